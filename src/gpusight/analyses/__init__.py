@@ -1,0 +1,1 @@
+"""Pure functions from a Trace to a frozen result."""

@@ -1,0 +1,52 @@
+"""Everything gpusight raises on purpose.
+
+GpusightError                 exit code 2, one line for the user
+├── CaptureError              the file is not something we can read
+│   ├── NotACaptureError      it is something else altogether
+│   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
+├── UsageError                the request makes no sense (unknown column, range, device, report)
+└── MissingDataError          the capture is fine but does not hold what was asked for
+"""
+
+from __future__ import annotations
+
+
+class GpusightError(Exception):
+    """Base of all expected failures: what went wrong, why, and what to type next."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
+        self.what = what
+        self.why = why
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        """Give the message as the one line that the command line prints."""
+        text = self.what
+        if self.why:
+            text += f": {self.why}"
+        if self.hint:
+            text += f"; {self.hint}"
+        return text
+
+
+class CaptureError(GpusightError):
+    """The capture cannot be read."""
+
+
+class NotACaptureError(CaptureError):
+    """The path holds something that is not a capture."""
+
+
+class DamagedCaptureError(CaptureError):
+    """The capture is truncated or contradicts itself."""
+
+
+class UsageError(GpusightError):
+    """The request does not fit the capture or the command."""
+
+
+class MissingDataError(GpusightError):
+    """The capture does not hold the data that the request needs."""

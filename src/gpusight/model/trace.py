@@ -1,0 +1,172 @@
+"""A capture, opened: lazy tables in the shape that `gpusight.model.schema` declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError, UsageError
+from gpusight.model.schema import TABLES, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a capture as a whole. Holds no environment, command line or host name."""
+
+    path: str
+    source: str
+    """Form of the file, such as `nsys-sqlite`."""
+    tool: str
+    """Program that captured it, such as `Nsight Systems`."""
+    tool_version: str | None = None
+    schema_version: str | None = None
+    start_utc_ns: int | None = None
+    duration_ns: int | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    os: str | None = None
+    cpu: str | None = None
+    notes: tuple[str, ...] = ()
+    """What of the file was not decoded, or was read by other means."""
+
+
+class TraceSource(Protocol):
+    """What a reader provides. A source never changes the file it reads."""
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        ...
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows, without reading them."""
+        ...
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        ...
+
+    def row_count(self, table: str) -> int:
+        """Count rows without reading them."""
+        ...
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns; rows sorted by the table's time column, ties in file order."""
+        ...
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Hear which tables will be asked for, so that one pass over the file can serve them."""
+        ...
+
+
+class Trace:
+    """An opened capture: `trace.kernels`, `trace.ranges`, … are Polars frames, read when used."""
+
+    def __init__(self, source: TraceSource) -> None:
+        self._source = source
+        self._loaded: dict[str, pl.DataFrame] = {}
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return self._source.meta
+
+    def has(self, table: str, column: str | None = None) -> bool:
+        """Tell whether the capture holds a table (or fills a column), before anything is read."""
+        if column is not None:
+            _known_columns(_known(table), (column,))
+            return self._source.has(table) and self._source.has_column(table, column)
+        _known(table)
+        return self._source.has(table)
+
+    def row_count(self, table: str) -> int:
+        """Count the rows of a table without reading them."""
+        _known(table)
+        return self._source.row_count(table)
+
+    def prepare(self, *tables: str) -> None:
+        """Say which tables are about to be used; some readers then need fewer passes."""
+        self._source.prepare([t for t in tables if self.has(t)])
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Read a table, or only some of its columns. What was read before is not read again."""
+        table = _known(name)
+        wanted = table.column_names if columns is None else _known_columns(table, columns)
+        have = self._loaded.get(name, pl.DataFrame())
+        missing = [c for c in wanted if c not in have.columns]
+        if missing:
+            fresh = self._source.load(name, missing)
+            have = (
+                fresh if have.is_empty() and not have.columns else have.hstack(fresh.get_columns())
+            )
+            self._loaded[name] = have
+        return have.select(wanted)
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """Give a whole table as an attribute."""
+        if name in TABLES:
+            return self.table(name)
+        raise AttributeError(f"a Trace has no table or attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        """List the tables beside the methods, for completion."""
+        return [*super().__dir__(), *TABLES]
+
+    def __repr__(self) -> str:
+        """Say what was captured and which tables have rows."""
+        rows = ", ".join(f"{t}: {self.row_count(t):,}" for t in TABLES if self.has(t))
+        return f"<Trace {self.meta.path} ({self.meta.tool}) {rows}>"
+
+    def validate(self) -> None:
+        """Check every table against the schema; raises DamagedCaptureError at the first fault."""
+        for name in TABLES:
+            if self.has(name):
+                check_table(name, self.table(name))
+
+
+def check_table(name: str, frame: pl.DataFrame) -> None:
+    """Check one table: columns, types, required values, order, no interval running backwards."""
+    table = _known(name)
+    if tuple(frame.columns) != table.column_names:
+        raise DamagedCaptureError(f"table {name}", why=f"columns are {frame.columns}")
+    for column in table.columns:
+        series = frame.get_column(column.name)
+        if not column.accepts(series.dtype):
+            raise DamagedCaptureError(f"{name}.{column.name}", why=f"type is {series.dtype}")
+        if column.required and series.null_count():
+            raise DamagedCaptureError(
+                f"{name}.{column.name}", why=f"{series.null_count()} of {len(series)} rows are null"
+            )
+    _check_times(table, frame)
+
+
+def _check_times(table: Table, frame: pl.DataFrame) -> None:
+    key = table.sort_column
+    if key is not None and not frame.get_column(key).is_sorted():
+        raise DamagedCaptureError(f"table {table.name}", why=f"rows are not sorted by {key}")
+    if {"start_ns", "end_ns"} <= set(frame.columns):
+        backwards = frame.filter(pl.col("end_ns") < pl.col("start_ns")).height
+        if backwards:
+            raise DamagedCaptureError(
+                f"table {table.name}", why=f"{backwards} rows end before they start"
+            )
+
+
+def _known(name: str) -> Table:
+    if name not in TABLES:
+        raise UsageError(f"no table {name!r}", hint=f"tables are {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def _known_columns(table: Table, columns: Sequence[str]) -> tuple[str, ...]:
+    for column in columns:
+        if column not in table.column_names:
+            raise UsageError(
+                f"no column {column!r} in {table.name}",
+                hint=f"columns are {', '.join(table.column_names)}",
+            )
+    return tuple(columns)

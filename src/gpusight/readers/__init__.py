@@ -1,0 +1,1 @@
+"""From a file to a Trace. Vendor schemas and versions stop here."""

@@ -1,0 +1,47 @@
+"""What the four forms of an nsys capture have in common.
+
+SQLite export, Parquet folder, Arrow folder and native report all hold the same tables, named and
+laid out as `nsys export --type sqlite` writes them. Each form implements `RawTables`; one mapping
+(`gpusight.readers.nsys.tables`) turns any of them into the model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+
+class RawTables(Protocol):
+    """The tables of one nsys capture, under the names of nsys's own SQLite export."""
+
+    path: Path
+    source: str
+    """`nsys-sqlite`, `nsys-parquet`, `nsys-arrow` or `nsys-rep`."""
+
+    def tables(self) -> frozenset[str]:
+        """Name every table that the capture has."""
+        ...
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Name the columns of a table; none when there is no such table."""
+        ...
+
+    def row_count(self, table: str) -> int:
+        """Count the rows of a table; 0 when there is no such table."""
+        ...
+
+    def read(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns in file order.
+
+        Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced.
+        """
+        ...
+
+    def notes(self) -> list[str]:
+        """Say what of the file this reader does not decode."""
+        ...

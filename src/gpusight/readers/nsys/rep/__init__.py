@@ -1,0 +1,1 @@
+"""Native Nsight Systems reports (`.nsys-rep`, `.qdrep`), decoded without NVIDIA software."""

@@ -1,0 +1,74 @@
+"""What an analysis returns: rows with declared fields, or the reason why there are none."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+
+class Fmt(enum.Enum):
+    """How a field's base-unit value is shown to people; JSON and CSV keep the base unit."""
+
+    TEXT = "text"
+    NAME = "name"
+    """Long text that may be shortened to fit the terminal."""
+    COUNT = "count"
+    TIME = "time"
+    """Nanoseconds, shown as ns, µs, ms or s."""
+    BYTES = "bytes"
+    SHARE = "share"
+    """A fraction from 0 to 1, shown as a percentage."""
+    RATE = "rate"
+    """Bytes per second."""
+    REAL = "real"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a result row: its stable JSON key, its heading, its format and meaning."""
+
+    key: str
+    label: str
+    fmt: Fmt
+    meaning: str
+    shown: bool = True
+    """Part of the default table; every field is always in JSON and CSV."""
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """Rows of an analysis. `frame` has exactly the columns that `fields` declares, in order."""
+
+    command: str
+    title: str
+    fields: tuple[Field, ...]
+    frame: pl.DataFrame
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader of the rows must know: incomplete data, what was left out, what was assumed."""
+
+    def __post_init__(self) -> None:
+        """Hold the promise that fields and columns agree."""
+        keys = [f.key for f in self.fields]
+        if keys != self.frame.columns:
+            raise ValueError(f"{self.command}: fields {keys} but columns {self.frame.columns}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give the rows as plain dictionaries."""
+        return self.frame.to_dicts()
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """An analysis that could not be done, and why; never confused with an empty result."""
+
+    command: str
+    reason: str
+    hint: str = ""
+    """What to capture or type to get an answer."""
