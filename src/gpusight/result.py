@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,3 +72,29 @@ class NotApplicable:
     reason: str
     hint: str = ""
     """What to capture or type to get an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One labelled value about a whole capture or window."""
+
+    key: str
+    label: str
+    value: Any
+    fmt: Fmt
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Composite:
+    """A one-screen answer: facts at the top, then sections that are results of their own."""
+
+    command: str
+    title: str
+    facts: tuple[Fact, ...]
+    sections: tuple[TableResult | NotApplicable, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+Result: TypeAlias = "TableResult | Composite | NotApplicable"

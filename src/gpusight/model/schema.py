@@ -43,6 +43,8 @@ class Column:
     unit: str = ""
     required: bool = False
     """Never null in any row of any capture."""
+    derived: bool = False
+    """Computed from other columns of the table, for whichever reader filled those."""
 
     @property
     def type_name(self) -> str:
@@ -269,8 +271,18 @@ RANGES = Table(
         _int("payload_int", "Integer payload"),
         Column("payload_real", Kind.REAL, "Floating-point payload"),
         Column("payload_text", Kind.TEXT, "Structured payload as JSON text"),
-        _int("depth", "Push/pop ranges open around it on its thread and domain"),
-        _int("parent", "Row of the innermost range around it; null at the top"),
+        Column(
+            "depth",
+            Kind.INT,
+            "Push/pop ranges open around it on its thread and domain",
+            derived=True,
+        ),
+        Column(
+            "parent",
+            Kind.INT,
+            "Row of the innermost push/pop range around it; null at the top",
+            derived=True,
+        ),
     ),
 )
 

@@ -79,7 +79,8 @@ class Trace:
         """Tell whether the capture holds a table (or fills a column), before anything is read."""
         if column is not None:
             _known_columns(_known(table), (column,))
-            return self._source.has(table) and self._source.has_column(table, column)
+            derived = TABLES[table].column(column).derived
+            return self._source.has(table) and (derived or self._source.has_column(table, column))
         _known(table)
         return self._source.has(table)
 
@@ -96,15 +97,27 @@ class Trace:
         """Read a table, or only some of its columns. What was read before is not read again."""
         table = _known(name)
         wanted = table.column_names if columns is None else _known_columns(table, columns)
-        have = self._loaded.get(name, pl.DataFrame())
-        missing = [c for c in wanted if c not in have.columns]
+        have = self._loaded.get(name)
+        missing = [c for c in wanted if have is None or c not in have.columns]
         if missing:
-            fresh = self._source.load(name, missing)
-            have = (
-                fresh if have.is_empty() and not have.columns else have.hstack(fresh.get_columns())
-            )
-            self._loaded[name] = have
-        return have.select(wanted)
+            self._add(name, [c for c in missing if not table.column(c).derived])
+            if any(table.column(c).derived for c in missing):
+                self._add_nesting()
+        return self._loaded[name].select(wanted)
+
+    def _add(self, name: str, columns: Sequence[str]) -> None:
+        if columns:
+            self._extend(name, self._source.load(name, columns).get_columns())
+
+    def _add_nesting(self) -> None:
+        # NumPy costs a tenth of a second to import, which most commands need not pay.
+        from gpusight.model.nesting import NEEDS, nest_ranges
+
+        self._extend("ranges", nest_ranges(self.table("ranges", NEEDS)))
+
+    def _extend(self, name: str, columns: list[pl.Series]) -> None:
+        have = self._loaded.get(name)
+        self._loaded[name] = pl.DataFrame(columns) if have is None else have.hstack(columns)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Give a whole table as an attribute."""

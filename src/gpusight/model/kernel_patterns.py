@@ -1,0 +1,330 @@
+"""The table that kernel names are recognised by: the first row that matches wins.
+
+A row's `pattern` is searched in the lower-case function name (for launchers such as
+`cutlass::Kernel2<…>` also in what they launch), `args` in the template arguments. Rows marked
+`words` see the bare function name split into words (`matrixMulKernel` -> ` matrix mul kernel `),
+so that they cannot match inside a longer word. Patterns have bounded repeats only.
+
+Label templates: {p} precision, {np} precision unless fp32, {fn} function name, {1} first group;
+the rest is in kernel_labels.FILLERS.
+"""
+
+# ruff: noqa: E501  (one row a line, however long its alternatives)
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+CATEGORIES: tuple[str, ...] = (
+    "matmul",
+    "convolution",
+    "attention",
+    "softmax",
+    "normalisation",
+    "elementwise",
+    "reduction",
+    "optimizer",
+    "embedding",
+    "copy",
+    "random",
+    "sort",
+    "pooling",
+    "loss",
+    "communication",
+    "generated",
+    "other",
+)
+
+
+class Pattern(NamedTuple):
+    """One family of kernels."""
+
+    pattern: str
+    category: str
+    label: str
+    args: str = ""
+    words: bool = False
+    precision: str = ""
+
+
+ELEMENTWISE = r"elementwise_kernel|elementwisekernel"
+
+# fmt: off
+PATTERNS: tuple[Pattern, ...] = (
+    # --- Generated code: what its name lists was fused, so it comes before all single operations
+    # triton_tem_fused_addmm_3, triton_mm_12
+    Pattern(r"^triton_(?:tem_fused_\w{0,40}?|)_?(?:mm|bmm|addmm|baddbmm|scaled_mm)(?:_|$)", "matmul", "triton {triton}"),
+    Pattern(r"^triton_tem_\w{0,60}flex_(?:attention|decoding)", "attention", "triton {triton}"),
+    Pattern(r"^triton_tem_\w{0,60}conv", "convolution", "triton {triton}"),
+    # XLA's Triton softmax and matmul: triton_softmax_12, gemm_fusion_dot_4, triton_gemm_dot
+    Pattern(r"^triton_softmax", "softmax", "triton {triton}"),
+    Pattern(r"^triton_gemm|gemm_fusion", "matmul", "xla {base}"),
+    # triton_poi_fused_add_0, triton_per_fused_native_layer_norm_3, triton_red_fused_sum_1, triton__0d1d2de
+    Pattern(r"^triton_", "generated", "triton {triton}"),
+    # loop_add_fusion_2, input_reduce_fusion, fusion_14, wrapped_slice
+    Pattern(r"^(?:\w{0,60}_)?fusion(?:_\d{1,6})?$|^fusion_|^wrapped_|^loop_\w{1,60}fusion", "generated", "xla {base}"),
+    # TensorRT's compiler: __myl_FcAddCast_myl0_5, __myl_Fmha_…
+    Pattern(r"__myl_\w{0,60}(?:mha|fmha)", "attention", "myelin {base}"),
+    Pattern(r"__myl_\w{0,60}(?:fc|gemm|matmul)", "matmul", "myelin {base}"),
+    Pattern(r"__myl_\w{0,60}conv", "convolution", "myelin {base}"),
+    Pattern(r"__myl_|myelin", "generated", "myelin {base}"),
+
+    # --- Communication
+    # ncclDevKernel_AllReduce_Sum_f32_RING_LL(…), ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t, rccl
+    Pattern(r"nccl|rccl", "communication", "nccl {coll}"),
+    Pattern(r"nvshmem|rocshmem|::(?:internode|intranode)(?:_ll)?::|get_dispatch_layout|deep_?ep", "communication", "{fn}"),
+    # vllm::cross_device_reduce_1stage, one_shot_all_reduce, multimem_all_reduce_kernel, userbuffers
+    Pattern(r"cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem_|userbuffers", "communication", "{fn}"),
+
+    # --- Attention and what serves it
+    # vllm::reshape_and_cache_flash_kernel, append_paged_kv_cache, _copy_page_indices_kernel
+    Pattern(r"reshape_and_cache|concat_and_cache|append\w{0,8}_?(?:paged)?_?kv|kv_?cache_?copy|copy_page|copy_blocks|set_kv_buffer", "copy", "kv-cache write {np}"),
+    # vllm::rotary_embedding_kernel, rotary_kernel, fused_rope, applyBiasRopeUpdateKVCache
+    Pattern(r"rotary|fused_?rope|(?:^|_|:)rope(?:_|$)|rope\w{0,20}kernel", "elementwise", "rotary embedding {dir} {np}"),
+    # Megatron's and apex's scaled_masked_softmax_warp_forward
+    Pattern(r"scaled_\w{0,30}softmax", "softmax", "masked softmax {dir} {np}"),
+    # flash_fwd_splitkv_combine_kernel, FlashAttnFwdCombine
+    Pattern(r"flash_fwd_splitkv_combine|flashattnfwdcombine", "attention", "flash attention combine {np} {d}"),
+    Pattern(r"flash_fwd_splitkv", "attention", "flash attention fwd split-kv {p} {d}"),
+    # flash_bwd_dot_do_o_kernel, FlashAttnBwdPreprocess, FlashAttnBwdPostprocessConvertdQ
+    Pattern(r"flash_bwd_(dot_do_o|convert_dq|clear_dkv)", "attention", "flash attention bwd {1} {np}"),
+    Pattern(r"flashattnbwd(preprocess|postprocess)", "attention", "flash attention bwd {1} {np} {d}"),
+    # pytorch_flash::flash_fwd_kernel<…>, flash::compute_attn_ws, flash::FlashAttnBwd
+    Pattern(r"flash_(?:fwd|bwd)|flashattn(?:fwd|bwd)|flash::compute_attn", "attention", "flash attention {dir} {p} {d}"),
+    # fmha_cutlassF_f16_aligned_64x64_rf_sm80, AttentionKernel<cutlass::half_t…>, AttentionBackwardKernel
+    Pattern(r"fmha_cutlass|attentionkernel<|attentionbackwardkernel<", "attention", "attention {dir} mem-efficient {p}"),
+    # cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_…
+    Pattern(r"sdpa", "attention", "cudnn attention {dir} {p}"),
+    # fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausal…, fmha_v2_flash_attention_fp16_64_128, ck_tile FmhaFwdKernel
+    Pattern(r"fmha\w{0,140}(context|generation)", "attention", "fmha {1} {p} {d}"),
+    Pattern(r"fmha|fused_multihead", "attention", "fmha {dir} {p} {d}"),
+    # FlashInfer: BatchDecodeWithPagedKVCacheKernel, BatchPrefillWithRaggedKVCacheKernel, …MergeStatesKernel
+    Pattern(r"(batch|single)_?(decode|prefill)\w{0,12}with", "attention", "flashinfer {1} {2} {p}"),
+    Pattern(r"merge_?(?:attn_)?states", "attention", "attention merge states {np}"),
+    # vllm::paged_attention_v2_kernel, kernel_unified_attention_2d, masked_multihead_attention, mla_decode
+    Pattern(r"paged_attention|unified_attention|multihead_attention|mmha|xqa_|(?:^|_|:)mla_|flash_?mla|flash_attn|attn_(?:fwd|bwd)|_attn_", "attention", "{fn}"),
+
+    # --- Losses, softmax and normalisation
+    # nll_loss_forward_reduce_cuda_kernel_2d, cunn_ClassNLLCriterion_updateOutput_kernel, ctc_loss
+    Pattern(r"nll_?loss|nllcriterion", "loss", "nll loss {dir} {np}"),
+    Pattern(r"cross_?entropy", "loss", "cross entropy {dir} {np}"),
+    Pattern(r"(ctc|mse|smooth_?l1|huber|multi_?margin|bce)\w{0,8}_?(?:loss|criterion|kernel)", "loss", "{1} loss {dir} {np}"),
+    # cunn_SoftMaxForwardSmem<8, …, LogSoftMaxForwardEpilogue>
+    Pattern(r"soft_?max", "softmax", "log_softmax {dir} {np}", args=r"logsoftmax"),
+    # softmax_warp_forward<float, float, float, 10, true, false>: the first flag is log_softmax
+    Pattern(r"softmax_warp", "softmax", "log_softmax {dir} {np}", args=r"^[^<>]{1,120}, \d{1,2}, (?:true|1)"),
+    Pattern(r"soft_?max", "softmax", "softmax {dir} {np}"),
+    # GammaBetaBackwardCUDAKernelTemplate<float, float, …>, layer_norm::ln_bwd_finalize_kernel
+    Pattern(r"gammabetabackward|ln_bwd_finalize|computepartgradgammabeta|computegradgammabeta", "normalisation", "layer_norm bwd (gamma, beta) {np}"),
+    # layer_norm_grad_input_kernel_vectorized, vectorized_layer_norm_kernel, ln_fwd_kernel, cuApplyLayerNorm
+    Pattern(r"layer_?norm_grad_input|cucomputegradinput", "normalisation", "layer_norm bwd (input) {np}"),
+    Pattern(r"rowwisemoments", "normalisation", "layer_norm moments {np}"),
+    Pattern(r"rms_?norm\w{0,12}_quant|fused_add_rms_?norm", "normalisation", "{base} {np}"),
+    Pattern(r"rms_?norm", "normalisation", "rms_norm {dir} {np}"),
+    Pattern(r"vectorized_layer_norm_kernel", "normalisation", "layer_norm fwd {np}"),
+    Pattern(r"layer_?norm|(?:^|:|_)ln_(?:fwd|bwd)", "normalisation", "layer_norm {dir} {np}"),
+    Pattern(r"group_?norm|computefusedparams", "normalisation", "group_norm {dir} {np}"),
+    # cudnn::bn_fw_tr_1C11_kernel_NCHW, batch_norm_collect_statistics_kernel, MIOpenBatchNormFwdTrainSpatial
+    Pattern(r"bn_fw_inf", "normalisation", "batch_norm inference {np}"),
+    Pattern(r"batch_?norm\w{0,40}(collect_statistics|transform_input|reduce|elemt|update_stats)", "normalisation", "batch_norm {1} {np}"),
+    Pattern(r"bn_fw|bn_bw|batch_?norm|bnfwd|bnbwd", "normalisation", "batch_norm {dir} {np}"),
+    Pattern(r"instance_?norm|welford|weight_?norm|l2_?norm", "normalisation", "{fn}"),
+    Pattern(ELEMENTWISE, "normalisation", "batch_norm {op}", args=r"batch_norm"),
+
+    # --- Optimizers (multi-tensor kernels exist for optimizers, gradient clipping and averages)
+    # multi_tensor_apply_kernel<…, FusedAdamMathFunctor<float, 4, …>>
+    Pattern(r"multi_tensor_apply", "optimizer", "{optim} multi-tensor {p}"),
+    # fbgemm: split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1
+    Pattern(r"split_embedding_backward_codegen_(\w{2,30})_(?:un)?weighted", "embedding", "embedding bwd {1} {np}"),
+    Pattern(r"fused_?adam|adamw?_|_adamw?|adam\w{0,12}kernel|multi_tensor|kpreconditionoptimizer|koptimizer|(?:^|_)(?:lamb|adagrad|fused_sgd|lion)_", "optimizer", "{fn}"),
+
+    # --- Layout changes around convolutions and matmuls
+    # cudnn::engines_precompiled::nchwToNhwcKernel<float, …>, nhwcToNchwKernel
+    Pattern(r"(nchw|nhwc|ncdhw|ndhwc)_?to_?(nchw|nhwc|ncdhw|ndhwc)", "copy", "{1}→{2} {p}"),
+    # MIOpen batched_transpose_16x64_pack_…, cuda::batched_transpose, user transpose_tiled
+    Pattern(r"\w{0,30}cast_and_transpose|cast_transpose", "copy", "{base}"),
+    Pattern(r"batched_transpose|(?:^|:)(?:\w{1,20}_)?transpose(?:_|<|$|2d|kernel)", "copy", "{fn}"),
+    # TensorRT genericReformat::copyVectorizedKernel, cuTENSOR permutationKernelPLC3
+    Pattern(r"genericreformat", "copy", "reformat"),
+    Pattern(r"cutensor\w{0,20}::permutation|permutationkernel", "copy", "tensor permute {np}"),
+    Pattern(r"catarraybatchedcopy|concat_kernel", "copy", "cat {np}"),
+
+    # --- Convolution, before matmul: implicit GEMM is both
+    # sm90_xmma_wgrad_indexed_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32_…
+    Pattern(r"xmma_(?:fprop|dgrad|wgrad)|implicit_?gemm_\w{0,20}(?:fprop|dgrad|wgrad)", "convolution", "conv {conv} {p} {data} {tile}"),
+    # cutlass_tensorop_s1688dgrad_optimized_tf32_256x64_16x4_nhwc_…
+    Pattern(r"\d(?:fprop|dgrad|wgrad)_|implicitgemmconvolution", "convolution", "conv {conv} {p} {data} {tile}"),
+    # cutlass__5x_cudnn::Kernel<…reduction::kernel::ReduceSplitK<…>>
+    Pattern(r"cudnn\w{0,10}::kernel<.{0,40}reducesplitk|reduce_wgrad", "convolution", "conv split-k reduce {p}"),
+    # volta_scudnn_winograd_128x128_…, cudnn::winograd_nonfused::winogradForwardData4x4
+    Pattern(r"winograd_nonfused::winograd(\w{4,30})", "convolution", "conv winograd {1} {p}"),
+    Pattern(r"winograd", "convolution", "conv winograd {p}"),
+    # volta_scudnn_128x64_relu_medium_nn_v1, turing_fp16_s1688cudnn_fp16_…
+    Pattern(r"[sh]\d{0,6}cudnn_", "convolution", "conv {p} {tile} {extras}"),
+    # implicit_convolve_sgemm<…>, explicit_convolve_sgemm, cudnn::cnn::wgrad_alg0_engine, dgrad_engine
+    Pattern(r"(implicit|explicit)_convolve", "convolution", "conv {1} gemm {p}"),
+    Pattern(r"wgrad_alg|wgrad2d|dgrad2d|dgrad_engine|wgrad_engine", "convolution", "conv {conv} engine {p}"),
+    Pattern(r"fft2d_|cudnn\w{0,20}::fft", "convolution", "conv fft {base}"),
+    # cask_cudnn::computeOffsetsKernel, cask_plugin__5x_cudnn::…::init_device_workspace_kernel
+    Pattern(r"compute\w{0,16}offsetskernel|init_device_workspace|kern_precompute_indices", "convolution", "conv setup {base}"),
+    # MIOpen: igemm_fwd_gtcx2_nhwc_bf16_…, naive_conv_…, ck grouped convolutions
+    Pattern(r"igemm_(?:fwd|bwd|wrw)", "convolution", "conv {conv} {p} {data} {tile}"),
+    Pattern(r"im2col|col2im|vol2col|col2vol", "convolution", "{base} {np}"),
+    Pattern(r"depthwise", "convolution", "depthwise conv {conv} {np}"),
+    Pattern(r"causal_conv|(?:^|_|:)conv(?:olution|\dd|_|$|-)|miopen\w{0,10}conv|gridwise\w{0,10}conv|convolution", "convolution", "{fn}"),
+
+    # --- Matmul
+    # void splitKreduce_kernel<32, 16, int, float, …>, cutlass ReduceSplitK
+    Pattern(r"splitk_?reduce|reducesplitk", "matmul", "gemm split-k reduce {p}"),
+    Pattern(r"epilogue::impl|cublaslt::globalkernel", "matmul", "gemm epilogue {p}"),
+    # fused_moe_kernel, _matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1, bmm_Bfloat16_MxE2m1MxE4m3_…
+    Pattern(r"fused_moe_(?:kernel|gemm|gptq|awq)|_matmul_ogs|moe\w{0,12}gemm", "matmul", "moe gemm {p} {tile} {extras}"),
+    Pattern(r"(?:^|:)bmm_\w", "matmul", "bmm {p} {tile}"),
+    Pattern(r"marlin|awq|gptq|exllama|machete", "matmul", "quantized gemm {base}"),
+    Pattern(r"fill_tensormaps", "matmul", "gemm setup {base}"),
+    # nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN, sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_…
+    Pattern(r"nvjet|xmma_gemm", "matmul", "gemm {p} {layout} {tile} {extras}"),
+    # Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bjlk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x64x32_…
+    Pattern(r"cijk_", "matmul", "gemm {p} {layout} {tile}"),
+    # gemv2T_kernel_val<…>, gemvNSP_kernel<…>, internal::gemvx::kernel<…>
+    Pattern(r"gemv|dot_product_vec", "matmul", "gemv {p}"),
+    Pattern(r"gemmk1_kernel|gemmsn_(\w\w)_kernel", "matmul", "gemm small {p} {1}"),
+    # dpsk::grouped_gemm::…GemmKernel, deep_gemm::sm90_fp8_gemm_1d2d_impl
+    Pattern(r"grouped_gemm|groupedgemm|group_gemm", "matmul", "grouped gemm {p} {tile}"),
+    Pattern(r"deep_gemm", "matmul", "deep_gemm {base}"),
+    # cutlass_80_tensorop_s1688gemm_128x128_16x5_nt_align4, volta_sgemm_128x64_nn, trt_ampere_h16816gemm_…
+    Pattern(r"cutlass\w{0,24}_\w{0,24}gemm|(?:kepler|maxwell|pascal|volta|turing|ampere|hopper|sm\d{2,3})_\w{0,16}gemm", "matmul", "gemm {p} {layout} {tile} {extras}"),
+    # sgemm_largek_lds64<true, false, 5, …>, sgemm_32x32x32_NT_vec
+    Pattern(r"(?:^|:)[sdhcz]gemm_(?:largek|\d)", "matmul", "gemm {p} {layout} {tile}"),
+    Pattern(r"gemm_?(?:universal|kernel)|<gemm|::gemm<|mma(?:pipelined|multistage)|kernel_gemm|gemm_xdl|cublas\w{0,20}gemm", "matmul", "gemm {p} {tile}"),
+    Pattern(r"trsm|syrk|trmm|getrf|potrf|lu_?factor", "matmul", "{base} {p}"),
+    # cuSPARSE: cusparse::csrmm_kernel<…>, csrmv_v3_kernel<…>
+    Pattern(r"csr_?m[mv]|(?:^|_|:)spm[mv]", "matmul", "sparse {base} {p}"),
+    # cuBLAS level 1: dot_kernel<float, 128, 0, …>, reduce_1Block_kernel, scal_kernel, axpy_kernel
+    Pattern(r"(?:^|:)dot_kernel|reduce_1block", "reduction", "dot {p}"),
+    Pattern(r"(?:^|:)scal_kernel|scalepackedtensor", "elementwise", "scale {np}"),
+
+    # --- Random numbers
+    Pattern(r"dropout", "random", "dropout {dir} {np}"),
+    Pattern(ELEMENTWISE, "random", "dropout bwd {np}", args=r"masked_scale_kernel"),
+    # distribution_elementwise_grid_stride_kernel<float, 4, …normal_and_transform…>
+    Pattern(r"distribution_\w{0,40}kernel", "random", "random {1} {np}", args=r"(normal|uniform|bernoulli|random|exponential|geometric|cauchy)"),
+    Pattern(r"distribution_\w{0,40}kernel|philox|curand|rocrand|rand(?:perm|int|n)(?:_|$)|bernoulli|multinomial|generate_seed_pseudo|gen_sequenced", "random", "random {base}"),
+
+    # --- Pooling
+    Pattern(r"(max|avg|average|adaptive\w{0,8}|global)_?pool\w{0,6}", "pooling", "{1} pool {dir} {np}"),
+    Pattern(r"pooling", "pooling", "pooling {p}"),
+    # upsample_bilinear2d_out_frame, grid_sampler_2d_kernel: resampling, as pooling is
+    Pattern(r"upsample_(\w{4,20}?)(?:_|$)", "pooling", "upsample {1} {dir} {np}"),
+    Pattern(r"grid_sampler", "pooling", "grid sampler {dir} {np}"),
+
+    # --- Embedding, indexing, gather, scatter
+    Pattern(r"embedding_?bag", "embedding", "embedding bag {dir} {np}"),
+    Pattern(r"embedding", "embedding", "embedding {dir} {np}"),
+    # indexSelectLargeIndex, index_elementwise_kernel<…index_put_kernel_impl…>, indexing_backward_kernel
+    Pattern(r"index_elementwise_kernel", "embedding", "{op} {np}"),
+    Pattern(r"indexselect|index_select", "embedding", "index select {np}"),
+    Pattern(r"scatter_gather_elementwise", "embedding", "{1}", args=r"(scatter_fill|scatter_reduce)"),
+    Pattern(r"scatter_gather_elementwise", "embedding", "scatter add {np}", args=r"reduceadd"),
+    Pattern(r"scatter_gather_elementwise", "embedding", "scatter/gather {np}"),
+    Pattern(r"vectorized_gather", "embedding", "gather"),
+    Pattern(r"index_?(?:put|add|fill|copy|func)|indexing_backward|indexfunc|scatter|gather(?!topk)|take_put|masked_select|linearize_index|pooled_embs|permute_indices|bounds_check_indices|unique_group_indices", "embedding", "{base} {np}"),
+    # Expert routing: finalizeMoeRoutingKernel, expandInputRowsKernel, get_fused_mapping
+    Pattern(r"moe\w{0,6}::\w{0,12}:?:?finalize|finalize_?moe|expand_?input_?rows|moe_?(?:permute|unpermute|sum)|expand_to_fused|fused_mapping|_finalize_matmul", "embedding", "{fn}"),
+
+    # --- Sort, scan, top-k
+    # cub::DeviceRadixSortOnesweepKernel<…>, at_cuda_detail::cub::DeviceScanKernel<…>
+    Pattern(r"deviceradixsort(\w{0,30}?)kernel", "sort", "radix sort {1} {p}"),
+    Pattern(r"device(segmentedradixsort|mergesort|segmentedsort)\w{0,30}", "sort", "{1} {p}"),
+    Pattern(r"device(scan\w{0,8}|select\w{0,12}|compact\w{0,8}|partition\w{0,8}|runlengthencode|histogram\w{0,8}|unique\w{0,8})kernel", "sort", "cub {1} {p}"),
+    Pattern(r"device(?:segmented)?reduce\w{0,30}kernel", "reduction", "cub {base}"),
+    Pattern(r"_kernel_agent|static_kernel", "sort", "thrust {1}", args=r"(radix_?sort|merge_?sort|blocksort|partition|scan|copy_if|unique|set_op)"),
+    Pattern(r"_kernel_agent", "reduction", "thrust reduce", args=r"reduce"),
+    Pattern(r"_kernel_agent|static_kernel|transform_kernel", "elementwise", "thrust {1} {np}", args=r"__(uninitialized_fill|uninitialized_copy|fill|transform|tabulate|replace)"),
+    Pattern(r"_kernel_agent|static_kernel|transform_kernel", "elementwise", "thrust for_each {np}", args=r"parallelfor|for_each|transform|fill"),
+    Pattern(r"top_?k|topp|sampling|moe_?align|routing|route|count_expert|count_and_sort|bitonic|radix_?sort|merge_?sort|quick_?sort|segmented_sort|sort_?(?:pairs|kernel|by_key)|tensor_kernel_scan|cumsum|cumprod|prefix_?sum|inclusive_?scan|exclusive_?scan|histogram|unique", "sort", "{fn}"),
+
+    # --- PyTorch's generic kernels, by what their functor does
+    # direct_copy_kernel_cuda, bfloat16_copy_kernel_cuda (a cast), copy_device_to_device
+    Pattern(ELEMENTWISE, "copy", "copy {p}→{to}", args=r"(?:bfloat16|float16|float8|float4)\w{0,12}_copy_kernel", precision="mixed"),
+    Pattern(ELEMENTWISE, "copy", "copy →{p}", args=r"copy_kernel.{0,4000}loadwithcast", precision="mixed"),
+    Pattern(ELEMENTWISE, "copy", "copy {p} {access}", args=r"copy_kernel|copy_device_to_device"),
+    Pattern(ELEMENTWISE, "loss", "loss {op} {np}", args=r"(?:mse|smooth_l1|huber|kl_div|binary_cross_entropy|xlogy)\w{0,20}kernel"),
+    Pattern(ELEMENTWISE, "elementwise", "{op} {np}", args=r"arange_cuda|linspace|range_cuda"),
+    # vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char*, 3ul> >
+    Pattern(ELEMENTWISE, "elementwise", "elementwise {op} {access} {np}"),
+    # reduce_kernel<512, 1, ReduceOp<float, MeanOps<float, …>>>
+    Pattern(r"(?:at|native)::reduce_kernel|^reduce_kernel", "reduction", "reduce {reduce} {np}", args=r"reduceop"),
+    Pattern(r"lean_reduction|reduce_kernel|op_tensor_reduce", "reduction", "reduce {np}"),
+    Pattern(r"triu_tril", "elementwise", "triu/tril {np}"),
+    Pattern(r"op_tensor_kernel|op_generic_tensor|subtensorop|optensor|tensorop(?:fwd|with)", "elementwise", "{base}"),
+    # fbgemm and vLLM quantization: scaled_fp8_quant_kernel_strided, per_token_cast_to_fp8
+    Pattern(r"quant|per_(?:token|channel)_cast|cast_back|_to_fp8|fp8\w{0,8}_to_float|fp8_qparam", "elementwise", "{fn}"),
+    # vllm::act_and_mul_kernel<…silu_kernel…>, swiglu_forward, gelu_kernel, doActivationKernel
+    Pattern(r"act_and_mul|silu|swiglu|geglu|gelu|relu|sigmoid|tanh|activation", "elementwise", "{fn}"),
+
+    # --- Parallel-loop frameworks, by construct
+    Pattern(r"kokkos\S{0,4000}parallelreduce", "reduction", "kokkos reduce {p}"),
+    Pattern(r"kokkos\S{0,4000}parallelscan", "sort", "kokkos scan {p}"),
+    Pattern(r"kokkos::impl::parallelfor<(?:\w{1,60}::){0,6}(\w{1,60})", "other", "kokkos for {1}"),
+    # cupy_add__float32_float32_float32, cupy_copy__float64_float64
+    Pattern(r"^cupy_(?:copy|concat|take|transpose)", "copy", "{base}"),
+    Pattern(r"^cupy_(?:sum|mean|max|min|prod|amax|amin|argmax|argmin|var)", "reduction", "{base}"),
+    Pattern(r"^cupy_", "elementwise", "{base}"),
+
+    # --- Anyone's kernels, by the words of their names
+    Pattern(r" (?:attention|attn|mha) ", "attention", "{fn}", words=True),
+    Pattern(r" (?:[sdhcz]?gemm|mat ?mul|matrix mul\w{0,12}|mm|bmm|mmm|matmul\w{0,8}|wmma|mma|matrix multiplication|multiply matri\w{0,4}|block ?tiling|warp ?tiling|gemv|spmm|linear) ", "matmul", "{fn}", words=True),
+    Pattern(r" (?:conv\dd|conv|convolve|convolution|stencil conv) ", "convolution", "{fn}", words=True),
+    Pattern(r" (?:soft ?max) ", "softmax", "{fn}", words=True),
+    Pattern(r" (?:norm|normali[sz]e|layernorm|batchnorm|rmsnorm) ", "normalisation", "{fn}", words=True),
+    Pattern(r" (?:loss) ", "loss", "{fn}", words=True),
+    Pattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist) ", "sort", "{fn}", words=True),
+    Pattern(r" (?:reduce|reduction|sum|dot|max|min|mean|norm2|argmax|argmin|accumulate) ", "reduction", "{fn}", words=True),
+    Pattern(r" (?:transpose|copy|memcpy|permute|cat|concat|pad|reorder|pack|unpack|reshape|split|im 2 col) ", "copy", "{fn}", words=True),
+    Pattern(r" (?:rand|random|rng|shuffle|dropout) ", "random", "{fn}", words=True),
+    Pattern(r" (?:pool|maxpool|avgpool) ", "pooling", "{fn}", words=True),
+    Pattern(r" (?:gather|scatter|index|lookup|embed|embedding) ", "embedding", "{fn}", words=True),
+    Pattern(r" (?:adam|adamw|sgd|optimizer|optim) ", "optimizer", "{fn}", words=True),
+    Pattern(r" (?:vec ?add|add|sub|mul|multiply|div|scale|scal|saxpy|daxpy|axpy|axpby|fill|init|set|zero|memset|relu|exp|sqrt|abs|clamp|cast|convert|elementwise|pointwise|map|where|mask) ", "elementwise", "{fn}", words=True),
+    Pattern(r"vectoradd|vecadd|saxpy|daxpy|initarray", "elementwise", "{fn}"),
+    Pattern(r"(?<!fb)gemm|matmul|matrixmul", "matmul", "{fn}"),
+    Pattern(r"reduce|reduction", "reduction", "{fn}"),
+    Pattern(r"transpose|copy|concat", "copy", "{fn}"),
+    Pattern(r"attention", "attention", "{fn}"),
+
+    # --- What says nothing of its kind, but names its origin
+    # __omp_offloading_31_18a80bc_main_l42, nvkernel_solve_F1L210_2 (NVHPC)
+    Pattern(r"^__omp_offloading_[0-9a-f]{1,16}_[0-9a-f]{1,16}_+(\w{1,80}?)_l(\d{1,6})", "other", "omp {1} line {2}"),
+    Pattern(r"^nvkernel_+(\w{1,80}?)_f\d{1,4}l(\d{1,6})", "other", "omp {1} line {2}"),
+    Pattern(r"", "other", "{fn}"),
+)
+# fmt: on
+
+
+class Compiled(NamedTuple):
+    """A pattern ready to be searched for."""
+
+    row: Pattern
+    pattern: re.Pattern[str]
+    args: re.Pattern[str] | None
+
+
+COMPILED: tuple[Compiled, ...] = tuple(
+    Compiled(row, re.compile(row.pattern), re.compile(row.args) if row.args else None)
+    for row in PATTERNS
+)
+
+
+def find(subject: str, args: str, words: str) -> tuple[Pattern, tuple[str, ...]]:
+    """The first row that matches, with what its groups matched."""
+    for row, pattern, in_args in COMPILED:
+        found = pattern.search(words if row.words else subject)
+        if found is None:
+            continue
+        inside = in_args.search(args) if in_args is not None else None
+        if in_args is not None and inside is None:
+            continue
+        groups = (*found.groups(""), *(inside.groups("") if inside is not None else ()))
+        return row, groups
+    return PATTERNS[-1], ()
