@@ -7,13 +7,20 @@ laid out as `nsys export --type sqlite` writes them. Each form implements `RawTa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
+
+
+class Only(NamedTuple):
+    """Rows whose integer column has one of these values."""
+
+    column: str
+    values: tuple[int, ...]
 
 
 class RawTables(Protocol):
@@ -35,11 +42,19 @@ class RawTables(Protocol):
         """Count the rows of a table; 0 when there is no such table."""
         ...
 
-    def read(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Read these columns in file order.
+    def is_empty(self, table: str) -> bool:
+        """Tell whether a table has no rows, cheaply."""
+        ...
+
+    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+        """Read these columns in file order; `only` leaves out rows while reading.
 
         Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced.
         """
+        ...
+
+    def preload(self, tables: Sequence[str]) -> None:
+        """Hear which tables will be read, so that one pass over the file can serve them all."""
         ...
 
     def notes(self) -> list[str]:

@@ -1,0 +1,134 @@
+"""nsys exports made of Parquet or Arrow: a folder with one file a table, or one Arrow file."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.nsys.arrow import CONTINUATION, Span, find_streams
+from gpusight.readers.nsys.sqlite import decode_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpusight.readers.nsys.raw import Only
+
+SUFFIXES = {".parquet": "nsys-parquet", ".arrow": "nsys-arrow", ".feather": "nsys-arrow"}
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """List the files of a folder that may be tables, by table name."""
+    return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
+
+
+class FolderTables:
+    """The tables of an nsys export to Parquet or Arrow."""
+
+    def __init__(
+        self, path: Path, files: dict[str, Path], spans: dict[str, Span] | None = None
+    ) -> None:
+        self.path = path
+        self._files = files
+        self._spans = spans or {}
+        first = next(iter(files.values()))
+        self.source = "nsys-arrow" if spans else SUFFIXES[first.suffix.lower()]
+        self._schemas: dict[str, dict[str, pl.DataType]] = {}
+
+    @classmethod
+    def from_arrow_file(cls, path: Path) -> FolderTables:
+        """Open a single-file Arrow export."""
+        spans = find_streams(path)
+        if not spans:
+            raise NotACaptureError(f"{path} holds Arrow data, but no nsys table")
+        return cls(path, dict.fromkeys(spans, path), spans)
+
+    def tables(self) -> frozenset[str]:
+        """Name every table of the export."""
+        return frozenset(self._files)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Name the columns of a table; none when there is no such table."""
+        return frozenset(self._schema(table)) if table in self._files else frozenset()
+
+    def row_count(self, table: str) -> int:
+        """Count the rows of a table."""
+        if table not in self._files:
+            return 0
+        return int(self._collect(table, self._scan(table).select(pl.len())).item())
+
+    def is_empty(self, table: str) -> bool:
+        """Tell whether a table has no rows."""
+        return self.row_count(table) == 0
+
+    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+        """Read columns in file order, with the types that a SQLite export gives."""
+        rows = self._scan(table)
+        if only is not None:
+            rows = rows.filter(pl.col(only.column).is_in(list(only.values)))
+        frame = self._collect(table, rows.select(list(columns)))
+        return pl.DataFrame([_plain(series) for series in frame.get_columns()])
+
+    def preload(self, tables: Sequence[str]) -> None:
+        """Do nothing: every table is a file of its own."""
+
+    def notes(self) -> list[str]:
+        """Say what of the export this reader does not decode: nothing, it is all tables."""
+        return []
+
+    def _schema(self, table: str) -> dict[str, pl.DataType]:
+        if table not in self._schemas:
+            try:
+                self._schemas[table] = dict(self._scan(table).collect_schema())
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise self._damaged(table, error) from error
+        return self._schemas[table]
+
+    def _scan(self, table: str) -> pl.LazyFrame:
+        file = self._files[table]
+        if self.source == "nsys-parquet":
+            return pl.scan_parquet(file)
+        try:
+            return self._scan_arrow(table, file)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise self._damaged(table, error) from error
+
+    def _scan_arrow(self, table: str, file: Path) -> pl.LazyFrame:
+        if table in self._spans:
+            span = self._spans[table]
+            with file.open("rb") as handle:
+                handle.seek(span.start)
+                stream = io.BytesIO(handle.read(span.end - span.start))
+            return pl.read_ipc_stream(stream).lazy()
+        with file.open("rb") as handle:
+            is_stream = handle.read(4) == CONTINUATION
+        return pl.read_ipc_stream(file).lazy() if is_stream else pl.scan_ipc(file)
+
+    def _collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise self._damaged(table, error) from error
+
+    def _damaged(self, table: str, error: Exception) -> DamagedCaptureError:
+        kind = "parquetdir" if self.source == "nsys-parquet" else "arrowdir"
+        return DamagedCaptureError(
+            f"{self._files[table]} cannot be read",
+            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint=f"export the report again: nsys export --type {kind} X.nsys-rep",
+        )
+
+
+def _plain(series: pl.Series) -> pl.Series:
+    dtype = series.dtype
+    if dtype == pl.UInt64:
+        # SQLite has no unsigned type, so nsys's own export stores the same 64 bits as signed.
+        return series.reinterpret(signed=True)
+    if dtype.is_integer() or dtype == pl.Boolean:
+        return series.cast(pl.Int64)
+    if dtype.is_float():
+        return series.cast(pl.Float64)
+    return decode_text(series) if dtype == pl.Binary else series.cast(pl.String)

@@ -1,0 +1,217 @@
+"""An nsys capture of any form as a `TraceSource`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.model.schema import TABLES
+from gpusight.readers.nsys import target, values
+from gpusight.readers.nsys.raw import Only
+from gpusight.readers.nsys.strings import Strings, concat_names, encode
+from gpusight.readers.nsys.tables import PARTS, Part, Rule, process_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.model.trace import Meta
+    from gpusight.readers.nsys.raw import RawTables
+
+# Raw tables whose events reach the latest times, for captures that do not state their duration.
+_LONG_TABLES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "OSRT_API",
+)
+
+
+class NsysSource:
+    """Reads model tables out of an nsys capture's raw tables."""
+
+    def __init__(self, raw: RawTables) -> None:
+        self._raw = raw
+        self.strings = Strings(raw)
+        self._order: dict[str, pl.Series | None] = {}
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return target.meta(self._raw)
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows, without reading them."""
+        if table in target.TABLES:
+            return target.TABLES[table].has(self._raw)
+        return any(not self._raw.is_empty(part.raw) for part in PARTS.get(table, ()))
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        if table in target.TABLES:
+            return target.TABLES[table].has(self._raw)
+        if table == "gpu_metrics" and column == "metric":
+            return True
+        return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
+
+    def row_count(self, table: str) -> int:
+        """Count rows; ranges share their raw table with other records, so those are looked at."""
+        if table in target.TABLES:
+            return self.load(table, TABLES[table].column_names[:1]).height
+        total = 0
+        for part in PARTS.get(table, ()):
+            if part.keep is not None and not self._raw.is_empty(part.raw):
+                total += int(part.keep(self._raw.read(part.raw, part.keep_needs)).sum())
+            else:
+                total += self._raw.row_count(part.raw)
+        return total
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Tell the reader which raw tables are coming."""
+        self._raw.preload([part.raw for table in tables for part in PARTS.get(table, ())])
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns; rows sorted by the table's time column, ties in file order."""
+        if table in target.TABLES and self.has(table):
+            return target.TABLES[table].build(self._raw, self.strings).select(columns)
+        parts = [p for p in PARTS.get(table, ()) if not self._raw.is_empty(p.raw)]
+        key = TABLES[table].sort_column
+        wanted = list(dict.fromkeys([*columns, *([key] if key else [])]))
+        frames = [self._load_part(table, part, wanted) for part in parts]
+        if not frames:
+            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
+        frame = frames[0] if len(frames) == 1 else _concat(frames)
+        return self._sorted(table, frame, key).select(columns)
+
+    def _sorted(self, table: str, frame: pl.DataFrame, key: str | None) -> pl.DataFrame:
+        if key is None:
+            return frame
+        if table not in self._order:
+            times = frame.get_column(key)
+            in_order = times.is_sorted()
+            frame_order = pl.DataFrame({"time": times}).with_row_index("row")
+            self._order[table] = (
+                None
+                if in_order
+                else frame_order.sort("time", maintain_order=True).get_column("row")
+            )
+        order = self._order[table]
+        return frame if order is None else frame[order]
+
+    def _load_part(self, table: str, part: Part, columns: Sequence[str]) -> pl.DataFrame:
+        rules = {c: self._rule(part, c) for c in columns}
+        have = self._raw.columns(part.raw)
+        needed: dict[str, None] = dict.fromkeys(part.keep_needs)
+        for rule in rules.values():
+            if rule is not None:
+                needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
+        raw = self._raw.read(part.raw, list(needed))
+        if part.keep is not None:
+            keep = part.keep(raw)
+            raw = raw if keep.all() else raw.filter(keep)
+        series = []
+        for column, rule in rules.items():
+            if table == "gpu_metrics" and column == "metric":
+                built = target.metric_names(self._raw, self.strings)
+            elif rule is None:
+                built = TABLES[table].column(column).nulls(raw.height)
+            else:
+                built = rule.build(self, raw)
+            series.append(built.alias(column))
+        return pl.DataFrame(series)
+
+    def _rule(self, part: Part, column: str) -> Rule | None:
+        rule = part.rules.get(column)
+        if rule is None or not self._raw.columns(part.raw).issuperset(rule.needs):
+            return None
+        return rule
+
+    # What rules ask for (tables.Context) ----------------------------------------------------------
+
+    def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
+        """Turn a process's CUDA device number into the capture's device key."""
+        renamed = self._renamed_devices
+        if renamed.is_empty():
+            return cuda_device
+        rows = pl.DataFrame({"process": process, "cuda": cuda_device})
+        joined = rows.join(renamed, on=["process", "cuda"], how="left", maintain_order="left")
+        return joined.select(pl.coalesce("device", "cuda")).to_series()
+
+    @cached_property
+    def _renamed_devices(self) -> pl.DataFrame:
+        return target.renamed_devices(self._raw)
+
+    def end_of_capture(self) -> int:
+        """The time at which an open range is cut."""
+        return self._end_of_capture
+
+    @cached_property
+    def _end_of_capture(self) -> int:
+        if self.meta.duration_ns is not None:
+            return self.meta.duration_ns
+        return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
+
+    def _last_end(self, table: str) -> int:
+        if self._raw.is_empty(table):
+            return 0
+        ends = self._raw.read(table, ["end"]).get_column("end")
+        latest = ends.filter(ends < values.FOREVER).max()
+        return int(latest) if isinstance(latest, int) else 0
+
+    def domain_names(self, process: pl.Series, domain: pl.Series) -> pl.Series:
+        """Name NVTX domains; the default domain's name is empty."""
+        rows = pl.DataFrame({"process": process, "domain": domain})
+        return _name_keys(rows, self._nvtx_names(values.NVTX_DOMAIN, ["domain"]), default="")
+
+    def category_names(self, process: pl.Series, domain: pl.Series, key: pl.Series) -> pl.Series:
+        """Name NVTX categories; one without a name is shown by its number."""
+        rows = pl.DataFrame({"process": process, "domain": domain, "category": key})
+        names = self._nvtx_names(values.NVTX_CATEGORY, ["domain", "category"])
+        return _name_keys(rows, names, default=None)
+
+    def _nvtx_names(self, event_type: int, keys: list[str]) -> pl.DataFrame:
+        return (
+            self._naming_rows.filter(pl.col("eventType") == event_type)
+            .select("process", *keys, name=pl.coalesce("text", "registered"))
+            .unique(["process", *keys], keep="first", maintain_order=True)
+        )
+
+    @cached_property
+    def _naming_rows(self) -> pl.DataFrame:
+        columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
+        have = [c for c in columns if c in self._raw.columns("NVTX_EVENTS")]
+        naming = Only("eventType", (values.NVTX_CATEGORY, values.NVTX_DOMAIN))
+        rows = self._raw.read("NVTX_EVENTS", have, naming)
+        for column in set(columns) - set(have):
+            dtype = pl.String if column == "text" else pl.Int64
+            rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))
+        return rows.with_columns(
+            process=process_of(rows.get_column("globalTid")),
+            domain=pl.col("domainId"),
+            registered=self.strings.texts(rows.get_column("textId")),
+        )
+
+
+def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:
+    """Look up a name for each row's key, working on the few distinct keys only."""
+    keys = [c for c in names.columns if c != "name"]
+    distinct = rows.select(keys).unique(maintain_order=True)
+    looked_up = distinct.join(names, on=keys, how="left", maintain_order="left")
+    number = pl.lit(default) if default is not None else pl.col(keys[-1]).cast(pl.String)
+    looked_up = looked_up.with_columns(pl.coalesce("name", number))
+    code = encode(looked_up.get_column("name"))
+    looked_up = looked_up.with_columns(code.alias("name"))
+    if looked_up.height == 1:
+        return looked_up.get_column("name").new_from_index(0, rows.height)
+    joined = rows.join(looked_up, on=keys, how="left", maintain_order="left", nulls_equal=True)
+    return joined.get_column("name")
+
+
+def _concat(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    columns = []
+    for column in frames[0].columns:
+        parts = [frame.get_column(column) for frame in frames]
+        joined = concat_names(parts) if isinstance(parts[0].dtype, pl.Enum) else pl.concat(parts)
+        columns.append(joined.alias(column))
+    return pl.DataFrame(columns)

@@ -1,0 +1,507 @@
+"""The one mapping from nsys's export schema, of any version, to the model.
+
+Each model table lists the raw tables it comes from and, for each column, a rule: the raw columns
+it needs and how to make the value. A rule whose columns the capture lacks gives nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Protocol
+
+import polars as pl
+
+from gpusight.model.api_names import strip_api_version
+from gpusight.readers.nsys import values
+from gpusight.readers.nsys.strings import encode, encode_codes
+
+if TYPE_CHECKING:
+    from gpusight.readers.nsys.strings import Strings
+
+
+class Context(Protocol):
+    """What rules may ask of the capture as a whole."""
+
+    strings: Strings
+
+    def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
+        """Turn a process's CUDA device number into the capture's device key."""
+        ...
+
+    def end_of_capture(self) -> int:
+        """The time at which an open range is cut."""
+        ...
+
+    def domain_names(self, process: pl.Series, domain: pl.Series) -> pl.Series:
+        """Name NVTX domains."""
+        ...
+
+    def category_names(self, process: pl.Series, domain: pl.Series, key: pl.Series) -> pl.Series:
+        """Name NVTX categories."""
+        ...
+
+
+Build = Callable[[Context, pl.DataFrame], pl.Series]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one model column is made from raw columns."""
+
+    build: Build
+    needs: tuple[str, ...]
+    """Without these there is no value."""
+    likes: tuple[str, ...] = ()
+    """Read too when the capture has them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One raw table's contribution to a model table."""
+
+    raw: str
+    rules: dict[str, Rule]
+    keep: Callable[[pl.DataFrame], pl.Series] | None = None
+    """Which raw rows count; all when absent."""
+    keep_needs: tuple[str, ...] = field(default=())
+
+
+# Rules ------------------------------------------------------------------------------------------
+
+
+def _column(name: str) -> Rule:
+    return Rule(lambda _, raw: raw.get_column(name), (name,))
+
+
+def _words(name: str, words: dict[int, str]) -> Rule:
+    return Rule(lambda _, raw: encode_codes(raw.get_column(name), words), (name,))
+
+
+def _string(name: str, change: Callable[[str], str] | None = None) -> Rule:
+    return Rule(lambda context, raw: context.strings.names(raw.get_column(name), change), (name,))
+
+
+def _inline_text(name: str) -> Rule:
+    return Rule(lambda _, raw: encode(raw.get_column(name)), (name,))
+
+
+def _flag(name: str) -> Rule:
+    return Rule(lambda _, raw: raw.get_column(name).cast(pl.Boolean), (name,))
+
+
+def _constant(word: str, needs: str) -> Rule:
+    series = encode(pl.Series([word]))
+    return Rule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
+
+
+def process_of(global_id: pl.Series) -> pl.Series:
+    """Take the process key out of a global thread or process id."""
+    frame = pl.DataFrame({"id": global_id})
+    return frame.select((pl.col("id") // values.PROCESS_SHIFT) & values.PROCESS_MASK).to_series()
+
+
+def _process(name: str) -> Rule:
+    return Rule(lambda _, raw: process_of(raw.get_column(name)), (name,))
+
+
+def _end(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Take the end, never before the start: a lost end leaves an instant, not a negative time."""
+    del context
+    start, end = raw.get_column("start"), raw.get_column("end")
+    valid = (end >= start).fill_null(value=False)
+    return end if valid.all() else end.zip_with(valid, start)
+
+
+def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
+    device = raw.get_column("deviceId")
+    if "globalPid" not in raw.columns:
+        return device
+    return context.device_of(process_of(raw.get_column("globalPid")), device)
+
+
+def demangle(name: str) -> str:
+    """Demangle a name; nearly all are already, and the demangler is slow to import."""
+    if not name.startswith("_Z"):
+        return name
+    from gpusight.model.demangle import demangle as parse
+
+    return parse(name)
+
+
+def basename(path: str) -> str:
+    """Keep the file name of a path of either style: folders give away users and machines."""
+    return PureWindowsPath(PurePosixPath(path).name).name
+
+
+_TIMES = {"start_ns": _column("start"), "end_ns": Rule(_end, ("start", "end"))}
+_ON_THREAD = {"thread": _column("globalTid"), "process": _process("globalTid")}
+_ON_DEVICE = {
+    "device": Rule(_device, ("deviceId",), ("globalPid",)),
+    "context": _column("contextId"),
+    "stream": _column("streamId"),
+    "correlation": _column("correlationId"),
+    "process": _process("globalPid"),
+}
+_GPU_WORK = {**_TIMES, **_ON_DEVICE, "green_context": _column("greenContextId")}
+
+
+def _api_of(symbol: str) -> str:
+    return "runtime" if symbol.startswith("cuda") else "driver"
+
+
+# Ranges ------------------------------------------------------------------------------------------
+
+
+def _range_name(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Take inline text, else the registered string; an empty message has neither."""
+    columns = raw.columns
+    text = raw.get_column("text") if "text" in columns else None
+    if "textId" not in columns or raw.get_column("textId").null_count() == raw.height:
+        if text is None:
+            return encode(pl.Series([""])).new_from_index(0, raw.height)
+        return encode(text.fill_null(""))
+    registered = context.strings.texts(raw.get_column("textId"))
+    both = registered if text is None else text.zip_with(text.is_not_null(), registered)
+    return encode(both.fill_null(""))
+
+
+def _range_kind(context: Context, raw: pl.DataFrame) -> pl.Series:
+    del context
+    return encode_codes(raw.get_column("eventType"), values.RANGE_KINDS)
+
+
+def _is_open(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """A range never closed has no end, or one in the far future."""
+    del context
+    return ~(_has_end(raw) | (raw.get_column("eventType") == values.NVTX_MARK))
+
+
+def _has_end(raw: pl.DataFrame) -> pl.Series:
+    end = raw.get_column("end")
+    return ((end >= raw.get_column("start")) & (end < values.FOREVER)).fill_null(value=False)
+
+
+def _range_end(context: Context, raw: pl.DataFrame) -> pl.Series:
+    closed = _has_end(raw)
+    if closed.all():
+        return raw.get_column("end")
+    start = raw.get_column("start")
+    last = pl.Series([context.end_of_capture()]).new_from_index(0, len(start))
+    cut = start.zip_with((raw.get_column("eventType") == values.NVTX_MARK) | (start > last), last)
+    return raw.get_column("end").zip_with(closed, cut)
+
+
+def _domain(context: Context, raw: pl.DataFrame) -> pl.Series:
+    return context.domain_names(process_of(raw.get_column("globalTid")), raw.get_column("domainId"))
+
+
+def _category(context: Context, raw: pl.DataFrame) -> pl.Series:
+    domain = raw.get_column("domainId")
+    return context.category_names(
+        process_of(raw.get_column("globalTid")), domain, raw.get_column("category")
+    )
+
+
+_INT_PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
+_REAL_PAYLOADS = ("doubleValue", "floatValue")
+
+
+def _coalesce(names: tuple[str, ...]) -> Rule:
+    def build(_: Context, raw: pl.DataFrame) -> pl.Series:
+        return raw.select(pl.coalesce(n for n in names if n in raw.columns)).to_series()
+
+    return Rule(build, names[:1], names[1:])
+
+
+def _payload_text(context: Context, raw: pl.DataFrame) -> pl.Series:
+    text = raw.get_column("jsonText")
+    if "jsonTextId" not in raw.columns:
+        return text
+    return text.zip_with(text.is_not_null(), context.strings.texts(raw.get_column("jsonTextId")))
+
+
+def _is_range(raw: pl.DataFrame) -> pl.Series:
+    return raw.get_column("eventType").is_in(list(values.RANGE_KINDS))
+
+
+# Frames of call chains ---------------------------------------------------------------------------
+
+
+def _callchains(raw: str, source: str) -> Part:
+    return Part(
+        raw,
+        {
+            "source": _constant(source, "id"),
+            "callchain": _column("id"),
+            "depth": _column("stackDepth"),
+            "symbol": _string("symbol", demangle),
+            "module": _string("module", basename),
+            "kernel_mode": _flag("kernelMode"),
+            "unresolved": _flag("unresolved"),
+            "address": _column("originalIP"),
+        },
+    )
+
+
+def _library_calls(raw: str, api: str) -> Part:
+    return Part(
+        raw,
+        {
+            **_TIMES,
+            **_ON_THREAD,
+            "name": _string("nameId", strip_api_version),
+            "symbol": _string("nameId"),
+            "api": _constant(api, "nameId"),
+        },
+    )
+
+
+def _metric_device(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """The lowest byte of a metric's type is the GPU it was sampled on."""
+    del context
+    return raw.select(pl.col("typeId") & 0xFF).to_series()
+
+
+# The tables --------------------------------------------------------------------------------------
+
+_KERNEL_RULES: dict[str, Rule] = {
+    **_GPU_WORK,
+    "name": _string("demangledName", demangle),
+    "base_name": _string("shortName"),
+    "mangled_name": _string("mangledName"),
+    "grid_x": _column("gridX"),
+    "grid_y": _column("gridY"),
+    "grid_z": _column("gridZ"),
+    "block_x": _column("blockX"),
+    "block_y": _column("blockY"),
+    "block_z": _column("blockZ"),
+    "registers_per_thread": _column("registersPerThread"),
+    "static_shared_bytes": _column("staticSharedMemory"),
+    "dynamic_shared_bytes": _column("dynamicSharedMemory"),
+    "executed_shared_bytes": _column("sharedMemoryExecuted"),
+    "local_per_thread_bytes": _column("localMemoryPerThread"),
+    "local_total_bytes": _column("localMemoryTotal"),
+    "launch_type": _column("launchType"),
+    "cache_config": _column("cacheConfig"),
+    "grid": _column("gridId"),
+    "graph_node": _column("graphNodeId"),
+    "graph": _column("graphId"),
+    "cluster_x": _column("clusterX"),
+    "cluster_y": _column("clusterY"),
+    "cluster_z": _column("clusterZ"),
+}
+
+PARTS: dict[str, tuple[Part, ...]] = {
+    "kernels": (Part("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL_RULES),),
+    "copies": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            {
+                **_GPU_WORK,
+                "bytes": _column("bytes"),
+                "kind": _words("copyKind", values.COPY_KINDS),
+                "src_kind": _words("srcKind", values.MEMORY_KINDS),
+                "dst_kind": _words("dstKind", values.MEMORY_KINDS),
+                "src_device": _column("srcDeviceId"),
+                "dst_device": _column("dstDeviceId"),
+                "copy_count": _column("copyCount"),
+                "migration_cause": _words("migrationCause", values.MIGRATION_CAUSES),
+                "virtual_address": _column("virtualAddress"),
+                "graph_node": _column("graphNodeId"),
+            },
+        ),
+    ),
+    "memsets": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            {
+                **_GPU_WORK,
+                "bytes": _column("bytes"),
+                "value": _column("value"),
+                "memory_kind": _words("memKind", values.MEMORY_KINDS),
+                "graph_node": _column("graphNodeId"),
+            },
+        ),
+    ),
+    "graph_launches": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            {**_GPU_WORK, "graph": _column("graphId"), "graph_exec": _column("graphExecId")},
+        ),
+    ),
+    "syncs": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            {
+                **_GPU_WORK,
+                "kind": _words("syncType", values.SYNC_KINDS),
+                "event": _column("eventId"),
+            },
+        ),
+    ),
+    "event_records": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            {**_ON_DEVICE, "event": _column("eventId"), "event_sync": _column("eventSyncId")},
+        ),
+    ),
+    "graph_nodes": (
+        Part(
+            "CUDA_GRAPH_NODE_EVENTS",
+            {
+                **_TIMES,
+                **_ON_THREAD,
+                "name": _string("nameId", strip_api_version),
+                "graph_node": _column("graphNodeId"),
+                "original_node": _column("originalGraphNodeId"),
+            },
+        ),
+    ),
+    "api_calls": (
+        Part(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            {
+                **_TIMES,
+                **_ON_THREAD,
+                "name": _string("nameId", strip_api_version),
+                "symbol": _string("nameId"),
+                "api": _string("nameId", _api_of),
+                "correlation": _column("correlationId"),
+                "return_value": _column("returnValue"),
+                "callchain": _column("callchainId"),
+            },
+        ),
+        _library_calls("CUDNN_EVENTS", "cudnn"),
+        _library_calls("CUBLAS_EVENTS", "cublas"),
+    ),
+    "ranges": (
+        Part(
+            "NVTX_EVENTS",
+            {
+                "start_ns": _column("start"),
+                "end_ns": Rule(_range_end, ("start", "end", "eventType")),
+                "name": Rule(_range_name, (), ("text", "textId")),
+                "kind": Rule(_range_kind, ("eventType",)),
+                "domain": Rule(_domain, ("globalTid", "domainId")),
+                "domain_key": _column("domainId"),
+                "category": Rule(_category, ("globalTid", "domainId", "category")),
+                "open": Rule(_is_open, ("start", "end", "eventType")),
+                **_ON_THREAD,
+                "end_thread": _column("endGlobalTid"),
+                "range": _column("rangeId"),
+                "color": _column("color"),
+                "payload_int": _coalesce(_INT_PAYLOADS),
+                "payload_real": _coalesce(_REAL_PAYLOADS),
+                "payload_text": Rule(_payload_text, ("jsonText",), ("jsonTextId",)),
+            },
+            keep=_is_range,
+            keep_needs=("eventType",),
+        ),
+    ),
+    "os_calls": (
+        Part(
+            "OSRT_API",
+            {
+                **_TIMES,
+                **_ON_THREAD,
+                "name": _string("nameId"),
+                "return_value": _column("returnValue"),
+                "nesting": _column("nestingLevel"),
+                "callchain": _column("callchainId"),
+            },
+        ),
+    ),
+    "cpu_samples": (
+        Part(
+            "COMPOSITE_EVENTS",
+            {
+                "time_ns": _column("start"),
+                "cpu": _column("cpu"),
+                **_ON_THREAD,
+                "cycles": _column("cpuCycles"),
+                "state": _column("threadState"),
+                "callchain": _column("id"),
+            },
+        ),
+    ),
+    "thread_switches": (
+        Part(
+            "SCHED_EVENTS",
+            {
+                "time_ns": _column("start"),
+                "cpu": _column("cpu"),
+                "scheduled_in": _flag("isSchedIn"),
+                **_ON_THREAD,
+            },
+        ),
+    ),
+    "callchains": (
+        _callchains("SAMPLING_CALLCHAINS", "cpu_samples"),
+        _callchains("OSRT_CALLCHAINS", "os_calls"),
+        _callchains("CUDA_CALLCHAINS", "api_calls"),
+    ),
+    "memory_events": (
+        Part(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            {
+                **_ON_DEVICE,
+                "time_ns": _column("start"),
+                "operation": _words("memoryOperationType", values.MEMORY_OPERATIONS),
+                "memory_kind": _words("memKind", values.MEMORY_KINDS),
+                "address": _column("address"),
+                "bytes": _column("bytes"),
+                "variable": _inline_text("name"),
+            },
+        ),
+    ),
+    "page_faults": (
+        Part(
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
+            {
+                "start_ns": _column("start"),
+                "side": _constant("cpu", "start"),
+                "process": _process("globalPid"),
+                "address": _column("address"),
+                "module": _string("module", basename),
+                "symbol": _string("CpuInstruction", demangle),
+            },
+        ),
+        Part(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
+            {
+                **_TIMES,
+                "side": _constant("gpu", "start"),
+                "device": Rule(_device, ("deviceId",), ("globalPid",)),
+                "process": _process("globalPid"),
+                "address": _column("address"),
+                "faults": _column("numberOfPageFaults"),
+            },
+        ),
+    ),
+    "gpu_metrics": (
+        Part(
+            "GPU_METRICS",
+            {
+                "time_ns": _column("timestamp"),
+                "device": Rule(_metric_device, ("typeId",)),
+                "value": Rule(lambda _, raw: raw.get_column("value").cast(pl.Float64), ("value",)),
+            },
+        ),
+    ),
+    "overheads": (
+        Part("PROFILER_OVERHEAD", {**_TIMES, **_ON_THREAD, "name": _string("nameId")}),
+        Part("CUPTI_ACTIVITY_KIND_OVERHEAD", {**_TIMES, **_ON_THREAD, "name": _string("nameId")}),
+    ),
+    "diagnostics": (
+        Part(
+            "DIAGNOSTIC_EVENT",
+            {
+                "time_ns": _column("timestamp"),
+                "severity": _words("severity", values.SEVERITIES),
+                "text": _column("text"),
+            },
+        ),
+    ),
+}

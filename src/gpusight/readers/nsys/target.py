@@ -1,0 +1,291 @@
+"""What an nsys capture says about the machine: GPUs, processes, threads, streams, versions.
+
+The raw tables also hold environments, command lines, host and user names. Nothing of those is
+read: each function asks for the columns and rows it names and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from gpusight.model import schema
+from gpusight.model.trace import Meta
+from gpusight.readers.nsys import values
+from gpusight.readers.nsys.strings import MISSING, Strings, encode
+from gpusight.readers.nsys.tables import basename, process_of
+
+if TYPE_CHECKING:
+    from gpusight.readers.nsys.raw import RawTables
+
+Build = Callable[["RawTables", Strings], pl.DataFrame]
+
+
+class TargetTable(NamedTuple):
+    """A small model table that needs more than renamed columns."""
+
+    raw: tuple[str, ...]
+    """Any of these is enough."""
+    build: Build
+
+    def has(self, raw: RawTables) -> bool:
+        """Tell whether the capture has one of the raw tables, with rows."""
+        return any(not raw.is_empty(table) for table in self.raw)
+
+
+def meta(raw: RawTables) -> Meta:
+    """Collect what is known about the capture as a whole."""
+    export = _export_facts(raw)
+    system = _system_facts(raw)
+    cuda = system.get("cuda_version")
+    return Meta(
+        path=str(raw.path),
+        source=raw.source,
+        tool="Nsight Systems",
+        tool_version=export.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=export.get("EXPORT_SCHEMA_VERSION"),
+        start_utc_ns=_first_int(raw, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+        duration_ns=_first_int(raw, "ANALYSIS_DETAILS", "duration"),
+        driver_version=system.get("driver_version"),
+        cuda_version=_dotted_cuda(cuda) if cuda else None,
+        os=system.get("os"),
+        cpu=system.get("cpu"),
+        notes=tuple(raw.notes()),
+    )
+
+
+def _export_facts(raw: RawTables) -> dict[str, str]:
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        if {"name", "value"} <= raw.columns(table):
+            rows = raw.read(table, ["name", "value"]).filter(
+                pl.col("name").is_in(["EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"])
+            )
+            return dict(rows.drop_nulls().iter_rows())
+    return {}
+
+
+def _system_facts(raw: RawTables) -> dict[str, str]:
+    if not {"name", "value"} <= raw.columns("TARGET_INFO_SYSTEM_ENV"):
+        return {}
+    rows = raw.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"]).filter(
+        pl.col("name").is_in(list(values.SYSTEM_FACTS))
+    )
+    return {values.SYSTEM_FACTS[name]: value for name, value in rows.iter_rows() if value}
+
+
+def _dotted_cuda(number: str) -> str:
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}" if number.isdigit() else number
+
+
+def _first_int(raw: RawTables, table: str, column: str) -> int | None:
+    if column not in raw.columns(table) or raw.is_empty(table):
+        return None
+    value = raw.read(table, [column]).get_column(column).max()
+    return int(value) if isinstance(value, int) else None
+
+
+# GPUs --------------------------------------------------------------------------------------------
+
+# Model column -> its spellings: TARGET_INFO_GPU, then TARGET_INFO_CUDA_GPU of 2020.
+_GPU_COLUMNS = {
+    "bus": ("busLocation",),
+    "chip": ("chipName",),
+    "compute_major": ("computeMajor", "computeCapabilityMajor"),
+    "compute_minor": ("computeMinor", "computeCapabilityMinor"),
+    "sm_count": ("smCount", "numMultiprocessors"),
+    "clock_hz": ("clockRate", "coreClockRate"),
+    "memory_bytes": ("totalMemory", "globalMemorySize"),
+    "memory_bandwidth": ("memoryBandwidth", "globalMemoryBandwidth"),
+    "l2_bytes": ("l2CacheSize",),
+    "copy_engines": ("asyncEngines", "numMemcpyEngines"),
+    "max_threads_per_block": ("maxThreadsPerBlock",),
+    "max_warps_per_sm": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
+    "max_blocks_per_sm": ("maxBlocksPerSm", "maxBlocksPerMultiprocessor"),
+    "max_registers_per_sm": ("maxRegistersPerSm", "maxRegistersPerMultiprocessor"),
+    "max_shared_per_sm_bytes": ("maxShmemPerSm", "maxSharedMemoryPerMultiprocessor"),
+    "max_shared_per_block_bytes": ("maxShmemPerBlock", "maxSharedMemoryPerBlock"),
+    "max_shared_optin_bytes": ("maxShmemPerBlockOptin",),
+}
+
+
+def _devices(raw: RawTables, strings: Strings) -> pl.DataFrame:
+    del strings
+    frames = [_gpu_rows(raw, t) for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")]
+    described = pl.concat([f for f in frames if f is not None])
+    # 2020 exports describe a GPU in both tables, each with columns that the other lacks.
+    merged = described.group_by("device", maintain_order=True).agg(
+        pl.all().exclude("device").drop_nulls().first()
+    )
+    columns = [
+        encode(merged.get_column(c.name))
+        if c.kind is schema.Kind.NAME
+        else merged.get_column(c.name)
+        for c in schema.DEVICES.columns
+    ]
+    return pl.DataFrame(columns).sort("device")
+
+
+def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
+    have = raw.columns(table)
+    key = next((c for c in ("id", "deviceId") if c in have), None)
+    if "name" not in have or raw.is_empty(table):
+        return None
+    chosen = {m: next((s for s in spell if s in have), None) for m, spell in _GPU_COLUMNS.items()}
+    wanted = ["name", *([key] if key else []), *(c for c in chosen.values() if c)]
+    rows = raw.read(table, wanted).with_row_index("row")
+    hosts = _hosts(raw, table)
+    columns: dict[str, pl.Expr] = {
+        "device": pl.col(key) if key else pl.col("row").cast(pl.Int64),
+        "name": pl.col("name").fill_null("unknown GPU"),
+        "host": pl.lit(hosts) if hosts.len() > 1 else pl.lit(0, dtype=pl.Int64),
+    }
+    for column, spelling in chosen.items():
+        dtype = pl.String if schema.DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
+        columns[column] = pl.col(spelling) if spelling else pl.lit(None, dtype=dtype)
+    return rows.select(**columns)
+
+
+def _hosts(raw: RawTables, table: str) -> pl.Series:
+    if "vmId" not in raw.columns(table):
+        return pl.Series([0], dtype=pl.Int64)
+    return raw.read(table, ["vmId"]).get_column("vmId").rank("dense").cast(pl.Int64) - 1
+
+
+def renamed_devices(raw: RawTables) -> pl.DataFrame:
+    """List where a process's CUDA device number is not the GPU's: CUDA_VISIBLE_DEVICES renames."""
+    table = "TARGET_INFO_CUDA_DEVICE"
+    if raw.is_empty(table) or not {"gpuId", "cudaId", "pid"} <= raw.columns(table):
+        return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
+    rows = raw.read(table, ["gpuId", "cudaId", "pid"]).filter(
+        pl.col("gpuId").is_not_null() & (pl.col("gpuId") != pl.col("cudaId"))
+    )
+    if rows.is_empty():
+        return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
+    keys = _processes(raw, Strings(raw)).select("process", "pid")
+    return rows.join(keys, on="pid").select("process", cuda="cudaId", device="gpuId")
+
+
+# Processes, threads, streams ---------------------------------------------------------------------
+
+
+def _processes(raw: RawTables, strings: Strings) -> pl.DataFrame:
+    keys = [
+        process_of(raw.read(table, [column]).get_column(column).drop_nulls().unique())
+        for table, column in (
+            ("PROCESSES", "globalPid"),
+            ("ThreadNames", "globalTid"),
+            ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+            ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
+            ("NVTX_EVENTS", "globalTid"),
+        )
+        if column in raw.columns(table)
+    ]
+    process = pl.concat([k.alias("process") for k in keys]).unique().sort()
+    frame = pl.DataFrame({"process": process}).filter(
+        pl.col("process") != (values.NO_PROCESS // values.PROCESS_SHIFT) & values.PROCESS_MASK
+    )
+    names = _process_names(raw, strings)
+    frame = frame.join(names, on="process", how="left", maintain_order="left")
+    host = (pl.col("process") // (values.PID_MASK + 1)).rank("dense").cast(pl.Int64) - 1
+    return frame.select(
+        "process",
+        pid=pl.col("process") & values.PID_MASK,
+        host=host,
+        name=encode(frame.get_column("name")),
+    )
+
+
+def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
+    """Name processes from their own table, or from their main thread in captures without it."""
+    if {"globalPid", "name"} <= raw.columns("PROCESSES"):
+        rows = raw.read("PROCESSES", ["globalPid", "name"]).drop_nulls()
+        owner, text = rows.get_column("globalPid"), rows.get_column("name")
+    elif {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
+        rows = raw.read("ThreadNames", ["globalTid", "nameId"]).filter(
+            (pl.col("globalTid") & values.PID_MASK)
+            == ((pl.col("globalTid") // values.PROCESS_SHIFT) & values.PID_MASK)
+        )
+        owner, text = rows.get_column("globalTid"), strings.texts(rows.get_column("nameId"))
+    else:
+        return pl.DataFrame(schema={"process": pl.Int64, "name": pl.String})
+    short = pl.Series("name", [basename(t) if t else t for t in text.to_list()], dtype=pl.String)
+    return pl.DataFrame({"process": process_of(owner), "name": short}).unique(
+        "process", keep="first", maintain_order=True
+    )
+
+
+def _threads(raw: RawTables, strings: Strings) -> pl.DataFrame:
+    frames = []
+    if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
+        named = raw.read("ThreadNames", ["globalTid", "nameId"]).drop_nulls("globalTid")
+        text = strings.texts(named.get_column("nameId"))
+        frames.append(pl.DataFrame({"thread": named.get_column("globalTid"), "name": text}))
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        if "globalTid" in raw.columns(table):
+            seen = raw.read(table, ["globalTid"]).get_column("globalTid").drop_nulls().unique()
+            frames.append(pl.DataFrame({"thread": seen}).with_columns(name=pl.lit(None, pl.String)))
+    rows = pl.concat(frames).unique("thread", keep="first", maintain_order=True).sort("thread")
+    return rows.select(
+        "thread",
+        process=process_of(rows.get_column("thread")),
+        tid=pl.col("thread") & values.PID_MASK,
+        name=encode(rows.get_column("name")),
+    )
+
+
+def _streams(raw: RawTables, strings: Strings) -> pl.DataFrame:
+    del strings
+    table = "TARGET_INFO_CUDA_STREAM"
+    rows = raw.read(table, ["streamId", "hwId", "vmId", "processId", "contextId", "priority"])
+    keys = rows.with_columns(
+        process=pl.col("hwId") * (1 << 32) + pl.col("vmId") * (1 << 24) + pl.col("processId")
+    )
+    names = _stream_names(raw)
+    joined = keys.join(
+        names, on=["processId", "contextId", "streamId"], how="left", maintain_order="left"
+    )
+    # A priority is a signed 32-bit number that some versions store unsigned.
+    priority = pl.when(pl.col("priority") >= 1 << 31).then(pl.col("priority") - (1 << 32))
+    return joined.select(
+        "process",
+        context="contextId",
+        stream="streamId",
+        priority=priority.otherwise("priority"),
+        name=encode(joined.get_column("name")),
+    )
+
+
+def _stream_names(raw: RawTables) -> pl.DataFrame:
+    table, columns = "TARGET_INFO_NVTX_CUDA_STREAM", ["processId", "contextId", "streamId", "name"]
+    if not raw.columns(table).issuperset(columns):
+        return pl.DataFrame(schema=dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String})
+    return raw.read(table, columns).unique(columns[:3], keep="first", maintain_order=True)
+
+
+# GPU metrics -------------------------------------------------------------------------------------
+
+
+def metric_names(raw: RawTables, strings: Strings) -> pl.Series:
+    """Name the metric of every sampled value."""
+    del strings
+    samples = raw.read("GPU_METRICS", ["typeId", "metricId"])
+    columns = ["typeId", "metricId", "metricName"]
+    if not raw.columns("TARGET_INFO_GPU_METRICS").issuperset(columns):
+        return encode(pl.Series([MISSING])).new_from_index(0, samples.height)
+    names = raw.read("TARGET_INFO_GPU_METRICS", columns).unique(columns[:2], keep="first")
+    names = names.with_columns(name=encode(names.get_column("metricName")))
+    joined = samples.join(names, on=columns[:2], how="left", maintain_order="left")
+    return joined.get_column("name")
+
+
+TABLES: dict[str, TargetTable] = {
+    "devices": TargetTable(("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU"), _devices),
+    "processes": TargetTable(
+        ("PROCESSES", "ThreadNames", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"),
+        _processes,
+    ),
+    "threads": TargetTable(("ThreadNames", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"), _threads),
+    "streams": TargetTable(("TARGET_INFO_CUDA_STREAM",), _streams),
+}

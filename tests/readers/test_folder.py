@@ -1,0 +1,74 @@
+"""Parquet and Arrow exports give the same model as the SQLite export of the same report."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tests.shared import DATA
+
+from gpusight.errors import DamagedCaptureError
+from gpusight.model.schema import TABLES
+from gpusight.readers import open_trace
+
+CAPTURES = [DATA / "graph_node.sqlite", DATA / "gpt_tiny_osrt.sqlite"]
+
+
+def raw_tables(path: Path) -> dict[str, pl.DataFrame]:
+    """Read an export's tables with the types that nsys gives its Parquet files."""
+    db = sqlite3.connect(path)
+    names = [n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    frames = {}
+    for table in names:
+        declared = db.execute(f"SELECT name, type FROM pragma_table_info('{table}')").fetchall()
+        types = {"INTEGER": pl.Int64, "TEXT": pl.String, "REAL": pl.Float64}
+        columns = {column: types[kind] for column, kind in declared}
+        rows = db.execute(f"SELECT * FROM {table}").fetchall()
+        frame = pl.DataFrame(rows, schema=columns, orient="row")
+        wide = [c for c in ("globalPid", "globalTid") if c in columns]
+        frames[table] = frame.with_columns(pl.col(wide).cast(pl.Int64).reinterpret(signed=False))
+    db.close()
+    return frames
+
+
+def write_folder(frames: dict[str, pl.DataFrame], folder: Path, kind: str) -> Path:
+    folder.mkdir()
+    for table, frame in frames.items():
+        if kind == "parquet":
+            frame.write_parquet(folder / f"{table}.parquet")
+        elif kind == "stream":
+            frame.write_ipc_stream(folder / f"{table}.arrow", compat_level=pl.CompatLevel.oldest())
+        else:
+            frame.write_ipc(folder / f"{table}.arrow")
+    return folder
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("kind", ["parquet", "stream", "file"])
+def test_folders_equal_sqlite(tmp_path: Path, capture: Path, kind: str) -> None:
+    folder = write_folder(raw_tables(capture), tmp_path / "export", kind)
+    ours, reference = open_trace(folder, cache=False), open_trace(capture, cache=False)
+    ours.validate()
+    for table in TABLES:
+        assert ours.has(table) == reference.has(table), table
+        assert ours.table(table).rows() == reference.table(table).rows(), table
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    folder = write_folder(raw_tables(DATA / "graph_node.sqlite"), tmp_path / "export", "parquet")
+    file = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(DamagedCaptureError, match=r"CUPTI_ACTIVITY_KIND_KERNEL\.parquet"):
+        open_trace(folder, cache=False).validate()
+
+
+def test_a_cut_single_file_export(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    pl.DataFrame({"id": [1]}).write_ipc_stream(stream)
+    path = tmp_path / "cut.arrow"
+    path.write_bytes(stream.getvalue()[:-20])
+    with pytest.raises(DamagedCaptureError, match="nsys Arrow export"):
+        open_trace(path, cache=False)

@@ -1,0 +1,69 @@
+"""What is not a capture gets one clear line: what it is, and what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gpusight.errors import CaptureError
+from gpusight.readers import open_trace
+
+
+def sqlite_of_another_program(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE bookmarks (url TEXT)")
+    db.commit()
+    db.close()
+
+
+CASES: list[tuple[str, bytes, str]] = [
+    ("empty.sqlite", b"", "is empty"),
+    (
+        "pointer.nsys-rep",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "git lfs pull",
+    ),
+    ("raw.qdstrm", b"\xff\xff\xff\xff\x00 stream", "QdstrmImporter"),
+    ("text.nsys-rep", b"not a report at all", "header is missing"),
+    ("report.ncu-rep", b"NVR\x00....", "Nsight Compute report"),
+    ("trace.json", b'  {"traceEvents": []}', "is JSON"),
+    ("packed.sqlite.gz", b"\x1f\x8b\x08\x00", "gunzip"),
+    ("report.h5", b"\x89HDF\r\n\x1a\n", "nsys export --type sqlite"),
+    ("one.parquet", b"PAR1....", "parquetdir"),
+    ("noise.bin", b"\x00\x01\x02\x03", "not a capture that gpusight knows"),
+    ("short.sqlite", b"SQLite for", "cut off"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "says"), CASES, ids=[c[0] for c in CASES])
+def test_foreign_files(tmp_path: Path, file: str, content: bytes, says: str) -> None:
+    path = tmp_path / file
+    path.write_bytes(content)
+    with pytest.raises(CaptureError) as caught:
+        open_trace(path)
+    message = str(caught.value)
+    assert says in message
+    assert str(path) in message
+    assert "\n" not in message
+
+
+def test_another_programs_database(tmp_path: Path) -> None:
+    path = tmp_path / "places.sqlite"
+    sqlite_of_another_program(path)
+    with pytest.raises(CaptureError, match="not an nsys export"):
+        open_trace(path)
+
+
+def test_folders(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="folder without a capture"):
+        open_trace(tmp_path)
+    (tmp_path / "run.sqlite").write_bytes(b"x")
+    with pytest.raises(CaptureError, match=r"folder of captures; name one: run\.sqlite"):
+        open_trace(tmp_path)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="no such file"):
+        open_trace(tmp_path / "missing.sqlite")
