@@ -96,13 +96,17 @@ def _insert_target(db: sqlite3.Connection, kernels: int) -> None:
     )
     db.execute("INSERT INTO PROCESSES VALUES (?, ?, 'python3')", (GLOBAL_PID, PID))
     for tid in THREADS:
-        db.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (KERNEL_NAMES + 2, GLOBAL_PID | tid))
+        db.execute(
+            "INSERT INTO ThreadNames VALUES (?, NULL, ?)", (KERNEL_NAMES + 2, GLOBAL_PID | tid)
+        )
     db.execute(
         "INSERT INTO TARGET_INFO_GPU VALUES (0, 0, 'NVIDIA H200', '0000:01:00.0', 1, 62914560,"
         " 150110011392, 4800000000000, 1980000000, 132, 0, NULL, NULL, 'GH100', 0, 9, 0)"
     )
     db.execute("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (0, 0, ?)", (PID,))
-    db.execute("INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (59, 'NvtxPushPopRange', 'NVTX Push/Pop Range')")
+    db.execute(
+        "INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (59, 'NvtxPushPopRange', 'NVTX Push/Pop Range')"
+    )
     meta = {
         "EXPORT_SCHEMA_VERSION": "3.20.3",
         "EXPORT_SCHEMA_VERSION_MAJOR": "3",
