@@ -60,8 +60,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
 """
 
 NAME_FORMS = (
-    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::Functor{}<float>,"
-    " std::array<char *, (unsigned long)3>>(int, T2, T3)",
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::Functor{}<float>>(int, T2)",
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}x64x8_stage3_ffma_execute_kernel__5x_cublas",
     "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_{}x128_32x4_nt_align8>(T1::P)",
 )
@@ -121,7 +120,8 @@ def _insert_target(db: sqlite3.Connection, kernels: int) -> None:
 def _insert_events(db: sqlite3.Connection, first: int, last: int) -> None:
     """Insert launches `first` to `last`, written by SQLite itself: a Python loop takes minutes."""
     numbers = f"(SELECT a.d * 1000 + b.d + {first} AS i FROM digit a, digit b)"
-    thread = f"CASE WHEN (i / 1000) % 5 = 4 THEN {GLOBAL_PID | THREADS[1]} ELSE {GLOBAL_PID | THREADS[0]} END"
+    first_thread, second_thread = (GLOBAL_PID | tid for tid in THREADS)
+    thread = f"CASE WHEN (i / 1000) % 5 = 4 THEN {second_thread} ELSE {first_thread} END"
     db.execute(
         f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT i * {PERIOD_NS} + 2000,"
         f" i * {PERIOD_NS} + 5000 + (i * 7919) % 1500, {RUNTIME_CLASS}, {thread}, i + 1,"
@@ -148,8 +148,9 @@ def _insert_parents(db: sqlite3.Connection, kernels: int) -> None:
         start, count = PERIOD_NS * span, kernels // span
         db.execute(
             f"INSERT INTO NVTX_EVENTS (start, end, eventType, textId, globalTid, domainId)"
-            f" WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})"
-            f" SELECT i * {start} + 1000 - {margin} + 400, (i + 1) * {start} - {margin}, {PUSH_POP},"
+            f" WITH RECURSIVE n(i) AS"
+            f" (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})"
+            f" SELECT i * {start} + {margin}, (i + 1) * {start} - {margin}, {PUSH_POP},"
             f" {base} + i % {RANGE_NAMES if span == 10 else span // 20},"
             f" CASE WHEN (i * {span} / 1000) % 5 = 4 THEN {GLOBAL_PID | THREADS[1]}"
             f" ELSE {GLOBAL_PID | THREADS[0]} END, 0 FROM n"

@@ -1,7 +1,7 @@
 """Time gpusight beside NVIDIA's own nsys on the same captures, in one run.
 
-    python benchmarks/run.py                 # 1 M kernels and a report of 2 M NVTX ranges
-    python benchmarks/run.py --large         # also 10 M kernels (needs 3 GB of disk, ten minutes)
+    python -m benchmarks.run                 # 1 M kernels and a report of 2 M NVTX ranges
+    python -m benchmarks.run --large         # also 10 M kernels (needs 3 GB of disk, ten minutes)
 
 Every command is a process of its own, started cold (no gpusight cache) unless the row says
 otherwise; times are the median of the runs, memory is the peak resident set of the process or of
@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from generate import generate
+from benchmarks.generate import generate
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
