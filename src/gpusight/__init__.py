@@ -1,1 +1,77 @@
-"""From a GPU profile to what to fix, ranked by the time it gives back."""
+"""From a GPU profile to what to fix, ranked by the time it gives back.
+
+>>> import gpusight as gs
+>>> trace = gs.open("run.nsys-rep")
+>>> gs.kernels(trace, within="step_*")
+
+Every command of the command line has its function here. Names load when they are first used, so
+that `import gpusight` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpusight import errors
+    from gpusight.api import (
+        Page,
+        View,
+        api_calls,
+        copies,
+        export,
+        info,
+        kernels,
+        ranges,
+        sql,
+        stats,
+        summary,
+    )
+    from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
+    from gpusight.errors import GpusightError
+    from gpusight.model.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GpusightError",
+    "Page",
+    "Trace",
+    "View",
+    "__version__",
+    "api_calls",
+    "copies",
+    "errors",
+    "export",
+    "info",
+    "kernels",
+    "open",
+    "ranges",
+    "sql",
+    "stats",
+    "summary",
+]
+
+_ELSEWHERE = {
+    "GpusightError": ("gpusight.errors", "GpusightError"),
+    "Trace": ("gpusight.model.trace", "Trace"),
+    "open": ("gpusight.api", "open_captures"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gpusight' has no attribute {name!r}")
+    if name == "errors":
+        return importlib.import_module("gpusight.errors")
+    module, attribute = _ELSEWHERE.get(name, ("gpusight.api", name))
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, for completion."""
+    return sorted({*globals(), *__all__})

@@ -1,1 +1,1 @@
-"""The command line: parse, call, render."""
+"""The command line: parse, call, render. No analysis lives here."""

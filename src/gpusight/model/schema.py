@@ -373,6 +373,9 @@ PAGE_FAULTS = Table(
         _int("faults", "Faults in the group"),
         _name("module", "Binary the CPU was in, file name only"),
         _name("symbol", "Function the CPU was in"),
+        _name("source_file", "Source file of that function, file name only"),
+        _int("source_line", "Line in that file"),
+        _name("access", "What a GPU wanted: `read`, `write`, `atomic` or `prefetch`"),
     ),
 )
 

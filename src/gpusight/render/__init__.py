@@ -1,1 +1,1 @@
-"""From results to text or bytes."""
+"""Results to text or bytes: nothing here opens a capture or computes a number."""

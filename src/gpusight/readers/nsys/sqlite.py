@@ -104,8 +104,10 @@ class SqliteTables:
         return []
 
     def _row_spans(self, table: str) -> list[tuple[int, int]]:
+        # Asked for together, the two would make SQLite scan the whole table.
+        ends = (f"(SELECT {end}(rowid) FROM {_quote(table)})" for end in ("min", "max"))
         try:
-            first, last = self._row(f"SELECT min(rowid), max(rowid) FROM {_quote(table)}")
+            first, last = self._row(f"SELECT {', '.join(ends)}")
         except sqlite3.OperationalError:  # a WITHOUT ROWID table
             return [(0, 0)]
         workers = min(4, os.cpu_count() or 1)

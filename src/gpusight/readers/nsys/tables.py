@@ -264,6 +264,26 @@ def _metric_device(context: Context, raw: pl.DataFrame) -> pl.Series:
     return raw.select(pl.col("typeId") & 0xFF).to_series()
 
 
+def _metric_value(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Undo the sign that nsys's exports give to three-byte counters; none can be negative."""
+    del context
+    value = raw.get_column("value")
+    signed = value < 0
+    if signed.any():
+        value = (value + values.THREE_BYTES).zip_with(signed, value)
+    return value.cast(pl.Float64)
+
+
+def _sync_kind(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Take the kind where newer exports of older reports put it."""
+    del context
+    kind = raw.get_column("syncType")
+    if "deprecatedSyncType" in raw.columns:
+        older = raw.get_column("deprecatedSyncType")
+        kind = older.zip_with((kind == 0) & older.is_not_null(), kind)
+    return encode_codes(kind, values.SYNC_KINDS, other="unknown")
+
+
 # The tables --------------------------------------------------------------------------------------
 
 _KERNEL_RULES: dict[str, Rule] = {
@@ -336,7 +356,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
             {
                 **_GPU_WORK,
-                "kind": _words("syncType", values.SYNC_KINDS),
+                "kind": Rule(_sync_kind, ("syncType",), ("deprecatedSyncType",)),
                 "event": _column("eventId"),
             },
         ),
@@ -466,6 +486,8 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "address": _column("address"),
                 "module": _string("module", basename),
                 "symbol": _string("CpuInstruction", demangle),
+                "source_file": _string("sourceFile", basename),
+                "source_line": _column("sourceLine"),
             },
         ),
         Part(
@@ -477,6 +499,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "process": _process("globalPid"),
                 "address": _column("address"),
                 "faults": _column("numberOfPageFaults"),
+                "access": _words("faultAccessType", values.ACCESS_KINDS),
             },
         ),
     ),
@@ -486,7 +509,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             {
                 "time_ns": _column("timestamp"),
                 "device": Rule(_metric_device, ("typeId",)),
-                "value": Rule(lambda _, raw: raw.get_column("value").cast(pl.Float64), ("value",)),
+                "value": Rule(_metric_value, ("value",)),
             },
         ),
     ),

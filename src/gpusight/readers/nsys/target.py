@@ -86,6 +86,9 @@ def _first_int(raw: RawTables, table: str, column: str) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
+_SMALLEST_MEMORY = 1 << 24
+"""No GPU has so few bytes: a smaller number counts mebibytes."""
+
 # GPUs --------------------------------------------------------------------------------------------
 
 # Model column -> its spellings: TARGET_INFO_GPU, then TARGET_INFO_CUDA_GPU of 2020.
@@ -143,8 +146,18 @@ def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
     }
     for column, spelling in chosen.items():
         dtype = pl.String if schema.DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
-        columns[column] = pl.col(spelling) if spelling else pl.lit(None, dtype=dtype)
+        columns[column] = _in_base_unit(spelling) if spelling else pl.lit(None, dtype=dtype)
     return rows.select(**columns)
+
+
+def _in_base_unit(column: str) -> pl.Expr:
+    """Exports of 2020 count in kHz, kB/s and, the oldest, MiB; a bandwidth of 0 is unknown."""
+    value = pl.col(column)
+    if column in {"coreClockRate", "globalMemoryBandwidth"}:
+        return pl.when(value > 0).then(value * 1000)
+    if column == "globalMemorySize":
+        return pl.when(value < _SMALLEST_MEMORY).then(value * (1 << 20)).otherwise(value)
+    return value
 
 
 def _hosts(raw: RawTables, table: str) -> pl.Series:

@@ -40,6 +40,7 @@ MIGRATION_CAUSES = {
     4: "eviction",
     5: "access counters",
 }
+ACCESS_KINDS = {0: "unknown", 1: "read", 2: "write", 3: "atomic", 4: "prefetch"}
 SYNC_KINDS = {0: "unknown", 1: "event", 2: "stream waits for event", 3: "stream", 4: "context"}
 MEMORY_OPERATIONS = {0: "allocation", 1: "deallocation"}
 SEVERITIES = {0: "information", 1: "information", 2: "warning", 3: "error", 4: "information"}
@@ -52,6 +53,7 @@ PROCESS_SHIFT = 1 << 24
 PROCESS_MASK = (1 << 40) - 1
 PID_MASK = (1 << 24) - 1
 NO_PROCESS = -144_115_188_075_855_872
+THREE_BYTES = 1 << 24
 FOREVER = 1 << 60
 """No capture lasts this long: a later end marks a range that was never closed."""
 

@@ -1,0 +1,89 @@
+"""Where the host's time in CUDA libraries goes, by function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.select import EVERYTHING, Scope, Selection
+from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Trace
+
+_TIMING = {f.key: f for f in timing_fields("total_ns", "calls", "mean_ns", "max_ns")}
+
+FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of all time in the same library's calls"),
+    _TIMING["total_ns"],
+    _TIMING["calls"],
+    _TIMING["mean_ns"],
+    _TIMING["median_ns"],
+    _TIMING["min_ns"],
+    _TIMING["max_ns"],
+    _TIMING["stddev_ns"],
+    Field("errors", "Errors", Fmt.COUNT, "Calls that failed; `not ready` answers are no failure"),
+    Field("threads", "Threads", Fmt.COUNT, "Threads that made the call", shown=False),
+    Field("api", "API", Fmt.TEXT, "Runtime, driver or library", shown=False),
+    Field("name", "Function", Fmt.NAME, "Function without its version suffix"),
+)
+
+# A query that finds the work unfinished answers so: 600 since CUDA 10.1, 34 before.
+_QUERIES = "(?i)(Event|Stream)Query"
+_NOT_READY = (600, 34)
+_COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "return_value"]
+
+
+def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """Sum up API calls by function, the most expensive first."""
+    if not trace.has("api_calls"):
+        return NotApplicable(
+            "api",
+            "the capture has no API calls",
+            "capture with: nsys profile --trace=cuda,nvtx …",
+        )
+    scope = Scope(trace, selection)
+    scope.prepare("api_calls")
+    rows = scope.host("api_calls", _COLUMNS)
+    frame = (
+        rows.lazy()
+        .with_columns(DURATION)
+        .group_by("name", "api")
+        .agg(*timing(), _failures(), pl.col("thread").n_unique().cast(pl.Int64).alias("threads"))
+        .with_columns(pl.col("name", "api").cast(pl.String))
+        .with_columns(_share())
+        .sort(["total_ns", "name"], descending=[True, False])
+        .select([f.key for f in FIELDS])
+        .collect()
+    )
+    failed = int(frame["errors"].sum())
+    return TableResult(
+        "api",
+        "API calls by host time",
+        FIELDS,
+        frame,
+        meta={"calls": rows.height, "total_ns": int(frame["total_ns"].sum()), "errors": failed},
+        notes=(*scope.notes, *_library_note(frame)),
+    )
+
+
+def _failures() -> pl.Expr:
+    waiting = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
+    code = pl.col("return_value")
+    expected = waiting & code.is_in(_NOT_READY)
+    return ((code != 0) & ~expected).sum().cast(pl.Int64).alias("errors")
+
+
+def _share() -> pl.Expr:
+    """Divide by the library's own total: cuDNN and cuBLAS calls contain CUDA calls."""
+    library = pl.col("api").fill_null("").replace({"driver": "cuda", "runtime": "cuda"})
+    return share_of(pl.col("total_ns"), pl.col("total_ns").sum().over(library)).alias("share")
+
+
+def _library_note(frame: pl.DataFrame) -> tuple[str, ...]:
+    libraries = sorted(set(frame["api"].drop_nulls()) - {"runtime", "driver"})
+    if not libraries:
+        return ()
+    return (f"{', '.join(libraries)} calls contain CUDA calls: do not add the two up",)

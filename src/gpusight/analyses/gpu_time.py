@@ -1,0 +1,135 @@
+"""How each GPU spent the window: computing, only copying, on other work, or idle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analyses.select import ACTIVITY, EVERYTHING, GPU_WORK, Scope, Selection
+from gpusight.model.intervals import Intervals, coverage, union
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Trace
+
+_COMPUTE = ("kernels", "graph_launches")
+_MOVE = ("copies", "memsets")
+
+FIELDS = (
+    Field("device", "GPU", Fmt.TEXT, "The GPU's number in the capture"),
+    Field("name", "Name", Fmt.NAME, "Marketing name"),
+    Field("window_ns", "Window", Fmt.TIME, "Time looked at", shown=False),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part of the window with a kernel running"),
+    Field("copy_only_share", "Copy only", Fmt.SHARE, "Part with a copy or fill but no kernel"),
+    Field("other_share", "Other work", Fmt.SHARE, "Part with only work from outside the selection"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part with nothing running"),
+    Field("busy_ns", "Busy time", Fmt.TIME, "Time with a kernel running", shown=False),
+    Field("copy_only_ns", "Copy-only time", Fmt.TIME, "Time with only copies", shown=False),
+    Field("other_ns", "Other time", Fmt.TIME, "Time with only unselected work", shown=False),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time with nothing running", shown=False),
+    Field("kernel_ns", "Kernel time", Fmt.TIME, "Sum of kernel durations", shown=False),
+    Field("concurrency", "Concurrency", Fmt.REAL, "Kernels running at a time, while any is"),
+    Field("streams", "Streams", Fmt.COUNT, "Streams that did work"),
+)
+
+
+def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """Split the window of each GPU that did work; the shares of a row sum to 1."""
+    scope = Scope(trace, selection)
+    scope.prepare(*ACTIVITY)
+    devices = _active_devices(scope)
+    if not devices:
+        return NotApplicable(
+            "gpu_time",
+            "the capture shows no GPU work" + (" in the selection" if selection else ""),
+            "capture with: nsys profile --trace=cuda …",
+        )
+    known = trace.table("devices", ["device", "name"])
+    names = dict(zip(known["device"], known["name"].cast(pl.String), strict=True))
+    rows = [{"name": names.get(d), **_split(scope, d)} for d in devices]
+    frame = pl.DataFrame(rows, schema=_schema())
+    return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
+
+
+def computing(trace: Trace, device: int) -> Intervals:
+    """Give the time during which any kernel (or whole graph) ran on a GPU."""
+    return _union(_spans(Scope(trace), device, _COMPUTE))
+
+
+def _split(scope: Scope, device: int) -> dict[str, Any]:
+    window = scope.window.intervals
+    kernels = _spans(scope, device, _COMPUTE)
+    compute = _union(kernels)
+    selected = union(compute, _union(_spans(scope, device, _MOVE)))
+    everything = selected
+    if scope.selection:
+        everything = _union(_spans(Scope(scope.trace), device, GPU_WORK))
+    # Each holds the one before it, so the differences of their lengths are the parts.
+    busy, active, running = (_length(spans, window) for spans in (compute, selected, everything))
+    parts = {
+        "busy": busy,
+        "copy_only": active - busy,
+        "other": running - active,
+        "idle": window.length_ns - running,
+    }
+    kernel_ns = int((kernels["end_ns"] - kernels["start_ns"]).sum())
+    return {
+        "device": device,
+        "window_ns": window.length_ns,
+        **{f"{part}_ns": spent for part, spent in parts.items()},
+        **{f"{part}_share": _ratio(spent, window.length_ns) for part, spent in parts.items()},
+        "kernel_ns": kernel_ns,
+        "concurrency": _ratio(kernel_ns, compute.length_ns),
+        "streams": _count_streams(scope, device),
+    }
+
+
+def _spans(scope: Scope, device: int, tables: tuple[str, ...]) -> pl.DataFrame:
+    parts = [
+        scope.gpu(table, ["start_ns", "end_ns", "device"]).filter(pl.col("device") == device)
+        for table in tables
+        if scope.trace.has(table)
+    ]
+    nothing = pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "device": pl.Int64})
+    return pl.concat([nothing, *parts])
+
+
+def _union(spans: pl.DataFrame) -> Intervals:
+    return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def _length(spans: Intervals, window: Intervals) -> int:
+    """Measure how much of the window the spans cover."""
+    return int(coverage(spans, window.starts, window.ends).sum())
+
+
+def _count_streams(scope: Scope, device: int) -> int:
+    keys = ["process", "context", "stream"]
+    used = [
+        scope.gpu(table, ["device", *keys]).filter(pl.col("device") == device).select(keys).unique()
+        for table in GPU_WORK
+        if scope.trace.has(table)
+    ]
+    return pl.concat(used).unique().height
+
+
+def _active_devices(scope: Scope) -> list[int]:
+    found: set[int] = set()
+    for table in GPU_WORK:
+        if scope.trace.has(table):
+            found |= set(scope.gpu(table, ["device"])["device"].unique())
+    return sorted(found)
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _schema() -> dict[str, pl.DataType]:
+    kinds: dict[Fmt, pl.DataType] = {
+        Fmt.NAME: pl.String(),
+        Fmt.SHARE: pl.Float64(),
+        Fmt.REAL: pl.Float64(),
+    }
+    return {f.key: kinds.get(f.fmt, pl.Int64()) for f in FIELDS}

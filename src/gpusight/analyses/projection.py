@@ -1,0 +1,410 @@
+"""What the GPU did for each range of the host: launches, sorted once, then counted by bisection.
+
+A range holds an API call when both run on the same thread and the call lies inside the range; it
+then holds the GPU work of that call, whenever that work ran. Calls are laid out in lanes in which
+starts and ends both rise, so the calls of a range are one slice of each lane: its sums are
+differences of prefix sums, its first start and last end come from a table of block extremes, and
+no range is ever paired with a call one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.model.nesting import nest
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.model.trace import Trace
+
+    Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
+    """Row numbers; -1 stands for none."""
+
+GPU_TABLES = ("kernels", "copies", "memsets", "graph_launches")
+_BLOCK = 64
+_DENSE = 8
+"""A lookup by key may be this many times as long as there are keys before sorting is cheaper."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The API calls that put work on a GPU, lane by lane in order of start."""
+
+    call: Rows
+    """Row of the call in `api_calls`."""
+    start_ns: Ints
+    end_ns: Ints
+    first_ns: Ints
+    """When the earliest of its GPU work began."""
+    last_ns: Ints
+    """When the latest of its GPU work ended."""
+    busy_ns: Ints
+    """Durations of its GPU work, summed."""
+    ops: Rows
+    """How much GPU work it put there: kernels, copies, fills and whole graphs."""
+    lanes: tuple[tuple[int, int, int], ...]
+    """Thread, first and last-plus-one of each stretch in which starts and ends both rise."""
+    launch_of: dict[str, Rows]
+    """For each row of each GPU table, the launch it came from."""
+
+
+@dataclass(frozen=True)
+class HostRanges:
+    """Ranges that begin and end on one thread, sorted by thread, start, and longest first."""
+
+    row: Rows
+    """Row in `ranges`."""
+    start_ns: Ints
+    end_ns: Ints
+    thread: Ints
+
+
+@dataclass(frozen=True)
+class ProjectedRanges:
+    """GPU work of every push/pop and start/end range that begins and ends on one thread.
+
+    `frame` has a row for each, in the order of `ranges`: `range` (its row there), `launches` (API
+    calls that put work on a GPU), `ops`, `busy_ns` (durations of the work, summed), `start_ns` and
+    `end_ns` (from the first work's start to the last one's end; null without any).
+    """
+
+    frame: pl.DataFrame
+    crossing: int
+    """Ranges left out because another thread closed them."""
+
+
+# Launches -----------------------------------------------------------------------------------------
+
+
+def find_launches(trace: Trace, tables: Sequence[str] = GPU_TABLES) -> Launches:
+    """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
+    api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
+    index = _CallIndex(api.get_column("process"), api.get_column("correlation"))
+    call_of = {
+        t: index.find(trace.table(t, ["process", "correlation"])) for t in _held(trace, tables)
+    }
+    del index
+    used = np.zeros(api.height, dtype=np.bool_)
+    for call in call_of.values():
+        used[call[call >= 0]] = True
+    call = np.flatnonzero(used).astype(np.int32)
+    call, lanes = _lay_out(call, api)
+    slot = np.full(api.height + 1, -1, dtype=np.int32)  # the last is where -1 points
+    slot[call] = np.arange(len(call), dtype=np.int32)
+    launch_of = {t: slot[rows] for t, rows in call_of.items()}
+    first, last, busy, ops = _work_of(trace, launch_of, len(call))
+    start, end = (api.get_column(c).to_numpy()[call] for c in ("start_ns", "end_ns"))
+    return Launches(call, start, end, first, last, busy, ops, lanes, launch_of)
+
+
+def _held(trace: Trace, tables: Sequence[str]) -> list[str]:
+    return [t for t in tables if trace.has(t)]
+
+
+class _CallIndex:
+    """Finds the API call of a process and correlation id; the outermost when several share it."""
+
+    def __init__(self, process: pl.Series, correlation: pl.Series) -> None:
+        self._known = [p for p in process.unique().to_list() if p is not None]
+        numbers = correlation.fill_null(-1).to_numpy()
+        self._low = int(numbers.min(initial=0))
+        self._span = int(numbers.max(initial=0)) - self._low + 1
+        keys = self._keys(process, numbers)
+        # Written backwards, so that the first call of a correlation id, the outermost, stays.
+        rows = np.flatnonzero((keys >= 0) & (numbers >= 0))[::-1].astype(np.int32)
+        size = self._span * max(len(self._known), 1)
+        self._dense = size <= _DENSE * len(numbers) + 1_000_000
+        if self._dense:
+            self._rows = np.full(size, -1, dtype=np.int32)
+            self._rows[keys[rows]] = rows
+        else:
+            self._sorted, first = np.unique(keys[rows][::-1], return_index=True)
+            self._rows = rows[::-1][first]
+
+    def _keys(self, process: pl.Series, numbers: Ints) -> Ints:
+        """Number process and correlation id as one; -1 for what no call can have."""
+        keys = numbers - self._low
+        keys[(numbers < 0) | (keys < 0) | (keys >= self._span)] = -1
+        # Old captures do not say which process GPU work belongs to: then there is one.
+        if not self._known or process.null_count() == len(process):
+            return keys
+        of = process.fill_null(-1).to_numpy()
+        out = np.full(len(keys), -1, dtype=np.int64)
+        for code, known in enumerate(self._known):
+            mine = (of == known) & (keys >= 0)
+            out[mine] = keys[mine] + code * self._span
+        return out
+
+    def find(self, work: pl.DataFrame) -> Rows:
+        """Give the row of the call that issued each piece of work, -1 where none is known."""
+        numbers = work.get_column("correlation").fill_null(-1).to_numpy()
+        keys = self._keys(work.get_column("process"), numbers)
+        if self._dense:
+            return np.where(keys >= 0, self._rows[keys], np.int32(-1))
+        if not len(self._sorted):
+            return np.full(len(keys), -1, dtype=np.int32)
+        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == keys, self._rows[at], np.int32(-1))
+
+
+def _lay_out(call: Rows, api: pl.DataFrame) -> tuple[Rows, tuple[tuple[int, int, int], ...]]:
+    """Order calls by thread, then lane, then start; `call` comes in order of start."""
+    thread = api.get_column("thread").fill_null(-1).to_numpy()[call]
+    order = _stable_order(thread)
+    call, thread = call[order], thread[order]
+    end = api.get_column("end_ns").to_numpy()[call]
+    pieces: list[Rows] = []
+    lanes: list[tuple[int, int, int]] = []
+    at = 0
+    for lo, hi in _stretches(thread):
+        rest = np.arange(lo, hi)
+        while len(rest):
+            # A call inside another one ends before it: such calls go to a lane of their own.
+            rising = end[rest] >= np.maximum.accumulate(end[rest])
+            pieces.append(call[rest[rising]])
+            lanes.append((int(thread[lo]), at, at + len(pieces[-1])))
+            at += len(pieces[-1])
+            rest = rest[~rising]
+    return (np.concatenate(pieces) if pieces else call), tuple(lanes)
+
+
+def _work_of(trace: Trace, launch_of: dict[str, Rows], n: int) -> tuple[Ints, Ints, Ints, Rows]:
+    first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
+    busy = np.zeros(n, dtype=np.int64)
+    ops = np.zeros(n, dtype=np.int32)
+    for table, launches in launch_of.items():
+        times = trace.table(table, ["start_ns", "end_ns"])
+        start, end = (times.get_column(c).to_numpy() for c in ("start_ns", "end_ns"))
+        known = slice(None) if launches.min(initial=0) >= 0 else np.flatnonzero(launches >= 0)
+        launch, start, end = launches[known], start[known], end[known]
+        np.minimum.at(first, launch, start)
+        np.maximum.at(last, launch, end)
+        np.add.at(busy, launch, end - start)
+        ops += np.bincount(launch, minlength=n).astype(np.int32)
+    return first, last, busy, ops
+
+
+def _stable_order(keys: Ints) -> Ints | slice:
+    """Sort by key, keeping the order within; nothing to do where the keys already rise."""
+    if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
+        return slice(None)
+    _, codes = np.unique(keys, return_inverse=True)
+    small = codes.astype(np.uint16) if codes.max() < 2**16 else codes
+    return np.argsort(small, kind="stable")  # a radix sort for 16 bits
+
+
+def _stretches(keys: Ints) -> Iterator[tuple[int, int]]:
+    """Give the first and last-plus-one of each run of equal keys."""
+    if len(keys):
+        cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+        yield from pairwise(cuts)
+
+
+# Ranges over launches -----------------------------------------------------------------------------
+
+
+def host_ranges(
+    trace: Trace, kinds: Sequence[str] = ("push_pop", "start_end"), ends: pl.Series | None = None
+) -> HostRanges:
+    """Select ranges of these kinds that one thread opened and closed; `ends` replaces `end_ns`."""
+    frame = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "end_thread"])
+    kind, thread = pl.col("kind").cast(pl.String), pl.col("thread")
+    keep = kind.is_in(kinds) & (pl.col("end_thread").is_null() | (pl.col("end_thread") == thread))
+    mask = frame.select(keep.fill_null(value=False)).to_series()
+    row = mask.arg_true().to_numpy().astype(np.int32)
+    owner = frame.get_column("thread").fill_null(-1).to_numpy()[row]
+    order = _stable_order(owner)
+    row, owner = row[order], owner[order]
+    start = frame.get_column("start_ns").to_numpy()[row]
+    end = (frame.get_column("end_ns") if ends is None else ends).to_numpy()[row]
+    tied = (start[1:] == start[:-1]) & (end[1:] > end[:-1]) & (owner[1:] == owner[:-1])
+    if tied.any():  # of ranges that begin together, the outer ones come first
+        order = np.lexsort((-end, start, owner))
+        row, start, end, owner = row[order], start[order], end[order], owner[order]
+    return HostRanges(row, start, end, owner)
+
+
+def slices(ranges: HostRanges, launches: Launches) -> Iterator[tuple[slice, Ints, Ints]]:
+    """Give, lane by lane, which ranges are on its thread and the launches that each holds."""
+    bounds = {int(ranges.thread[lo]): slice(lo, hi) for lo, hi in _stretches(ranges.thread)}
+    for thread, lo, hi in launches.lanes:
+        if thread in bounds:
+            mine = bounds[thread]
+            first = lo + np.searchsorted(launches.start_ns[lo:hi], ranges.start_ns[mine], "left")
+            after = lo + np.searchsorted(launches.end_ns[lo:hi], ranges.end_ns[mine], "right")
+            yield mine, first, np.maximum(first, after)
+
+
+def project_ranges(
+    trace: Trace, *, tables: Sequence[str] = GPU_TABLES, ends: pl.Series | None = None
+) -> ProjectedRanges | NotApplicable:
+    """Project every range onto the GPU work that was issued inside it."""
+    for table, what in (("ranges", "NVTX ranges"), ("api_calls", "CUDA API calls")):
+        if not trace.has(table):
+            return NotApplicable("ranges", f"the capture holds no {what}")
+    if not _held(trace, tables):
+        return NotApplicable("ranges", "the capture holds no GPU work")
+    launches = find_launches(trace, tables)
+    ranges = host_ranges(trace, ends=ends)
+    kind = trace.table("ranges", ["kind"]).get_column("kind").cast(pl.String)
+    crossing = int((kind != "mark").sum()) - len(ranges.row)
+    return ProjectedRanges(_project(ranges, launches), crossing)
+
+
+def _project(ranges: HostRanges, launches: Launches) -> pl.DataFrame:
+    n = len(ranges.row)
+    count, ops, busy = (np.zeros(n, dtype=np.int64) for _ in range(3))
+    start = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
+    end = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
+    ops_before, busy_before = _running(launches.ops), _running(launches.busy_ns)
+    for mine, first, after in slices(ranges, launches):
+        count[mine] += after - first
+        ops[mine] += ops_before[after] - ops_before[first]
+        busy[mine] += busy_before[after] - busy_before[first]
+        some = np.flatnonzero(after > first)
+        lo, hi, at = first[some], after[some], some + mine.start
+        start[at] = np.minimum(start[at], _extremes(launches.first_ns, lo, hi, np.minimum))
+        end[at] = np.maximum(end[at], _extremes(launches.last_ns, lo, hi, np.maximum))
+    frame = pl.DataFrame(
+        {
+            "range": ranges.row,
+            "launches": count,
+            "ops": ops,
+            "busy_ns": busy,
+            "start_ns": start,
+            "end_ns": end,
+        }
+    )
+    held = pl.col("launches") > 0
+    return frame.sort("range").with_columns(
+        pl.when(held).then("start_ns").alias("start_ns"),
+        pl.when(held).then("end_ns").alias("end_ns"),
+    )
+
+
+def _running(values: NDArray[np.int32] | Ints) -> Ints:
+    out = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=out[1:])
+    return out
+
+
+def _extremes(values: Ints, lo: Ints, hi: Ints, pick: np.ufunc) -> Ints:
+    """Take the least or greatest of `values[lo:hi]` for each pair, none of them empty.
+
+    Constant work a pair however long it is: what lies in one block is reduced directly, longer
+    ones are the end of a block, whole blocks (two overlapping powers of two) and the start of one.
+    """
+    out = np.empty(len(lo), dtype=np.int64)
+    left, right = lo // _BLOCK, (hi - 1) // _BLOCK
+    short = np.flatnonzero(left == right)
+    if len(short):
+        pairs = np.stack((lo[short], hi[short]), axis=1).ravel()
+        # One value more, so that the end of the values may bound a slice.
+        out[short] = pick.reduceat(np.append(values, values[-1]), pairs)[::2]
+    far = np.flatnonzero(left != right)
+    if len(far):
+        blocks = np.resize(values, (-(-len(values) // _BLOCK), _BLOCK))
+        blocks.ravel()[len(values) :] = values[-1]
+        upto = pick.accumulate(blocks, axis=1).ravel()
+        onward = pick.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
+        out[far] = pick(onward[lo[far]], upto[hi[far] - 1])
+        wide = far[right[far] - left[far] > 1]
+        whole = _sparse(pick.reduce(blocks, axis=1), left[wide] + 1, right[wide], pick)
+        out[wide] = pick(out[wide], whole)
+    return out
+
+
+def _sparse(values: Ints, lo: Ints, hi: Ints, pick: np.ufunc) -> Ints:
+    """Reduce `values[lo:hi]` for each pair from a table of powers of two, built level by level."""
+    out = np.empty(len(lo), dtype=np.int64)
+    level = np.frexp((hi - lo).astype(np.float64))[1] - 1
+    table = values
+    for power in range(int(level.max(initial=-1)) + 1):
+        at = np.flatnonzero(level == power)
+        out[at] = pick(table[lo[at]], table[hi[at] - (1 << power)])
+        table = pick(table[: -(1 << power)], table[1 << power :])
+    return out
+
+
+# Nesting ------------------------------------------------------------------------------------------
+
+
+def enclosing(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
+    """Find depth and parent of each range within its thread, whatever its domain and kind.
+
+    Where ranges only partly overlap (start/end ranges may), the shortest range around is the
+    parent, which is what Nsight Systems takes.
+    """
+    depth, parent = nest(starts, ends, groups)
+    bad = (parent >= 0) & (ends[parent] < ends)
+    if not bad.any():
+        return depth, parent
+    for group in np.unique(groups[bad]):
+        mine = np.flatnonzero(groups == group)
+        at = mine[np.lexsort((-ends[mine], starts[mine]))]
+        around = _shortest_around(starts[at].tolist(), ends[at].tolist())
+        parent[at] = [-1 if p < 0 else at[p] for p in around]
+        for i in at.tolist():  # outer ranges come first, so a parent's depth is known
+            depth[i] = 0 if parent[i] < 0 else depth[parent[i]] + 1
+    return depth, parent
+
+
+def _shortest_around(starts: list[int], ends: list[int]) -> list[int]:
+    """Sweep ranges in order of start; only threads whose ranges partly overlap come here."""
+    active: list[int] = []
+    parents: list[int] = []
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        active = [j for j in active if ends[j] >= start]
+        around = [j for j in active if ends[j] >= end]
+        parents.append(min(around, key=lambda j: (ends[j] - starts[j], -starts[j]), default=-1))
+        active.append(i)
+    return parents
+
+
+def innermost_ranges(ranges: HostRanges, launches: Launches) -> Rows:
+    """Give, for each launch, the row in `ranges` of the range around it that began last."""
+    out = np.full(len(launches.call), -1, dtype=np.int32)
+    before = _began_before(ranges)
+    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in _stretches(ranges.thread)}
+    for thread, lo, hi in launches.lanes:
+        if thread not in bounds:
+            continue
+        first, after = bounds[thread]
+        start = ranges.start_ns[first:after]
+        at = first - 1 + np.searchsorted(start, launches.start_ns[lo:hi], "right")
+        at[at < first] = -1
+        open_ = np.flatnonzero((at >= 0) & (ranges.end_ns[at] < launches.end_ns[lo:hi]))
+        while len(open_):  # one step outwards a round
+            at[open_] = before[at[open_]]
+            inside = (at[open_] < 0) | (ranges.end_ns[at[open_]] >= launches.end_ns[lo + open_])
+            open_ = open_[~inside]
+        out[lo:hi] = np.where(at >= 0, ranges.row[at], -1)
+    return out
+
+
+def _began_before(ranges: HostRanges) -> Ints:
+    """Point each range to the last one before it, on its thread, that ends no earlier.
+
+    Jumping over a range jumps over all that it jumped over, so the steps double.
+    """
+    n, end = len(ranges.row), ranges.end_ns
+    before = np.arange(-1, n - 1)
+    for lo, _ in _stretches(ranges.thread):
+        before[lo] = -1
+    todo = np.flatnonzero((before >= 0) & (end[before] < end))
+    while len(todo):
+        before[todo] = before[before[todo]]
+        now = before[todo]
+        todo = todo[(now >= 0) & (end[now] < end[todo])]
+    return before

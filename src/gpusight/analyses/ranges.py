@@ -1,0 +1,184 @@
+"""What each range of the program costs: on the host, and on the GPU for the work it launched.
+
+`gpu_total_ns` and `gpu_busy_ns` project a range as nsys does: onto the GPU work that its own thread
+launched inside it. `gpu_work_ns` also holds what other threads of the process launched while it was
+open, which is what `--in RANGE` selects: the backward pass of PyTorch runs on a thread of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.projection import find_launches, project_ranges
+from gpusight.analyses.select import ACTIVITY, EVERYTHING, Scope, Selection
+from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Trace
+
+_TIMING = {f.key: f for f in timing_fields("total_ns", "calls", "mean_ns")}
+
+
+def _on_host(key: str, label: str) -> Field:
+    field = _TIMING[key]
+    return Field(key, label, field.fmt, f"{field.meaning}, on the host", field.shown)
+
+
+FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Host time as part of the window; threads add up"),
+    _on_host("total_ns", "Host"),
+    Field("gpu_work_ns", "GPU work", Fmt.TIME, "GPU work launched by any thread while it was open"),
+    Field(
+        "gpu_total_ns",
+        "Projected",
+        Fmt.TIME,
+        "From the first to the last GPU work launched by its thread, summed",
+    ),
+    Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "GPU work launched by its thread", shown=False),
+    Field("calls", "Times", Fmt.COUNT, "How often the range was entered"),
+    _on_host("mean_ns", "Host mean"),
+    Field("gpu_mean_ns", "Mean span", Fmt.TIME, "GPU span of those with GPU work", shown=False),
+    _on_host("median_ns", "Host median"),
+    _on_host("min_ns", "Host min"),
+    _on_host("max_ns", "Host max"),
+    _on_host("stddev_ns", "Host stddev"),
+    Field("ops", "GPU ops", Fmt.COUNT, "Kernels, copies, fills and graphs launched", shown=False),
+    Field("ops_each", "Ops each", Fmt.REAL, "GPU operations each time", shown=False),
+    Field("threads", "Threads", Fmt.COUNT, "Threads that entered it", shown=False),
+    Field("depth", "Depth", Fmt.COUNT, "Ranges around it, at the least", shown=False),
+    Field("open", "Open", Fmt.COUNT, "How often it was never closed", shown=False),
+    Field("kind", "Kind", Fmt.TEXT, "`push_pop` or `start_end`", shown=False),
+    Field("domain", "Domain", Fmt.TEXT, "NVTX domain; empty for the default one", shown=False),
+    Field("name", "Range", Fmt.NAME, "Text given by the program"),
+)
+
+_KEYS = ["name", "domain", "kind"]
+_COLUMNS = ["start_ns", "end_ns", *_KEYS, "open", "thread", "depth"]
+_GPU = {"ops": pl.Int64, "busy_ns": pl.Int64, "span_ns": pl.Int64}
+
+NO_RANGES = NotApplicable(
+    "ranges",
+    "the capture has no NVTX ranges",
+    "annotate the program (torch.cuda.nvtx.range, nvtx.annotate, nvtxRangePush) and capture with: "
+    "nsys profile --trace=cuda,nvtx …",
+)
+
+
+def ranges(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """Sum up ranges by name, domain and kind, those with most host time first."""
+    if not trace.has("ranges"):
+        return NO_RANGES
+    scope = Scope(trace, selection)
+    scope.prepare(*ACTIVITY)
+    rows = scope.host("ranges", _COLUMNS, row_index="range")
+    marks = rows.select((pl.col("kind").cast(pl.String) == "mark").sum()).item()
+    projected, gpu_notes = _projected(scope)
+    frame = (
+        rows.lazy()
+        .with_columns(DURATION, _any_thread(trace).gather(rows["range"]))
+        .filter(pl.col("kind").cast(pl.String) != "mark")
+        .join(projected.lazy(), on="range", how="left")
+        .group_by(_KEYS)
+        .agg(*timing(), *_aggregates())
+        .with_columns(*_derived(scope.window.length_ns))
+        .sort(["total_ns", "name"], descending=[True, False])
+        .select([f.key for f in FIELDS])
+        .collect()
+    )
+    return TableResult(
+        "ranges",
+        "Ranges by host time",
+        FIELDS,
+        frame,
+        meta={"ranges": rows.height - marks, "marks": marks, "window_ns": scope.window.length_ns},
+        notes=(*scope.notes, *gpu_notes, *_notes(frame, marks)),
+    )
+
+
+def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Give the GPU work of each range, or nulls and the reason."""
+    trace = scope.trace
+    projection = project_ranges(trace)
+    if isinstance(projection, NotApplicable):
+        nothing = pl.DataFrame(schema={"range": pl.UInt32, **_GPU})
+        return nothing, (f"GPU times are not known: {projection.reason}",)
+    frame = projection.frame.select(
+        pl.col("range").cast(pl.UInt32),
+        "ops",
+        pl.when(pl.col("launches") > 0).then("busy_ns").alias("busy_ns"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("span_ns"),
+    )
+    notes = []
+    if scope.selection.device is not None:
+        notes.append("GPU times of ranges count the work on all GPUs")
+    if projection.crossing:
+        crossing = "ranges were closed by another thread: they are not projected onto the GPU"
+        notes.append(f"{projection.crossing:,} {crossing}")
+    return frame, tuple(notes)
+
+
+def _any_thread(trace: Trace) -> pl.Series:
+    """Sum, for each range, the GPU work launched in its process while it was open."""
+    times = trace.table("ranges", ["start_ns", "end_ns", "process"])
+    work = np.zeros(times.height, np.int64)
+    if not trace.has("api_calls"):
+        return pl.Series("work_ns", [None], pl.Int64).new_from_index(0, times.height)
+    launches = find_launches(trace)
+    owner = trace.table("api_calls", ["process"])["process"].fill_null(-1).to_numpy()[launches.call]
+    processes = times["process"].fill_null(-1).to_numpy()
+    order = np.argsort(launches.start_ns, kind="stable")
+    for process in np.unique(processes):
+        launched = order[owner[order] == process]
+        before = np.concatenate(([0], np.cumsum(launches.busy_ns[launched])))
+        mine = np.flatnonzero(processes == process)
+        first, last = (
+            np.searchsorted(launches.start_ns[launched], times[column].to_numpy()[mine])
+            for column in ("start_ns", "end_ns")
+        )
+        work[mine] = before[last] - before[first]
+    return pl.Series("work_ns", work)
+
+
+def _aggregates() -> list[pl.Expr]:
+    return [
+        pl.col("span_ns").sum().alias("gpu_total_ns"),
+        pl.col("span_ns").mean().alias("gpu_mean_ns"),
+        pl.col("work_ns").sum().alias("gpu_work_ns"),
+        pl.col("busy_ns").sum().alias("gpu_busy_ns"),
+        pl.col("span_ns").count().alias("projected"),
+        pl.col("ops").sum(),
+        pl.col("thread").n_unique().cast(pl.Int64).alias("threads"),
+        pl.col("depth").min(),
+        pl.col("open").fill_null(value=False).sum().cast(pl.Int64),
+    ]
+
+
+def _derived(window_ns: int) -> list[pl.Expr]:
+    launched = pl.col("projected") > 0
+    return [
+        share_of(pl.col("total_ns"), window_ns).alias("share"),
+        *(pl.when(launched).then(key).alias(key) for key in ("gpu_total_ns", "gpu_busy_ns")),
+        pl.when(pl.col("gpu_work_ns") > 0).then("gpu_work_ns").alias("gpu_work_ns"),
+        (pl.col("ops") / pl.col("calls")).alias("ops_each"),
+        pl.col(_KEYS).cast(pl.String),
+    ]
+
+
+def _notes(frame: pl.DataFrame, marks: int) -> tuple[str, ...]:
+    notes = []
+    never_closed = int(frame["open"].sum())
+    if never_closed:
+        notes.append(f"{never_closed:,} ranges were never closed: they end with the capture")
+    elsewhere = frame.filter(pl.col("gpu_work_ns") > 2 * pl.col("gpu_busy_ns").fill_null(0)).height
+    if elsewhere:
+        notes.append(
+            f"{elsewhere:,} ranges have most of their GPU work launched by other threads: GPU work"
+            " counts it, the projection onto the range's own thread does not"
+        )
+    if marks:
+        notes.append(f"{marks:,} NVTX marks have no length and are not in the table")
+    return tuple(notes)

@@ -1,0 +1,170 @@
+"""One screen about a capture: how busy the GPU was, with what, and what the host did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.api import api_calls
+from gpusight.analyses.copies import copies
+from gpusight.analyses.gpu_time import gpu_time
+from gpusight.analyses.info import serious_messages
+from gpusight.analyses.kernels import graph_notes, kernels
+from gpusight.analyses.ranges import ranges
+from gpusight.analyses.select import ACTIVITY, EVERYTHING, Scope, Selection
+from gpusight.analyses.statistics import share_of
+from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpusight.model.trace import Trace
+
+TOP_CATEGORIES = 6
+TOP_KERNELS = 6
+TOP_RANGES = 6
+TOP_CALLS = 4
+
+CATEGORY_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of all kernel time"),
+    Field("total_ns", "Total", Fmt.TIME, "Sum of kernel durations"),
+    Field("calls", "Calls", Fmt.COUNT, "Kernels run"),
+    Field("kernel_names", "Kernels", Fmt.COUNT, "Different kernels"),
+    Field("category", "Category", Fmt.TEXT, "What the kernels do, from their names"),
+)
+_LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
+
+
+def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
+    """Answer in one screen where the time of the selection went."""
+    scope = Scope(trace, selection)
+    scope.prepare(*ACTIVITY)
+    work, times = kernels(trace, selection), gpu_time(trace, selection)
+    calls, moved, named = (f(trace, selection) for f in (api_calls, copies, ranges))
+    sections: list[TableResult | NotApplicable] = [work]
+    if isinstance(work, TableResult):
+        sections = [_top(categories(work), TOP_CATEGORIES), _top(work, TOP_KERNELS)]
+    if isinstance(times, TableResult) and times.frame.height > 1:
+        sections.insert(0, times)
+    sections.append(_top(named, TOP_RANGES))
+    sections += [s for s in (moved, _top(calls, TOP_CALLS)) if _has_rows(s)]
+    return Composite(
+        "summary",
+        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        _facts(scope, work, times, calls),
+        tuple(_bare(section) for section in sections),
+        meta={"path": trace.meta.path},
+        notes=_notes(trace, scope, sections, times),
+    )
+
+
+def categories(work: TableResult) -> TableResult:
+    """Sum a table of kernels up by category."""
+    frame = (
+        work.frame.group_by("category")
+        .agg(pl.col("total_ns", "calls").sum(), pl.len().cast(pl.Int64).alias("kernel_names"))
+        .with_columns(share_of(pl.col("total_ns"), pl.col("total_ns").sum()).alias("share"))
+        .sort(["total_ns", "category"], descending=[True, False])
+    )
+    keys = [f.key for f in CATEGORY_FIELDS]
+    return TableResult("categories", "GPU time by category", CATEGORY_FIELDS, frame.select(keys))
+
+
+def _facts(
+    scope: Scope,
+    work: TableResult | NotApplicable,
+    times: TableResult | NotApplicable,
+    calls: TableResult | NotApplicable,
+) -> tuple[Fact, ...]:
+    window_ns = scope.window.length_ns
+    facts = [
+        *_device_fact(scope.trace, times),
+        Fact("duration_ns", "Captured", scope.trace.meta.duration_ns, Fmt.TIME, "Whole capture"),
+        Fact("window_ns", "Window", window_ns or None, Fmt.TIME, "Time that the shares refer to"),
+        *_time_facts(times),
+    ]
+    if isinstance(work, TableResult):
+        count, total = work.meta["kernels"], work.meta["total_ns"]
+        rate = count * 1e9 / window_ns if window_ns else None
+        facts += [
+            Fact("kernels", "Kernels", count, Fmt.COUNT, "Kernels run"),
+            Fact("kernel_ns", "Kernel time", total, Fmt.TIME, "Sum of kernel durations"),
+            Fact("kernels_per_s", "Kernels/s", rate, Fmt.REAL, "Kernels a second of the window"),
+        ]
+    if isinstance(calls, TableResult):
+        facts.append(_api_fact(calls, window_ns))
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> list[Fact]:
+    """Name the GPUs that worked, or those of the machine where none did."""
+    used = times.frame["name"] if isinstance(times, TableResult) else trace.devices["name"]
+    names = used.cast(pl.String).drop_nulls().to_list()
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    text = ", ".join(name if n == 1 else f"{n} × {name}" for name, n in counts.items())
+    return [Fact("gpus", "GPU", text or None, Fmt.TEXT, "GPUs that did work")]
+
+
+def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
+    """Give the shares of the busiest GPU; with several, a table shows each."""
+    if isinstance(times, NotApplicable):
+        return []
+    row = times.frame.sort("busy_ns", descending=True).row(0, named=True)
+    which = f"GPU {row['device']}" if times.frame.height > 1 else "GPU"
+    parts = (
+        ("busy_share", "busy", "Part of the window with a kernel running"),
+        ("copy_only_share", "copies only", "Part with a copy or fill but no kernel"),
+        ("other_share", "other work", "Part with only work from outside the selection"),
+        ("idle_share", "idle", "Part with nothing running"),
+    )
+    return [
+        Fact(f"gpu_{key}", f"{which} {label}", row[key], Fmt.SHARE, meaning)
+        for key, label, meaning in parts
+        if key != "other_share" or row["other_ns"]
+    ]
+
+
+def _api_fact(calls: TableResult, window_ns: int) -> Fact:
+    """Relate CUDA's own calls to the window; library calls contain those."""
+    own = calls.frame.filter(pl.col("api").fill_null("runtime").is_in(["runtime", "driver"]))
+    share = int(own["total_ns"].sum()) / window_ns if window_ns else None
+    meaning = "Host time in CUDA calls over the window; threads add up"
+    return Fact("api_share", "In CUDA calls", share, Fmt.SHARE, meaning)
+
+
+def _notes(
+    trace: Trace,
+    scope: Scope,
+    sections: Iterable[TableResult | NotApplicable],
+    times: TableResult | NotApplicable,
+) -> tuple[str, ...]:
+    notes = [*scope.notes, *graph_notes(trace)]
+    if isinstance(times, NotApplicable):
+        notes.append(times.reason)
+    lost = [text for text in serious_messages(trace)["text"] if _says_lost(text)]
+    notes += [f"the profiler warns: {' '.join(lost)}"] if lost else []
+    for section in sections:
+        notes += section.notes if isinstance(section, TableResult) else ()
+    return tuple(dict.fromkeys([*notes, *trace.meta.notes]))
+
+
+def _says_lost(text: str) -> bool:
+    return any(word in text for word in _LOST)
+
+
+def _has_rows(section: TableResult | NotApplicable) -> bool:
+    return isinstance(section, TableResult) and section.frame.height > 0
+
+
+def _top(section: TableResult | NotApplicable, rows: int) -> TableResult | NotApplicable:
+    if isinstance(section, NotApplicable) or section.frame.height <= rows:
+        return section
+    title = f"{section.title}: the first {rows} of {section.frame.height:,}"
+    return replace(section, title=title, frame=section.frame.head(rows))
+
+
+def _bare(section: TableResult | NotApplicable) -> TableResult | NotApplicable:
+    """Take the notes off a section: the summary shows them all together."""
+    return replace(section, notes=()) if isinstance(section, TableResult) else section

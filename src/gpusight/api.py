@@ -1,0 +1,283 @@
+"""The functions behind `import gpusight as gs`: every command, with results that show themselves.
+
+A question that the capture cannot answer raises `MissingDataError` with the reason and the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from gpusight.errors import MissingDataError, UsageError
+from gpusight.model.trace import Trace
+from gpusight.result import Composite, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import polars as pl
+
+    from gpusight.analyses.select import Selection
+    from gpusight.render.layout import Look
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+Capture: TypeAlias = "Trace | PathLike"
+"""An opened capture, or where it lies."""
+REPR_ROWS = 20
+REPR_WIDTH = 100
+
+
+class _Shown:
+    """What tables and pages have in common: they show themselves, in a shell or a notebook."""
+
+    result: TableResult | Composite
+
+    def __init__(self, result: TableResult | Composite) -> None:
+        self.result = result
+
+    @property
+    def title(self) -> str:
+        """What the result is about."""
+        return self.result.title
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """Totals and other values about the result as a whole."""
+        return self.result.meta
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know: incomplete data, what was left out, what was assumed."""
+        return self.result.notes
+
+    def __repr__(self) -> str:
+        """Show it as plain text."""
+        from gpusight.render.plain import to_plain
+
+        return to_plain(self.result, _look()).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        from gpusight.render.html import to_html
+
+        return to_html(self.result, limit=REPR_ROWS)
+
+    def to_json(self) -> str:
+        """Give the document that `--format json` writes."""
+        from gpusight.render.json import to_json
+
+        return to_json(self.result)
+
+    def to_csv(self) -> str:
+        """Give the text that `--format csv` writes."""
+        from gpusight.render.csv import to_csv
+
+        return to_csv(self.result)
+
+    def to_markdown(self) -> str:
+        """Give the text that `--format markdown` writes, with all rows."""
+        from gpusight.render.markdown import to_markdown
+
+        return to_markdown(self.result)
+
+
+class View(_Shown):
+    """A table: `frame` is the Polars frame, printing it shows the first rows."""
+
+    result: TableResult
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """All rows and fields, in base units (nanoseconds, bytes, fractions of 1)."""
+        return self.result.frame
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give all rows as plain dictionaries."""
+        return self.result.rows()
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self.result.frame.height
+
+
+class Page(_Shown):
+    """A one-screen answer: facts, and tables by name: `page["kernels"]`."""
+
+    result: Composite
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts at the top, in base units."""
+        return {fact.key: fact.value for fact in self.result.facts}
+
+    def __iter__(self) -> Iterator[str]:
+        """Give the names of the sections."""
+        return (section.command for section in self.result.sections)
+
+    def __getitem__(self, name: str) -> View:
+        """Give a section; raises MissingDataError when the capture could not fill it."""
+        for section in self.result.sections:
+            if section.command == name:
+                return _view(section)
+        raise KeyError(name)
+
+
+# A text is itself an iterable of texts; the first signature is the one that applies to it.
+@overload
+def open_captures(  # type: ignore[overload-overlap]
+    path: PathLike, *, cache: bool = True
+) -> Trace: ...
+@overload
+def open_captures(path: Iterable[PathLike], *, cache: bool = True) -> list[Trace]: ...
+def open_captures(
+    path: PathLike | Iterable[PathLike], *, cache: bool = True
+) -> Trace | list[Trace]:
+    """Open a capture; a list of paths gives a list of captures.
+
+    Nothing is read yet but what tells the file's kind, and nothing is ever written to it.
+    `cache=False` neither uses nor fills the cache folder.
+    """
+    from gpusight.readers import open_trace
+
+    if isinstance(path, (str, os.PathLike)):
+        return open_trace(path, cache=cache)
+    return [open_trace(p, cache=cache) for p in path]
+
+
+def info(trace: Capture) -> Page:
+    """Say what a capture holds and how complete it is."""
+    from gpusight.analyses.info import info as analysis
+
+    return Page(analysis(_opened(trace)))
+
+
+def summary(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Show on one screen where the time went."""
+    from gpusight.analyses.summary import summary as analysis
+
+    return Page(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def kernels(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List GPU kernels by the time they took."""
+    from gpusight.analyses.kernels import kernels as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def ranges(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List NVTX ranges with their host time and the GPU work inside."""
+    from gpusight.analyses.ranges import ranges as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def api_calls(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List CUDA API calls by the time they took."""
+    from gpusight.analyses.api import api_calls as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def copies(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List memory copies and fills by direction: bytes, time, bandwidth."""
+    from gpusight.analyses.copies import copies as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def sql(trace: Capture, query: str) -> View:
+    """Run one SQL query (Polars SQL) over the capture's tables."""
+    from gpusight.analyses.query import query as analysis
+
+    return _view(analysis(_opened(trace), query))
+
+
+def stats(trace: Capture, report: str) -> View:
+    """Make a report of `nsys stats`, such as `cuda_gpu_kern_sum`; values in the headings' units."""
+    from gpusight.analyses.stats import run_report
+    from gpusight.render.stats import as_table
+
+    answer = run_report(_opened(trace), report)
+    return _view(answer if isinstance(answer, NotApplicable) else as_table(answer))
+
+
+def export(
+    trace: Capture,
+    out: PathLike,
+    *,
+    to: str = "parquet",
+    tables: Sequence[str] | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write tables as csv, parquet, json or arrow files, or a timeline (`chrome`).
+
+    Gives the files written. `within`, `device` and `process` select what a timeline shows.
+    """
+    from gpusight.render.export import FORMATS, export_chrome, export_tables
+
+    if to not in FORMATS:
+        raise UsageError(f"cannot export to {to!r}", hint=f"formats are {', '.join(FORMATS)}")
+    selection = _selection(within, device, process)
+    if to == "chrome":
+        return export_chrome(_opened(trace), Path(out), selection, force=force)
+    if selection:
+        raise UsageError("within, device and process go with to='chrome' only")
+    return export_tables(_opened(trace), Path(out), to, tables=tables, force=force)
+
+
+def _opened(trace: Capture) -> Trace:
+    return trace if isinstance(trace, Trace) else open_captures(trace)
+
+
+def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:
+    from gpusight.analyses.select import Selection
+
+    name = None if process is None else str(process)
+    return Selection(within=within, device=device, process=name)
+
+
+def _view(result: TableResult | NotApplicable) -> View:
+    if isinstance(result, NotApplicable):
+        raise MissingDataError(result.reason, hint=result.hint)
+    return View(result)
+
+
+def _look() -> Look:
+    from gpusight.render.layout import Look
+
+    advice = "all are in .frame"
+    return Look(REPR_WIDTH, REPR_ROWS, rows_advice=advice, columns_advice=advice)

@@ -1,0 +1,61 @@
+"""One module a command; each has SUMMARY, DESCRIPTION, EXAMPLES, `add_arguments` and `run`.
+
+These modules import nothing heavy: what a command needs is imported inside its `run`, so that
+`gpusight --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from gpusight.cli.commands import (
+    api,
+    cache,
+    copies,
+    demo,
+    export,
+    info,
+    kernels,
+    ranges,
+    sql,
+    stats,
+    summary,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Command(Protocol):
+    """What a command module provides."""
+
+    SUMMARY: str
+    """A few words for the list of commands."""
+    DESCRIPTION: str
+    """What it answers, in a sentence or two."""
+    EXAMPLES: tuple[str, ...]
+    """Command lines to start from."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; gives the exit code."""
+        ...
+
+
+COMMANDS: dict[str, Command] = {
+    "info": info,
+    "summary": summary,
+    "kernels": kernels,
+    "ranges": ranges,
+    "api": api,
+    "copies": copies,
+    "stats": stats,
+    "sql": sql,
+    "export": export,
+    "demo": demo,
+    "cache": cache,
+}
+"""Every command, in the order that help lists them: from a first look to the details."""

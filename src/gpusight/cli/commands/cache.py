@@ -1,0 +1,46 @@
+"""`gpusight cache`: what the cache holds, and emptying it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "show or empty the cache folder"
+DESCRIPTION = (
+    "Tables read from captures are kept in the user's cache folder, so that a second question is "
+    "answered faster. It is safe to delete at any time."
+)
+EXAMPLES: tuple[str, ...] = ("gpusight cache", "gpusight cache clear")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("info", "clear"),
+        default="info",
+        help="`info` shows where it is and what it holds; `clear` empties it",
+    )
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import present
+    from gpusight.readers.cache import cache_info, clear_cache
+    from gpusight.result import Composite, Fact, Fmt
+
+    clearing = args.action == "clear"
+    state = clear_cache() if clearing else cache_info()
+    facts = (
+        Fact("folder", "Folder", str(state.folder), Fmt.TEXT, "Where the cache is"),
+        Fact("captures", "Captures", state.captures, Fmt.COUNT, "Captures it holds tables of"),
+        Fact("bytes", "Size", state.bytes, Fmt.BYTES, "Disk space it takes"),
+    )
+    title = "Cache emptied; it held" if clearing else "Cache"
+    return present(Composite("cache", title, facts, ()), args)

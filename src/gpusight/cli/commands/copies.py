@@ -1,0 +1,35 @@
+"""`gpusight copies`: memory copies and fills: bytes, time, bandwidth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "memory copies and fills: bytes, time, bandwidth"
+DESCRIPTION = (
+    "Memory copies and fills by direction and kind of memory: how many, how many bytes, how "
+    "long, how fast."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight copies run.nsys-rep",
+    "gpusight copies run.sqlite --device 0",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.copies import copies
+    from gpusight.cli.running import run_analysis
+
+    return run_analysis(args, copies)

@@ -1,0 +1,87 @@
+"""`gpusight export`: the capture's tables as files, or a timeline for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.model.trace import Trace
+
+SUMMARY = "tables as CSV, Parquet, JSON or Arrow; a timeline for Perfetto"
+DESCRIPTION = (
+    "Write the capture's tables as files, one a table, or (--to chrome) a timeline that "
+    "ui.perfetto.dev and chrome://tracing open. The capture is never written to."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight export run.nsys-rep --to parquet -o run_tables/",
+    "gpusight export run.nsys-rep --to csv --tables kernels -o kernels.csv",
+    "gpusight export run.nsys-rep --to chrome -o run.json.gz",
+)
+TO = ("csv", "parquet", "json", "arrow", "chrome")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    parser.add_argument("--to", choices=TO, required=True, help="what to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        required=True,
+        help="a folder for one file a table; a file for one table or for chrome (.gz compresses)",
+    )
+    parser.add_argument(
+        "--tables",
+        type=options.names,
+        metavar="T,T",
+        help="only these tables (default: every one that has rows)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    options.add_selection(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import write_out
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+    from gpusight.render.cells import safe_text
+    from gpusight.units import format_bytes
+
+    _check(args)
+    with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
+        trace = open_capture(args.file, args)
+        written = _write(args, trace)
+    for path in written:
+        write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from gpusight.errors import UsageError
+
+    selective = args.within or args.device is not None or args.process
+    if args.to == "chrome" and args.tables:
+        raise UsageError("--tables does not go with --to chrome", hint="leave it out")
+    if args.to != "chrome" and selective:
+        raise UsageError(
+            "--in, --device and --process go with --to chrome only",
+            hint="tables are exported whole; use gpusight sql to select rows",
+        )
+
+
+def _write(args: argparse.Namespace, trace: Trace) -> list[Path]:
+    from gpusight.cli.output import refuse_capture
+    from gpusight.render.export import export_chrome, export_tables
+
+    out = Path(args.output)
+    refuse_capture(out, args.file)
+    if args.to == "chrome":
+        return export_chrome(trace, out, options.selection(args), force=args.force)
+    return export_tables(trace, out, args.to, tables=args.tables, force=args.force)

@@ -1,0 +1,36 @@
+"""`gpusight info`: what a capture holds and how complete it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "what a capture holds and how complete it is"
+DESCRIPTION = (
+    "What was captured, with what, on which GPUs; the tables it holds, and what is missing or was "
+    "dropped. Shows no environment, command line, host or user name."
+)
+EXAMPLES: tuple[str, ...] = ("gpusight info run.nsys-rep",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.info import info
+    from gpusight.cli.output import present
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        result = info(open_capture(args.file, args))
+    return present(result, args)

@@ -1,0 +1,35 @@
+"""`gpusight ranges`: NVTX ranges: host time and the GPU work inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "NVTX ranges: host time and the GPU work inside"
+DESCRIPTION = (
+    "Every NVTX range, grouped by name: how often, how long on the host, and the GPU work "
+    "that it launched."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight ranges run.nsys-rep",
+    "gpusight ranges run.sqlite --format json",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.ranges import ranges
+    from gpusight.cli.running import run_analysis
+
+    return run_analysis(args, ranges)

@@ -1,0 +1,68 @@
+"""`gpusight sql`: Polars SQL over the model's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "SQL over the capture's tables"
+DESCRIPTION = (
+    "Run one SQL query (Polars SQL) over the capture's tables: kernels, copies, api_calls, ranges "
+    "and the others that --tables lists. Times are nanoseconds, sizes are bytes."
+)
+EXAMPLES: tuple[str, ...] = (
+    'gpusight sql run.nsys-rep "SELECT name, count(*) AS n FROM kernels GROUP BY name"',
+    "gpusight sql run.nsys-rep --tables",
+    "gpusight sql --columns kernels",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser, nargs="?")
+    parser.add_argument("query", metavar="QUERY", nargs="?", help="the query, as one argument")
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="list the tables instead, with their rows if FILE is given",
+    )
+    parser.add_argument("--columns", metavar="TABLE", help="list the columns of a table instead")
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import present
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+    from gpusight.render.catalogue import list_columns, list_tables
+
+    if args.columns:
+        return present(list_columns(args.columns), args)
+    if args.tables:
+        return present(list_tables(open_capture(args.file, args) if args.file else None), args)
+    from gpusight.analyses.query import query
+
+    file, sql = _operands(args)
+    with progress(f"reading {Path(file).name}", quiet=args.quiet):
+        result = query(open_capture(file, args), sql)
+    return present(result, args)
+
+
+def _operands(args: argparse.Namespace) -> tuple[str, str]:
+    """Give capture and query; they are told apart when given the other way round."""
+    from gpusight.errors import UsageError
+
+    if not args.file or not args.query:
+        raise UsageError(
+            "sql needs a capture and a query", hint='type gpusight sql FILE "SELECT …"'
+        )
+    swapped = (
+        " " in args.file.strip() and not Path(args.file).exists() and Path(args.query).exists()
+    )
+    return (args.query, args.file) if swapped else (args.file, args.query)

@@ -1,0 +1,35 @@
+"""`gpusight summary`: one screen: where the time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "one screen: where the time went"
+DESCRIPTION = (
+    "The whole capture on one screen: how long, how busy each GPU was, and the kernels, "
+    "ranges, API calls and copies that took most."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight summary run.nsys-rep",
+    "gpusight summary run.sqlite --in 'step_*'",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.summary import summary
+    from gpusight.cli.running import run_analysis
+
+    return run_analysis(args, summary)

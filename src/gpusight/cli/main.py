@@ -1,0 +1,105 @@
+"""`gpusight`: the parser, and the one place where expected failures become a line and a code.
+
+Exit codes: 0 done; 1 kept for gates that trip; 2 the request or the capture is at fault, or the
+capture does not hold what was asked for; 130 interrupted; 141 the reader of a pipe went away.
+An unexpected exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gpusight
+from gpusight.cli import options
+from gpusight.cli.commands import COMMANDS
+from gpusight.cli.output import write_error
+from gpusight.errors import GpusightError, UsageError
+from gpusight.render.cells import safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+DESCRIPTION = "From a GPU profile to what to fix, ranked by the time it gives back."
+EPILOG = (
+    "gpusight COMMAND --help shows a command's options and examples; gpusight demo shows it at work"
+)
+
+
+_EXAMPLES = "examples:\n"
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions to the screen, but leaves the lines of examples alone."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands, without importing what they need to run."""
+    parser = argparse.ArgumentParser(prog="gpusight", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"gpusight {gpusight.__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, command in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            epilog=_EXAMPLES + "\n".join(f"  {line}" for line in command.EXAMPLES),
+            formatter_class=_HelpFormatter,
+        )
+        command.add_arguments(sub)
+        options.add_common(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser()
+    try:
+        _check_command(arguments)
+        args = parser.parse_args(arguments)
+        if args.command is None:
+            parser.print_help(sys.stderr)
+            return 2
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except GpusightError as error:
+        write_error(f"gpusight: error: {safe_text(str(error))}")
+        return error.exit_code
+    except BrokenPipeError:
+        _abandon_stdout()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        write_error("gpusight: interrupted")
+        return EXIT_INTERRUPTED
+    return code
+
+
+def _check_command(arguments: list[str]) -> None:
+    """Answer a mistyped command, or a capture given without one, better than argparse does."""
+    if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
+        return
+    word = arguments[0]
+    if Path(word).exists():
+        raise UsageError(
+            f"{word} is a file, not a command", hint=f"for a first look: gpusight summary {word}"
+        )
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+    raise UsageError(f"no command {word!r}", hint=hint)
+
+
+def _abandon_stdout() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush cannot fail too."""
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123 - os.devnull is a name, not a path to build
+        os.dup2(nothing.fileno(), sys.stdout.fileno())

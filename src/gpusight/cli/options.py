@@ -1,0 +1,93 @@
+"""Arguments that commands share, declared once so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpusight.analyses.select import Selection
+
+FORMATS = ("table", "json", "csv", "markdown")
+DEFAULT_TOP = 20
+CAPTURE_HELP = (
+    "the capture: .nsys-rep, .qdrep, .sqlite, or a folder from `nsys export -t parquetdir`"
+)
+
+
+def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
+    """Declare the capture to read."""
+    if nargs is None:
+        parser.add_argument("file", metavar="FILE", help=CAPTURE_HELP)
+    else:
+        parser.add_argument("file", metavar="FILE", nargs=nargs, help=CAPTURE_HELP)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Declare which part of the capture to look at."""
+    group = parser.add_argument_group("what to look at")
+    group.add_argument(
+        "--in",
+        dest="within",
+        metavar="RANGE",
+        help="only what ran inside NVTX ranges of this name; a glob such as 'step_*', "
+        "or a regular expression written /…/ or regex:…",
+    )
+    group.add_argument("--device", type=_number, metavar="N", help="only this GPU")
+    group.add_argument("--process", metavar="PID|NAME", help="only this process")
+
+
+def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FORMATS) -> None:
+    """Declare how the answer is written, and where to."""
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format",
+        choices=formats,
+        help="how to write the answer (default: table, or what the name given to -o ends in)",
+    )
+    group.add_argument(
+        "--top",
+        type=_number,
+        metavar="N",
+        help=f"rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
+    )
+    group.add_argument(
+        "--wide", action="store_true", help="show whole names and every field, however wide"
+    )
+    group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare what every command takes."""
+    group = parser.add_argument_group("common")
+    group.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="read the capture itself; neither use nor fill the cache",
+    )
+    group.add_argument(
+        "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
+    )
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def selection(args: argparse.Namespace) -> Selection:
+    """Give the part of the capture that the arguments select."""
+    from gpusight.analyses.select import Selection
+
+    return Selection(within=args.within, device=args.device, process=args.process)
+
+
+def names(text: str) -> list[str]:
+    """Read a list separated by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _number(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return value

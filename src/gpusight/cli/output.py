@@ -1,0 +1,154 @@
+"""The only place that writes: to standard output, to standard error, or to the file of `-o`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.errors import GpusightError, UsageError
+from gpusight.render.blocks import sentence
+from gpusight.render.cells import safe_text
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    import argparse
+    from typing import TextIO
+
+    from gpusight.render.layout import Look
+    from gpusight.result import Result
+
+CAPTURE_SUFFIXES = frozenset({".nsys-rep", ".qdrep", ".ncu-rep", ".sqlite", ".qdstrm"})
+"""What captures are called: never a place to write an answer to."""
+_SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
+_ASCII = str.maketrans({"µ": "u", "…": "...", "×": "x", "─": "-"})
+EXIT_NOT_APPLICABLE = 2
+
+
+def present(result: Result, args: argparse.Namespace) -> int:
+    """Write a result as the arguments ask.
+
+    A question that the capture cannot answer is exit code 2 with one line of reason; with
+    `--format json` the document says it too, so that a program need not read the line.
+    """
+    form = chosen_format(args)
+    if isinstance(result, NotApplicable):
+        if form == "json":
+            emit(render(result, form, args), args)
+        write_error(f"gpusight: {safe_text(result.command)}: {sentence(result)}")
+        return EXIT_NOT_APPLICABLE
+    if form == "table" and not args.output and _colored(args):
+        from gpusight.render.terminal import print_colored
+
+        print_colored(result, look_of(args, bars=True), sys.stdout)
+    else:
+        emit(render(result, form, args), args)
+    return 0
+
+
+def render(result: Result, form: str, args: argparse.Namespace) -> str:
+    """Give a result as text in one of the formats; tables are plain."""
+    if form == "json":
+        from gpusight.render.json import to_json
+
+        return to_json(result, limit=args.top)
+    if form == "csv":
+        from gpusight.render.csv import to_csv
+
+        return to_csv(result, limit=args.top)
+    if form == "markdown":
+        from gpusight.render.markdown import to_markdown
+
+        return to_markdown(result, limit=_top(args))
+    from gpusight.render.plain import to_plain
+
+    return to_plain(result, look_of(args))
+
+
+def chosen_format(args: argparse.Namespace) -> str:
+    """Give the format asked for, or the one that the output file's name implies."""
+    suffix = Path(args.output).suffix.lower() if args.output else ""
+    form: str = args.format or _SUFFIX_FORMATS.get(suffix, "table")
+    return form
+
+
+def look_of(args: argparse.Namespace, *, bars: bool = False) -> Look:
+    """Give how tables are to look."""
+    from gpusight.render.layout import Look
+    from gpusight.render.terminal import screen_width
+
+    width = None if args.wide else screen_width()
+    return Look(width=width, limit=_top(args), every_field=args.wide, bars=bars)
+
+
+def emit(text: str, args: argparse.Namespace) -> None:
+    """Write text to the file of `-o`, or to standard output."""
+    output: str | None = args.output
+    if output and output != "-":
+        write_file(Path(output), text, capture=getattr(args, "file", None))
+    else:
+        write_out(text)
+
+
+def write_file(path: Path, text: str, *, capture: str | None = None) -> None:
+    """Write a file; never a capture, nor anything named like one."""
+    refuse_capture(path, capture)
+    try:
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def refuse_capture(path: Path, capture: str | None) -> None:
+    """Raise when writing to this path could harm evidence."""
+    if capture is not None and _same(path, Path(capture)):
+        raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
+    if path.suffix.lower() in CAPTURE_SUFFIXES:
+        raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
+
+
+def cannot_write(path: Path, error: OSError) -> GpusightError:
+    """Give the error for a file that could not be written."""
+    return GpusightError(f"cannot write {path}", why=error.strerror or str(error))
+
+
+def write_out(text: str) -> None:
+    """Write to standard output, whatever its encoding."""
+    _write(sys.stdout, text)
+
+
+def write_error(line: str) -> None:
+    """Write one line to standard error."""
+    _write(sys.stderr, line + "\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        # An ASCII or cp437 terminal still gets its table: 1.2 us instead of 1.2 µs.
+        plain = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        stream.write(plain)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from gpusight.cli.options import DEFAULT_TOP
+
+    return DEFAULT_TOP if args.top is None else int(args.top)
+
+
+def _colored(args: argparse.Namespace) -> bool:
+    from gpusight.render.terminal import wants_color
+
+    return not args.no_color and wants_color(sys.stdout)
+
+
+def _same(path: Path, capture: Path) -> bool:
+    try:
+        return path.samefile(capture) or (
+            capture.is_dir() and capture.resolve() in path.resolve().parents
+        )
+    except OSError:
+        # One of them does not exist yet, so they are not the same file; a folder may still hold it.
+        return capture.is_dir() and capture.resolve() in path.resolve().parents

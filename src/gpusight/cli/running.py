@@ -1,0 +1,32 @@
+"""What the commands that ask one question of one capture have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+from gpusight.cli.output import present
+from gpusight.cli.progress import progress
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from gpusight.analyses.select import Selection
+    from gpusight.model.trace import Trace
+    from gpusight.result import Result
+
+
+def open_capture(path: str, args: argparse.Namespace) -> Trace:
+    """Open a capture as the common arguments ask."""
+    from gpusight.readers import open_trace
+
+    return open_trace(path, cache=not args.no_cache)
+
+
+def run_analysis(args: argparse.Namespace, analysis: Callable[[Trace, Selection], Result]) -> int:
+    """Open the capture, ask the question, write the answer."""
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        result = analysis(open_capture(args.file, args), options.selection(args))
+    return present(result, args)

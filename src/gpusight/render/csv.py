@@ -1,0 +1,62 @@
+"""Results as CSV: one header line of stable keys, values in base units, text left as data."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpusight.errors import MissingDataError
+from gpusight.result import Composite, NotApplicable, Result, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import polars as pl
+
+COMPOSITE_HEADER = ("section", "row", "key", "value")
+"""A composite's sections have different columns, so its CSV is long: one line for each value."""
+
+
+def to_csv(result: Result, *, limit: int | None = None) -> str:
+    """Write a result as CSV; null is an empty cell."""
+    if isinstance(result, NotApplicable):
+        raise MissingDataError(result.reason, hint=result.hint)
+    if isinstance(result, Composite):
+        return write_rows([COMPOSITE_HEADER, *_long(result, limit)])
+    return _frame_csv(result.frame.head(limit) if limit else result.frame)
+
+
+def _frame_csv(frame: pl.DataFrame) -> str:
+    # Polars writes millions of rows in no time, but has no CSV form for lists, structs and bytes.
+    if any(d.is_nested() or str(d) in {"Binary", "Object"} for d in frame.dtypes):
+        return write_rows([frame.columns, *frame.iter_rows()])
+    return frame.write_csv()
+
+
+def write_rows(rows: Iterable[Iterable[Any]]) -> str:
+    """Write rows as CSV text."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_cell(v) for v in row] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, dict)):
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    return value
+
+
+def _long(result: Composite, limit: int | None) -> Iterator[tuple[Any, ...]]:
+    for fact in result.facts:
+        yield "", "", fact.key, fact.value
+    for section in result.sections:
+        if isinstance(section, TableResult):
+            frame = section.frame.head(limit) if limit else section.frame
+            for number, row in enumerate(frame.iter_rows(named=True)):
+                for key, value in row.items():
+                    yield section.command, number, key, value

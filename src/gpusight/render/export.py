@@ -1,0 +1,164 @@
+"""The model's tables as files: CSV, Parquet, JSON or Arrow. Never touches the capture."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import msgspec
+
+from gpusight.errors import GpusightError, UsageError
+from gpusight.model.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import polars as pl
+
+    from gpusight.analyses.select import Selection
+    from gpusight.model.trace import Trace
+
+SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "json": ".json", "arrow": ".arrow"}
+"""Formats of table files, with what the files are called."""
+CHROME = "chrome"
+FORMATS = (*SUFFIXES, CHROME)
+_JSON_ROWS = 50_000
+"""Rows turned into JSON at a time, so that memory stays bounded."""
+
+
+def export_tables(
+    trace: Trace,
+    out: Path,
+    form: str,
+    *,
+    tables: Sequence[str] | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write tables: one file a table into the folder `out`, or the one table asked for as a file.
+
+    Without `tables`, every table that has rows. Gives the files written. Existing files are refused
+    before anything is written, unless `force`.
+    """
+    chosen = _chosen(trace, tables)
+    targets = _targets(out, form, chosen, asked=tables is not None)
+    for path in targets.values():
+        check_target(path, trace.meta.path, force=force)
+    trace.prepare(*chosen)
+    write = _WRITERS[form]
+    for name, path in targets.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            write(trace.table(name), stream, name)
+    return list(targets.values())
+
+
+def export_chrome(
+    trace: Trace, out: Path, selection: Selection, *, force: bool = False
+) -> list[Path]:
+    """Write a timeline for Perfetto or chrome://tracing; compressed when the name ends in .gz."""
+    from gpusight.render.chrome import write_chrome_trace
+
+    check_target(out, trace.meta.path, force=force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as stream:
+        if out.suffix == ".gz":
+            with gzip.GzipFile(
+                filename="", mode="wb", fileobj=stream, compresslevel=5, mtime=0
+            ) as z:
+                write_chrome_trace(trace, cast("BinaryIO", z), selection)
+        else:
+            write_chrome_trace(trace, stream, selection)
+    return [out]
+
+
+def check_target(path: Path, capture: str, *, force: bool) -> None:
+    """Refuse to write over the capture, into it, or over anything unless forced."""
+    resolved, source = path.resolve(), Path(capture).resolve()
+    if resolved == source or source in resolved.parents:
+        raise UsageError(f"{path} is the capture itself", hint="choose another -o")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="give a file name")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="add --force to replace it")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes its place only when it is whole."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        part.chmod(0o666 & ~_umask())
+        part.replace(path)
+    except OSError as error:
+        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:
+    if tables is None:
+        return [t for t in TABLES if trace.has(t)]
+    for name in tables:
+        if name not in TABLES:
+            raise UsageError(f"no table {name!r}", hint=f"tables are {', '.join(TABLES)}")
+    return list(dict.fromkeys(tables))
+
+
+def _targets(out: Path, form: str, tables: Sequence[str], *, asked: bool) -> dict[str, Path]:
+    suffix = SUFFIXES[form]
+    if out.suffix.lower() == suffix and not out.is_dir():
+        if asked and len(tables) == 1:
+            return {tables[0]: out}
+        raise UsageError(
+            f"{out} names one file, but there are {len(tables)} tables",
+            hint="give -o a folder, or one table with --tables",
+        )
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file", hint="give -o a folder")
+    return {name: out / f"{name}{suffix}" for name in tables}
+
+
+def _write_csv(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
+    frame.write_csv(stream)
+
+
+def _write_parquet(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
+    frame.write_parquet(stream, compression="zstd")
+
+
+def _write_arrow(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
+    frame.write_ipc(stream)
+
+
+def _write_json(frame: pl.DataFrame, stream: BinaryIO, name: str) -> None:
+    """Write the same shape that `--format json` has, a slice of rows at a time."""
+    meta = msgspec.json.encode({"table": name, "rows": frame.height})
+    stream.write(b'{"meta": ' + meta + b', "rows": [')
+    for number, part in enumerate(frame.iter_slices(_JSON_ROWS)):
+        stream.write(b"," if number else b"")
+        stream.write(msgspec.json.encode(part.to_dicts())[1:-1])
+    stream.write(b"]}\n")
+
+
+_WRITERS: dict[str, Callable[[pl.DataFrame, BinaryIO, str], None]] = {
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "json": _write_json,
+    "arrow": _write_arrow,
+}

@@ -1,0 +1,73 @@
+"""Results as JSON: `{"meta": {...}, "rows": [...]}`, in base units, unknown numbers as null."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpusight.result import Composite, NotApplicable, Result, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_INVISIBLE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Characters that JSON may hold raw but that could drive or confuse a terminal."""
+
+
+def to_json(result: Result, *, limit: int | None = None) -> str:
+    """Write a result as one JSON document, indented; ends with a newline."""
+    return encode(document(result, limit=limit))
+
+
+def encode(value: object) -> str:
+    """Write plain Python objects as indented JSON that is safe to print; ends with a newline."""
+    raw = msgspec.json.encode(value, enc_hook=_plain_value)
+    text = msgspec.json.format(raw, indent=2).decode()
+    return _INVISIBLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text) + "\n"
+
+
+def document(result: Result, *, limit: int | None = None) -> dict[str, Any]:
+    """Give the JSON document as plain Python objects."""
+    if isinstance(result, NotApplicable):
+        return {"meta": {"command": result.command, "not_applicable": _absent(result)}, "rows": []}
+    meta: dict[str, Any] = {"command": result.command, "title": result.title}
+    if isinstance(result, TableResult):
+        rows = _rows(result, limit)
+        left_out = result.frame.height - len(rows)
+    else:
+        meta |= {fact.key: fact.value for fact in result.facts}
+        absent = {s.command: _absent(s) for s in result.sections if isinstance(s, NotApplicable)}
+        meta |= {"not_applicable": absent} if absent else {}
+        rows = list(_section_rows(result, limit))
+        left_out = sum(_total(s) for s in result.sections) - len(rows)
+    meta |= dict(result.meta)
+    meta |= {"command": result.command, "notes": list(result.notes)}
+    if left_out:
+        meta["rows_left_out"] = left_out
+    return {"meta": meta, "rows": rows}
+
+
+def _section_rows(result: Composite, limit: int | None) -> Iterator[dict[str, Any]]:
+    for section in result.sections:
+        if isinstance(section, TableResult):
+            for row in _rows(section, limit):
+                yield {"section": section.command, **row}
+
+
+def _rows(result: TableResult, limit: int | None) -> list[dict[str, Any]]:
+    return (result.frame.head(limit) if limit else result.frame).to_dicts()
+
+
+def _total(section: TableResult | NotApplicable) -> int:
+    return section.frame.height if isinstance(section, TableResult) else 0
+
+
+def _absent(absent: NotApplicable) -> dict[str, str]:
+    return {"reason": absent.reason, "hint": absent.hint}
+
+
+def _plain_value(value: object) -> object:
+    """Encode what JSON has no form for, such as a duration in a SQL result, as its text."""
+    return str(value)

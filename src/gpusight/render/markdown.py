@@ -1,0 +1,86 @@
+"""Results as GitHub-flavoured Markdown, to paste into an issue or a pull request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gpusight.render.blocks import sentence
+from gpusight.render.cells import NUMERIC, safe_text, show
+from gpusight.result import Composite, Field, Fmt, NotApplicable, Result, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+
+
+def to_markdown(result: Result, *, limit: int | None = None) -> str:
+    """Write a result as Markdown; ends with a newline."""
+    return "\n".join(_lines(result, limit, "##")) + "\n"
+
+
+def table(headings: Sequence[str], numeric: Sequence[bool], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table from cells that are already Markdown."""
+    lines = [_row(headings), _row("---:" if n else "---" for n in numeric)]
+    lines += [_row(r) for r in rows]
+    return "\n".join(lines)
+
+
+def escape(text: str) -> str:
+    """Escape text so that nothing in it is Markdown, HTML or the end of a cell."""
+    return _SPECIAL.sub(r"\\\1", safe_text(text))
+
+
+def code(text: str) -> str:
+    """Write a name as a code span, which keeps `<…>` and `_` as they are."""
+    text = safe_text(text)
+    if "\\|" in text:
+        # A table has no spelling for backslash and pipe inside a code span.
+        return escape(text)
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    inner = f" {text} " if "`" in text or not text.strip() else text
+    return fence + inner.replace("|", "\\|") + fence
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _lines(result: Result, limit: int | None, level: str) -> Iterator[str]:
+    if isinstance(result, NotApplicable):
+        yield f"**{result.command}**: {escape(sentence(result))}"
+        return
+    yield from (f"{level} {escape(result.title)}", "")
+    if isinstance(result, Composite):
+        yield from (f"> {escape(n)}  " for n in result.notes)
+        yield from ("", _facts(result))
+        for section in result.sections:
+            yield ""
+            yield from _lines(section, limit, level + "#")
+        return
+    yield from _table(result, limit)
+    for note in result.notes:
+        yield from ("", f"> {escape(note)}")
+
+
+def _facts(result: Composite) -> str:
+    rows = [(escape(f.label), _cell(f.value, f.fmt)) for f in result.facts]
+    return table(("", ""), (False, False), rows)
+
+
+def _table(result: TableResult, limit: int | None) -> Iterator[str]:
+    fields: list[Field] = [f for f in result.fields if f.shown]
+    frame = result.frame.select(f.key for f in fields)
+    rows = frame.head(limit) if limit else frame
+    cells = ([_cell(v, f.fmt) for v, f in zip(r, fields, strict=True)] for r in rows.iter_rows())
+    yield table([escape(f.label) for f in fields], [f.fmt in NUMERIC for f in fields], cells)
+    if frame.height > rows.height:
+        yield from ("", f"… and {frame.height - rows.height:,} more rows")
+
+
+def _cell(value: object, fmt: Fmt) -> str:
+    if fmt is Fmt.NAME and isinstance(value, str):
+        return code(value)
+    return escape(show(value, fmt))

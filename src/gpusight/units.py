@@ -1,0 +1,90 @@
+"""The one place where quantities become text.
+
+Inside the package everything is in base units: nanoseconds, bytes, bytes a second, fractions of 1.
+For people, times are ns, µs, ms or s; bytes and rates are decimal (SI: 1 MB is 1,000,000 bytes), as
+nsys prints them; four significant digits, so that a column of numbers stays narrow and comparable.
+Counts are whole and grouped by commas, which survive copying into a spreadsheet or a shell.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+MISSING = "-"
+"""Stands for a value that is not known; a blank would look like a mistake."""
+
+_TIME_STEPS = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
+_BYTE_STEPS = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
+
+
+def format_time(ns: float | None) -> str:
+    """Show nanoseconds as ns, µs, ms or s: `1.234 ms`."""
+    return _scaled(ns, _TIME_STEPS)
+
+
+def format_bytes(count: float | None) -> str:
+    """Show bytes in SI units: `1.500 MB` is 1,500,000 bytes."""
+    return _scaled(count, _BYTE_STEPS)
+
+
+def format_rate(bytes_per_second: float | None) -> str:
+    """Show bytes a second in SI units: `12.50 GB/s`."""
+    text = _scaled(bytes_per_second, _BYTE_STEPS)
+    return text if text == MISSING else f"{text}/s"
+
+
+def format_count(value: float | None) -> str:
+    """Show a whole number grouped by commas; a fraction is kept when there is one."""
+    if not _known(value):
+        return MISSING
+    return f"{round(value):,}" if float(value).is_integer() else format_real(value)
+
+
+def format_share(fraction: float | None) -> str:
+    """Show a fraction of 1 as a percentage; what is small but not zero does not read as zero."""
+    if not _known(fraction):
+        return MISSING
+    percent = fraction * 100
+    if 0 < percent < 0.05:  # one decimal would round it down to zero
+        return "<0.1%"
+    return f"{percent:.1f}%"
+
+
+def format_real(value: float | None) -> str:
+    """Show a number with four significant digits, grouped by commas when large."""
+    if not _known(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:  # below this, zeros would crowd out the digits
+        return f"{value:.3e}"
+    digits = _decimals(abs(value))
+    return f"{value:,.{digits}f}"
+
+
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _decimals(magnitude: float) -> int:
+    """Count the decimals that show four significant digits."""
+    return max(0, 3 - math.floor(math.log10(magnitude)))
+
+
+def _scaled(value: float | None, steps: tuple[tuple[float, str], ...]) -> str:
+    if not _known(value):
+        return MISSING
+    magnitude = abs(value)
+    # 999,960 ns must become 1.000 ms, not 1000.0 µs: step up once a fifth digit would be needed.
+    index = sum(magnitude >= factor * 0.99995 for factor, _ in steps[1:])
+    factor, unit = steps[index]
+    if index == 0:
+        whole = float(value).is_integer()
+        return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}"
+    scaled = value / factor
+    decimals = min(3, _decimals(abs(scaled) * 1.00005))
+    return f"{scaled:,.{decimals}f} {unit}"

@@ -1,0 +1,127 @@
+"""What a capture is and holds, without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.shared import DATA
+from tests.traces import build_trace
+
+from gpusight.analyses.info import info, without_homes
+from gpusight.readers import open_trace
+from gpusight.result import Composite, NotApplicable, TableResult
+
+
+def section(result: Composite, command: str) -> list[dict[str, Any]]:
+    found = next(s for s in result.sections if s.command == command)
+    assert isinstance(found, TableResult)
+    return found.rows()
+
+
+def test_facts_leave_out_what_is_not_known() -> None:
+    result = info(build_trace({"tool_version": "2025.3.2", "duration_ns": 5, "start_utc_ns": 0}))
+    assert {f.key: f.value for f in result.facts} == {
+        "tool": "Nsight Systems 2025.3.2",
+        "source": "nsys-sqlite",
+        "start_utc": "1970-01-01 00:00:00 UTC",
+        "duration_ns": 5,
+    }
+
+
+def test_devices_are_completed_from_the_table_and_say_so() -> None:
+    devices = section(
+        info(
+            build_trace(
+                devices=[
+                    {"name": "NVIDIA H200", "sm_count": 100, "compute_major": 9},
+                    {"name": "Unheard Of 9000", "memory_bytes": 5},
+                ]
+            )
+        ),
+        "devices",
+    )
+    known, unknown = devices
+    assert (known["sm_count"], known["compute_capability"]) == (100, "9.0")
+    assert known["memory_bandwidth"] == 4_800_000_000_000
+    assert known["from_table"] == "clock_hz, memory_bytes, memory_bandwidth, l2_bytes"
+    assert (unknown["memory_bytes"], unknown["memory_bandwidth"]) == (5, None)
+    assert unknown["from_table"] is None
+
+
+def test_a_capture_without_devices_says_so() -> None:
+    absent = next(s for s in info(build_trace()).sections if s.command == "devices")
+    assert isinstance(absent, NotApplicable)
+
+
+def test_contents_show_every_table_the_filled_ones_first() -> None:
+    rows = section(info(build_trace(ranges=[{"name": "a"}, {"name": "b"}])), "contents")
+    assert (rows[0]["table"], rows[0]["rows"]) == ("ranges", 2)
+    assert {row["rows"] for row in rows[1:]} == {0}
+    assert len(rows) == 22
+
+
+def test_what_is_missing_comes_with_the_option_that_captures_it() -> None:
+    trace = build_trace(kernels=[{"name": "k"}], api_calls=[{}], gpu_metrics=[_METRIC])
+    missing = {row["what"]: row["option"] for row in section(info(trace), "missing")}
+    assert missing == {
+        "NVTX ranges": "--trace=cuda,nvtx",
+        "OS calls": "--trace=osrt",
+        "CPU samples": "--sample=process-tree",
+        "GPU memory use": "--cuda-memory-usage=true",
+    }
+
+
+_METRIC = {"metric": "SMs Active", "value": 1.0}
+
+
+def test_graphs_traced_as_wholes_ask_for_a_trace_by_node() -> None:
+    missing = section(info(build_trace(graph_launches=[{}], api_calls=[{}])), "missing")
+    assert missing[0]["option"] == "--cuda-graph-trace=node"
+    assert "GPU kernels" not in {row["what"] for row in missing}
+
+
+def test_only_active_processes_are_shown() -> None:
+    trace = build_trace(
+        processes=[
+            {"process": 1, "pid": 100, "name": "python3"},
+            {"process": 2, "pid": 7, "name": "secret-daemon"},
+        ],
+        api_calls=[{}, {}],
+        ranges=[{"name": "a"}],
+    )
+    assert section(info(trace), "processes") == [
+        {"pid": 100, "name": "python3", "api_calls": 2, "ranges": 1, "kernels": 0}
+    ]
+
+
+def test_messages_are_warnings_and_errors_each_once_without_home_directories() -> None:
+    trace = build_trace(
+        diagnostics=[
+            {"severity": "information", "text": "launched by /home/alice/run.sh"},
+            {"severity": "warning", "text": "see /home/alice/x.log\n"},
+            {"severity": "warning", "text": "see /home/alice/x.log"},
+            {"severity": "error", "text": "lost"},
+        ]
+    )
+    assert section(info(trace), "messages") == [
+        {"severity": "warning", "text": "see ~/x.log"},
+        {"severity": "error", "text": "lost"},
+    ]
+
+
+def test_home_directories_of_all_systems_are_replaced() -> None:
+    text = r"/home/bob/a /Users/carol/b C:\Users\dave\c /root/d /homework/e"
+    assert without_homes(text) == r"~/a ~/b ~\c ~/d /homework/e"
+
+
+def test_notes_of_the_reader_are_passed_on() -> None:
+    assert info(build_trace({"notes": ("NIC data is not read",)})).notes == (
+        "NIC data is not read",
+    )
+
+
+def test_a_real_capture() -> None:
+    result = info(open_trace(DATA / "resnet18_infer.sqlite"))
+    assert {f.key for f in result.facts} >= {"tool", "driver_version", "cuda_version", "os"}
+    (device,) = section(result, "devices")
+    assert (device["name"], device["sm_count"]) == ("NVIDIA H200", 132)

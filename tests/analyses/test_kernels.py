@@ -1,0 +1,122 @@
+"""Kernels by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+from tests.shared import DATA, SHARED, needs_shared
+from tests.traces import Rows, build_source, build_trace
+
+from gpusight.analyses.kernels import busy_ns, kernels
+from gpusight.analyses.select import Selection
+from gpusight.model.trace import Trace
+from gpusight.readers import open_trace
+from gpusight.result import NotApplicable, TableResult
+
+GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma_execute_kernel__5x_cublas"
+KERNELS: Rows = [
+    {"start_ns": 0, "end_ns": 10, "name": GEMM, "correlation": 1},
+    {"start_ns": 10, "end_ns": 40, "name": GEMM, "correlation": 2},
+    {"start_ns": 30, "end_ns": 90, "name": "mine<float>(int)", "correlation": 3, "stream": 8},
+    {"start_ns": 95, "end_ns": 95, "name": "empty", "correlation": 4},
+]
+
+
+def table(trace: Trace, selection: Selection | None = None) -> TableResult:
+    result = kernels(trace, selection or Selection())
+    assert isinstance(result, TableResult)
+    return result
+
+
+def test_rows_are_summed_by_name_and_sorted_by_time() -> None:
+    rows = table(build_trace(kernels=KERNELS)).rows()
+    assert [(r["name"], r["calls"], r["total_ns"], r["share"]) for r in rows] == [
+        ("mine<float>(int)", 1, 60, 0.6),
+        (GEMM, 2, 40, 0.4),
+        ("empty", 1, 0, 0.0),
+    ]
+
+
+def test_each_row_has_its_statistics_and_what_the_name_tells() -> None:
+    row = table(build_trace(kernels=KERNELS)).rows()[1]
+    assert row["mean_ns"] == row["median_ns"] == 20
+    assert (row["min_ns"], row["max_ns"]) == (10, 30)
+    assert row["stddev_ns"] == pytest.approx(14.142, abs=1e-3)
+    assert (row["category"], row["precision"], row["tensor_core"]) == ("matmul", "fp32", False)
+    assert len(row["short_name"]) < len(GEMM)
+
+
+def test_meta_tells_the_time_at_least_one_kernel_ran() -> None:
+    meta = table(build_trace(kernels=KERNELS)).meta
+    assert meta == {"kernels": 4, "kernel_names": 3, "total_ns": 100, "any_gpu_busy_ns": 90}
+
+
+def test_overlapping_and_contained_kernels_are_busy_once() -> None:
+    spans = pl.DataFrame({"start_ns": [0, 1, 8, 20, 25], "end_ns": [10, 2, 12, 30, 30]})
+    assert busy_ns(spans) == 12 + 10
+
+
+def test_only_three_columns_are_read() -> None:
+    source = build_source(kernels=KERNELS)
+    table(Trace(source))
+    assert {c for t, c in source.loads if t == "kernels"} == {"start_ns", "end_ns", "name"}
+
+
+def test_numpy_is_not_needed() -> None:
+    code = "import sys, gpusight.analyses.kernels; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_selection_without_kernels_is_an_empty_table_that_says_so() -> None:
+    trace = build_trace(
+        kernels=KERNELS,
+        api_calls=[{"start_ns": 99, "correlation": c} for c in (1, 2, 3, 4)],
+        ranges=[{"start_ns": 0, "end_ns": 50, "name": "quiet"}],
+    )
+    result = table(trace, Selection(within="quiet"))
+    assert result.frame.height == 0
+    assert result.notes == ("no kernel was launched inside the selection",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason", "hint"),
+    [
+        ({}, "no GPU kernels", "--trace=cuda"),
+        ({"api_calls": [{}]}, "API calls but no kernels", "gpusight info FILE"),
+        ({"graph_launches": [{}]}, "1 CUDA graph launches", "--cuda-graph-trace=node"),
+    ],
+)
+def test_no_kernels_is_explained(rows: dict[str, Rows], reason: str, hint: str) -> None:
+    result = kernels(build_trace(None, **rows))
+    assert isinstance(result, NotApplicable)
+    assert reason in result.reason
+    assert hint in result.hint
+
+
+def test_kernels_hidden_in_graphs_are_mentioned() -> None:
+    notes = table(build_trace(kernels=KERNELS, graph_launches=[{}, {}])).notes
+    assert len(notes) == 1
+    assert notes[0].startswith("2 CUDA graph launches were traced as wholes")
+
+
+def test_a_graph_traced_by_node_shows_its_kernels() -> None:
+    result = table(open_trace(DATA / "graph_node.sqlite"), Selection(within="replay"))
+    assert result.meta["kernels"] == 360
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["gpt_small_forward", "gpt_small_train", "resnet18_infer"])
+def test_the_numbers_are_those_of_nsys(name: str) -> None:
+    ours = table(open_trace(SHARED / "nsys" / f"{name}.sqlite")).frame
+    theirs = pl.read_csv(SHARED / "nsys_reference" / f"{name}.cuda_gpu_kern_sum.csv")
+    joined = ours.join(theirs, left_on="name", right_on="Name", validate="1:1")
+    assert joined.height == theirs.height == ours.height
+    assert joined["total_ns"].to_list() == joined["Total Time (ns)"].to_list()
+    assert joined["calls"].to_list() == joined["Instances"].to_list()
+    assert joined["median_ns"].to_list() == joined["Med (ns)"].to_list()
+    deviation = (joined["stddev_ns"] - joined["StdDev (ns)"]).abs().max()
+    assert isinstance(deviation, float)
+    assert deviation <= 0.051

@@ -1,0 +1,108 @@
+"""The one-screen summary."""
+
+from __future__ import annotations
+
+import pytest
+from tests.shared import DATA, EVERY_SQLITE, name
+from tests.traces import Rows, build_trace
+
+from gpusight.analyses.select import Selection
+from gpusight.analyses.summary import summary
+from gpusight.readers import open_trace
+from gpusight.result import Composite, NotApplicable, TableResult
+
+KERNELS: Rows = [
+    {"start_ns": 10, "end_ns": 50, "name": "sgemm_128", "correlation": 1},
+    {"start_ns": 50, "end_ns": 60, "name": "softmax_warp_forward", "correlation": 2},
+]
+CALLS: Rows = [
+    {"start_ns": 0, "end_ns": 20, "correlation": 1},
+    {"start_ns": 20, "end_ns": 25, "correlation": 2},
+]
+
+
+def facts(result: Composite) -> dict[str, object]:
+    return {fact.key: fact.value for fact in result.facts}
+
+
+def test_facts() -> None:
+    trace = build_trace({"duration_ns": 500}, kernels=KERNELS, api_calls=CALLS, devices=[{}])
+    found = facts(summary(trace))
+    assert found == {
+        "gpus": "NVIDIA H200",
+        "duration_ns": 500,
+        "window_ns": 60,
+        "gpu_busy_share": 50 / 60,
+        "gpu_copy_only_share": 0.0,
+        "gpu_idle_share": 10 / 60,
+        "kernels": 2,
+        "kernel_ns": 50,
+        "kernels_per_s": pytest.approx(2e9 / 60),
+        "api_share": 25 / 60,
+    }
+
+
+def test_sections_come_in_order_and_empty_ones_stay_out() -> None:
+    sections = summary(build_trace(kernels=KERNELS, api_calls=CALLS)).sections
+    assert [s.command for s in sections] == ["categories", "kernels", "ranges", "api"]
+    categories = sections[0]
+    assert isinstance(categories, TableResult)
+    assert [(r["category"], r["total_ns"], r["share"]) for r in categories.rows()] == [
+        ("matmul", 40, 0.8),
+        ("softmax", 10, 0.2),
+    ]
+    assert isinstance(sections[2], NotApplicable)
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    many: Rows = [{"start_ns": i, "end_ns": i + 1, "name": f"k{i}"} for i in range(30)]
+    kernels = summary(build_trace(kernels=many)).sections[1]
+    assert isinstance(kernels, TableResult)
+    assert kernels.frame.height == 6
+    assert kernels.title == "Kernels by GPU time: the first 6 of 30"
+
+
+def test_several_gpus_are_shown_one_by_one() -> None:
+    both: Rows = [{**KERNELS[0], "device": 0}, {**KERNELS[1], "device": 1}]
+    result = summary(build_trace(kernels=both, devices=[{}, {}]))
+    assert facts(result)["gpus"] == "2 × NVIDIA H200"
+    assert result.sections[0].command == "gpu_time"
+    assert next(f.label for f in result.facts if f.key == "gpu_busy_share") == "GPU 0 busy"
+
+
+def test_notes_say_what_is_incomplete() -> None:
+    trace = build_trace(
+        {"notes": ("something was not decoded",)},
+        kernels=KERNELS,
+        graph_launches=[{}],
+        diagnostics=[
+            {"severity": "warning", "text": "Not all CUDA events might have been collected."},
+            {"severity": "warning", "text": "cuDNN is not here"},
+        ],
+    )
+    notes = summary(trace).notes
+    assert "1 CUDA graph launches were traced as wholes" in notes[0]
+    assert notes[1:] == (
+        "the profiler warns: Not all CUDA events might have been collected.",
+        "something was not decoded",
+    )
+
+
+def test_no_gpu_work_at_all() -> None:
+    result = summary(build_trace(api_calls=CALLS, devices=[{}]))
+    assert "the capture shows no GPU work" in result.notes
+    assert isinstance(result.sections[0], NotApplicable)
+    assert "kernels" not in facts(result)
+
+
+def test_a_range_on_its_own() -> None:
+    result = summary(open_trace(DATA / "dataload.sqlite"), Selection(within="data"))
+    assert result.title == "Summary of data"
+    assert "the capture shows no GPU work in the selection" in result.notes
+
+
+@pytest.mark.parametrize("path", EVERY_SQLITE, ids=name)
+def test_every_capture_has_a_summary_whose_shares_add_up(path: object) -> None:
+    found = facts(summary(open_trace(path)))  # type: ignore[arg-type]
+    parts = [v for k, v in found.items() if k.startswith("gpu_") and isinstance(v, float)]
+    assert not parts or sum(parts) == pytest.approx(1)

@@ -1,0 +1,44 @@
+"""Documentation is a test: pages equal what the code says."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from gpusight.cli.commands import COMMANDS
+from gpusight.cli.docs import PAGES, SECTIONS, main
+from gpusight.result import Field
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_pages_are_up_to_date(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text == PAGES[name](), "run scripts/generate-docs"
+
+
+def test_check_and_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--check"]) == 1
+    assert "out of date" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--check"]) == 0
+
+
+def test_every_command_is_documented() -> None:
+    page = PAGES["cli.md"]()
+    for name, command in COMMANDS.items():
+        assert f"## `gpusight {name}`" in page
+        assert command.EXAMPLES
+        assert all(e.startswith(f"gpusight {name}") for e in command.EXAMPLES)
+
+
+def test_every_declared_field_is_documented() -> None:
+    places = {place for sections in SECTIONS.values() for place in sections.values()}
+    for module_name in {place.partition(":")[0] for place in places}:
+        module = importlib.import_module(module_name)
+        for name, value in vars(module).items():
+            if name.endswith("FIELDS") and all(isinstance(f, Field) for f in value):
+                assert f"{module_name}:{name}" in places

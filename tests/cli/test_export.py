@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from gpusight.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+READ: dict[str, Callable[[Path], pl.DataFrame]] = {
+    "csv": pl.read_csv,
+    "parquet": pl.read_parquet,
+    "arrow": pl.read_ipc,
+    "json": lambda path: pl.DataFrame(json.loads(path.read_text())["rows"]),
+}
+
+
+@pytest.mark.parametrize("form", sorted(READ))
+def test_one_table_as_a_file(form: str, train: str, tmp_path: Path) -> None:
+    out = tmp_path / f"kernels.{form}"
+    assert main(["export", train, "--to", form, "--tables", "kernels", "-o", str(out)]) == 0
+    frame = READ[form](out)
+    assert frame.height > 1000
+    assert frame["start_ns"].is_sorted()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [out.name]
+
+
+def test_every_table_into_a_folder(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tables"
+    assert main(["export", train, "--to", "parquet", "-o", str(out)]) == 0
+    assert {"kernels.parquet", "ranges.parquet"} <= {p.name for p in out.iterdir()}
+    assert "kernels.parquet" in capsys.readouterr().out
+    assert main(["export", train, "--to", "parquet", "-o", str(out)]) == 2
+    assert "add --force to replace it" in capsys.readouterr().err
+    assert main(["export", train, "--to", "parquet", "-o", str(out), "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "csv", "-o", "many.csv"], "names one file"),
+        (["--to", "csv", "-o", "x", "--tables", "nope"], "no table 'nope'"),
+        (["--to", "csv", "-o", "x", "--in", "forward"], "go with --to chrome only"),
+        (["--to", "chrome", "-o", "x.json", "--tables", "kernels"], "does not go with"),
+        (["--to", "chrome", "-o", "x.sqlite"], "named like a capture"),
+        (["--to", "chrome", "-o", "."], "is a folder"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], message: str, train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", train, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_chrome_plain_and_compressed(train: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "t.json", tmp_path / "t.json.gz"
+    assert main(["export", train, "--to", "chrome", "-o", str(plain)]) == 0
+    assert main(["export", train, "--to", "chrome", "-o", str(packed)]) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert json.loads(plain.read_bytes())["traceEvents"]

@@ -1,0 +1,115 @@
+"""`import gpusight as gs`: the names, and that every result shows itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import gpusight as gs
+from gpusight.errors import MissingDataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+DEMO = Path(gs.__file__).parent / "data" / "demo.sqlite"
+GRAPH = HERE / "data" / "graph.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_all_is_sorted_and_every_name_exists() -> None:
+    assert gs.__all__ == sorted(gs.__all__)
+    for name in gs.__all__:
+        assert getattr(gs, name) is not None
+    assert set(gs.__all__) <= set(dir(gs))
+    with pytest.raises(AttributeError, match="nope"):
+        _ = gs.nope
+
+
+def test_the_package_is_typed_and_the_version_agrees() -> None:
+    assert (Path(gs.__file__).parent / "py.typed").is_file()
+    project = (HERE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
+    assert match is not None
+    assert match[1] == gs.__version__
+
+
+def test_open_takes_one_path_or_several() -> None:
+    assert isinstance(gs.open(DEMO), gs.Trace)
+    assert isinstance(gs.open(str(DEMO), cache=False), gs.Trace)
+    several = gs.open([DEMO, GRAPH])
+    assert [Path(t.meta.path).name for t in several] == ["demo.sqlite", "graph.sqlite"]
+
+
+TABLES: dict[str, Callable[[gs.Trace], gs.View]] = {
+    "kernels": gs.kernels,
+    "ranges": gs.ranges,
+    "api": gs.api_calls,
+    "copies": gs.copies,
+    "sql": lambda trace: gs.sql(trace, "SELECT name FROM kernels LIMIT 30"),
+    "stats": lambda trace: gs.stats(trace, "cuda_gpu_kern_sum"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_tables_show_themselves(name: str) -> None:
+    view = TABLES[name](gs.open(DEMO))
+    assert len(view) == view.frame.height == len(view.rows()) > 0
+    assert view.title in repr(view)
+    assert str(view) == repr(view)
+    assert max(map(len, repr(view).splitlines())) <= 100
+    assert "--top" not in repr(view)
+    assert "<table>" in view._repr_html_()
+    assert json.loads(view.to_json())["rows"] == json.loads(json.dumps(view.rows()))
+    assert len(view.to_csv().splitlines()) == len(view) + 1
+    assert "\n| " in view.to_markdown()
+    assert isinstance(view.notes, tuple)
+    assert view.meta is not None
+
+
+def test_pages_show_themselves() -> None:
+    page = gs.summary(DEMO)
+    assert page.facts["kernels"] > 0
+    assert "kernels" in list(page)
+    assert len(page["kernels"]) > 0
+    assert "GPU busy" in repr(page)
+    assert "<table>" in page._repr_html_()
+    with pytest.raises(KeyError):
+        page["nope"]
+    assert gs.info(DEMO).facts["tool"].startswith("Nsight Systems")
+
+
+def test_selection() -> None:
+    trace = gs.open(DEMO)
+    inside = gs.kernels(trace, within="forward", device=0)
+    assert 0 < inside.frame["calls"].sum() < gs.kernels(trace).frame["calls"].sum()
+
+
+def test_what_cannot_be_answered_raises() -> None:
+    with pytest.raises(MissingDataError, match="graph"):
+        gs.kernels(GRAPH)
+    with pytest.raises(MissingDataError, match="OS Runtime"):
+        gs.stats(DEMO, "osrt_sum")
+
+
+def test_export(tmp_path: Path) -> None:
+    files = gs.export(DEMO, tmp_path / "tables", to="parquet", tables=["kernels"])
+    assert [f.name for f in files] == ["kernels.parquet"]
+    assert gs.export(DEMO, tmp_path / "t.json", to="chrome", within="forward")[0].is_file()
+    with pytest.raises(UsageError, match="formats are"):
+        gs.export(DEMO, tmp_path, to="xlsx")
+    with pytest.raises(UsageError, match="chrome"):
+        gs.export(DEMO, tmp_path / "x", to="csv", device=0)
+
+
+def test_stats_values_are_in_the_units_of_their_headings() -> None:
+    view = gs.stats(DEMO, "cuda_gpu_mem_size_sum")
+    assert 1000 < view.frame["Total (MB)"].max() < 10_000  # type: ignore[operator]
