@@ -7,9 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.shared import DATA
 
 from gpusight.readers import cache, open_trace
+from tests.shared import DATA
 
 COLUMNS = ["start_ns", "name"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.shared import DATA
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES
 from gpusight.readers import open_trace
+from tests.shared import DATA
 
 CAPTURES = [DATA / "graph_node.sqlite", DATA / "gpt_tiny_osrt.sqlite"]
 

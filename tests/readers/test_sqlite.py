@@ -9,12 +9,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.shared import DATA, EVERY_SQLITE, SHARED, name, needs_shared
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
+from tests.shared import DATA, EVERY_SQLITE, SHARED, name, needs_shared
 
 KERNEL_COLUMNS = (
     "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, streamId INTEGER,"

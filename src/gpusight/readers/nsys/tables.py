@@ -258,6 +258,13 @@ def _library_calls(raw: str, api: str) -> Part:
     )
 
 
+def _os_callchain(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Chains of OS calls count from 1, and 0 says that there is none; those of API calls from 0."""
+    del context
+    chain = raw.get_column("callchainId")
+    return chain.set(chain == 0, None)
+
+
 def _metric_device(context: Context, raw: pl.DataFrame) -> pl.Series:
     """The lowest byte of a metric's type is the GPU it was sampled on."""
     del context
@@ -429,7 +436,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "name": _string("nameId"),
                 "return_value": _column("returnValue"),
                 "nesting": _column("nestingLevel"),
-                "callchain": _column("callchainId"),
+                "callchain": Rule(_os_callchain, ("callchainId",)),
             },
         ),
     ),

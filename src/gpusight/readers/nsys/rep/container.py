@@ -1,0 +1,226 @@
+"""The file around the events: header, directory, sections, block index.
+
+    header     "NVIDIA Tegra Profiler Report " + token + "."
+    sections   in any order, found through the directory
+    directory  repeated { 1 name, 2 offset, 3 size }
+    trailer    u64 offset of the directory + "U3w[END]"
+
+The section "Raw Sampling Data" holds, one after the other: magic, system information, stream
+header, event blocks, string block, thread names, target information and, where bytes remain, a
+block of NVTX payload schemas. Everything else that the reader needs is small.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import lz4.block
+
+from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.readers.nsys.rep import wire
+from gpusight.readers.nsys.rep.wire import WireError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+HEADER = b"NVIDIA Tegra Profiler Report "
+TRAILER = b"U3w[END]"
+RAW_MAGIC = b"QDTEXT00"
+
+MAX_BLOCK_BYTES = 64 << 20
+"""Twenty times the largest block ever seen; the file's own word for it is not trusted further."""
+MAX_STRING_BLOCK_BYTES = 1 << 30
+_LZ4_MAX_RATIO = 255
+_MIN_EVENT_BYTES = 2
+
+
+class Block(NamedTuple):
+    """One compressed block: where it lies in the file and how long it is inflated."""
+
+    offset: int
+    size: int
+    inflated: int
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The parts of "Raw Sampling Data", located and checked but not decoded."""
+
+    system: wire.Message
+    header: wire.Message
+    event_blocks: tuple[Block, ...]
+    string_block: Block
+    threads: wire.Message
+    target: wire.Message
+    schema_block: Block | None
+
+    @property
+    def event_count(self) -> int:
+        """Number of events that the file says it holds."""
+        return wire.integer(self.header, 1) or 0
+
+    @property
+    def generic_event_count(self) -> int:
+        """Number of generic events among them that the file says it holds."""
+        return wire.integer(self.header, 15) or 0
+
+
+class Container:
+    """An open report. Closing it frees the file (Windows locks mapped files)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.version = ""
+        self._map = _map_file(self.path)
+        try:
+            self.sections = self._read_directory()
+            self.ui = self._read_section_message("UI Data")
+            self.version = wire.text(self.ui, 6) or ""
+            self.raw = self._read_raw()
+        except WireError as error:
+            self.close()
+            raise self.damaged(str(error)) from error
+        except CaptureError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._map.close()
+
+    def damaged(self, why: str) -> DamagedCaptureError:
+        """Build the error for a file that contradicts itself, naming what to type instead."""
+        return DamagedCaptureError(
+            f"{self.path} cannot be read natively",
+            why=why,
+            hint=_export_hint(self.path, self.version),
+        )
+
+    def section(self, name: str) -> bytes:
+        """Copy one section; empty when the file has none of that name."""
+        start, size = self.sections.get(name, (0, 0))
+        return self._map[start : start + size]
+
+    def inflate(self, block: Block) -> bytes:
+        """Decompress one block and strip the length in front of its message."""
+        source = self._map[block.offset : block.offset + block.size]
+        try:
+            data: bytes = lz4.block.decompress(source, uncompressed_size=block.inflated)
+        except (lz4.block.LZ4BlockError, ValueError, OverflowError, MemoryError) as error:
+            raise WireError(f"the block at byte {block.offset} does not decompress") from error
+        start, end = wire.read_span(data, 0, len(data))
+        if len(data) != block.inflated or end != len(data):
+            raise WireError(f"the block at byte {block.offset} has the wrong length")
+        return data[start:]
+
+    def _read_directory(self) -> dict[str, tuple[int, int]]:
+        size = len(self._map)
+        if self._map[size - 8 :] != TRAILER:
+            raise WireError("the end of the file is missing")
+        directory = int.from_bytes(self._map[size - 16 : size - 8], "little")
+        if not len(HEADER) <= directory <= size - 16:
+            raise WireError("the section directory lies outside the file")
+        sections: dict[str, tuple[int, int]] = {}
+        for entry in wire.children(wire.parse(self._map[directory : size - 16]), 1):
+            start, length = wire.integer(entry, 2) or 0, wire.integer(entry, 3) or 0
+            if not (0 <= start <= directory and 0 <= length <= directory - start):
+                raise WireError("a section lies outside the file")
+            sections[wire.text(entry, 1) or ""] = (start, length)
+        return sections
+
+    def _read_section_message(self, name: str) -> wire.Message:
+        if name not in self.sections:
+            raise WireError(f"the section {name!r} is missing")
+        return wire.parse(self.section(name))
+
+    def _read_raw(self) -> Raw:
+        offsets = self._read_section_message("Sampling Data Offsets")
+        if "Raw Sampling Data" not in self.sections:
+            raise WireError("the section 'Raw Sampling Data' is missing")
+        start, size = self.sections["Raw Sampling Data"]
+        end = start + size
+        if self._map[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
+            raise WireError("the event section does not start as it should")
+        strings_at = start + len(RAW_MAGIC) + (wire.integer(offsets, 2) or 0)
+        if not start < strings_at < end:
+            raise WireError("the string block lies outside its section")
+        system, at = self._message_at(start + len(RAW_MAGIC), strings_at)
+        header, at = self._message_at(at, strings_at)
+        for codec in (wire.text(offsets, 1), wire.text(header, 9)):
+            if codec != "lz4":
+                raise WireError(f"its compression is {codec!r}, not lz4")
+        blocks = tuple(self._blocks(at, strings_at))
+        string_block, at = self._block_at(strings_at, end, MAX_STRING_BLOCK_BYTES)
+        threads, at = self._message_at(at, end)
+        target, at = self._message_at(at, end) if at < end else ({}, at)
+        schema_block = self._block_at(at, end, MAX_BLOCK_BYTES)[0] if at < end else None
+        raw = Raw(system, header, blocks, string_block, threads, target, schema_block)
+        _check_counts(raw)
+        return raw
+
+    def _message_at(self, at: int, end: int) -> tuple[wire.Message, int]:
+        prefix = self._map[at : min(at + 10, end)]
+        length, used = wire.read_varint(prefix, 0, len(prefix))
+        start = at + used
+        if length > end - start:
+            raise WireError("a message reaches beyond its section")
+        return wire.parse(self._map[start : start + length]), start + length
+
+    def _blocks(self, at: int, end: int) -> Iterator[Block]:
+        while at < end:
+            block, at = self._block_at(at, end, MAX_BLOCK_BYTES)
+            yield block
+
+    def _block_at(self, at: int, end: int, limit: int) -> tuple[Block, int]:
+        prefix = self._map[at : min(at + 20, end)]
+        size, used = wire.read_varint(prefix, 0, len(prefix))
+        inflated, used = wire.read_varint(prefix, used, len(prefix))
+        at += used
+        if size > end - at:
+            raise WireError("an event block reaches beyond its section")
+        if inflated > min(limit, _LZ4_MAX_RATIO * size + 64):
+            raise WireError("an event block claims an impossible size")
+        return Block(at, size, inflated), at + size
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(HEADER))
+            if start != HEADER:
+                raise _not_a_report(path, start)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CaptureError(f"{path} cannot be opened", why=reason) from error
+    return mapped
+
+
+def _not_a_report(path: Path, start: bytes) -> NotACaptureError:
+    what = f"{path} is not an nsys report"
+    if start.startswith(b"version https://git-lfs"):
+        return NotACaptureError(what, why="it is a Git LFS pointer", hint="try: git lfs pull")
+    return NotACaptureError(what, why="its first bytes are not those of one")
+
+
+def _export_hint(path: Path, version: str) -> str:
+    names = shlex.join([f"{path.stem}.sqlite", str(path)])
+    number = version.partition("-")[0]
+    needs = f"nsys >= {number}" if number else "an nsys at least as new as the file"
+    return f"try: nsys export --type sqlite --force-overwrite true -o {names} (needs {needs})"
+
+
+def _check_counts(raw: Raw) -> None:
+    """Refuse counts that the bytes present cannot hold before anyone allocates by them."""
+    inflated = sum(block.inflated for block in raw.event_blocks)
+    if not 0 <= raw.event_count <= inflated // _MIN_EVENT_BYTES:
+        raise WireError(f"it cannot hold the {raw.event_count} events that it names")
+    named = wire.integer(raw.header, 5) or 0
+    threads = len(raw.threads.get(1, ()))
+    if named != threads:
+        raise WireError(f"it names {named} threads but lists {threads}")
