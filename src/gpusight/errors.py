@@ -4,6 +4,7 @@ GpusightError                 exit code 2, one line for the user
 ├── CaptureError              the file is not something we can read
 │   ├── NotACaptureError      it is something else altogether
 │   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
+│       └── UndecodableReportError   a native report that only its own tool may still read
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
 └── MissingDataError          the capture is fine but does not hold what was asked for
 """
@@ -42,6 +43,14 @@ class NotACaptureError(CaptureError):
 
 class DamagedCaptureError(CaptureError):
     """The capture is truncated or contradicts itself."""
+
+
+class UndecodableReportError(DamagedCaptureError):
+    """A native report does not add up as we read it; an nsys of its `version` may know better."""
+
+    def __init__(self, what: str, *, why: str, hint: str, version: str) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.version = version
 
 
 class UsageError(GpusightError):

@@ -74,9 +74,9 @@ def _file_tables(path: Path, head: bytes) -> RawTables:
 
         return SqliteTables(path)
     if head.startswith(_NSYS_REPORT):
-        from gpusight.readers.nsys.rep.tables import RepTables
+        from gpusight.readers.nsys.report import ReportTables
 
-        return RepTables(path)
+        return ReportTables(path)
     if head.startswith(_ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
         from gpusight.readers.nsys.folder import FolderTables
 

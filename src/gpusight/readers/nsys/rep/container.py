@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lz4.block
 
-from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.errors import CaptureError, NotACaptureError, UndecodableReportError
 from gpusight.readers.nsys.rep import wire
 from gpusight.readers.nsys.rep.wire import WireError
 
@@ -93,12 +93,13 @@ class Container:
         """Give the file back."""
         self._map.close()
 
-    def damaged(self, why: str) -> DamagedCaptureError:
+    def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
-        return DamagedCaptureError(
+        return UndecodableReportError(
             f"{self.path} cannot be read natively",
             why=why,
             hint=_export_hint(self.path, self.version),
+            version=self.version,
         )
 
     def section(self, name: str) -> bytes:

@@ -1,0 +1,132 @@
+"""A native report: decoded here, or, where that does not add up, by an installed nsys.
+
+The native reader checks itself and stops at the first contradiction. NVIDIA's own nsys may still
+know better, if one is on the PATH and new enough for the file: then it exports the report into the
+cache folder, never beside the report, and the export is read instead.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from gpusight.errors import UndecodableReportError
+from gpusight.readers.cache import cache_dir, identity
+from gpusight.readers.nsys.rep.tables import RepTables
+from gpusight.readers.nsys.sqlite import SqliteTables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import polars as pl
+
+    from gpusight.readers.nsys.raw import Only, RawTables
+
+_T = TypeVar("_T")
+_VERSION = re.compile(r"(\d{4})\.(\d+)\.(\d+)")
+_VERSION_SECONDS = 30
+_EXPORT_SECONDS = 3600
+
+
+class ReportTables:
+    """The tables of a native report, whoever decodes them."""
+
+    source = "nsys-rep"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reason: UndecodableReportError | None = None
+        try:
+            self._tables: RawTables = RepTables(path)
+        except UndecodableReportError as error:
+            self._tables = self._exported(error)
+
+    def tables(self) -> frozenset[str]:
+        """Name every table that has rows."""
+        return self._ask(lambda tables: tables.tables())
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Name the columns of a table; none when there is no such table."""
+        return self._ask(lambda tables: tables.columns(table))
+
+    def row_count(self, table: str) -> int:
+        """Count the rows of a table."""
+        return self._ask(lambda tables: tables.row_count(table))
+
+    def is_empty(self, table: str) -> bool:
+        """Tell whether a table has no rows."""
+        return self._ask(lambda tables: tables.is_empty(table))
+
+    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+        """Read columns in file order."""
+        return self._ask(lambda tables: tables.read(table, columns, only))
+
+    def preload(self, tables: Sequence[str]) -> None:
+        """Decode these tables in one pass."""
+        self._ask(lambda own: own.preload(tables))
+
+    def notes(self) -> list[str]:
+        """Say what is not decoded, and who decoded the rest."""
+        notes = self._ask(lambda tables: tables.notes())
+        if self._reason is not None:
+            notes.append(f"read through the installed nsys, because natively {self._reason.why}")
+        return notes
+
+    def _ask(self, question: Callable[[RawTables], _T]) -> _T:
+        try:
+            return question(self._tables)
+        except UndecodableReportError as error:
+            self._tables = self._exported(error)
+            return question(self._tables)
+
+    def _exported(self, error: UndecodableReportError) -> RawTables:
+        """Let nsys export the report; without one that can, the native reader's error stands."""
+        nsys = shutil.which("nsys")
+        if nsys is None or not _new_enough(nsys, error.version):
+            raise error
+        export = cache_dir() / identity(self.path) / "export.sqlite"
+        if not export.exists() and not _export(nsys, self.path, export):
+            raise error
+        self._reason = error
+        return SqliteTables(export)
+
+
+def _new_enough(nsys: str, needed: str) -> bool:
+    """Compare versions: an older nsys refuses newer reports."""
+    try:
+        answer = subprocess.run(
+            [nsys, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_SECONDS,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    have, want = _VERSION.search(answer), _VERSION.search(needed)
+    if have is None:
+        return False
+    return want is None or tuple(map(int, have.groups())) >= tuple(map(int, want.groups()))
+
+
+def _export(nsys: str, report: Path, target: Path) -> bool:
+    """Export into a folder of its own, then move the finished file into place."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            written = Path(folder) / "export.sqlite"
+            command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
+            subprocess.run(
+                [*command, "-o", str(written), str(report.resolve())],
+                capture_output=True,
+                timeout=_EXPORT_SECONDS,
+                check=True,
+            )
+            written.replace(target)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
