@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.projection import find_launches, project_ranges
-from gpusight.analyses.select import ACTIVITY, EVERYTHING, Scope, Selection
+from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
@@ -57,8 +57,20 @@ FIELDS = (
 )
 
 _KEYS = ["name", "domain", "kind"]
+# One number is grouped by faster than three names; a capture has few domains and three kinds.
+_GROUP = (
+    pl.col("name").to_physical().cast(pl.Int64) * (1 << 24)
+    + pl.col("domain").to_physical().cast(pl.Int64).fill_null(0) * 4
+    + pl.col("kind").to_physical().cast(pl.Int64)
+).alias("group")
 _COLUMNS = ["start_ns", "end_ns", *_KEYS, "open", "thread", "depth"]
-_GPU = {"ops": pl.Int64, "busy_ns": pl.Int64, "span_ns": pl.Int64}
+_WORK = ("start_ns", "end_ns", "process", "correlation")
+READS = {
+    "ranges": (*_COLUMNS, "domain_key", "end_thread", "process"),
+    "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
+    **dict.fromkeys(("kernels", "copies", "memsets", "graph_launches"), _WORK),
+}
+_PROJECTED = {"ops": pl.Int64, "busy_ns": pl.Int64, "span_ns": pl.Int64}
 
 NO_RANGES = NotApplicable(
     "ranges",
@@ -68,35 +80,56 @@ NO_RANGES = NotApplicable(
 )
 
 
-def ranges(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
-    """Sum up ranges by name, domain and kind, those with most host time first."""
+def ranges(
+    trace: Trace, selection: Selection = EVERYTHING, *, top: int | None = None
+) -> TableResult | NotApplicable:
+    """Sum up ranges by name, domain and kind, those with most host time first.
+
+    With `top`, only so many; `meta["range_names"]` says how many there are.
+    """
     if not trace.has("ranges"):
         return NO_RANGES
     scope = Scope(trace, selection)
-    scope.prepare(*ACTIVITY)
-    rows = scope.host("ranges", _COLUMNS, row_index="range")
-    marks = rows.select((pl.col("kind").cast(pl.String) == "mark").sum()).item()
+    trace.read_together(READS)
+    rows = scope.host("ranges", _COLUMNS, row_index="range").with_columns(DURATION, _GROUP)
+    marks = int((rows["kind"] == "mark").sum())
+    rows = rows.filter(pl.col("kind") != "mark") if marks else rows
     projected, gpu_notes = _projected(scope)
+    names, chosen = _longest(rows, top)
     frame = (
-        rows.lazy()
-        .with_columns(DURATION, _any_thread(trace).gather(rows["range"]))
-        .filter(pl.col("kind").cast(pl.String) != "mark")
+        chosen.lazy()
+        .with_columns(_any_thread(trace).gather(chosen["range"]))
         .join(projected.lazy(), on="range", how="left")
-        .group_by(_KEYS)
-        .agg(*timing(), *_aggregates())
+        .group_by("group")
+        .agg(pl.col(_KEYS).first(), *timing(), *_aggregates())
         .with_columns(*_derived(scope.window.length_ns))
         .sort(["total_ns", "name"], descending=[True, False])
         .select([f.key for f in FIELDS])
         .collect()
     )
+    never_closed = int(rows["open"].fill_null(value=False).sum())
     return TableResult(
         "ranges",
         "Ranges by host time",
         FIELDS,
         frame,
-        meta={"ranges": rows.height - marks, "marks": marks, "window_ns": scope.window.length_ns},
-        notes=(*scope.notes, *gpu_notes, *_notes(frame, marks)),
+        meta={
+            "ranges": rows.height,
+            "range_names": names,
+            "marks": marks,
+            "window_ns": scope.window.length_ns,
+        },
+        notes=(*scope.notes, *gpu_notes, *_notes(frame, never_closed, marks)),
     )
+
+
+def _longest(rows: pl.DataFrame, top: int | None) -> tuple[int, pl.DataFrame]:
+    """Count the groups, and keep the rows of those with most host time."""
+    totals = rows.group_by("group").agg(pl.col("duration_ns").sum())
+    if top is None or totals.height <= top:
+        return totals.height, rows
+    keep = totals.top_k(top, by="duration_ns").get_column("group")
+    return totals.height, rows.filter(pl.col("group").is_in(keep.implode()))
 
 
 def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -104,7 +137,7 @@ def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
     trace = scope.trace
     projection = project_ranges(trace)
     if isinstance(projection, NotApplicable):
-        nothing = pl.DataFrame(schema={"range": pl.UInt32, **_GPU})
+        nothing = pl.DataFrame(schema={"range": pl.UInt32, **_PROJECTED})
         return nothing, (f"GPU times are not known: {projection.reason}",)
     frame = projection.frame.select(
         pl.col("range").cast(pl.UInt32),
@@ -168,9 +201,8 @@ def _derived(window_ns: int) -> list[pl.Expr]:
     ]
 
 
-def _notes(frame: pl.DataFrame, marks: int) -> tuple[str, ...]:
+def _notes(frame: pl.DataFrame, never_closed: int, marks: int) -> tuple[str, ...]:
     notes = []
-    never_closed = int(frame["open"].sum())
     if never_closed:
         notes.append(f"{never_closed:,} ranges were never closed: they end with the capture")
     elsewhere = frame.filter(pl.col("gpu_work_ns") > 2 * pl.col("gpu_busy_ns").fill_null(0)).height

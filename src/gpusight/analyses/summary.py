@@ -13,7 +13,7 @@ from gpusight.analyses.gpu_time import gpu_time
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.kernels import graph_notes, kernels
 from gpusight.analyses.ranges import ranges
-from gpusight.analyses.select import ACTIVITY, EVERYTHING, Scope, Selection
+from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import share_of
 from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
@@ -34,21 +34,35 @@ CATEGORY_FIELDS = (
     Field("kernel_names", "Kernels", Fmt.COUNT, "Different kernels"),
     Field("category", "Category", Fmt.TEXT, "What the kernels do, from their names"),
 )
+_GPU = ("start_ns", "end_ns", "device", "process", "context", "stream", "correlation")
+_HOST = ("start_ns", "end_ns", "name", "thread", "process")
+READS = {
+    "kernels": (*_GPU, "name"),
+    "copies": (*_GPU, "bytes", "kind", "src_kind", "dst_kind"),
+    "memsets": (*_GPU, "bytes", "memory_kind"),
+    "graph_launches": _GPU,
+    "api_calls": (*_HOST, "api", "return_value", "correlation"),
+    "ranges": (*_HOST, "kind", "domain", "domain_key", "open", "end_thread"),
+}
+"""Everything that the sections use between them."""
 _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
 
 
 def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     """Answer in one screen where the time of the selection went."""
     scope = Scope(trace, selection)
-    scope.prepare(*ACTIVITY)
+    trace.read_together(READS)
     work, times = kernels(trace, selection), gpu_time(trace, selection)
-    calls, moved, named = (f(trace, selection) for f in (api_calls, copies, ranges))
+    calls, moved = (f(trace, selection) for f in (api_calls, copies))
+    named = ranges(trace, selection, top=TOP_RANGES)
     sections: list[TableResult | NotApplicable] = [work]
     if isinstance(work, TableResult):
         sections = [_top(categories(work), TOP_CATEGORIES), _top(work, TOP_KERNELS)]
     if isinstance(times, TableResult) and times.frame.height > 1:
         sections.insert(0, times)
-    sections.append(_top(named, TOP_RANGES))
+    if isinstance(named, TableResult):
+        named = _titled(named, named.meta["range_names"])
+    sections.append(named)
     sections += [s for s in (moved, _top(calls, TOP_CALLS)) if _has_rows(s)]
     return Composite(
         "summary",
@@ -161,8 +175,14 @@ def _has_rows(section: TableResult | NotApplicable) -> bool:
 def _top(section: TableResult | NotApplicable, rows: int) -> TableResult | NotApplicable:
     if isinstance(section, NotApplicable) or section.frame.height <= rows:
         return section
-    title = f"{section.title}: the first {rows} of {section.frame.height:,}"
-    return replace(section, title=title, frame=section.frame.head(rows))
+    return _titled(replace(section, frame=section.frame.head(rows)), section.frame.height)
+
+
+def _titled(section: TableResult, of: int) -> TableResult:
+    """Say in the title that rows were left out."""
+    rows = section.frame.height
+    more = f": the first {rows} of {of:,}" if of > rows else ""
+    return replace(section, title=section.title + more)
 
 
 def _bare(section: TableResult | NotApplicable) -> TableResult | NotApplicable:

@@ -111,7 +111,7 @@ _PROCESS = _int("process", "Key into `processes`")
 _THREAD = _int("thread", "Key into `threads`")
 _CORRELATION = _int("correlation", "Links GPU work to the API call that issued it, per process")
 _RETURN = _int("return_value", "What the call returned")
-_CALLCHAIN = _int("callchain", "Key into `callchains`; 0 or null when none was taken")
+_CALLCHAIN = _int("callchain", "Key into `callchains`; null when none was taken")
 
 _GPU_WORK = (
     _START,

@@ -11,7 +11,7 @@ from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.model.schema import TABLES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +92,16 @@ class Trace:
     def prepare(self, *tables: str) -> None:
         """Say which tables are about to be used; some readers then need fewer passes."""
         self._source.prepare([t for t in tables if self.has(t)])
+
+    def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
+        """Read these columns of these tables, each table in one go; then `table` finds them here.
+
+        Reading a table is one walk through the file, whether for one column or for ten.
+        """
+        held = {name: wanted for name, wanted in columns.items() if self.has(name)}
+        self._source.prepare(held)
+        for name, wanted in held.items():
+            self.table(name, wanted)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Read a table, or only some of its columns. What was read before is not read again."""
