@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.shared import SHARED, needs_shared
-from tests.traces import build_trace
 
 from gpusight.analyses.api import api_calls
 from gpusight.analyses.select import Selection
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
+from tests.shared import SHARED, needs_shared
+from tests.traces import build_trace
 
 
 def table(trace: Trace, selection: Selection | None = None) -> TableResult:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.shared import SHARED, needs_shared
-from tests.traces import Rows, build_trace
 
 from gpusight.analyses.copies import copies
 from gpusight.analyses.gpu_time import gpu_time
@@ -12,6 +10,8 @@ from gpusight.analyses.select import Selection
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
+from tests.shared import SHARED, needs_shared
+from tests.traces import Rows, build_trace
 
 # time        0    10   20   30   40   50   60   70   80
 # kernel           [---------)         [----)              GPU 0

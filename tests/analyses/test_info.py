@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.shared import DATA
-from tests.traces import build_trace
-
 from gpusight.analyses.info import info, without_homes
 from gpusight.readers import open_trace
 from gpusight.result import Composite, NotApplicable, TableResult
+from tests.shared import DATA
+from tests.traces import build_trace
 
 
 def section(result: Composite, command: str) -> list[dict[str, Any]]:

@@ -7,14 +7,14 @@ import sys
 
 import polars as pl
 import pytest
-from tests.shared import DATA, SHARED, needs_shared
-from tests.traces import Rows, build_source, build_trace
 
 from gpusight.analyses.kernels import busy_ns, kernels
 from gpusight.analyses.select import Selection
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
+from tests.shared import DATA, SHARED, needs_shared
+from tests.traces import Rows, build_source, build_trace
 
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma_execute_kernel__5x_cublas"
 KERNELS: Rows = [

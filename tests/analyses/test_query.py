@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.shared import DATA
-from tests.traces import FakeSource, Rows, build_source, build_trace
 
 from gpusight.analyses.query import query
 from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import Fmt
+from tests.shared import DATA
+from tests.traces import FakeSource, Rows, build_source, build_trace
 
 KERNELS: Rows = [
     {"start_ns": 0, "end_ns": 10, "name": "gemm", "correlation": 1},

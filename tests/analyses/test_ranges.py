@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.shared import DATA, SHARED, needs_shared
-from tests.traces import Rows, build_trace
 
 from gpusight.analyses.copies import copies
 from gpusight.analyses.kernels import kernels
@@ -14,6 +12,8 @@ from gpusight.analyses.select import Selection
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
+from tests.shared import DATA, SHARED, needs_shared
+from tests.traces import Rows, build_trace
 
 # time        0    10   20   30   40   50   60   70   80   90   100
 # step        [-----------------------)                              thread 11

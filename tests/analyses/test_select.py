@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.traces import build_source, build_trace
 
 from gpusight.analyses.select import (
     EVERYTHING,
@@ -16,6 +15,7 @@ from gpusight.analyses.select import (
 )
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.trace import Trace
+from tests.traces import build_source, build_trace
 
 # Main thread 11 opens the ranges; autograd's thread 12 launches `grad` while `step_0` is open.
 #

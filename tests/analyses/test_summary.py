@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.shared import DATA, EVERY_SQLITE, name
-from tests.traces import Rows, build_trace
 
 from gpusight.analyses.select import Selection
 from gpusight.analyses.summary import summary
 from gpusight.readers import open_trace
 from gpusight.result import Composite, NotApplicable, TableResult
+from tests.shared import DATA, EVERY_SQLITE, name
+from tests.traces import Rows, build_trace
 
 KERNELS: Rows = [
     {"start_ns": 10, "end_ns": 50, "name": "sgemm_128", "correlation": 1},

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.model.nesting import nest
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     """Row numbers; -1 stands for none."""
 
 GPU_TABLES = ("kernels", "copies", "memsets", "graph_launches")
+_AT_ONCE = 1 << 20
 _BLOCK = 64
 _DENSE = 8
 """A lookup by key may be this many times as long as there are keys before sorting is cheaper."""
@@ -67,6 +67,10 @@ class HostRanges:
     start_ns: Ints
     end_ns: Ints
     thread: Ints
+
+    def keep(self, mask: NDArray[np.bool_]) -> HostRanges:
+        """Keep some of them."""
+        return HostRanges(self.row[mask], self.start_ns[mask], self.end_ns[mask], self.thread[mask])
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,16 @@ class _CallIndex:
     def _keys(self, process: pl.Series, numbers: Ints) -> Ints:
         """Number process and correlation id as one; -1 for what no call can have."""
         keys = numbers - self._low
-        keys[(numbers < 0) | (keys < 0) | (keys >= self._span)] = -1
+        if (
+            numbers.min(initial=0) < 0
+            or keys.min(initial=0) < 0
+            or keys.max(initial=0) >= self._span
+        ):
+            keys[(numbers < 0) | (keys < 0) | (keys >= self._span)] = -1
         # Old captures do not say which process GPU work belongs to: then there is one.
         if not self._known or process.null_count() == len(process):
+            return keys
+        if process.null_count() == 0 and [process.min()] == [process.max()] == self._known:
             return keys
         of = process.fill_null(-1).to_numpy()
         out = np.full(len(keys), -1, dtype=np.int64)
@@ -199,9 +210,11 @@ def _stable_order(keys: Ints) -> Ints | slice:
     """Sort by key, keeping the order within; nothing to do where the keys already rise."""
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return slice(None)
-    _, codes = np.unique(keys, return_inverse=True)
-    small = codes.astype(np.uint16) if codes.max() < 2**16 else codes
-    return np.argsort(small, kind="stable")  # a radix sort for 16 bits
+    distinct = pl.Series(keys).unique().sort().to_numpy()
+    codes = np.searchsorted(distinct, keys)
+    if len(distinct) <= 2**16:
+        codes = codes.astype(np.uint16)  # sorted by radix
+    return np.argsort(codes, kind="stable")
 
 
 def _stretches(keys: Ints) -> Iterator[tuple[int, int]]:
@@ -236,11 +249,15 @@ def host_ranges(
 
 
 def slices(ranges: HostRanges, launches: Launches) -> Iterator[tuple[slice, Ints, Ints]]:
-    """Give, lane by lane, which ranges are on its thread and the launches that each holds."""
-    bounds = {int(ranges.thread[lo]): slice(lo, hi) for lo, hi in _stretches(ranges.thread)}
+    """Give, lane by lane, which ranges are on its thread and the launches that each holds.
+
+    At most a million ranges at a time: larger temporaries cost more than they save.
+    """
+    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in _stretches(ranges.thread)}
     for thread, lo, hi in launches.lanes:
-        if thread in bounds:
-            mine = bounds[thread]
+        begin, stop = bounds.get(thread, (0, 0))
+        for at in range(begin, stop, _AT_ONCE):
+            mine = slice(at, min(at + _AT_ONCE, stop))
             first = lo + np.searchsorted(launches.start_ns[lo:hi], ranges.start_ns[mine], "left")
             after = lo + np.searchsorted(launches.end_ns[lo:hi], ranges.end_ns[mine], "right")
             yield mine, first, np.maximum(first, after)
@@ -259,10 +276,11 @@ def project_ranges(
     ranges = host_ranges(trace, ends=ends)
     kind = trace.table("ranges", ["kind"]).get_column("kind").cast(pl.String)
     crossing = int((kind != "mark").sum()) - len(ranges.row)
-    return ProjectedRanges(_project(ranges, launches), crossing)
+    return ProjectedRanges(project(ranges, launches).sort("range"), crossing)
 
 
-def _project(ranges: HostRanges, launches: Launches) -> pl.DataFrame:
+def project(ranges: HostRanges, launches: Launches) -> pl.DataFrame:
+    """Give what `ProjectedRanges` holds, in the order of these ranges."""
     n = len(ranges.row)
     count, ops, busy = (np.zeros(n, dtype=np.int64) for _ in range(3))
     start = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
@@ -287,7 +305,7 @@ def _project(ranges: HostRanges, launches: Launches) -> pl.DataFrame:
         }
     )
     held = pl.col("launches") > 0
-    return frame.sort("range").with_columns(
+    return frame.with_columns(
         pl.when(held).then("start_ns").alias("start_ns"),
         pl.when(held).then("end_ns").alias("end_ns"),
     )
@@ -306,6 +324,10 @@ def _extremes(values: Ints, lo: Ints, hi: Ints, pick: np.ufunc) -> Ints:
     ones are the end of a block, whole blocks (two overlapping powers of two) and the start of one.
     """
     out = np.empty(len(lo), dtype=np.int64)
+    if not len(lo):
+        return out
+    base = int(lo.min())
+    values, lo, hi = values[base : int(hi.max())], lo - base, hi - base
     left, right = lo // _BLOCK, (hi - 1) // _BLOCK
     short = np.flatnonzero(left == right)
     if len(short):
@@ -340,23 +362,26 @@ def _sparse(values: Ints, lo: Ints, hi: Ints, pick: np.ufunc) -> Ints:
 # Nesting ------------------------------------------------------------------------------------------
 
 
-def enclosing(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
-    """Find depth and parent of each range within its thread, whatever its domain and kind.
+def enclosing(ranges: HostRanges) -> tuple[Ints, Ints]:
+    """Find depth and parent (-1 at the top) of each range on its thread, whatever its domain.
 
     Where ranges only partly overlap (start/end ranges may), the shortest range around is the
     parent, which is what Nsight Systems takes.
     """
-    depth, parent = nest(starts, ends, groups)
-    bad = (parent >= 0) & (ends[parent] < ends)
-    if not bad.any():
-        return depth, parent
-    for group in np.unique(groups[bad]):
-        mine = np.flatnonzero(groups == group)
-        at = mine[np.lexsort((-ends[mine], starts[mine]))]
-        around = _shortest_around(starts[at].tolist(), ends[at].tolist())
-        parent[at] = [-1 if p < 0 else at[p] for p in around]
-        for i in at.tolist():  # outer ranges come first, so a parent's depth is known
-            depth[i] = 0 if parent[i] < 0 else depth[parent[i]] + 1
+    parent, partly = _began_before(ranges)
+    for lo, hi in _stretches(ranges.thread) if partly.any() else ():
+        if partly[lo:hi].any():
+            around = _shortest_around(
+                ranges.start_ns[lo:hi].tolist(), ranges.end_ns[lo:hi].tolist()
+            )
+            parent[lo:hi] = [-1 if p < 0 else lo + p for p in around]
+    depth = np.zeros(len(parent), dtype=np.int64)
+    deeper = np.flatnonzero(parent >= 0)
+    above = parent[deeper]
+    while len(deeper):
+        depth[deeper] += 1
+        above = parent[above]
+        deeper, above = deeper[above >= 0], above[above >= 0]
     return depth, parent
 
 
@@ -375,7 +400,7 @@ def _shortest_around(starts: list[int], ends: list[int]) -> list[int]:
 def innermost_ranges(ranges: HostRanges, launches: Launches) -> Rows:
     """Give, for each launch, the row in `ranges` of the range around it that began last."""
     out = np.full(len(launches.call), -1, dtype=np.int32)
-    before = _began_before(ranges)
+    before, _ = _began_before(ranges)
     bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in _stretches(ranges.thread)}
     for thread, lo, hi in launches.lanes:
         if thread not in bounds:
@@ -393,18 +418,21 @@ def innermost_ranges(ranges: HostRanges, launches: Launches) -> Rows:
     return out
 
 
-def _began_before(ranges: HostRanges) -> Ints:
+def _began_before(ranges: HostRanges) -> tuple[Ints, NDArray[np.bool_]]:
     """Point each range to the last one before it, on its thread, that ends no earlier.
 
-    Jumping over a range jumps over all that it jumped over, so the steps double.
+    Also tells which ranges began inside one that they outlive. Jumping over a range jumps over all
+    that it jumped over, so the steps double.
     """
-    n, end = len(ranges.row), ranges.end_ns
+    n, start, end = len(ranges.row), ranges.start_ns, ranges.end_ns
     before = np.arange(-1, n - 1)
-    for lo, _ in _stretches(ranges.thread):
-        before[lo] = -1
+    before[[lo for lo, _ in _stretches(ranges.thread)]] = -1
+    partly = np.zeros(n, dtype=np.bool_)
     todo = np.flatnonzero((before >= 0) & (end[before] < end))
     while len(todo):
-        before[todo] = before[before[todo]]
-        now = before[todo]
+        passed = before[todo]
+        partly[todo] |= end[passed] > start[todo]
+        now = before[passed]
+        before[todo] = now
         todo = todo[(now >= 0) & (end[now] < end[todo])]
-    return before
+    return before, partly

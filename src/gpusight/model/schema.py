@@ -267,6 +267,7 @@ RANGES = Table(
         _int("end_thread", "Thread that closed a start/end range"),
         _PROCESS,
         _int("range", "Id given by NVTX to start/end ranges"),
+        _int("record", "Number of the record in the capture, from 1"),
         _int("color", "ARGB"),
         _int("payload_int", "Integer payload"),
         Column("payload_real", Kind.REAL, "Floating-point payload"),
@@ -448,6 +449,7 @@ THREADS = Table(
         _PROCESS,
         _int("tid", "The operating system's number", required=True),
         _name("name", "Thread name"),
+        _int("priority", "Scheduling priority"),
     ),
 )
 

@@ -98,10 +98,10 @@ class Trace:
 
         Reading a table is one walk through the file, whether for one column or for ten.
         """
-        held = {name: wanted for name, wanted in columns.items() if self.has(name)}
-        self._source.prepare(held)
-        for name, wanted in held.items():
-            self.table(name, wanted)
+        self._source.prepare(columns)
+        for name, wanted in columns.items():
+            if self.has(name):
+                self.table(name, wanted)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Read a table, or only some of its columns. What was read before is not read again."""

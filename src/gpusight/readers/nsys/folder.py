@@ -54,22 +54,19 @@ class FolderTables:
         """Name the columns of a table; none when there is no such table."""
         return frozenset(self._schema(table)) if table in self._files else frozenset()
 
-    def row_count(self, table: str) -> int:
-        """Count the rows of a table."""
+    def row_count(self, table: str, only: Only | None = None) -> int:
+        """Count the rows of a table, or those of some."""
         if table not in self._files:
             return 0
-        return int(self._collect(table, self._scan(table).select(pl.len())).item())
+        return int(self._collect(table, self._rows(table, only).select(pl.len())).item())
 
-    def is_empty(self, table: str) -> bool:
-        """Tell whether a table has no rows."""
-        return self.row_count(table) == 0
+    def is_empty(self, table: str, only: Only | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those."""
+        return self.row_count(table, only) == 0
 
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
         """Read columns in file order, with the types that a SQLite export gives."""
-        rows = self._scan(table)
-        if only is not None:
-            rows = rows.filter(pl.col(only.column).is_in(list(only.values)))
-        frame = self._collect(table, rows.select(list(columns)))
+        frame = self._collect(table, self._rows(table, only).select(list(columns)))
         return pl.DataFrame([_plain(series) for series in frame.get_columns()])
 
     def preload(self, tables: Sequence[str]) -> None:
@@ -86,6 +83,10 @@ class FolderTables:
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise self._damaged(table, error) from error
         return self._schemas[table]
+
+    def _rows(self, table: str, only: Only | None) -> pl.LazyFrame:
+        rows = self._scan(table)
+        return rows if only is None else rows.filter(pl.col(only.column).is_in(list(only.values)))
 
     def _scan(self, table: str) -> pl.LazyFrame:
         file = self._files[table]

@@ -38,12 +38,12 @@ class RawTables(Protocol):
         """Name the columns of a table; none when there is no such table."""
         ...
 
-    def row_count(self, table: str) -> int:
-        """Count the rows of a table; 0 when there is no such table."""
+    def row_count(self, table: str, only: Only | None = None) -> int:
+        """Count the rows of a table, or those of some; 0 when there is no such table."""
         ...
 
-    def is_empty(self, table: str) -> bool:
-        """Tell whether a table has no rows, cheaply."""
+    def is_empty(self, table: str, only: Only | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those, cheaply."""
         ...
 
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:

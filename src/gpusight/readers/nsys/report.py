@@ -53,13 +53,13 @@ class ReportTables:
         """Name the columns of a table; none when there is no such table."""
         return self._ask(lambda tables: tables.columns(table))
 
-    def row_count(self, table: str) -> int:
-        """Count the rows of a table."""
-        return self._ask(lambda tables: tables.row_count(table))
+    def row_count(self, table: str, only: Only | None = None) -> int:
+        """Count the rows of a table, or those of some."""
+        return self._ask(lambda tables: tables.row_count(table, only))
 
-    def is_empty(self, table: str) -> bool:
-        """Tell whether a table has no rows."""
-        return self._ask(lambda tables: tables.is_empty(table))
+    def is_empty(self, table: str, only: Only | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those."""
+        return self._ask(lambda tables: tables.is_empty(table, only))
 
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
         """Read columns in file order."""

@@ -11,7 +11,7 @@ from gpusight.model.schema import TABLES
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import Strings, concat_names, encode
-from gpusight.readers.nsys.tables import PARTS, Part, Rule, process_of
+from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ class NsysSource:
         """Tell whether the table has rows, without reading them."""
         if table in target.TABLES:
             return target.TABLES[table].has(self._raw)
-        return any(not self._raw.is_empty(part.raw) for part in PARTS.get(table, ()))
+        return any(not self._raw.is_empty(part.raw, part.only) for part in PARTS.get(table, ()))
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
@@ -56,16 +56,10 @@ class NsysSource:
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
 
     def row_count(self, table: str) -> int:
-        """Count rows; ranges share their raw table with other records, so those are looked at."""
+        """Count rows without reading them."""
         if table in target.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
-        total = 0
-        for part in PARTS.get(table, ()):
-            if part.keep is not None and not self._raw.is_empty(part.raw):
-                total += int(part.keep(self._raw.read(part.raw, part.keep_needs)).sum())
-            else:
-                total += self._raw.row_count(part.raw)
-        return total
+        return sum(self._raw.row_count(part.raw, part.only) for part in PARTS.get(table, ()))
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Tell the reader which raw tables are coming."""
@@ -75,7 +69,7 @@ class NsysSource:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         if table in target.TABLES and self.has(table):
             return target.TABLES[table].build(self._raw, self.strings).select(columns)
-        parts = [p for p in PARTS.get(table, ()) if not self._raw.is_empty(p.raw)]
+        parts = [p for p in PARTS.get(table, ()) if not self._raw.is_empty(p.raw, p.only)]
         key = TABLES[table].sort_column
         wanted = list(dict.fromkeys([*columns, *([key] if key else [])]))
         frames = [self._load_part(table, part, wanted) for part in parts]
@@ -102,14 +96,11 @@ class NsysSource:
     def _load_part(self, table: str, part: Part, columns: Sequence[str]) -> pl.DataFrame:
         rules = {c: self._rule(part, c) for c in columns}
         have = self._raw.columns(part.raw)
-        needed: dict[str, None] = dict.fromkeys(part.keep_needs)
+        needed: dict[str, None] = {}
         for rule in rules.values():
             if rule is not None:
                 needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
-        raw = self._raw.read(part.raw, list(needed))
-        if part.keep is not None:
-            keep = part.keep(raw)
-            raw = raw if keep.all() else raw.filter(keep)
+        raw = self._read_part(part, list(needed), numbered="record" in columns)
         series = []
         for column, rule in rules.items():
             if table == "gpu_metrics" and column == "metric":
@@ -120,6 +111,15 @@ class NsysSource:
                 built = rule.build(self, raw)
             series.append(built.alias(column))
         return pl.DataFrame(series)
+
+    def _read_part(self, part: Part, columns: list[str], *, numbered: bool) -> pl.DataFrame:
+        if not numbered or part.only is None:
+            return self._raw.read(part.raw, columns, part.only)
+        # Rows can be numbered only while all of them are there.
+        decisive = part.only.column
+        rows = self._raw.read(part.raw, list(dict.fromkeys([*columns, decisive])))
+        numbers = pl.int_range(1, rows.height + 1, eager=True).alias(ROW)
+        return rows.with_columns(numbers).filter(pl.col(decisive).is_in(part.only.values))
 
     def _rule(self, part: Part, column: str) -> Rule | None:
         rule = part.rules.get(column)

@@ -61,24 +61,23 @@ class SqliteTables:
         """Name the columns of a table; none when there is no such table."""
         return frozenset(self._types.get(table, {}))
 
-    def row_count(self, table: str) -> int:
-        """Count the rows of a table."""
+    def row_count(self, table: str, only: Only | None = None) -> int:
+        """Count the rows of a table, or those of some."""
         if table not in self._types:
             return 0
-        return int(self._scalar(f"SELECT count(*) FROM {_quote(table)}"))
+        return self._scalar(f"SELECT count(*) FROM {_quote(table)} WHERE {_condition(only)}")
 
-    def is_empty(self, table: str) -> bool:
-        """Tell whether a table has no rows, at the cost of looking for one."""
+    def is_empty(self, table: str, only: Only | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those, at the cost of looking for one."""
         if table not in self._types:
             return True
-        return not self._scalar(f"SELECT EXISTS (SELECT 1 FROM {_quote(table)})")
+        rows = f"SELECT 1 FROM {_quote(table)} WHERE {_condition(only)}"
+        return not self._scalar(f"SELECT EXISTS ({rows})")
 
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
         """Read columns in file order."""
         types = {column: self._types[table][column] for column in columns}
-        condition = "1"
-        if only is not None:
-            condition = f"{_quote(only.column)} IN ({', '.join(map(str, only.values))})"
+        condition = _condition(only)
         try:
             return self._read(table, types, condition, exact=False)
         except (DamagedCaptureError, pl.exceptions.PolarsError):
@@ -209,6 +208,12 @@ def _affinity(declared: str) -> str:
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _condition(only: Only | None) -> str:
+    if only is None:
+        return "1"
+    return f"{_quote(only.column)} IN ({', '.join(map(str, only.values))})"
 
 
 def _select(table: str, types: dict[str, str], *, exact: bool) -> str:

@@ -7,7 +7,7 @@ it needs and how to make the value. A rule whose columns the capture lacks gives
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ import polars as pl
 
 from gpusight.model.api_names import strip_api_version
 from gpusight.readers.nsys import values
+from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import encode, encode_codes
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Context(Protocol):
         ...
 
 
+ROW = "@row"
+"""Column with the number of a raw row in its table, from 1; there when `record` is asked for."""
+
 Build = Callable[[Context, pl.DataFrame], pl.Series]
 
 
@@ -63,9 +67,8 @@ class Part:
 
     raw: str
     rules: dict[str, Rule]
-    keep: Callable[[pl.DataFrame], pl.Series] | None = None
+    only: Only | None = None
     """Which raw rows count; all when absent."""
-    keep_needs: tuple[str, ...] = field(default=())
 
 
 # Rules ------------------------------------------------------------------------------------------
@@ -220,10 +223,6 @@ def _payload_text(context: Context, raw: pl.DataFrame) -> pl.Series:
     if "jsonTextId" not in raw.columns:
         return text
     return text.zip_with(text.is_not_null(), context.strings.texts(raw.get_column("jsonTextId")))
-
-
-def _is_range(raw: pl.DataFrame) -> pl.Series:
-    return raw.get_column("eventType").is_in(list(values.RANGE_KINDS))
 
 
 # Frames of call chains ---------------------------------------------------------------------------
@@ -418,13 +417,13 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 **_ON_THREAD,
                 "end_thread": _column("endGlobalTid"),
                 "range": _column("rangeId"),
+                "record": Rule(lambda _, raw: raw.get_column(ROW), ()),
                 "color": _column("color"),
                 "payload_int": _coalesce(_INT_PAYLOADS),
                 "payload_real": _coalesce(_REAL_PAYLOADS),
                 "payload_text": Rule(_payload_text, ("jsonText",), ("jsonTextId",)),
             },
-            keep=_is_range,
-            keep_needs=("eventType",),
+            only=Only("eventType", tuple(values.RANGE_KINDS)),
         ),
     ),
     "os_calls": (
@@ -438,6 +437,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "nesting": _column("nestingLevel"),
                 "callchain": Rule(_os_callchain, ("callchainId",)),
             },
+            only=Only("eventClass", (values.OS_CALL,)),
         ),
     ),
     "cpu_samples": (

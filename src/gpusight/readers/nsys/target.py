@@ -232,19 +232,25 @@ def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
 def _threads(raw: RawTables, strings: Strings) -> pl.DataFrame:
     frames = []
     if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
-        named = raw.read("ThreadNames", ["globalTid", "nameId"]).drop_nulls("globalTid")
+        wanted = [c for c in ("globalTid", "nameId", "priority") if c in raw.columns("ThreadNames")]
+        named = raw.read("ThreadNames", wanted).drop_nulls("globalTid")
         text = strings.texts(named.get_column("nameId"))
-        frames.append(pl.DataFrame({"thread": named.get_column("globalTid"), "name": text}))
+        frames.append(
+            named.select(pl.col("globalTid").alias("thread"), pl.col(wanted[2:]), name=text)
+        )
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         if "globalTid" in raw.columns(table):
             seen = raw.read(table, ["globalTid"]).get_column("globalTid").drop_nulls().unique()
-            frames.append(pl.DataFrame({"thread": seen}).with_columns(name=pl.lit(None, pl.String)))
-    rows = pl.concat(frames).unique("thread", keep="first", maintain_order=True).sort("thread")
+            frames.append(pl.DataFrame({"thread": seen}))
+    empty = pl.DataFrame(schema={"thread": pl.Int64, "name": pl.String, "priority": pl.Int64})
+    rows = pl.concat([empty, *frames], how="diagonal")
+    rows = rows.unique("thread", keep="first", maintain_order=True).sort("thread")
     return rows.select(
         "thread",
         process=process_of(rows.get_column("thread")),
         tid=pl.col("thread") & values.PID_MASK,
         name=encode(rows.get_column("name")),
+        priority="priority",
     )
 
 

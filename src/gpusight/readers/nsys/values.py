@@ -46,6 +46,9 @@ MEMORY_OPERATIONS = {0: "allocation", 1: "deallocation"}
 SEVERITIES = {0: "information", 1: "information", 2: "warning", 3: "error", 4: "information"}
 RANGE_KINDS = {34: "mark", 59: "push_pop", 60: "start_end", 70: "push_pop", 71: "start_end"}
 
+OS_CALL = 27
+"""Class of a call; 31 and 32 mark when the profiler began and stopped watching."""
+
 NVTX_CATEGORY, NVTX_MARK, NVTX_DOMAIN = 33, 34, 75
 
 PROCESS_SHIFT = 1 << 24

@@ -86,8 +86,10 @@ class RepTables:
             return frozenset(table_columns(table)) if self._has_events(table) else frozenset()
         return frozenset(self._small(table).columns)
 
-    def row_count(self, table: str) -> int:
-        """Count the rows of a table; 0 when there is no such table."""
+    def row_count(self, table: str, only: Only | None = None) -> int:
+        """Count the rows of a table, or those of some; 0 when there is no such table."""
+        if only is not None:
+            return 0 if self.is_empty(table) else self.read(table, [only.column], only).height
         if table in self._tables:
             return self._tables[table].height
         if table not in _EVENT_TABLES:
@@ -102,8 +104,10 @@ class RepTables:
             return sum(counts[kind.type_id] * len(kind.fields) for kind in kinds if kind.is_metrics)
         return self._counts().rows[table]
 
-    def is_empty(self, table: str) -> bool:
-        """Tell whether a table has no rows; costs a pass over the file, once."""
+    def is_empty(self, table: str, only: Only | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those; costs a pass over the file, once."""
+        if only is not None:
+            return self.row_count(table, only) == 0
         if table in _EVENT_TABLES:
             return not self._has_events(table)
         return not self._small(table).height
