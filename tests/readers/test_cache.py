@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import polars as pl
@@ -27,7 +28,8 @@ def capture(tmp_path: Path) -> Path:
 
 
 def kernels(path: Path) -> pl.DataFrame:
-    return open_trace(path).table("kernels", COLUMNS)
+    with open_trace(path) as trace:
+        return trace.table("kernels", COLUMNS)
 
 
 def test_the_second_time_comes_from_the_cache(folder: Path, capture: Path) -> None:
@@ -88,3 +90,31 @@ def test_the_oldest_go_when_it_grows_too_large(
     other = Path(shutil.copy(DATA / "resnet18_infer.sqlite", capture.with_name("other.sqlite")))
     kernels(other)
     assert [e.name for e in folder.iterdir()] == [cache.identity(other)]
+
+
+def test_columns_of_another_length_are_read_again(folder: Path, capture: Path) -> None:
+    expected = kernels(capture)
+    (file,) = folder.rglob("name.arrow")
+    pl.read_ipc(file).head(3).write_ipc(file)
+    (file,) = folder.rglob("start_ns.arrow")
+    file.unlink()
+    assert kernels(capture).equals(expected)
+
+
+@pytest.mark.usefixtures("folder")
+def test_derived_frames_are_kept(capture: Path) -> None:
+    computed: list[str] = []
+
+    def compute() -> pl.DataFrame:
+        computed.append("once")
+        time.sleep(0.03)
+        return pl.DataFrame({"x": [1, 2]})
+
+    for _ in range(2):
+        with open_trace(capture) as trace:
+            assert trace.derive("answer-1", compute).rows() == [(1,), (2,)]
+            assert trace.derive("answer-1", compute).rows() == [(1,), (2,)]
+    assert computed == ["once"]
+    with open_trace(capture, cache=False) as trace:
+        trace.derive("answer-1", compute)
+    assert computed == ["once", "once"]

@@ -38,18 +38,21 @@ def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | N
     """Split the window of each GPU that did work; the shares of a row sum to 1."""
     scope = Scope(trace, selection)
     scope.prepare(*ACTIVITY)
-    devices = _active_devices(scope)
-    if not devices:
+    frame = _per_device(scope) if selection else trace.derive("gpu-1", lambda: _per_device(scope))
+    if frame.is_empty():
         return NotApplicable(
             "gpu_time",
             "the capture shows no GPU work" + (" in the selection" if selection else ""),
             "capture with: nsys profile --trace=cuda …",
         )
-    known = trace.table("devices", ["device", "name"])
-    names = dict(zip(known["device"], known["name"].cast(pl.String), strict=True))
-    rows = [{"name": names.get(d), **_split(scope, d)} for d in devices]
-    frame = pl.DataFrame(rows, schema=_schema())
     return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
+
+
+def _per_device(scope: Scope) -> pl.DataFrame:
+    known = scope.trace.table("devices", ["device", "name"])
+    names = dict(zip(known["device"], known["name"].cast(pl.String), strict=True))
+    rows = [{"name": names.get(d), **_split(scope, d)} for d in _active_devices(scope)]
+    return pl.DataFrame(rows, schema=_schema())
 
 
 def computing(trace: Trace, device: int) -> Intervals:

@@ -77,9 +77,11 @@ class HostRanges:
 class ProjectedRanges:
     """GPU work of every push/pop and start/end range that begins and ends on one thread.
 
-    `frame` has a row for each, in the order of `ranges`: `range` (its row there), `launches` (API
-    calls that put work on a GPU), `ops`, `busy_ns` (durations of the work, summed), `start_ns` and
-    `end_ns` (from the first work's start to the last one's end; null without any).
+    `frame` has a row for each row of `ranges`: `launches` (API calls that put work on a GPU),
+    `ops`, `busy_ns` (durations of the work, summed), `start_ns` and `end_ns` (from the first
+    work's start to the last one's end), all null for ranges that are not projected, the times also
+    for those without work; and `work_ns`, the work that any thread of its process launched while
+    the range was open.
     """
 
     frame: pl.DataFrame
@@ -263,20 +265,47 @@ def slices(ranges: HostRanges, launches: Launches) -> Iterator[tuple[slice, Ints
             yield mine, first, np.maximum(first, after)
 
 
-def project_ranges(
-    trace: Trace, *, tables: Sequence[str] = GPU_TABLES, ends: pl.Series | None = None
-) -> ProjectedRanges | NotApplicable:
+def project_ranges(trace: Trace) -> ProjectedRanges | NotApplicable:
     """Project every range onto the GPU work that was issued inside it."""
     for table, what in (("ranges", "NVTX ranges"), ("api_calls", "CUDA API calls")):
         if not trace.has(table):
             return NotApplicable("ranges", f"the capture holds no {what}")
-    if not _held(trace, tables):
+    if not _held(trace, GPU_TABLES):
         return NotApplicable("ranges", "the capture holds no GPU work")
-    launches = find_launches(trace, tables)
-    ranges = host_ranges(trace, ends=ends)
-    kind = trace.table("ranges", ["kind"]).get_column("kind").cast(pl.String)
-    crossing = int((kind != "mark").sum()) - len(ranges.row)
-    return ProjectedRanges(project(ranges, launches).sort("range"), crossing)
+    frame = trace.derive("projection-1", lambda: _project_all(trace))
+    kind = trace.table("ranges", ["kind"]).get_column("kind")
+    projected = frame.height - frame.get_column("launches").null_count()
+    return ProjectedRanges(frame, int((kind != "mark").sum()) - projected)
+
+
+def _project_all(trace: Trace) -> pl.DataFrame:
+    launches = find_launches(trace)
+    ranges = host_ranges(trace)
+    frame = project(ranges, launches)
+    rows = np.full(trace.table("ranges", ["start_ns"]).height, -1, dtype=np.int64)
+    rows[ranges.row] = np.arange(len(ranges.row))
+    at = pl.Series(rows)
+    aligned = frame.drop("range")[at.set(at < 0, None)]
+    return aligned.with_columns(_work_by_any_thread(trace, launches))
+
+
+def _work_by_any_thread(trace: Trace, launches: Launches) -> pl.Series:
+    """Sum, for each range, the GPU work launched in its process while it was open."""
+    times = trace.table("ranges", ["start_ns", "end_ns", "process"])
+    work = np.zeros(times.height, np.int64)
+    owner = trace.table("api_calls", ["process"])["process"].fill_null(-1).to_numpy()[launches.call]
+    processes = times["process"].fill_null(-1).to_numpy()
+    order = np.argsort(launches.start_ns, kind="stable")
+    for process in times["process"].fill_null(-1).unique():
+        launched = order[owner[order] == process]
+        before = _running(launches.busy_ns[launched])
+        mine = np.flatnonzero(processes == process)
+        first, last = (
+            np.searchsorted(launches.start_ns[launched], times[column].to_numpy()[mine])
+            for column in ("start_ns", "end_ns")
+        )
+        work[mine] = before[last] - before[first]
+    return pl.Series("work_ns", work)
 
 
 def project(ranges: HostRanges, launches: Launches) -> pl.DataFrame:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from gpusight.analyses.projection import find_launches, project_ranges
+from gpusight.analyses.projection import project_ranges
 from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -70,7 +69,7 @@ READS = {
     "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
     **dict.fromkeys(("kernels", "copies", "memsets", "graph_launches"), _WORK),
 }
-_PROJECTED = {"ops": pl.Int64, "busy_ns": pl.Int64, "span_ns": pl.Int64}
+_PROJECTED = ("ops", "work_ns", "busy_ns", "span_ns")
 
 NO_RANGES = NotApplicable(
     "ranges",
@@ -97,9 +96,8 @@ def ranges(
     projected, gpu_notes = _projected(scope)
     names, chosen = _longest(rows, top)
     frame = (
-        chosen.lazy()
-        .with_columns(_any_thread(trace).gather(chosen["range"]))
-        .join(projected.lazy(), on="range", how="left")
+        chosen.hstack(_of(projected, chosen["range"]))
+        .lazy()
         .group_by("group")
         .agg(pl.col(_KEYS).first(), *timing(), *_aggregates())
         .with_columns(*_derived(scope.window.length_ns))
@@ -132,16 +130,23 @@ def _longest(rows: pl.DataFrame, top: int | None) -> tuple[int, pl.DataFrame]:
     return totals.height, rows.filter(pl.col("group").is_in(keep.implode()))
 
 
+def _of(frame: pl.DataFrame, rows: pl.Series) -> list[pl.Series]:
+    """Take these rows; nothing to do where they are all of them."""
+    return (frame if len(rows) == frame.height else frame[rows]).get_columns()
+
+
 def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Give the GPU work of each range, or nulls and the reason."""
-    trace = scope.trace
-    projection = project_ranges(trace)
+    """Give the GPU work of every range of the trace, or nulls and the reason."""
+    projection = project_ranges(scope.trace)
     if isinstance(projection, NotApplicable):
-        nothing = pl.DataFrame(schema={"range": pl.UInt32, **_PROJECTED})
-        return nothing, (f"GPU times are not known: {projection.reason}",)
+        unknown = pl.Series([None], dtype=pl.Int64)
+        unknown = unknown.new_from_index(0, scope.trace.table("ranges", ["start_ns"]).height)
+        return pl.DataFrame([unknown.alias(column) for column in _PROJECTED]), (
+            f"GPU times are not known: {projection.reason}",
+        )
     frame = projection.frame.select(
-        pl.col("range").cast(pl.UInt32),
         "ops",
+        "work_ns",
         pl.when(pl.col("launches") > 0).then("busy_ns").alias("busy_ns"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("span_ns"),
     )
@@ -152,28 +157,6 @@ def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
         crossing = "ranges were closed by another thread: they are not projected onto the GPU"
         notes.append(f"{projection.crossing:,} {crossing}")
     return frame, tuple(notes)
-
-
-def _any_thread(trace: Trace) -> pl.Series:
-    """Sum, for each range, the GPU work launched in its process while it was open."""
-    times = trace.table("ranges", ["start_ns", "end_ns", "process"])
-    work = np.zeros(times.height, np.int64)
-    if not trace.has("api_calls"):
-        return pl.Series("work_ns", [None], pl.Int64).new_from_index(0, times.height)
-    launches = find_launches(trace)
-    owner = trace.table("api_calls", ["process"])["process"].fill_null(-1).to_numpy()[launches.call]
-    processes = times["process"].fill_null(-1).to_numpy()
-    order = np.argsort(launches.start_ns, kind="stable")
-    for process in np.unique(processes):
-        launched = order[owner[order] == process]
-        before = np.concatenate(([0], np.cumsum(launches.busy_ns[launched])))
-        mine = np.flatnonzero(processes == process)
-        first, last = (
-            np.searchsorted(launches.start_ns[launched], times[column].to_numpy()[mine])
-            for column in ("start_ns", "end_ns")
-        )
-        work[mine] = before[last] - before[first]
-    return pl.Series("work_ns", work)
 
 
 def _aggregates() -> list[pl.Expr]:

@@ -136,8 +136,10 @@ class Scope:
         """
         from gpusight.model.intervals import Intervals
 
-        if self.selection.within is None:
-            spans = pl.DataFrame([self._extent()], schema=["start_ns", "end_ns"], orient="row")
+        if not self.selection:
+            spans = self.trace.derive("extent-1", self._extent)
+        elif self.selection.within is None:
+            spans = self._extent()
         else:
             spans = self._extended_spans()
         inside = Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
@@ -229,7 +231,7 @@ class Scope:
             spans, on=when, by=by, strategy="backward", check_sortedness=False
         ).filter(pl.col(when) < pl.col(_SPAN_END))
 
-    def _extent(self) -> tuple[int, int]:
+    def _extent(self) -> pl.DataFrame:
         first, last = [], []
         for table in ACTIVITY:
             if not self.trace.has(table):
@@ -238,7 +240,8 @@ class Scope:
             if frame.height:
                 first.append(int(frame["start_ns"][0]))
                 last.append(int(frame["end_ns"].max()))  # type: ignore[arg-type]
-        return (min(first), max(last)) if first else (0, 0)
+        span = (min(first), max(last)) if first else (0, 0)
+        return pl.DataFrame([span], schema=["start_ns", "end_ns"], orient="row")
 
     def _bounds(self, table: str) -> pl.DataFrame:
         if table in GPU_WORK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -11,7 +12,13 @@ from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.model.schema import TABLES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+
+_WORTH_KEEPING_S = 0.02
+"""What is computed faster than this need not outlive the process."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +70,43 @@ class TraceSource(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """Where frames derived from a large capture outlive the process."""
+
+    def recall(self, key: str) -> pl.DataFrame | None:
+        """Find a frame kept under this key."""
+        ...
+
+    def remember(self, key: str, frame: pl.DataFrame) -> None:
+        """Keep a frame."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until everything is kept."""
+        ...
+
+
 class Trace:
     """An opened capture: `trace.kernels`, `trace.ranges`, … are Polars frames, read when used."""
 
-    def __init__(self, source: TraceSource) -> None:
+    def __init__(self, source: TraceSource, memory: Memory | None = None) -> None:
         self._source = source
+        self._memory = memory
         self._loaded: dict[str, pl.DataFrame] = {}
+        self._derived: dict[str, pl.DataFrame] = {}
+
+    def __enter__(self) -> Self:
+        """Use as a context manager to be done with it at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Be done with it."""
+        self.close()
+
+    def close(self) -> None:
+        """Wait until what was read is in the cache; tables stay usable."""
+        if self._memory is not None:
+            self._memory.flush()
 
     @property
     def meta(self) -> Meta:
@@ -119,11 +157,32 @@ class Trace:
         if columns:
             self._extend(name, self._source.load(name, columns).get_columns())
 
+    def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """Compute something from the tables once, and find it again, in this process or the next.
+
+        `key` names what is computed and the version of how; the capture is part of it already.
+        """
+        if key not in self._derived:
+            known = self._memory.recall(key) if self._memory is not None else None
+            self._derived[key] = self._compute(key, compute) if known is None else known
+        return self._derived[key]
+
+    def _compute(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        began = time.perf_counter()
+        frame = compute()
+        if self._memory is not None and time.perf_counter() - began > _WORTH_KEEPING_S:
+            self._memory.remember(key, frame)
+        return frame
+
     def _add_nesting(self) -> None:
+        frame = self.derive("nesting-1", self._nesting)
+        self._extend("ranges", frame.get_columns())
+
+    def _nesting(self) -> pl.DataFrame:
         # NumPy costs a tenth of a second to import, which most commands need not pay.
         from gpusight.model.nesting import NEEDS, nest_ranges
 
-        self._extend("ranges", nest_ranges(self.table("ranges", NEEDS)))
+        return pl.DataFrame(nest_ranges(self.table("ranges", NEEDS)))
 
     def _extend(self, name: str, columns: list[pl.Series]) -> None:
         have = self._loaded.get(name)

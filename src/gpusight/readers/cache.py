@@ -1,9 +1,10 @@
 """Columns already read, kept in the user's cache folder so that the next command is quick.
 
-Every column is a file of its own: a command that needs other columns adds to what is there. The
-folder is named after the capture's identity (size, times, a sample of its bytes) and the version of
-the model, so a changed capture or a newer gpusight never meets stale data. Files are replaced
-atomically and may be deleted at any time. Nothing is ever written beside the capture.
+Every column is a file of its own: a command that needs other columns adds to what is there. Frames
+that analyses derived from large tables are kept beside them. The folder is named after the
+capture's identity (size, times, a sample of its bytes) and the version of the model, so a changed
+capture or a newer gpusight never meets stale data. Files are written by a thread of their own,
+replaced atomically, and may be deleted at any time. Nothing is ever written beside the capture.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +33,7 @@ _SAMPLE_BYTES = 1 << 16
 _WORTH_ROWS = 50_000
 """Smaller tables are read again as fast as they are found in a cache."""
 _DEFAULT_LIMIT_BYTES = 20_000_000_000
+_DERIVED = "derived"
 
 
 def cache_dir() -> Path:
@@ -91,6 +94,8 @@ class CachedSource:
         self._source = source
         self._folder = cache_dir() / identity(path)
         self._usable = True
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: list[Future[None]] = []
 
     @property
     def meta(self) -> Meta:
@@ -123,44 +128,73 @@ class CachedSource:
         missing = [c for c, series in kept.items() if series is None]
         if missing:
             fresh = self._source.load(table, missing)
-            if fresh.height >= _WORTH_ROWS:
-                self._keep(table, fresh)
+            if any(s is not None and len(s) != fresh.height for s in kept.values()):
+                return self._source.load(table, columns)
+            self._keep(table, fresh)
             kept.update({c: fresh.get_column(c) for c in missing})
         return pl.DataFrame([kept[c] for c in columns])
+
+    def recall(self, key: str) -> pl.DataFrame | None:
+        """Find a frame that was derived before."""
+        return _read_frame(self._file(_DERIVED, key)) if self._usable else None
+
+    def remember(self, key: str, frame: pl.DataFrame) -> None:
+        """Keep a frame that was derived from the capture."""
+        self._write({self._file(_DERIVED, key): frame})
+
+    def flush(self) -> None:
+        """Wait until everything is written; the interpreter does so at its end."""
+        while self._writing:
+            self._writing.pop().result()
 
     def _file(self, table: str, column: str) -> Path:
         return self._folder / table / f"{column}.arrow"
 
     def _read(self, table: str, column: str) -> pl.Series | None:
-        file = self._file(table, column)
-        if not self._usable or not file.exists():
+        frame = _read_frame(self._file(table, column)) if self._usable else None
+        if frame is None or frame.columns != [column]:
             return None
-        try:
-            series = pl.read_ipc(file).get_column(column)
-        except (pl.exceptions.PolarsError, OSError):
-            # A cache may be damaged or vanish at any time; the capture itself is still there.
-            return None
+        series = frame.get_column(column)
         return series if TABLES[table].column(column).accepts(series.dtype) else None
 
     def _keep(self, table: str, frame: pl.DataFrame) -> None:
+        if frame.height >= _WORTH_ROWS:
+            self._write({self._file(table, s.name): s.to_frame() for s in frame.get_columns()})
+
+    def _write(self, frames: dict[Path, pl.DataFrame]) -> None:
         if not self._usable:
             return
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpusight-cache")
+        self._writing.append(self._writer.submit(self._write_now, frames))
+
+    def _write_now(self, frames: dict[Path, pl.DataFrame]) -> None:
         try:
-            (self._folder / table).mkdir(parents=True, exist_ok=True)
-            for series in frame.get_columns():
-                _write_atomically(series, self._file(table, series.name))
+            for file, frame in frames.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                _write_atomically(frame, file)
             _trim(self._folder)
         except OSError:
             # A full disk or a read-only home costs speed, never an answer.
             self._usable = False
 
 
-def _write_atomically(series: pl.Series, file: Path) -> None:
+def _read_frame(file: Path) -> pl.DataFrame | None:
+    if not file.exists():
+        return None
+    try:
+        return pl.read_ipc(file)
+    except (pl.exceptions.PolarsError, OSError):
+        # A cache may be damaged or vanish at any time; the capture itself is still there.
+        return None
+
+
+def _write_atomically(frame: pl.DataFrame, file: Path) -> None:
     handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
     os.close(handle)
     part = Path(name)
     try:
-        series.to_frame().write_ipc(part, compression="uncompressed")
+        frame.write_ipc(part, compression="uncompressed")
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)

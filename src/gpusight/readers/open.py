@@ -43,7 +43,10 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     try:
         raw = _raw_tables(location)
         source = NsysSource(raw)
-        return Trace(CachedSource(source, location) if cache else source)
+        if not cache:
+            return Trace(source)
+        cached = CachedSource(source, location)
+        return Trace(cached, cached)
     except PermissionError as error:
         raise CaptureError(
             f"{location} cannot be read", why="permission denied", hint="check its access rights"
