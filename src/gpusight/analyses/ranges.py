@@ -54,6 +54,7 @@ FIELDS = (
     Field("domain", "Domain", Fmt.TEXT, "NVTX domain; empty for the default one", shown=False),
     Field("name", "Range", Fmt.NAME, "Text given by the program"),
 )
+BRIEF_FIELDS = tuple(f for f in FIELDS if f.key != "depth")
 
 _KEYS = ["name", "domain", "kind"]
 # One number is grouped by faster than three names; a capture has few domains and three kinds.
@@ -62,7 +63,7 @@ _GROUP = (
     + pl.col("domain").to_physical().cast(pl.Int64).fill_null(0) * 4
     + pl.col("kind").to_physical().cast(pl.Int64)
 ).alias("group")
-_COLUMNS = ["start_ns", "end_ns", *_KEYS, "open", "thread", "depth"]
+_COLUMNS = ["start_ns", "end_ns", *_KEYS, "open", "thread"]
 _WORK = ("start_ns", "end_ns", "process", "correlation")
 READS = {
     "ranges": (*_COLUMNS, "domain_key", "end_thread", "process"),
@@ -84,13 +85,16 @@ def ranges(
 ) -> TableResult | NotApplicable:
     """Sum up ranges by name, domain and kind, those with most host time first.
 
-    With `top`, only so many; `meta["range_names"]` says how many there are.
+    With `top`, only so many and without their depth, which takes longest to find;
+    `meta["range_names"]` says how many there are.
     """
     if not trace.has("ranges"):
         return NO_RANGES
     scope = Scope(trace, selection)
     trace.read_together(READS)
-    rows = scope.host("ranges", _COLUMNS, row_index="range").with_columns(DURATION, _GROUP)
+    fields = FIELDS if top is None else BRIEF_FIELDS
+    columns = [*_COLUMNS, "depth"] if top is None else _COLUMNS
+    rows = scope.host("ranges", columns, row_index="range").with_columns(DURATION, _GROUP)
     marks = int((rows["kind"] == "mark").sum())
     rows = rows.filter(pl.col("kind") != "mark") if marks else rows
     projected, gpu_notes = _projected(scope)
@@ -99,17 +103,17 @@ def ranges(
         chosen.hstack(_of(projected, chosen["range"]))
         .lazy()
         .group_by("group")
-        .agg(pl.col(_KEYS).first(), *timing(), *_aggregates())
+        .agg(pl.col(_KEYS).first(), *timing(), *_aggregates(columns))
         .with_columns(*_derived(scope.window.length_ns))
         .sort(["total_ns", "name"], descending=[True, False])
-        .select([f.key for f in FIELDS])
+        .select([f.key for f in fields])
         .collect()
     )
     never_closed = int(rows["open"].fill_null(value=False).sum())
     return TableResult(
         "ranges",
         "Ranges by host time",
-        FIELDS,
+        fields,
         frame,
         meta={
             "ranges": rows.height,
@@ -159,8 +163,10 @@ def _projected(scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
     return frame, tuple(notes)
 
 
-def _aggregates() -> list[pl.Expr]:
+def _aggregates(columns: list[str]) -> list[pl.Expr]:
+    depth = [pl.col("depth").min()] if "depth" in columns else []
     return [
+        *depth,
         pl.col("span_ns").sum().alias("gpu_total_ns"),
         pl.col("span_ns").mean().alias("gpu_mean_ns"),
         pl.col("work_ns").sum().alias("gpu_work_ns"),
@@ -168,7 +174,6 @@ def _aggregates() -> list[pl.Expr]:
         pl.col("span_ns").count().alias("projected"),
         pl.col("ops").sum(),
         pl.col("thread").n_unique().cast(pl.Int64).alias("threads"),
-        pl.col("depth").min(),
         pl.col("open").fill_null(value=False).sum().cast(pl.Int64),
     ]
 

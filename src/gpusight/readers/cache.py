@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +33,8 @@ _LAYOUT = 1
 _SAMPLE_BYTES = 1 << 16
 _WORTH_ROWS = 50_000
 """Smaller tables are read again as fast as they are found in a cache."""
+_WORTH_S = 0.1
+"""Unless it took this long, as the processes of a large capture do."""
 _DEFAULT_LIMIT_BYTES = 20_000_000_000
 _DERIVED = "derived"
 
@@ -127,10 +130,13 @@ class CachedSource:
         kept = {c: self._read(table, c) for c in columns}
         missing = [c for c, series in kept.items() if series is None]
         if missing:
+            began = time.perf_counter()
             fresh = self._source.load(table, missing)
+            slow = time.perf_counter() - began > _WORTH_S
             if any(s is not None and len(s) != fresh.height for s in kept.values()):
                 return self._source.load(table, columns)
-            self._keep(table, fresh)
+            if slow or fresh.height >= _WORTH_ROWS:
+                self._write({self._file(table, s.name): s.to_frame() for s in fresh.get_columns()})
             kept.update({c: fresh.get_column(c) for c in missing})
         return pl.DataFrame([kept[c] for c in columns])
 
@@ -156,10 +162,6 @@ class CachedSource:
             return None
         series = frame.get_column(column)
         return series if TABLES[table].column(column).accepts(series.dtype) else None
-
-    def _keep(self, table: str, frame: pl.DataFrame) -> None:
-        if frame.height >= _WORTH_ROWS:
-            self._write({self._file(table, s.name): s.to_frame() for s in frame.get_columns()})
 
     def _write(self, frames: dict[Path, pl.DataFrame]) -> None:
         if not self._usable:

@@ -9,7 +9,6 @@ import polars as pl
 from gpusight.analyses.stats.owners import add_owner
 from gpusight.analyses.stats.summary import DURATION, rank_times, summarise_times, time_headers
 from gpusight.analyses.stats.table import Cell
-from gpusight.model.schema import TABLES
 
 if TYPE_CHECKING:
     from gpusight.analyses.projection import HostRanges
@@ -60,7 +59,7 @@ def style() -> pl.Expr:
 
 def range_ids(trace: Trace) -> pl.Series:
     """Number ranges as the capture does where it tells, else in order of start from 1."""
-    if "record" in TABLES["ranges"].column_names and trace.has("ranges", "record"):
+    if trace.has("ranges", "record"):
         return trace.table("ranges", ["record"]).get_column("record")
     return pl.int_range(1, trace.row_count("ranges") + 1, eager=True).alias("record")
 
@@ -100,7 +99,7 @@ def push_pop_trace(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     del arguments
     ranges = host_ranges(trace, ("push_pop",), range_ends(trace, ("push_pop",)))
     frame = add_tree(ranges, describe(trace, ranges, ["name", "domain", "process", "thread"]))
-    frame = add_stack(frame).with_columns(
+    frame = add_stack(trace, frame).with_columns(
         pl.col("start_ns").alias("Start (ns)"),
         pl.col("end_ns").alias("End (ns)"),
         DURATION.alias("Duration (ns)"),
@@ -112,13 +111,12 @@ def push_pop_trace(trace: Trace, arguments: Arguments) -> pl.DataFrame:
 
 
 def describe(trace: Trace, ranges: HostRanges, columns: list[str]) -> pl.DataFrame:
-    """Read these columns of these ranges, with their `row`, times and `RangeId`."""
+    """Read these columns of these ranges, with their `row` and times."""
     frame = trace.table("ranges", columns)[ranges.row]
     return frame.with_columns(
         pl.Series("row", ranges.row),
         pl.Series("start_ns", ranges.start_ns),
         pl.Series("end_ns", ranges.end_ns),
-        range_ids(trace).gather(ranges.row).alias("RangeId"),
     )
 
 
@@ -141,8 +139,10 @@ def add_tree(ranges: HostRanges, frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def add_stack(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add the id of the range around each, and the ids from the outermost one inwards."""
+def add_stack(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
+    """Add each range's id, that of the range around it, and those from the outermost inwards."""
+    ids = range_ids(trace).gather(frame.get_column("row")).alias("RangeId")
+    frame = frame.with_columns(ids)
     parents = frame.get_column("RangeId").gather(frame.get_column("parent"))
     return frame.with_columns(parents.alias("ParentId"), _stacks(frame))
 

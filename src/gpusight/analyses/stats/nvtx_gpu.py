@@ -55,10 +55,16 @@ PROJECTION_SUMMARY = {
 _TRACED = ("kernels", "copies", "memsets")
 """What nsys projects onto: it leaves graphs that were traced whole aside."""
 _NAMED = ["name", "domain", "kind"]
+READS = {
+    "ranges": (*_NAMED, "start_ns", "end_ns", "open", "thread", "end_thread"),
+    "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
+    **dict.fromkeys(_TRACED, ("start_ns", "end_ns", "process", "correlation")),
+}
 
 
 def _projected(trace: Trace, columns: list[str]) -> pl.DataFrame:
     """Read the ranges that hold GPU work, with their projection and their place in the stack."""
+    trace.read_together(READS)
     ranges = host_ranges(trace, ends=range_ends(trace, KINDS))
     done = project(ranges, find_launches(trace, _TRACED)).select(
         pl.col("launches").alias("NumGPUOps"),
@@ -74,7 +80,8 @@ def _projected(trace: Trace, columns: list[str]) -> pl.DataFrame:
 def projection_trace(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     """nvtx_gpu_proj_trace."""
     del arguments
-    frame = add_stack(_projected(trace, [*_NAMED, "process", "thread"])).with_columns(
+    placed = _projected(trace, [*_NAMED, "process", "thread"])
+    frame = add_stack(trace, placed).with_columns(
         label().alias("Name"),
         style().alias("Style"),
         pl.col("start_ns").alias("Orig Start (ns)"),

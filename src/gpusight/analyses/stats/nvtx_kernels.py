@@ -10,6 +10,7 @@ import polars as pl
 
 from gpusight.analyses.projection import find_launches, host_ranges, slices
 from gpusight.analyses.stats.nvtx import KINDS, label, range_ends, style
+from gpusight.analyses.stats.nvtx_gpu import READS
 from gpusight.analyses.stats.owners import add_owner
 from gpusight.analyses.stats.summary import TIME_SUMMARY, spread
 from gpusight.analyses.stats.table import Cell
@@ -72,6 +73,7 @@ class _Spans:
 def range_kernels(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     """nvtx_kern_sum: a kernel counts for every range around its launch, not the innermost only."""
     name = arguments.kernel_name if trace.has("kernels", arguments.kernel_name) else "name"
+    trace.read_together({**READS, "kernels": (*READS["kernels"], name)})
     kernels = trace.table("kernels", ["start_ns", "end_ns", name])
     launches = find_launches(trace, ("kernels",))
     order, begins = _by_launch(launches)

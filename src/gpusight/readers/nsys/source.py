@@ -32,25 +32,26 @@ class NsysSource:
     """Reads model tables out of an nsys capture's raw tables."""
 
     def __init__(self, raw: RawTables) -> None:
-        self._raw = raw
+        self.raw = raw
         self.strings = Strings(raw)
         self._order: dict[str, pl.Series | None] = {}
+        self._owners: dict[tuple[str, str], pl.Series] = {}
 
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        return target.meta(self._raw)
+        return target.meta(self.raw)
 
     def has(self, table: str) -> bool:
         """Tell whether the table has rows, without reading them."""
         if table in target.TABLES:
-            return target.TABLES[table].has(self._raw)
-        return any(not self._raw.is_empty(part.raw, part.only) for part in PARTS.get(table, ()))
+            return target.TABLES[table].has(self.raw)
+        return any(not self.raw.is_empty(part.raw, part.only) for part in PARTS.get(table, ()))
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
         if table in target.TABLES:
-            return target.TABLES[table].has(self._raw)
+            return target.TABLES[table].has(self.raw)
         if table == "gpu_metrics" and column == "metric":
             return True
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
@@ -59,17 +60,17 @@ class NsysSource:
         """Count rows without reading them."""
         if table in target.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
-        return sum(self._raw.row_count(part.raw, part.only) for part in PARTS.get(table, ()))
+        return sum(self.raw.row_count(part.raw, part.only) for part in PARTS.get(table, ()))
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Tell the reader which raw tables are coming."""
-        self._raw.preload([part.raw for table in tables for part in PARTS.get(table, ())])
+        self.raw.preload([part.raw for table in tables for part in PARTS.get(table, ())])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         if table in target.TABLES and self.has(table):
-            return target.TABLES[table].build(self._raw, self.strings).select(columns)
-        parts = [p for p in PARTS.get(table, ()) if not self._raw.is_empty(p.raw, p.only)]
+            return target.TABLES[table].build(self).select(columns)
+        parts = [p for p in PARTS.get(table, ()) if not self.raw.is_empty(p.raw, p.only)]
         key = TABLES[table].sort_column
         wanted = list(dict.fromkeys([*columns, *([key] if key else [])]))
         frames = [self._load_part(table, part, wanted) for part in parts]
@@ -95,16 +96,19 @@ class NsysSource:
 
     def _load_part(self, table: str, part: Part, columns: Sequence[str]) -> pl.DataFrame:
         rules = {c: self._rule(part, c) for c in columns}
-        have = self._raw.columns(part.raw)
+        have = self.raw.columns(part.raw)
         needed: dict[str, None] = {}
         for rule in rules.values():
             if rule is not None:
                 needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
         raw = self._read_part(part, list(needed), numbered="record" in columns)
+        for owner in raw.columns:
+            if owner in ("globalTid", "globalPid"):
+                self._owners[part.raw, owner] = raw.get_column(owner)
         series = []
         for column, rule in rules.items():
             if table == "gpu_metrics" and column == "metric":
-                built = target.metric_names(self._raw, self.strings)
+                built = target.metric_names(self.raw)
             elif rule is None:
                 built = TABLES[table].column(column).nulls(raw.height)
             else:
@@ -114,18 +118,26 @@ class NsysSource:
 
     def _read_part(self, part: Part, columns: list[str], *, numbered: bool) -> pl.DataFrame:
         if not numbered or part.only is None:
-            return self._raw.read(part.raw, columns, part.only)
+            return self.raw.read(part.raw, columns, part.only)
         # Rows can be numbered only while all of them are there.
         decisive = part.only.column
-        rows = self._raw.read(part.raw, list(dict.fromkeys([*columns, decisive])))
+        rows = self.raw.read(part.raw, list(dict.fromkeys([*columns, decisive])))
         numbers = pl.int_range(1, rows.height + 1, eager=True).alias(ROW)
         return rows.with_columns(numbers).filter(pl.col(decisive).is_in(part.only.values))
 
     def _rule(self, part: Part, column: str) -> Rule | None:
         rule = part.rules.get(column)
-        if rule is None or not self._raw.columns(part.raw).issuperset(rule.needs):
+        if rule is None or not self.raw.columns(part.raw).issuperset(rule.needs):
             return None
         return rule
+
+    def owners(self, table: str, column: str) -> pl.Series:
+        """List the distinct threads or processes of a raw table, from what was read of it if so."""
+        if column not in self.raw.columns(table):
+            return pl.Series([], dtype=pl.Int64)
+        known = self._owners.get((table, column))
+        series = self.raw.read(table, [column]).to_series() if known is None else known
+        return series.drop_nulls().unique()
 
     # What rules ask for (tables.Context) ----------------------------------------------------------
 
@@ -140,7 +152,7 @@ class NsysSource:
 
     @cached_property
     def _renamed_devices(self) -> pl.DataFrame:
-        return target.renamed_devices(self._raw)
+        return target.renamed_devices(self)
 
     def end_of_capture(self) -> int:
         """The time at which an open range is cut."""
@@ -153,9 +165,9 @@ class NsysSource:
         return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
 
     def _last_end(self, table: str) -> int:
-        if self._raw.is_empty(table):
+        if self.raw.is_empty(table):
             return 0
-        ends = self._raw.read(table, ["end"]).get_column("end")
+        ends = self.raw.read(table, ["end"]).get_column("end")
         latest = ends.filter(ends < values.FOREVER).max()
         return int(latest) if isinstance(latest, int) else 0
 
@@ -180,9 +192,9 @@ class NsysSource:
     @cached_property
     def _naming_rows(self) -> pl.DataFrame:
         columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
-        have = [c for c in columns if c in self._raw.columns("NVTX_EVENTS")]
+        have = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
         naming = Only("eventType", (values.NVTX_CATEGORY, values.NVTX_DOMAIN))
-        rows = self._raw.read("NVTX_EVENTS", have, naming)
+        rows = self.raw.read("NVTX_EVENTS", have, naming)
         for column in set(columns) - set(have):
             dtype = pl.String if column == "text" else pl.Int64
             rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))
@@ -196,7 +208,8 @@ class NsysSource:
 def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:
     """Look up a name for each row's key, working on the few distinct keys only."""
     keys = [c for c in names.columns if c != "name"]
-    distinct = rows.select(keys).unique(maintain_order=True)
+    alike = all(rows[key].null_count() == 0 and rows[key].min() == rows[key].max() for key in keys)
+    distinct = rows.select(keys).head(1) if alike else rows.select(keys).unique(maintain_order=True)
     looked_up = distinct.join(names, on=keys, how="left", maintain_order="left")
     number = pl.lit(default) if default is not None else pl.col(keys[-1]).cast(pl.String)
     looked_up = looked_up.with_columns(pl.coalesce("name", number))

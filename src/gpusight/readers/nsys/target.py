@@ -7,7 +7,7 @@ read: each function asks for the columns and rows it names and no others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import polars as pl
 
@@ -20,7 +20,19 @@ from gpusight.readers.nsys.tables import basename, process_of
 if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import RawTables
 
-Build = Callable[["RawTables", Strings], pl.DataFrame]
+
+class Capture(Protocol):
+    """What the tables here are made from."""
+
+    raw: RawTables
+    strings: Strings
+
+    def owners(self, table: str, column: str) -> pl.Series:
+        """List the distinct threads or processes of a raw table."""
+        ...
+
+
+Build = Callable[[Capture], pl.DataFrame]
 
 
 class TargetTable(NamedTuple):
@@ -113,9 +125,8 @@ _GPU_COLUMNS = {
 }
 
 
-def _devices(raw: RawTables, strings: Strings) -> pl.DataFrame:
-    del strings
-    frames = [_gpu_rows(raw, t) for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")]
+def _devices(capture: Capture) -> pl.DataFrame:
+    frames = [_gpu_rows(capture.raw, t) for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")]
     described = pl.concat([f for f in frames if f is not None])
     # 2020 exports describe a GPU in both tables, each with columns that the other lacks.
     merged = described.group_by("device", maintain_order=True).agg(
@@ -166,9 +177,9 @@ def _hosts(raw: RawTables, table: str) -> pl.Series:
     return raw.read(table, ["vmId"]).get_column("vmId").rank("dense").cast(pl.Int64) - 1
 
 
-def renamed_devices(raw: RawTables) -> pl.DataFrame:
+def renamed_devices(capture: Capture) -> pl.DataFrame:
     """List where a process's CUDA device number is not the GPU's: CUDA_VISIBLE_DEVICES renames."""
-    table = "TARGET_INFO_CUDA_DEVICE"
+    raw, table = capture.raw, "TARGET_INFO_CUDA_DEVICE"
     if raw.is_empty(table) or not {"gpuId", "cudaId", "pid"} <= raw.columns(table):
         return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
     rows = raw.read(table, ["gpuId", "cudaId", "pid"]).filter(
@@ -176,16 +187,16 @@ def renamed_devices(raw: RawTables) -> pl.DataFrame:
     )
     if rows.is_empty():
         return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
-    keys = _processes(raw, Strings(raw)).select("process", "pid")
+    keys = _processes(capture).select("process", "pid")
     return rows.join(keys, on="pid").select("process", cuda="cudaId", device="gpuId")
 
 
 # Processes, threads, streams ---------------------------------------------------------------------
 
 
-def _processes(raw: RawTables, strings: Strings) -> pl.DataFrame:
+def _processes(capture: Capture) -> pl.DataFrame:
     keys = [
-        process_of(raw.read(table, [column]).get_column(column).drop_nulls().unique())
+        process_of(capture.owners(table, column)).alias("process")
         for table, column in (
             ("PROCESSES", "globalPid"),
             ("ThreadNames", "globalTid"),
@@ -193,13 +204,11 @@ def _processes(raw: RawTables, strings: Strings) -> pl.DataFrame:
             ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
             ("NVTX_EVENTS", "globalTid"),
         )
-        if column in raw.columns(table)
     ]
-    process = pl.concat([k.alias("process") for k in keys]).unique().sort()
-    frame = pl.DataFrame({"process": process}).filter(
+    frame = pl.DataFrame({"process": pl.concat(keys).unique().sort()}).filter(
         pl.col("process") != (values.NO_PROCESS // values.PROCESS_SHIFT) & values.PROCESS_MASK
     )
-    names = _process_names(raw, strings)
+    names = _process_names(capture.raw, capture.strings)
     frame = frame.join(names, on="process", how="left", maintain_order="left")
     host = (pl.col("process") // (values.PID_MASK + 1)).rank("dense").cast(pl.Int64) - 1
     return frame.select(
@@ -229,19 +238,19 @@ def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
     )
 
 
-def _threads(raw: RawTables, strings: Strings) -> pl.DataFrame:
-    frames = []
+def _threads(capture: Capture) -> pl.DataFrame:
+    raw, frames = capture.raw, []
     if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
         wanted = [c for c in ("globalTid", "nameId", "priority") if c in raw.columns("ThreadNames")]
         named = raw.read("ThreadNames", wanted).drop_nulls("globalTid")
-        text = strings.texts(named.get_column("nameId"))
+        text = capture.strings.texts(named.get_column("nameId"))
         frames.append(
             named.select(pl.col("globalTid").alias("thread"), pl.col(wanted[2:]), name=text)
         )
-    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-        if "globalTid" in raw.columns(table):
-            seen = raw.read(table, ["globalTid"]).get_column("globalTid").drop_nulls().unique()
-            frames.append(pl.DataFrame({"thread": seen}))
+    frames += [
+        pl.DataFrame({"thread": capture.owners(table, "globalTid")})
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+    ]
     empty = pl.DataFrame(schema={"thread": pl.Int64, "name": pl.String, "priority": pl.Int64})
     rows = pl.concat([empty, *frames], how="diagonal")
     rows = rows.unique("thread", keep="first", maintain_order=True).sort("thread")
@@ -254,9 +263,8 @@ def _threads(raw: RawTables, strings: Strings) -> pl.DataFrame:
     )
 
 
-def _streams(raw: RawTables, strings: Strings) -> pl.DataFrame:
-    del strings
-    table = "TARGET_INFO_CUDA_STREAM"
+def _streams(capture: Capture) -> pl.DataFrame:
+    raw, table = capture.raw, "TARGET_INFO_CUDA_STREAM"
     rows = raw.read(table, ["streamId", "hwId", "vmId", "processId", "contextId", "priority"])
     keys = rows.with_columns(
         process=pl.col("hwId") * (1 << 32) + pl.col("vmId") * (1 << 24) + pl.col("processId")
@@ -286,9 +294,8 @@ def _stream_names(raw: RawTables) -> pl.DataFrame:
 # GPU metrics -------------------------------------------------------------------------------------
 
 
-def metric_names(raw: RawTables, strings: Strings) -> pl.Series:
+def metric_names(raw: RawTables) -> pl.Series:
     """Name the metric of every sampled value."""
-    del strings
     samples = raw.read("GPU_METRICS", ["typeId", "metricId"])
     columns = ["typeId", "metricId", "metricName"]
     if not raw.columns("TARGET_INFO_GPU_METRICS").issuperset(columns):
