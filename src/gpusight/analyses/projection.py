@@ -280,13 +280,15 @@ def project_ranges(trace: Trace) -> ProjectedRanges | NotApplicable:
 
 def _project_all(trace: Trace) -> pl.DataFrame:
     launches = find_launches(trace)
+    work = _work_by_any_thread(trace, launches)
     ranges = host_ranges(trace)
     frame = project(ranges, launches)
-    rows = np.full(trace.table("ranges", ["start_ns"]).height, -1, dtype=np.int64)
-    rows[ranges.row] = np.arange(len(ranges.row))
-    at = pl.Series(rows)
-    aligned = frame.drop("range")[at.set(at < 0, None)]
-    return aligned.with_columns(_work_by_any_thread(trace, launches))
+    del launches
+    at = np.full(len(work), -1, dtype=np.int32)
+    at[ranges.row] = np.arange(len(ranges.row), dtype=np.int32)
+    del ranges
+    rows = pl.Series(at)
+    return frame.drop("range")[rows.set(rows < 0, None)].with_columns(work)
 
 
 def _work_by_any_thread(trace: Trace, launches: Launches) -> pl.Series:

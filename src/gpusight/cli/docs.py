@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "summary": {
         "gpu_time": "gpusight.analyses.gpu_time:FIELDS",
         "categories": "gpusight.analyses.summary:CATEGORY_FIELDS",
+        "ranges": "gpusight.analyses.ranges:BRIEF_FIELDS",
     },
     "kernels": {"": "gpusight.analyses.kernels:FIELDS"},
     "ranges": {"": "gpusight.analyses.ranges:FIELDS"},
@@ -174,7 +175,7 @@ def json_page() -> str:
 
 
 _SUMMARY_SECTIONS = (
-    "Rows of the sections `kernels`, `ranges`, `copies` and `api` have the keys of those commands."
+    "Rows of the sections `kernels`, `copies` and `api` have the keys of those commands."
 )
 
 

@@ -37,7 +37,7 @@ RANGE_KERNELS = {
     **TIME_SUMMARY,
     "Kernel Name": Cell.TEXT,
 }
-_PAIRS_AT_ONCE = 8_000_000
+_PAIRS_AT_ONCE = 1_000_000
 _OWNERS = ["name", "domain", "kind", "process", "thread"]
 
 
@@ -155,8 +155,8 @@ def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, piece: slice) -> pl.D
     ahead = np.cumsum(count) - count
     kernel = np.repeat(first - ahead, count) + np.arange(int(count.sum()))
     pairs = work[kernel].with_columns(
-        pl.Series("group", np.repeat(spans.group[piece], count), dtype=pl.Int64),
-        pl.Series("range", np.repeat(spans.row[piece], count), dtype=pl.Int64),
+        pl.Series("group", np.repeat(spans.group[piece].astype(np.int32), count)),
+        pl.Series("range", np.repeat(spans.row[piece].astype(np.int32), count)),
         # A kernel inside ranges inside ranges of one name is several pairs but one kernel.
         pl.Series("new", kernel >= np.repeat(fresh[piece], count), dtype=pl.Boolean),
     )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
-_PARALLEL_ROWS = 100_000
+_PIECE_ROWS = 100_000
+"""Rows that one connection reads at a time; what ADBC needs beyond them is freed after each."""
+_WORKERS = 4
 _BATCH_ROWS = 65_536
 # A capture has at least one of these; a database with none of them is some other program's.
 _NSYS_TABLES = frozenset(
@@ -92,8 +94,9 @@ class SqliteTables:
         if len(spans) == 1:
             return _restore(self._fetch(query), types)
         queries = [f"{query} AND rowid BETWEEN {first} AND {last}" for first, last in spans]
-        with ThreadPoolExecutor(len(spans)) as pool:
-            return _restore(pl.concat(pool.map(self._fetch, queries)), types)
+        with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
+            parts = list(pool.map(lambda piece: _restore(self._fetch(piece), types), queries))
+        return pl.concat(parts, rechunk=True)
 
     def preload(self, tables: Sequence[str]) -> None:
         """Do nothing: SQLite reads each table on its own."""
@@ -109,10 +112,10 @@ class SqliteTables:
             first, last = self._row(f"SELECT {', '.join(ends)}")
         except sqlite3.OperationalError:  # a WITHOUT ROWID table
             return [(0, 0)]
-        workers = min(4, os.cpu_count() or 1)
-        if first is None or last - first < _PARALLEL_ROWS or workers == 1:
+        if first is None or last - first < 2 * _PIECE_ROWS:
             return [(0, 0)]
-        bounds = [first + (last + 1 - first) * i // workers for i in range(workers + 1)]
+        pieces = -(-(last + 1 - first) // _PIECE_ROWS)
+        bounds = [first + (last + 1 - first) * i // pieces for i in range(pieces + 1)]
         return [(lo, hi - 1) for lo, hi in pairwise(bounds)]
 
     def _fetch(self, query: str) -> pl.DataFrame:
@@ -128,7 +131,8 @@ class SqliteTables:
                 statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
                 statement.set_sql_query(query)
                 stream, _ = statement.execute_query()
-                return pl.DataFrame(stream)
+                # ADBC's buffers are up to twice as long as what they hold: copied, they are freed.
+                return pl.DataFrame(stream).rechunk()
         except (manager.Error, pl.exceptions.PolarsError, OSError) as error:
             self._damaged(error)
 
