@@ -20,8 +20,6 @@ _TIMING = {f.key: f for f in timing_fields("calls", "total_ns")}
 FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of all copy and fill time", shown=False),
     _TIMING["total_ns"],
-    Field("exposed_ns", "Exposed", Fmt.TIME, "Time no kernel ran beside them on their GPU"),
-    Field("hidden_ns", "Hidden", Fmt.TIME, "Time a kernel ran beside them", shown=False),
     _TIMING["calls"],
     _TIMING["mean_ns"],
     _TIMING["median_ns"],
@@ -32,6 +30,8 @@ FIELDS = (
     Field("mean_bytes", "Mean bytes", Fmt.BYTES, "Bytes moved at a time", shown=False),
     Field("max_bytes", "Max bytes", Fmt.BYTES, "Largest", shown=False),
     Field("bandwidth_bytes_s", "Rate", Fmt.RATE, "All bytes over all time"),
+    Field("exposed_ns", "Exposed", Fmt.TIME, "Time no kernel ran beside them on their GPU"),
+    Field("hidden_ns", "Hidden", Fmt.TIME, "Time a kernel ran beside them", shown=False),
     Field("pageable", "Pageable", Fmt.TEXT, "Host memory was not pinned", shown=False),
     Field("src_kind", "From", Fmt.TEXT, "Kind of memory read"),
     Field("dst_kind", "To", Fmt.TEXT, "Kind of memory written"),

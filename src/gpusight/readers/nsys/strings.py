@@ -67,9 +67,26 @@ def encode_codes(codes: pl.Series, words: dict[int, str], other: str = "Unknown"
 
 def concat_names(parts: list[pl.Series]) -> pl.Series:
     """Join name columns whose Enums differ."""
-    known = [p.dtype.categories for p in parts if isinstance(p.dtype, pl.Enum)]
+    return pl.concat(_with_common_names(parts))
+
+
+def first_of(columns: list[pl.Series], rows: int) -> pl.Series:
+    """Take each row's name from the first column that has one; empty where none has."""
+    empty = encode(pl.Series([""]))
+    merged = empty.new_from_index(0, rows)
+    for column in reversed(columns):
+        if column.null_count() == 0:
+            merged = column
+        else:
+            ours, others = _with_common_names([column, merged])
+            merged = ours.zip_with(ours.is_not_null(), others)
+    return merged
+
+
+def _with_common_names(columns: list[pl.Series]) -> list[pl.Series]:
+    known = [c.dtype.categories for c in columns if isinstance(c.dtype, pl.Enum)]
     common = pl.Enum(pl.concat(known).unique(maintain_order=True))
-    return pl.concat([part.cast(common) for part in parts])
+    return [column.cast(common) for column in columns]
 
 
 def _gather(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series:

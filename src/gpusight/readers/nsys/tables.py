@@ -16,7 +16,7 @@ import polars as pl
 from gpusight.model.api_names import strip_api_version
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.strings import encode, encode_codes
+from gpusight.readers.nsys.strings import encode, encode_codes, first_of
 
 if TYPE_CHECKING:
     from gpusight.readers.nsys.strings import Strings
@@ -159,15 +159,12 @@ def _api_of(symbol: str) -> str:
 
 def _range_name(context: Context, raw: pl.DataFrame) -> pl.Series:
     """Take inline text, else the registered string; an empty message has neither."""
-    columns = raw.columns
-    text = raw.get_column("text") if "text" in columns else None
-    if "textId" not in columns or raw.get_column("textId").null_count() == raw.height:
-        if text is None:
-            return encode(pl.Series([""])).new_from_index(0, raw.height)
-        return encode(text.fill_null(""))
-    registered = context.strings.texts(raw.get_column("textId"))
-    both = registered if text is None else text.zip_with(text.is_not_null(), registered)
-    return encode(both.fill_null(""))
+    names = []
+    if "text" in raw.columns:
+        names.append(encode(raw.get_column("text")))
+    if "textId" in raw.columns and raw.get_column("textId").null_count() < raw.height:
+        names.append(context.strings.names(raw.get_column("textId")))
+    return first_of(names, raw.height)
 
 
 def _range_kind(context: Context, raw: pl.DataFrame) -> pl.Series:
