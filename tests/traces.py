@@ -82,6 +82,9 @@ class FakeSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything already."""
 
+    def close(self) -> None:
+        pass
+
 
 def build_trace(meta: Mapping[str, Any] | None = None, **tables: Rows) -> Trace:
     """Make a valid Trace of these rows."""

@@ -278,3 +278,16 @@ def test_trace_describes_itself() -> None:
     assert not trace.has("cpu_samples")
     assert trace.has("kernels", "registers_per_thread")
     assert "kernels" in dir(trace)
+
+
+def test_tables_beyond_the_model_are_named() -> None:
+    notes = open_trace(DATA / "odd_node.sqlite", cache=False).meta.notes
+    assert notes == ("not read: CUDA_GPU_MEMORY_POOL_EVENTS",)
+
+
+def test_a_capture_that_goes_away_is_one_clear_error(tmp_path: Path) -> None:
+    path = Path(shutil.copy(DATA / "graph.sqlite", tmp_path / "gone.sqlite"))
+    trace = open_trace(path, cache=False)
+    path.unlink()
+    with pytest.raises(DamagedCaptureError):
+        trace.row_count("api_calls")

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from gpusight.model.trace import Trace
 
-_STRINGS = re.compile(r"'(?:[^']|'')*'")
-_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_STRING_OR_COMMENT = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _QUERY = re.compile(r"\s*\(*\s*(select|with|show|values)\b", re.IGNORECASE)
-_FILE_FUNCTION = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
+_FILE_FUNCTION = re.compile(r"\b(?:read|scan)_\w+[\"`]?\s*\(", re.IGNORECASE)
+_SCAN = re.compile(r"^\s*(\w+) SCAN\b", re.MULTILINE)
 _MEANINGS = {c.name: c.meaning for table in TABLES.values() for c in table.columns}
 
 
@@ -36,7 +36,9 @@ def query(trace: Trace, sql: str) -> TableResult:
         {name: _lazy(trace, table, failures) for name, table in TABLES.items()}, eager=False
     )
     try:
-        frame = context.execute(sql).collect()
+        plan = context.execute(sql)
+        _check_sources(plan)
+        frame = plan.collect()
     except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
         if failures:
             raise failures[0] from error
@@ -45,7 +47,7 @@ def query(trace: Trace, sql: str) -> TableResult:
 
 
 def _check(sql: str) -> None:
-    text = _STRINGS.sub("''", _COMMENTS.sub(" ", sql))
+    text = _STRING_OR_COMMENT.sub(lambda found: "''" if found[0][0] == "'" else " ", sql)
     if not _QUERY.match(text):
         raise UsageError(
             "only queries can be run",
@@ -53,11 +55,21 @@ def _check(sql: str) -> None:
             hint='write: gpusight sql FILE "SELECT name, count(*) FROM kernels GROUP BY name"',
         )
     if _FILE_FUNCTION.search(text):
-        raise UsageError(
-            "a query reads the capture only",
-            why="functions that read other files are not available",
-            hint=f"tables are {', '.join(TABLES)}",
-        )
+        raise _other_file()
+
+
+def _check_sources(plan: pl.LazyFrame) -> None:
+    """Look at what would be read, too: a way to spell a function that `_check` does not know."""
+    if any(kind != "PYTHON" for kind in _SCAN.findall(plan.explain(optimized=False))):
+        raise _other_file()
+
+
+def _other_file() -> UsageError:
+    return UsageError(
+        "a query reads the capture only",
+        why="functions that read other files are not available",
+        hint=f"tables are {', '.join(TABLES)}",
+    )
 
 
 def _lazy(trace: Trace, table: Table, failures: list[GpusightError]) -> pl.LazyFrame:
@@ -80,7 +92,8 @@ def _lazy(trace: Trace, table: Table, failures: list[GpusightError]) -> pl.LazyF
             failures.append(error)
             raise
         # Strings from here on: users compare names with texts that may not occur.
-        lazy = frame.lazy().with_columns(pl.selectors.enum().cast(pl.String))
+        names = [name for name in wanted if table.column(name).kind is Kind.NAME]
+        lazy = frame.lazy().with_columns(pl.col(names).cast(pl.String))
         if predicate is not None:
             lazy = lazy.filter(predicate)
         yield (lazy if n_rows is None else lazy.head(n_rows)).collect()

@@ -69,6 +69,10 @@ class TraceSource(Protocol):
         """Hear which tables will be asked for, so that one pass over the file can serve them."""
         ...
 
+    def close(self) -> None:
+        """Give the file back; what was read stays readable."""
+        ...
+
 
 class Memory(Protocol):
     """Where frames derived from a large capture outlive the process."""
@@ -104,9 +108,10 @@ class Trace:
         self.close()
 
     def close(self) -> None:
-        """Wait until what was read is in the cache; tables stay usable."""
+        """Give the file back, once what was read is in the cache; tables read stay usable."""
         if self._memory is not None:
             self._memory.flush()
+        self._source.close()
 
     @property
     def meta(self) -> Meta:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+import gpusight
 from gpusight.model.schema import TABLES
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def clear_cache() -> CacheInfo:
 
 def identity(path: Path) -> str:
     """Name a capture by what it is, without reading all of it."""
-    digest = hashlib.sha256(f"gpusight {_LAYOUT}".encode())
+    digest = hashlib.sha256(f"gpusight {gpusight.__version__} {_LAYOUT}".encode())
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if not file.is_file():
             continue
@@ -122,7 +123,7 @@ class CachedSource:
         return self._source.row_count(table)
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Pass on what is coming, unless it is all here already."""
+        """Pass on what is coming, but for tables of which there is something here already."""
         self._source.prepare([t for t in tables if not (self._folder / t).is_dir()])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
@@ -147,6 +148,10 @@ class CachedSource:
     def remember(self, key: str, frame: pl.DataFrame) -> None:
         """Keep a frame that was derived from the capture."""
         self._write({self._file(_DERIVED, key): frame})
+
+    def close(self) -> None:
+        """Give the capture back."""
+        self._source.close()
 
     def flush(self) -> None:
         """Wait until everything is written; the interpreter does so at its end."""
@@ -176,7 +181,7 @@ class CachedSource:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _write_atomically(frame, file)
             _trim(self._folder)
-        except OSError:
+        except (OSError, pl.exceptions.PolarsError):
             # A full disk or a read-only home costs speed, never an answer.
             self._usable = False
 
@@ -204,7 +209,8 @@ def _write_atomically(frame: pl.DataFrame, file: Path) -> None:
 
 def _trim(keep: Path) -> None:
     """Delete the captures least recently added to, beyond the size limit."""
-    limit = int(os.environ.get("GPUSIGHT_CACHE_BYTES", _DEFAULT_LIMIT_BYTES))
+    chosen = os.environ.get("GPUSIGHT_CACHE_BYTES", "")
+    limit = int(chosen) if chosen.isdecimal() else _DEFAULT_LIMIT_BYTES
     entries = sorted(_entries(), key=lambda e: e.stat().st_mtime, reverse=True)
     total = 0
     for entry in entries:

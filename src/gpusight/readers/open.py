@@ -41,7 +41,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
 
     location = Path(path).expanduser()
     try:
-        raw = _raw_tables(location)
+        raw = _raw_tables(location, cache=cache)
         source = NsysSource(raw)
         if not cache:
             return Trace(source)
@@ -57,7 +57,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         ) from error
 
 
-def _raw_tables(path: Path) -> RawTables:
+def _raw_tables(path: Path, *, cache: bool) -> RawTables:
     if path.is_dir():
         return _folder_tables(path)
     if not path.exists():
@@ -68,10 +68,10 @@ def _raw_tables(path: Path) -> RawTables:
         raise DamagedCaptureError(f"{path} is empty", hint="copy or capture it again")
     if head.startswith(_SQLITE[: len(head)]) and len(head) < len(_SQLITE):
         raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
-    return _file_tables(path, head)
+    return _file_tables(path, head, cache=cache)
 
 
-def _file_tables(path: Path, head: bytes) -> RawTables:
+def _file_tables(path: Path, head: bytes, *, cache: bool) -> RawTables:
     if head.startswith(_SQLITE):
         from gpusight.readers.nsys.sqlite import SqliteTables
 
@@ -79,7 +79,7 @@ def _file_tables(path: Path, head: bytes) -> RawTables:
     if head.startswith(_NSYS_REPORT):
         from gpusight.readers.nsys.report import ReportTables
 
-        return ReportTables(path)
+        return ReportTables(path, cache=cache)
     if head.startswith(_ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
         from gpusight.readers.nsys.folder import FolderTables
 

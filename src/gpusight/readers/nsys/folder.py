@@ -69,6 +69,9 @@ class FolderTables:
         frame = self._collect(table, self._rows(table, only).select(list(columns)))
         return pl.DataFrame([_plain(series) for series in frame.get_columns()])
 
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
     def preload(self, tables: Sequence[str]) -> None:
         """Do nothing: every table is a file of its own."""
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Only(NamedTuple):
-    """Rows whose integer column has one of these values."""
+    """Rows whose column has one of these values."""
 
     column: str
-    values: tuple[int, ...]
+    values: tuple[int, ...] | tuple[str, ...]
 
 
 class RawTables(Protocol):
@@ -51,6 +51,10 @@ class RawTables(Protocol):
 
         Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced.
         """
+        ...
+
+    def close(self) -> None:
+        """Give the file back; what was read stays readable."""
         ...
 
     def preload(self, tables: Sequence[str]) -> None:

@@ -37,8 +37,9 @@ class ReportTables:
 
     source = "nsys-rep"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, cache: bool = True) -> None:
         self.path = path
+        self._cache = cache
         self._reason: UndecodableReportError | None = None
         try:
             self._tables: RawTables = RepTables(path)
@@ -65,6 +66,10 @@ class ReportTables:
         """Read columns in file order."""
         return self._ask(lambda tables: tables.read(table, columns, only))
 
+    def close(self) -> None:
+        """Give the file back."""
+        self._tables.close()
+
     def preload(self, tables: Sequence[str]) -> None:
         """Decode these tables in one pass."""
         self._ask(lambda own: own.preload(tables))
@@ -88,11 +93,18 @@ class ReportTables:
         nsys = shutil.which("nsys")
         if nsys is None or not _new_enough(nsys, error.version):
             raise error
-        export = cache_dir() / identity(self.path) / "export.sqlite"
+        export = self._export_folder() / "export.sqlite"
         if not export.exists() and not _export(nsys, self.path, export):
             raise error
         self._reason = error
         return SqliteTables(export)
+
+    def _export_folder(self) -> Path:
+        if self._cache:
+            return cache_dir() / identity(self.path)
+        # Kept on the object, so that it goes when the report does.
+        self._scratch = tempfile.TemporaryDirectory(prefix="gpusight-")
+        return Path(self._scratch.name)
 
 
 def _new_enough(nsys: str, needed: str) -> bool:

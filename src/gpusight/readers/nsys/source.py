@@ -40,7 +40,21 @@ class NsysSource:
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        return target.meta(self.raw)
+        return target.meta(self.raw, self._beyond_the_model())
+
+    def _beyond_the_model(self) -> list[str]:
+        """Name the raw tables with rows that no model table is made from."""
+        used = {part.raw for parts in PARTS.values() for part in parts} | target.USED
+        others = sorted(
+            table
+            for table in self.raw.tables() - used
+            if not table.startswith(target.SILENT) and not self.raw.is_empty(table)
+        )
+        return [f"not read: {', '.join(others)}"] if others else []
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.raw.close()
 
     def has(self, table: str) -> bool:
         """Tell whether the table has rows, without reading them."""

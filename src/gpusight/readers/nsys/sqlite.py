@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from gpusight.readers.nsys.raw import Only
 
-MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _PIECE_ROWS = 100_000
 """Rows that one connection reads at a time; what ADBC needs beyond them is freed after each."""
@@ -98,6 +97,9 @@ class SqliteTables:
             parts = list(pool.map(lambda piece: _restore(self._fetch(piece), types), queries))
         return pl.concat(parts, rechunk=True)
 
+    def close(self) -> None:
+        """Do nothing: no connection stays open."""
+
     def preload(self, tables: Sequence[str]) -> None:
         """Do nothing: SQLite reads each table on its own."""
 
@@ -110,7 +112,7 @@ class SqliteTables:
         ends = (f"(SELECT {end}(rowid) FROM {_quote(table)})" for end in ("min", "max"))
         try:
             first, last = self._row(f"SELECT {', '.join(ends)}")
-        except sqlite3.OperationalError:  # a WITHOUT ROWID table
+        except DamagedCaptureError:  # a WITHOUT ROWID table has no such column
             return [(0, 0)]
         if first is None or last - first < 2 * _PIECE_ROWS:
             return [(0, 0)]
@@ -147,8 +149,6 @@ class SqliteTables:
                 return row
             finally:
                 connection.close()
-        except sqlite3.OperationalError:
-            raise
         except sqlite3.DatabaseError as error:
             self._damaged(error)
 
@@ -217,7 +217,8 @@ def _quote(name: str) -> str:
 def _condition(only: Only | None) -> str:
     if only is None:
         return "1"
-    return f"{_quote(only.column)} IN ({', '.join(map(str, only.values))})"
+    values = (v if isinstance(v, int) else "'" + v.replace("'", "''") + "'" for v in only.values)
+    return f"{_quote(only.column)} IN ({', '.join(map(str, values))})"
 
 
 def _select(table: str, types: dict[str, str], *, exact: bool) -> str:

@@ -14,6 +14,7 @@ import polars as pl
 from gpusight.model import schema
 from gpusight.model.trace import Meta
 from gpusight.readers.nsys import values
+from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import MISSING, Strings, encode
 from gpusight.readers.nsys.tables import basename, process_of
 
@@ -35,6 +36,39 @@ class Capture(Protocol):
 Build = Callable[[Capture], pl.DataFrame]
 
 
+USED = frozenset(
+    {
+        "ANALYSIS_DETAILS",
+        "EXPORT_META_DATA",
+        "META_DATA_EXPORT",
+        "PROCESSES",
+        "StringIds",
+        "TARGET_INFO_CUDA_DEVICE",
+        "TARGET_INFO_CUDA_GPU",
+        "TARGET_INFO_CUDA_STREAM",
+        "TARGET_INFO_GPU",
+        "TARGET_INFO_GPU_METRICS",
+        "TARGET_INFO_NVTX_CUDA_STREAM",
+        "TARGET_INFO_SESSION_START_TIME",
+        "TARGET_INFO_SYSTEM_ENV",
+        "ThreadNames",
+    }
+)
+"""Raw tables that are read here."""
+
+SILENT = (
+    "ANALYSIS_FILE",
+    "ENUM_",
+    "GENERIC_EVENT_",
+    "META_DATA_CAPTURE",
+    "NVTX_PAYLOAD_",
+    "ProcessStreams",
+    "TARGET_INFO_",
+    "UnwindMethodType",
+)
+"""Starts of names of raw tables that hold no events: command lines, output files, words."""
+
+
 class TargetTable(NamedTuple):
     """A small model table that needs more than renamed columns."""
 
@@ -47,7 +81,7 @@ class TargetTable(NamedTuple):
         return any(not raw.is_empty(table) for table in self.raw)
 
 
-def meta(raw: RawTables) -> Meta:
+def meta(raw: RawTables, notes: list[str]) -> Meta:
     """Collect what is known about the capture as a whole."""
     export = _export_facts(raw)
     system = _system_facts(raw)
@@ -64,16 +98,15 @@ def meta(raw: RawTables) -> Meta:
         cuda_version=_dotted_cuda(cuda) if cuda else None,
         os=system.get("os"),
         cpu=system.get("cpu"),
-        notes=tuple(raw.notes()),
+        notes=(*raw.notes(), *notes),
     )
 
 
 def _export_facts(raw: RawTables) -> dict[str, str]:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= raw.columns(table):
-            rows = raw.read(table, ["name", "value"]).filter(
-                pl.col("name").is_in(["EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"])
-            )
+            wanted = Only("name", ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"))
+            rows = raw.read(table, ["name", "value"], wanted)
             return dict(rows.drop_nulls().iter_rows())
     return {}
 
@@ -81,9 +114,8 @@ def _export_facts(raw: RawTables) -> dict[str, str]:
 def _system_facts(raw: RawTables) -> dict[str, str]:
     if not {"name", "value"} <= raw.columns("TARGET_INFO_SYSTEM_ENV"):
         return {}
-    rows = raw.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"]).filter(
-        pl.col("name").is_in(list(values.SYSTEM_FACTS))
-    )
+    wanted = Only("name", tuple(values.SYSTEM_FACTS))
+    rows = raw.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"], wanted)
     return {values.SYSTEM_FACTS[name]: value for name, value in rows.iter_rows() if value}
 
 
