@@ -291,3 +291,15 @@ def test_a_capture_that_goes_away_is_one_clear_error(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DamagedCaptureError):
         trace.row_count("api_calls")
+
+
+def test_home_directories_stay_out_of_diagnostics(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT)",
+        "INSERT INTO DIAGNOSTIC_EVENT VALUES"
+        r" (1, 2, '/home/bob/a /Users/carol/b C:\Users\dave\c /root/d /homework/e')",
+    )
+    texts = open_trace(path, cache=False).diagnostics["text"].to_list()
+    assert texts == [r"~/a ~/b ~\c ~/d /homework/e"]

@@ -6,7 +6,6 @@ messages of the profiler lose their home directories.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -78,8 +77,6 @@ _GRAPH_NODES = _Wanted(
     ("kernels",), "kernels inside CUDA graphs", "what the graphs spend", "--cuda-graph-trace=node"
 )
 
-_HOMES = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,]+|/root\b")
-
 
 def info(trace: Trace) -> Composite:
     """Describe a capture; of its events only the process columns are read."""
@@ -94,13 +91,8 @@ def info(trace: Trace) -> Composite:
         "About this capture",
         _facts(trace.meta),
         tuple(sections),
-        notes=tuple(without_homes(note) for note in trace.meta.notes),
+        notes=trace.meta.notes,
     )
-
-
-def without_homes(text: str) -> str:
-    """Replace home directories, which hold user names."""
-    return _HOMES.sub("~", text)
 
 
 def _facts(meta: Meta) -> tuple[Fact, ...]:
@@ -207,7 +199,7 @@ def serious_messages(trace: Trace) -> pl.DataFrame:
         pl.col("severity").cast(pl.String)
     )
     serious = frame.filter(pl.col("severity").is_in(["warning", "error"]))
-    texts = [without_homes(" ".join(text.split())) for text in serious["text"]]
+    texts = [" ".join(text.split()) for text in serious["text"]]
     return serious.with_columns(pl.Series("text", texts, pl.String)).unique(maintain_order=True)
 
 

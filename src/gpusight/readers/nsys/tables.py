@@ -261,6 +261,15 @@ def _os_callchain(context: Context, raw: pl.DataFrame) -> pl.Series:
     return chain.set(chain == 0, None)
 
 
+_HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,]+|/root\b"
+
+
+def _without_homes(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Replace home directories, which hold user names."""
+    del context
+    return raw.get_column("text").str.replace_all(_HOMES, "~")
+
+
 def _metric_device(context: Context, raw: pl.DataFrame) -> pl.Series:
     """The lowest byte of a metric's type is the GPU it was sampled on."""
     del context
@@ -527,7 +536,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             {
                 "time_ns": _column("timestamp"),
                 "severity": _words("severity", values.SEVERITIES),
-                "text": _column("text"),
+                "text": Rule(_without_homes, ("text",)),
             },
         ),
     ),

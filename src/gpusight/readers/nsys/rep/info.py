@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import polars as pl
 
 from gpusight.readers.nsys.rep import wire
-from gpusight.readers.nsys.rep.capture_options import capture_options
 from gpusight.readers.nsys.rep.session import session_start
 from gpusight.readers.nsys.rep.system_env import system_env
 from gpusight.readers.nsys.rep.wire import Message, WireError, child, children, integer, text
@@ -178,7 +177,6 @@ class InfoTables:
                 session_start(raw.system, self._container.section("Time Conversion Data"))
             ),
             "ANALYSIS_DETAILS": self._analysis_details,
-            "META_DATA_CAPTURE": lambda: _frame(capture_options(child(raw.system, 2))),
             "META_DATA_EXPORT": self._product,
             "GENERIC_EVENT_SOURCES": self._generic_sources,
             "GENERIC_EVENT_TYPES": self._generic_types,
