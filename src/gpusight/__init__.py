@@ -1,10 +1,10 @@
-"""From a GPU profile to what to fix, ranked by the time it gives back.
+"""Read GPU profiles of Nsight Systems anywhere, and see where the time went.
 
 >>> import gpusight as gs
 >>> trace = gs.open("run.nsys-rep")
 >>> gs.kernels(trace, within="step_*")
 
-Every command of the command line has its function here. Names load when they are first used, so
+Every command that reads a capture has its function here. Names load when they are first used, so
 that `import gpusight` costs nothing.
 """
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from gpusight._version import __version__
 
 if TYPE_CHECKING:
     from gpusight import errors
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
     from gpusight.errors import GpusightError
     from gpusight.model.trace import Trace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GpusightError",

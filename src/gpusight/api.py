@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from gpusight.errors import MissingDataError, UsageError
+from gpusight.errors import MissingDataError
 from gpusight.model.trace import Trace
 from gpusight.result import Composite, NotApplicable, TableResult
 
@@ -247,16 +247,10 @@ def export(
 
     Gives the files written. `within`, `device` and `process` select what a timeline shows.
     """
-    from gpusight.render.export import FORMATS, export_chrome, export_tables
+    from gpusight.render.export import export as write
 
-    if to not in FORMATS:
-        raise UsageError(f"cannot export to {to!r}", hint=f"formats are {', '.join(FORMATS)}")
     selection = _selection(within, device, process)
-    if to == "chrome":
-        return export_chrome(_opened(trace), Path(out), selection, force=force)
-    if selection:
-        raise UsageError("within, device and process go with to='chrome' only")
-    return export_tables(_opened(trace), Path(out), to, tables=tables, force=force)
+    return write(_opened(trace), Path(out), to, tables=tables, selection=selection, force=force)
 
 
 def _opened(trace: Capture) -> Trace:

@@ -8,10 +8,6 @@ from gpusight.analyses.select import (
     EVERYTHING,
     Scope,
     Selection,
-    api_rows,
-    gpu_rows,
-    range_rows,
-    window,
 )
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.trace import Trace
@@ -63,7 +59,7 @@ def trace() -> Trace:
 
 def names(trace: Trace, **selection: object) -> list[str]:
     chosen = Selection(**selection)  # type: ignore[arg-type]
-    return gpu_rows(trace, "kernels", ["name"], chosen)["name"].cast(str).to_list()
+    return Scope(trace, chosen).gpu("kernels", ["name"])["name"].cast(str).to_list()
 
 
 @pytest.mark.parametrize(
@@ -90,21 +86,21 @@ def test_which_kernels_are_selected(
 
 
 def test_host_events_count_when_they_started_inside(trace: Trace) -> None:
-    calls = api_rows(trace, ["correlation"], Selection(within="step_0"))
+    calls = Scope(trace, Selection(within="step_0")).host("api_calls", ["correlation"])
     assert calls["correlation"].to_list() == [1, 2]
-    ranges = range_rows(trace, ["name"], Selection(within="step_0"))
+    ranges = Scope(trace, Selection(within="step_0")).host("ranges", ["name"])
     assert ranges["name"].cast(str).to_list() == ["step_0", "inner", "mark here"]
 
 
 def test_the_window_of_everything_runs_from_the_first_to_the_last_activity(trace: Trace) -> None:
-    whole = window(trace)
+    whole = Scope(trace).window
     assert (whole.start_ns, whole.end_ns, whole.length_ns) == (0, 95, 95)
 
 
 def test_the_window_of_a_range_reaches_to_the_end_of_the_work_it_launched(trace: Trace) -> None:
-    step = window(trace, Selection(within="step_0"))
+    step = Scope(trace, Selection(within="step_0")).window
     assert (step.start_ns, step.end_ns) == (0, 75)
-    on_device = window(trace, Selection(within="step_0", device=1))
+    on_device = Scope(trace, Selection(within="step_0", device=1)).window
     assert (on_device.start_ns, on_device.end_ns) == (0, 30)
 
 
@@ -115,7 +111,7 @@ def test_the_window_of_repeated_ranges_leaves_the_time_between_them_out() -> Non
             {"start_ns": 50, "end_ns": 60, "name": "a"},
         ]
     )
-    repeated = window(trace, Selection(within="a"))
+    repeated = Scope(trace, Selection(within="a")).window
     assert (repeated.start_ns, repeated.end_ns, repeated.length_ns) == (0, 60, 20)
 
 
@@ -124,11 +120,11 @@ def test_a_range_never_closed_does_not_stretch_the_window() -> None:
         kernels=[{"start_ns": 5, "end_ns": 9, "name": "k"}],
         ranges=[{"start_ns": 1, "end_ns": 1000, "name": "open", "open": True}],
     )
-    assert (window(trace).start_ns, window(trace).end_ns) == (5, 9)
+    assert (Scope(trace).window.start_ns, Scope(trace).window.end_ns) == (5, 9)
 
 
 def test_an_empty_trace_has_an_empty_window() -> None:
-    assert window(build_trace()).length_ns == 0
+    assert Scope(build_trace()).window.length_ns == 0
 
 
 def test_without_api_calls_the_start_of_the_work_decides_and_is_said() -> None:
@@ -148,7 +144,7 @@ def test_work_that_names_no_launch_counts_by_its_own_start() -> None:
             {"start_ns": 65, "end_ns": 66, "bytes": 3},
         ],
     )
-    rows = gpu_rows(trace, "copies", ["bytes"], Selection(within="step_0"))
+    rows = Scope(trace, Selection(within="step_0")).gpu("copies", ["bytes"])
     assert rows["bytes"].to_list() == [2, 1]
 
 
@@ -156,7 +152,7 @@ def test_old_captures_do_not_tell_the_process_of_gpu_work() -> None:
     kernels = [{**row, "process": None} for row in KERNELS[:3]]
     trace = build_trace(api_calls=CALLS[:3], kernels=kernels, ranges=RANGES)
     assert names(trace, within="step_0") == ["forward", "grad"]
-    assert window(trace, Selection(within="step_0")).end_ns == 75
+    assert Scope(trace, Selection(within="step_0")).window.end_ns == 75
 
 
 @pytest.mark.parametrize("wanted", ["Step 0", "step0", "stepp_0"])
@@ -195,7 +191,7 @@ def test_brackets_in_an_exact_name_are_not_a_glob() -> None:
 
 def test_nothing_selected_reads_only_the_columns_asked_for() -> None:
     source = build_source(kernels=KERNELS, api_calls=CALLS)
-    gpu_rows(Trace(source), "kernels", ["start_ns", "name"])
+    Scope(Trace(source)).gpu("kernels", ["start_ns", "name"])
     assert set(source.loads) == {("kernels", "start_ns"), ("kernels", "name")}
 
 

@@ -48,8 +48,8 @@ def test_every_table_into_a_folder(
     [
         (["--to", "csv", "-o", "many.csv"], "names one file"),
         (["--to", "csv", "-o", "x", "--tables", "nope"], "no table 'nope'"),
-        (["--to", "csv", "-o", "x", "--in", "forward"], "go with --to chrome only"),
-        (["--to", "chrome", "-o", "x.json", "--tables", "kernels"], "does not go with"),
+        (["--to", "csv", "-o", "x", "--in", "forward"], "only a timeline"),
+        (["--to", "chrome", "-o", "x.json", "--tables", "kernels"], "has no tables to choose"),
         (["--to", "chrome", "-o", "x.sqlite"], "named like a capture"),
         (["--to", "chrome", "-o", "."], "is a folder"),
     ],

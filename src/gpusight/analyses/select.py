@@ -273,32 +273,6 @@ def _tells_process(frame: pl.DataFrame) -> bool:
     return frame["process"].null_count() < frame.height
 
 
-def gpu_rows(
-    trace: Trace, table: str, columns: Sequence[str], selection: Selection = EVERYTHING
-) -> pl.DataFrame:
-    """Give these columns of the selected GPU work."""
-    return Scope(trace, selection).gpu(table, columns)
-
-
-def api_rows(
-    trace: Trace, columns: Sequence[str], selection: Selection = EVERYTHING
-) -> pl.DataFrame:
-    """Give these columns of the selected API calls."""
-    return Scope(trace, selection).host("api_calls", columns)
-
-
-def range_rows(
-    trace: Trace, columns: Sequence[str], selection: Selection = EVERYTHING
-) -> pl.DataFrame:
-    """Give these columns of the selected ranges."""
-    return Scope(trace, selection).host("ranges", columns)
-
-
-def window(trace: Trace, selection: Selection = EVERYTHING) -> Window:
-    """Give the time that shares of the selection refer to."""
-    return Scope(trace, selection).window
-
-
 def _check_device(trace: Trace, device: int | None) -> None:
     if device is None:
         return

@@ -24,9 +24,9 @@ def timing_fields(*shown: str) -> tuple[Field, ...]:
     return tuple(Field(f.key, f.label, f.fmt, f.meaning, f.key in shown) for f in _FIELDS)
 
 
-def timing(duration: str = "duration_ns") -> list[pl.Expr]:
-    """Aggregate a column of durations: count, total, mean, median, extremes and deviation."""
-    values = pl.col(duration)
+def timing() -> list[pl.Expr]:
+    """Aggregate `duration_ns`: count, total, mean, median, extremes and deviation."""
+    values = pl.col("duration_ns")
     return [
         pl.len().cast(pl.Int64).alias("calls"),
         values.sum().alias("total_ns"),

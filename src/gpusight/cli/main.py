@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-DESCRIPTION = "From a GPU profile to what to fix, ranked by the time it gives back."
+DESCRIPTION = "Read GPU profiles anywhere, and see where the time went."
 EPILOG = (
     "gpusight COMMAND --help shows a command's options and examples; gpusight demo shows it at work"
 )

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import GpusightError
+from gpusight.evidence import refuse_capture
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import NotApplicable
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from gpusight.render.layout import Look
     from gpusight.result import Result
 
-CAPTURE_SUFFIXES = frozenset({".nsys-rep", ".qdrep", ".ncu-rep", ".sqlite", ".qdstrm"})
-"""What captures are called: never a place to write an answer to."""
 _SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 _ASCII = str.maketrans({"µ": "u", "…": "...", "×": "x", "─": "-"})
 EXIT_NOT_APPLICABLE = 2
@@ -99,14 +98,6 @@ def write_file(path: Path, text: str, *, capture: str | None = None) -> None:
         raise cannot_write(path, error) from error
 
 
-def refuse_capture(path: Path, capture: str | None) -> None:
-    """Raise when writing to this path could harm evidence."""
-    if capture is not None and _same(path, Path(capture)):
-        raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
-    if path.suffix.lower() in CAPTURE_SUFFIXES:
-        raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
-
-
 def cannot_write(path: Path, error: OSError) -> GpusightError:
     """Give the error for a file that could not be written."""
     return GpusightError(f"cannot write {path}", why=error.strerror or str(error))
@@ -142,13 +133,3 @@ def _colored(args: argparse.Namespace) -> bool:
     from gpusight.render.terminal import wants_color
 
     return not args.no_color and wants_color(sys.stdout)
-
-
-def _same(path: Path, capture: Path) -> bool:
-    try:
-        return path.samefile(capture) or (
-            capture.is_dir() and capture.resolve() in path.resolve().parents
-        )
-    except OSError:
-        # One of them does not exist yet, so they are not the same file; a folder may still hold it.
-        return capture.is_dir() and capture.resolve() in path.resolve().parents

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight.cli.output import (
-    CAPTURE_SUFFIXES,
     EXIT_NOT_APPLICABLE,
     cannot_write,
     present,
-    refuse_capture,
     write_error,
     write_file,
     write_out,
@@ -21,6 +19,7 @@ from gpusight.cli.output import (
 from gpusight.cli.progress import progress
 from gpusight.cli.running import open_capture
 from gpusight.errors import GpusightError, UsageError
+from gpusight.evidence import CAPTURE_SUFFIXES, refuse_capture
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -45,7 +44,6 @@ LIST_FIELDS = (
     Field("title", "Title", Fmt.NAME, "What nsys calls it"),
     Field("arguments", "Arguments", Fmt.NAME, "What may follow the name", shown=False),
 )
-_READABLE = frozenset(CAPTURE_SUFFIXES - {".ncu-rep", ".qdstrm"})
 _SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "markdown": ".md"}
 
 
@@ -96,7 +94,7 @@ def find_captures(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _captures_in(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.iterdir() if p.suffix.lower() in _READABLE)
+    return (p for p in folder.iterdir() if p.suffix.lower() in CAPTURE_SUFFIXES)
 
 
 def _labels(paths: list[Path]) -> list[str]:

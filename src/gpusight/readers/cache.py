@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-import gpusight
+from gpusight._version import __version__
 from gpusight.model.schema import TABLES
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def clear_cache() -> CacheInfo:
 
 def identity(path: Path) -> str:
     """Name a capture by what it is, without reading all of it."""
-    digest = hashlib.sha256(f"gpusight {gpusight.__version__} {_LAYOUT}".encode())
+    digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if not file.is_file():
             continue

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.evidence import CAPTURE_SUFFIXES
 from gpusight.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _folder_tables(path: Path) -> RawTables:
     files = table_files(path)
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
         return FolderTables(path, files)
-    inside = sorted(f.name for f in path.iterdir() if f.suffix.lower() in _CAPTURE_SUFFIXES)
+    inside = sorted(f.name for f in path.iterdir() if f.suffix.lower() in CAPTURE_SUFFIXES)
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         raise NotACaptureError(
@@ -126,6 +127,3 @@ def _folder_tables(path: Path) -> RawTables:
         f"{path} is a folder without a capture",
         hint="gpusight reads folders made by: nsys export --type parquetdir",
     )
-
-
-_CAPTURE_SUFFIXES = {".sqlite", ".nsys-rep", ".qdrep"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import msgspec
 
 from gpusight.errors import GpusightError, UsageError
+from gpusight.evidence import refuse_capture
 from gpusight.model.schema import TABLES
 
 if TYPE_CHECKING:
@@ -28,6 +29,30 @@ CHROME = "chrome"
 FORMATS = (*SUFFIXES, CHROME)
 _JSON_ROWS = 50_000
 """Rows turned into JSON at a time, so that memory stays bounded."""
+
+
+def export(
+    trace: Trace,
+    out: Path,
+    to: str,
+    *,
+    tables: Sequence[str] | None = None,
+    selection: Selection | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write tables, or a timeline of the selection; gives the files written."""
+    if to not in FORMATS:
+        raise UsageError(f"cannot export to {to!r}", hint=f"formats are {', '.join(FORMATS)}")
+    if to == CHROME:
+        if tables:
+            raise UsageError("a timeline has no tables to choose", hint="leave tables out")
+        return export_chrome(trace, out, selection, force=force)
+    if selection:
+        raise UsageError(
+            "only a timeline (chrome) can be narrowed to a range, GPU or process",
+            hint="tables are exported whole; use gpusight sql to select rows",
+        )
+    return export_tables(trace, out, to, tables=tables, force=force)
 
 
 def export_tables(
@@ -57,11 +82,13 @@ def export_tables(
 
 
 def export_chrome(
-    trace: Trace, out: Path, selection: Selection, *, force: bool = False
+    trace: Trace, out: Path, selection: Selection | None = None, *, force: bool = False
 ) -> list[Path]:
     """Write a timeline for Perfetto or chrome://tracing; compressed when the name ends in .gz."""
+    from gpusight.analyses.select import EVERYTHING
     from gpusight.render.chrome import write_chrome_trace
 
+    chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as stream:
@@ -69,17 +96,15 @@ def export_chrome(
             with gzip.GzipFile(
                 filename="", mode="wb", fileobj=stream, compresslevel=5, mtime=0
             ) as z:
-                write_chrome_trace(trace, cast("BinaryIO", z), selection)
+                write_chrome_trace(trace, cast("BinaryIO", z), chosen)
         else:
-            write_chrome_trace(trace, stream, selection)
+            write_chrome_trace(trace, stream, chosen)
     return [out]
 
 
 def check_target(path: Path, capture: str, *, force: bool) -> None:
     """Refuse to write over the capture, into it, or over anything unless forced."""
-    resolved, source = path.resolve(), Path(capture).resolve()
-    if resolved == source or source in resolved.parents:
-        raise UsageError(f"{path} is the capture itself", hint="choose another -o")
+    refuse_capture(path, capture)
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="give a file name")
     if path.exists() and not force:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 UNKNOWN_WIDTH = 120
 """Width for a pipe or file when nothing says how wide the reader's screen is."""
-"""Width of the bar that stands for 100% beside a fact."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {Fmt.NAME: "cyan", Fmt.SHARE: "bold"}
 

@@ -10,7 +10,6 @@ from gpusight.analyses.stats.kernels import add_printed, printed_symbol
 from gpusight.analyses.stats.owners import add_owner, add_thread_name
 from gpusight.analyses.stats.summary import DURATION, rank_times, summarise_times, time_headers
 from gpusight.analyses.stats.table import Cell
-from gpusight.model.schema import TABLES
 
 if TYPE_CHECKING:
     from gpusight.analyses.stats.arguments import Arguments
@@ -63,7 +62,5 @@ def api_trace(trace: Trace, arguments: Arguments) -> pl.DataFrame:
 
 def _add_priority(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     name = "T-Pri"
-    if "priority" not in TABLES["threads"].column_names:
-        return calls.with_columns(pl.lit(None, dtype=pl.Int64).alias(name))
     threads = trace.table("threads", ["thread", "priority"]).rename({"priority": name})
     return calls.join(threads.unique("thread"), on="thread", how="left", maintain_order="left")

@@ -54,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.render.cells import safe_text
     from gpusight.units import format_bytes
 
-    _check(args)
     with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         written = _write(args, trace)
@@ -63,25 +62,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    from gpusight.errors import UsageError
-
-    selective = args.within or args.device is not None or args.process
-    if args.to == "chrome" and args.tables:
-        raise UsageError("--tables does not go with --to chrome", hint="leave it out")
-    if args.to != "chrome" and selective:
-        raise UsageError(
-            "--in, --device and --process go with --to chrome only",
-            hint="tables are exported whole; use gpusight sql to select rows",
-        )
-
-
 def _write(args: argparse.Namespace, trace: Trace) -> list[Path]:
-    from gpusight.cli.output import refuse_capture
-    from gpusight.render.export import export_chrome, export_tables
+    from gpusight.render.export import export
 
+    chosen = options.selection(args)
     out = Path(args.output)
-    refuse_capture(out, args.file)
-    if args.to == "chrome":
-        return export_chrome(trace, out, options.selection(args), force=args.force)
-    return export_tables(trace, out, args.to, tables=args.tables, force=args.force)
+    return export(trace, out, args.to, tables=args.tables, selection=chosen, force=args.force)

@@ -42,10 +42,6 @@ class PathSet:
         for leaf in self.leaves:
             _grow(self.tree, leaf)
 
-    def __or__(self, other: PathSet) -> PathSet:
-        """Join two sets."""
-        return PathSet([*self.leaves, *other.leaves])
-
 
 def read_columns(buffer: Buffer, start: Int64, end: Int64, paths: PathSet) -> pl.DataFrame:
     """Decode these fields of all messages: one column a path, none for a field that none has."""
