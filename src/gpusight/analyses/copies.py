@@ -32,7 +32,7 @@ FIELDS = (
     Field("bandwidth_bytes_s", "Rate", Fmt.RATE, "All bytes over all time"),
     Field("exposed_ns", "Exposed", Fmt.TIME, "Time no kernel ran beside them on their GPU"),
     Field("hidden_ns", "Hidden", Fmt.TIME, "Time a kernel ran beside them", shown=False),
-    Field("pageable", "Pageable", Fmt.TEXT, "Host memory was not pinned", shown=False),
+    Field("pageable", "Pageable", Fmt.FLAG, "Host memory was not pinned", shown=False),
     Field("src_kind", "From", Fmt.TEXT, "Kind of memory read"),
     Field("dst_kind", "To", Fmt.TEXT, "Kind of memory written"),
     Field("operation", "Operation", Fmt.TEXT, "Direction of a copy, or `Memset`"),

@@ -17,7 +17,7 @@ _COMPUTE = ("kernels", "graph_launches")
 _MOVE = ("copies", "memsets")
 
 FIELDS = (
-    Field("device", "GPU", Fmt.TEXT, "The GPU's number in the capture"),
+    Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
     Field("window_ns", "Window", Fmt.TIME, "Time looked at", shown=False),
     Field("busy_share", "Busy", Fmt.SHARE, "Part of the window with a kernel running"),

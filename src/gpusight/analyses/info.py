@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Meta, Trace
 
 DEVICE_FIELDS = (
-    Field("device", "GPU", Fmt.TEXT, "The GPU's number in the capture"),
+    Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
     Field("compute_capability", "CC", Fmt.TEXT, "Compute capability"),
     Field("sm_count", "SMs", Fmt.COUNT, "Streaming multiprocessors"),
@@ -42,7 +42,7 @@ MISSING_FIELDS = (
     Field("option", "Option of nsys profile", Fmt.NAME, "How to capture it next time"),
 )
 PROCESS_FIELDS = (
-    Field("pid", "PID", Fmt.TEXT, "The operating system's number"),
+    Field("pid", "PID", Fmt.ID, "The operating system's number"),
     Field("name", "Process", Fmt.NAME, "Executable, file name only"),
     Field("api_calls", "API calls", Fmt.COUNT, "CUDA API calls it made"),
     Field("ranges", "Ranges", Fmt.COUNT, "NVTX ranges and marks it made"),
@@ -207,7 +207,7 @@ def _table(
     command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, Any]]
 ) -> TableResult:
     keys = [f.key for f in fields]
-    text = {f.key: pl.String for f in fields if f.fmt in (Fmt.NAME, Fmt.TEXT) and f.key != "device"}
+    text = {f.key: pl.String for f in fields if f.fmt in (Fmt.NAME, Fmt.TEXT)}
     numbers = {k: pl.Float64 if k == "clock_hz" else pl.Int64 for k in keys if k not in text}
     schema = {key: text.get(key) or numbers[key] for key in keys}
     return TableResult(command, title, fields, pl.DataFrame(rows, schema=schema))

@@ -31,8 +31,8 @@ FIELDS = (
     _TIMING["stddev_ns"],
     Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name"),
     Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
-    Field("tensor_core", "TensorCore", Fmt.TEXT, "Whether it uses tensor cores", shown=False),
-    Field("short_name", "Kernel", Fmt.NAME, "Name without namespaces and template arguments"),
+    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 

@@ -36,6 +36,8 @@ _EXIT_CODES = (
 )
 _JSON_TYPES = {
     Fmt.TEXT: "text",
+    Fmt.ID: "number",
+    Fmt.FLAG: "true or false",
     Fmt.NAME: "text",
     Fmt.COUNT: "number",
     Fmt.TIME: "number, ns",

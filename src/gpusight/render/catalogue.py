@@ -23,7 +23,7 @@ COLUMN_FIELDS = (
     Field("column", "Column", Fmt.TEXT, "Column name"),
     Field("type", "Type", Fmt.TEXT, "Polars type"),
     Field("unit", "Unit", Fmt.TEXT, "Unit of its values; null for none"),
-    Field("required", "Never null", Fmt.TEXT, "Holds a value in every row of every capture"),
+    Field("required", "Never null", Fmt.FLAG, "Holds a value in every row of every capture"),
     Field("meaning", "Meaning", Fmt.NAME, "What it holds"),
 )
 
