@@ -302,3 +302,10 @@ def test_rows_are_in_the_order_of_the_ranges() -> None:
     # Threads 11 and 12: only the first launched anything.
     assert result.frame.get_column("launches").to_list() == [0, 3, 0, 3]
     assert result.frame.schema["start_ns"] == pl.Int64
+
+
+def test_marks_alone_are_not_projected() -> None:
+    marks = [{"start_ns": 3, "name": "m", "kind": "mark"}]
+    result = project_ranges(build_trace(api_calls=CALLS, kernels=KERNELS, ranges=marks))
+    assert not isinstance(result, NotApplicable)
+    assert result.frame.get_column("launches").to_list() == [None]

@@ -198,3 +198,12 @@ def test_nothing_selected_reads_only_the_columns_asked_for() -> None:
 def test_a_selection_is_true_when_it_leaves_something_out() -> None:
     assert not EVERYTHING
     assert Selection(device=0)
+
+
+def test_a_name_that_looks_like_a_pattern_is_itself() -> None:
+    trace = build_trace(
+        api_calls=[{"start_ns": 1, "end_ns": 2, "correlation": 1}],
+        kernels=[{"start_ns": 5, "end_ns": 6, "name": "k", "correlation": 1}],
+        ranges=[{"start_ns": 0, "end_ns": 9, "name": "/re(/"}],
+    )
+    assert Scope(trace, Selection(within="/re(/")).gpu("kernels", ["name"]).height == 1

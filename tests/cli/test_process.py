@@ -133,3 +133,22 @@ def test_progress_waits_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("quiet", quiet=True, stream=piped):
         time.sleep(0.05)
     assert piped.getvalue() == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and a shell")
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [(">/dev/full", 2, "cannot write the answer"), (">&-", 0, ""), ("2>&- >/dev/null", 0, "")],
+)
+def test_streams_that_take_nothing(redirection: str, code: int, says: str, train: str) -> None:
+    done = subprocess.run(
+        f'"{sys.executable}" -m gpusight kernels "{train}" {redirection}',
+        shell=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert says in done.stderr

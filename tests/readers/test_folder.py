@@ -65,6 +65,28 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         open_trace(folder, cache=False).validate()
 
 
+def test_integers_that_became_floats(tmp_path: Path) -> None:
+    """What pandas makes of an integer column with nulls."""
+    frames = raw_tables(DATA / "graph_node.sqlite")
+    kernels = frames["CUPTI_ACTIVITY_KIND_KERNEL"]
+    ids = [c for c in kernels.columns if c != "start"]
+    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(pl.col(ids).cast(pl.Float64))
+    trace = open_trace(write_folder(frames, tmp_path / "export", "parquet"), cache=False)
+    trace.validate()
+    expected = open_trace(DATA / "graph_node.sqlite", cache=False)
+    columns = ["start_ns", "name", "grid_x", "correlation"]
+    assert trace.table("kernels", columns).rows() == expected.table("kernels", columns).rows()
+
+
+def test_columns_of_another_type_are_damage(tmp_path: Path) -> None:
+    frames = raw_tables(DATA / "graph_node.sqlite")
+    kernels = frames["CUPTI_ACTIVITY_KIND_KERNEL"]
+    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(globalPid=pl.lit("text"))
+    folder = write_folder(frames, tmp_path / "export", "parquet")
+    with pytest.raises(DamagedCaptureError, match="CUPTI_ACTIVITY_KIND_KERNEL"):
+        open_trace(folder, cache=False).validate()
+
+
 def test_a_cut_single_file_export(tmp_path: Path) -> None:
     stream = io.BytesIO()
     pl.DataFrame({"id": [1]}).write_ipc_stream(stream)

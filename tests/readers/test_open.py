@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -67,3 +68,15 @@ def test_folders(tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="no such file"):
         open_trace(tmp_path / "missing.sqlite")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    with pytest.raises(CaptureError, match="not a regular file"):
+        open_trace(tmp_path / "pipe.sqlite")
+
+
+def test_a_tilde_that_names_nobody() -> None:
+    with pytest.raises(CaptureError, match="no such file"):
+        open_trace("~nobody-of-this-name/run.sqlite")

@@ -222,6 +222,7 @@ def test_invalid_utf8_and_foreign_columns(tmp_path: Path) -> None:
         " (3, 'not a number', 0, 1, 7, 1, 0, 0, 0, 0.5)",
     )
     frame = open_trace(path, cache=False).table("kernels", ["end_ns", "name"])
+    # Text where a number belongs is no number, least of all 0: this end is lost.
     assert frame.rows() == [(2, "ke\ufffd\ufffdr"), (3, "ke\ufffd\ufffdr")]
 
 
@@ -303,3 +304,37 @@ def test_home_directories_stay_out_of_diagnostics(tmp_path: Path) -> None:
     )
     texts = open_trace(path, cache=False).diagnostics["text"].to_list()
     assert texts == [r"~/a ~/b ~\c ~/d /homework/e"]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("(NULL, 2, 0, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no start_ns"),
+        ("('abc', 2, 0, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no start_ns"),
+        ("(1, 2, NULL, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no device"),
+        ("(-9223372036854775807, 2, 0, 1, 7, 1, 0, 0, 0)", "start_ns reaches from"),
+        ("(1, 2, 9223372036854775807, 1, 7, 1, 0, 0, 0)", "device reaches from"),
+    ],
+)
+def test_what_no_capture_can_hold_is_damage(tmp_path: Path, row: str, why: str) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({KERNEL_COLUMNS})",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, 0, 0, 0), {row}",
+    )
+    with pytest.raises(DamagedCaptureError, match=why):
+        open_trace(path, cache=False).validate()
+
+
+def test_columns_without_a_type_and_names_without_an_id(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        "CREATE TABLE StringIds (id, value); INSERT INTO StringIds VALUES (5, 'gemm')",
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({KERNEL_COLUMNS.replace(' INTEGER', '')})",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, 0, 5, 5),"
+        " (3, 4, 0, 1, 7, 1, 0, NULL, 9223372036854775807)",
+    )
+    trace = open_trace(path, cache=False)
+    trace.validate()
+    assert trace.kernels["name"].to_list() == ["gemm", "[name missing from capture]"]

@@ -288,7 +288,8 @@ def _project_all(trace: Trace) -> pl.DataFrame:
     at[ranges.row] = np.arange(len(ranges.row), dtype=np.int32)
     del ranges
     rows = pl.Series(at)
-    return frame.drop("range")[rows.set(rows < 0, None)].with_columns(work)
+    aligned = frame.select(pl.exclude("range").gather(rows.set(rows < 0, None)))
+    return aligned.with_columns(work)
 
 
 def _work_by_any_thread(trace: Trace, launches: Launches) -> pl.Series:

@@ -308,14 +308,19 @@ def _active_processes(trace: Trace) -> set[int]:
     return {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
 
 
+_LONGEST_NAME = 2_000
+"""What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
+
+
 def _match_names(pattern: str, names: pl.Series) -> list[int]:
     """Find the codes of the names that a pattern matches: exact, then glob, or as a regex."""
     known = names_of(names)
     occurring = names.to_physical().unique().sort()
     candidates = [(int(code), known[int(code)]) for code in occurring.to_list()]
-    matches = _matcher(pattern)
     found = [code for code, name in candidates if name == pattern]
-    found = found or [code for code, name in candidates if matches(name)]
+    if not found:
+        matches = _matcher(pattern)
+        found = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
     if not found:
         raise UsageError(
             f"no range matches {pattern!r}",

@@ -12,12 +12,12 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import gpusight
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
-from gpusight.cli.output import write_error
+from gpusight.cli.output import OutputError, flush_out, give_streams, write_error
 from gpusight.errors import GpusightError, UsageError
 from gpusight.render.cells import safe_text
 
@@ -35,6 +35,14 @@ EPILOG = (
 _EXAMPLES = "examples:\n"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would print over several lines."""
+
+    def error(self, message: str) -> NoReturn:
+        """Make it the one line that every other error is."""
+        raise UsageError(message, hint=f"see: {self.prog} --help")
+
+
 class _HelpFormatter(argparse.HelpFormatter):
     """Wraps descriptions to the screen, but leaves the lines of examples alone."""
 
@@ -44,7 +52,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands, without importing what they need to run."""
-    parser = argparse.ArgumentParser(prog="gpusight", description=DESCRIPTION, epilog=EPILOG)
+    parser = _Parser(prog="gpusight", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"gpusight {gpusight.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
@@ -66,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads
     # this when it is loaded. On a million kernels that is a quarter of the peak.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
+    give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     try:
@@ -75,7 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return 2
         code: int = args.run(args)
-        sys.stdout.flush()
+        flush_out()
+    except OutputError as error:
+        _abandon_stdout()
+        write_error(f"gpusight: error: {safe_text(str(error))}")
+        return error.exit_code
     except GpusightError as error:
         write_error(f"gpusight: error: {safe_text(str(error))}")
         return error.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,6 +89,6 @@ def _number(text: str) -> int:
         value = int(text)
     except ValueError:
         value = -1
-    if value < 0:
+    if not 0 <= value <= sys.maxsize:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
     return value

@@ -1,7 +1,9 @@
-"""The only place that writes: to standard output, to standard error, or to the file of `-o`."""
+"""Where answers go: to standard output, to standard error, or to the file of `-o`."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import TextIO
 
     from gpusight.render.layout import Look
@@ -103,9 +106,38 @@ def cannot_write(path: Path, error: OSError) -> GpusightError:
     return GpusightError(f"cannot write {path}", why=error.strerror or str(error))
 
 
+class OutputError(GpusightError):
+    """Standard output does not take what is written to it."""
+
+
+def give_streams() -> None:
+    """Stand in for streams that the caller closed, so that nobody else need look."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+
 def write_out(text: str) -> None:
     """Write to standard output, whatever its encoding."""
-    _write(sys.stdout, text)
+    with _checked_output():
+        _write(sys.stdout, text)
+
+
+def flush_out() -> None:
+    """Send what is still buffered on its way."""
+    with _checked_output():
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _checked_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError("cannot write the answer", why=error.strerror or str(error)) from error
 
 
 def write_error(line: str) -> None:

@@ -18,7 +18,7 @@ from gpusight.cli.output import (
 )
 from gpusight.cli.progress import progress
 from gpusight.cli.running import open_capture
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.evidence import CAPTURE_SUFFIXES, refuse_capture
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
@@ -86,7 +86,7 @@ def find_captures(paths: Sequence[Path]) -> dict[str, Path]:
     """Name the captures to read: files as given, and all captures that lie in a folder."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(_captures_in(path)) if path.is_dir() else []
+        inside = list(_captures_in(path)) if path.is_dir() else []
         found += inside or [path]
     if not found:
         raise UsageError("stats needs a capture", hint="type gpusight stats FILE")
@@ -94,7 +94,11 @@ def find_captures(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _captures_in(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.iterdir() if p.suffix.lower() in CAPTURE_SUFFIXES)
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise CaptureError(f"{folder} cannot be read", why=error.strerror or str(error)) from error
+    return (p for p in inside if p.suffix.lower() in CAPTURE_SUFFIXES)
 
 
 def _labels(paths: list[Path]) -> list[str]:

@@ -83,7 +83,8 @@ def identity(path: Path) -> str:
         if not file.is_file():
             continue
         status = file.stat()
-        digest.update(f"{file.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(file.name))
+        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
         with file.open("rb") as handle:
             digest.update(handle.read(_SAMPLE_BYTES))
             handle.seek(max(0, status.st_size - _SAMPLE_BYTES))

@@ -40,7 +40,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     from gpusight.readers.cache import CachedSource
     from gpusight.readers.nsys.source import NsysSource
 
-    location = Path(path).expanduser()
+    location = _expanded(Path(path))
     try:
         raw = _raw_tables(location, cache=cache)
         source = NsysSource(raw)
@@ -58,11 +58,20 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         ) from error
 
 
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # a user who does not exist: then the tilde is part of the name
+        return path
+
+
 def _raw_tables(path: Path, *, cache: bool) -> RawTables:
     if path.is_dir():
         return _folder_tables(path)
     if not path.exists():
         raise CaptureError(f"no such file: {path}", hint="check the path")
+    if not path.is_file():
+        raise NotACaptureError(f"{path} is not a regular file", hint="copy it into one first")
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
     if not head:

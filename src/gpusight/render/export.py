@@ -75,7 +75,6 @@ def export_tables(
     trace.prepare(*chosen)
     write = _WRITERS[form]
     for name, path in targets.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:
             write(trace.table(name), stream, name)
     return list(targets.values())
@@ -90,7 +89,6 @@ def export_chrome(
 
     chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as stream:
         if out.suffix == ".gz":
             with gzip.GzipFile(
@@ -115,6 +113,7 @@ def check_target(path: Path, capture: str, *, force: bool) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes its place only when it is whole."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
         raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
@@ -139,6 +138,8 @@ def _umask() -> int:
 def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:
     if tables is None:
         return [t for t in TABLES if trace.has(t)]
+    if not tables:
+        raise UsageError("no table was named", hint=f"tables are {', '.join(TABLES)}")
     for name in tables:
         if name not in TABLES:
             raise UsageError(f"no table {name!r}", hint=f"tables are {', '.join(TABLES)}")

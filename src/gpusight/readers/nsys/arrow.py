@@ -100,6 +100,8 @@ def find_streams(path: Path) -> dict[str, Span]:
             if body < 0 or file.tell() + body > size:
                 raise _damaged(path, at, "the file ends inside a table")
             file.seek(body, 1)
+    if name:
+        raise _damaged(path, size, "the file ends inside a table")
     return spans
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SUFFIXES = {".parquet": "nsys-parquet", ".arrow": "nsys-arrow", ".feather": "nsys-arrow"}
 
 
+_REALS = frozenset({"doubleValue", "floatValue"})
+"""The columns in which nsys stores real numbers."""
+
+
 def table_files(folder: Path) -> dict[str, Path]:
     """List the files of a folder that may be tables, by table name."""
     return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
@@ -67,7 +71,10 @@ class FolderTables:
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
         """Read columns in file order, with the types that a SQLite export gives."""
         frame = self._collect(table, self._rows(table, only).select(list(columns)))
-        return pl.DataFrame([_plain(series) for series in frame.get_columns()])
+        try:
+            return pl.DataFrame([_plain(series) for series in frame.get_columns()])
+        except pl.exceptions.PolarsError as error:
+            raise self._damaged(table, error) from error
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -134,5 +141,7 @@ def _plain(series: pl.Series) -> pl.Series:
     if dtype.is_integer() or dtype == pl.Boolean:
         return series.cast(pl.Int64)
     if dtype.is_float():
-        return series.cast(pl.Float64)
+        # Programs that rewrite an export turn integers with nulls into floats.
+        kind = pl.Float64 if series.name in _REALS else pl.Int64
+        return series.cast(kind, strict=False)
     return decode_text(series) if dtype == pl.Binary else series.cast(pl.String)

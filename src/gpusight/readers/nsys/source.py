@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.model.schema import TABLES
+from gpusight.errors import DamagedCaptureError
+from gpusight.model.schema import TABLES, Column, Kind
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.strings import Strings, concat_names, encode
+from gpusight.readers.nsys.strings import MISSING, Strings, concat_names, encode, first_of
 from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Meta
     from gpusight.readers.nsys.raw import RawTables
 
+_LATEST = 1 << 61
+"""Beyond any clock, the nanoseconds since 1970 included."""
+_LIMITS = {"device": 1 << 20}
 # Raw tables whose events reach the latest times, for captures that do not state their duration.
 _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -26,6 +30,22 @@ _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     "OSRT_API",
 )
+
+
+class UnfitColumnError(ValueError):
+    """A column holds what no capture can."""
+
+
+def check_column(column: Column, series: pl.Series) -> None:
+    """Refuse missing values where nsys always has one, and numbers that nothing can mean."""
+    if column.required and series.null_count():
+        raise UnfitColumnError(f"{series.null_count()} of {len(series)} rows have no {column.name}")
+    limit = _LIMITS.get(column.name, _LATEST if column.kind is Kind.TIME else None)
+    if limit is None or series.dtype != pl.Int64 or series.is_empty():
+        return
+    low, high = series.min(), series.max()
+    if isinstance(low, int) and isinstance(high, int) and not -limit <= low <= high <= limit:
+        raise UnfitColumnError(f"{column.name} reaches from {low} to {high}")
 
 
 class NsysSource:
@@ -119,16 +139,34 @@ class NsysSource:
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)
-        series = []
-        for column, rule in rules.items():
-            if table == "gpu_metrics" and column == "metric":
-                built = target.metric_names(self.raw)
-            elif rule is None:
-                built = TABLES[table].column(column).nulls(raw.height)
-            else:
-                built = rule.build(self, raw)
-            series.append(built.alias(column))
-        return pl.DataFrame(series)
+        try:
+            return pl.DataFrame(
+                [self._column(table, name, rule, raw) for name, rule in rules.items()]
+            )
+        except (pl.exceptions.PolarsError, OverflowError) as error:
+            raise self._damaged(part.raw, str(error).splitlines()[0]) from error
+        except UnfitColumnError as error:
+            raise self._damaged(part.raw, str(error)) from error
+
+    def _column(self, table: str, name: str, rule: Rule | None, raw: pl.DataFrame) -> pl.Series:
+        column = TABLES[table].column(name)
+        if table == "gpu_metrics" and name == "metric":
+            built = target.metric_names(self.raw)
+        elif rule is None:
+            return column.nulls(raw.height)
+        else:
+            built = rule.build(self, raw)
+        if column.kind is Kind.NAME and column.required and built.null_count():
+            built = first_of([built, encode(pl.Series([MISSING])).new_from_index(0, len(built))])
+        check_column(column, built)
+        return built.alias(name)
+
+    def _damaged(self, table: str, why: str) -> DamagedCaptureError:
+        return DamagedCaptureError(
+            f"{self.raw.path} is damaged",
+            why=f"table {table}: {why}",
+            hint="export or capture it again",
+        )
 
     def _read_part(self, part: Part, columns: list[str], *, numbered: bool) -> pl.DataFrame:
         if not numbered or part.only is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import Only
 
 _HEADER_BYTES = 100
-_PIECE_ROWS = 100_000
+_PIECE_ROWS = 250_000
 """Rows that one connection reads at a time; what ADBC needs beyond them is freed after each."""
 _WORKERS = 4
 _BATCH_ROWS = 65_536
@@ -163,8 +163,9 @@ class SqliteTables:
             # A hostile schema may hold invalid UTF-8 in names; such tables are not nsys's.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             try:
-                for table, column, declared in connection.execute(query):
-                    types.setdefault(table, {})[column] = _affinity(declared)
+                for table, column, declared in connection.execute(query).fetchall():
+                    kind = declared or _stored_type(connection, table, column)
+                    types.setdefault(table, {})[column] = _affinity(kind)
             finally:
                 connection.close()
         except sqlite3.DatabaseError as error:
@@ -200,6 +201,14 @@ def _check_length(path: Path) -> None:
         )
 
 
+def _stored_type(connection: sqlite3.Connection, table: str, column: str) -> str:
+    """Look at a value: programs that rewrite an export may leave types out."""
+    name = _quote(column)
+    query = f"SELECT typeof({name}) FROM {_quote(table)} WHERE {name} IS NOT NULL LIMIT 1"
+    row = connection.execute(query).fetchone()
+    return str(row[0]) if row else "INTEGER"
+
+
 def _affinity(declared: str) -> str:
     """Reduce a declared column type as SQLite does: INTEGER, REAL or TEXT."""
     upper = declared.upper()
@@ -212,6 +221,11 @@ def _affinity(declared: str) -> str:
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _as_integer(column: str) -> str:
+    """Take whole numbers, and nothing for text: a cast would make that 0."""
+    return f"CASE typeof({column}) WHEN 'text' THEN NULL ELSE CAST({column} AS INTEGER) END"
 
 
 def _condition(only: Only | None) -> str:
@@ -233,7 +247,7 @@ def _select(table: str, types: dict[str, str], *, exact: bool) -> str:
     for i, (column, affinity) in enumerate(types.items()):
         quoted = _quote(column)
         if affinity == "INTEGER":
-            items.append(f"{f'CAST({quoted} AS INTEGER)' if exact else quoted} AS c{i}")
+            items.append(f"{_as_integer(quoted) if exact else quoted} AS c{i}")
         else:
             cast = f"CAST({quoted} AS {'REAL' if affinity == 'REAL' else 'BLOB'})"
             items.append(

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import RawTables
 
 MISSING = "[name missing from capture]"
-_LARGEST_DENSE_ID = 50_000_000
-"""Beyond this a table indexed by id would cost more memory than a hash join."""
+_SMALL_SPAN = 100_000
+"""Up to this, and a few times the rows, a table indexed by id is cheaper than a hash join."""
 
 
 class Strings:
@@ -70,11 +70,10 @@ def concat_names(parts: list[pl.Series]) -> pl.Series:
     return pl.concat(_with_common_names(parts))
 
 
-def first_of(columns: list[pl.Series], rows: int) -> pl.Series:
-    """Take each row's name from the first column that has one; empty where none has."""
-    empty = encode(pl.Series([""]))
-    merged = empty.new_from_index(0, rows)
-    for column in reversed(columns):
+def first_of(columns: list[pl.Series]) -> pl.Series:
+    """Take each row's name from the first column that has one."""
+    merged = columns[-1]
+    for column in reversed(columns[:-1]):
         if column.null_count() == 0:
             merged = column
         else:
@@ -93,14 +92,15 @@ def _gather(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series:
     """Spread the names of the ids that occur over all rows."""
     if used.is_empty():
         return pl.Series([None], dtype=names.dtype).new_from_index(0, len(ids))
-    low, high = int(used.min()), int(used.max())  # type: ignore[arg-type]
-    if high - low > _LARGEST_DENSE_ID:
+    low = used.min()
+    span = int(used.max()) - int(low)  # type: ignore[arg-type]
+    if span > 4 * len(ids) + _SMALL_SPAN:
         lookup = pl.DataFrame({"id": used, "name": names})
         rows = pl.DataFrame({"id": ids}).join(lookup, on="id", how="left", maintain_order="left")
         return rows.get_column("name")
-    positions = pl.DataFrame({"id": pl.int_range(low, high + 1, eager=True)}).join(
-        pl.DataFrame({"id": used, "row": pl.int_range(len(used), dtype=pl.UInt32, eager=True)}),
-        on="id",
+    positions = pl.DataFrame({"at": pl.int_range(span + 1, eager=True)}).join(
+        pl.DataFrame({"at": used - low, "row": pl.int_range(len(used), eager=True)}),
+        on="at",
         how="left",
         maintain_order="left",
     )

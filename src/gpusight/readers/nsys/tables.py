@@ -113,7 +113,7 @@ def _end(context: Context, raw: pl.DataFrame) -> pl.Series:
     """Take the end, never before the start: a lost end leaves an instant, not a negative time."""
     del context
     start, end = raw.get_column("start"), raw.get_column("end")
-    valid = (end >= start).fill_null(value=False)
+    valid = ((end >= start) & (end < values.FOREVER)).fill_null(value=False)
     return end if valid.all() else end.zip_with(valid, start)
 
 
@@ -164,7 +164,7 @@ def _range_name(context: Context, raw: pl.DataFrame) -> pl.Series:
         names.append(encode(raw.get_column("text")))
     if "textId" in raw.columns and raw.get_column("textId").null_count() < raw.height:
         names.append(context.strings.names(raw.get_column("textId")))
-    return first_of(names, raw.height)
+    return first_of([*names, encode(pl.Series([""])).new_from_index(0, raw.height)])
 
 
 def _range_kind(context: Context, raw: pl.DataFrame) -> pl.Series:
