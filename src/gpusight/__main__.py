@@ -1,8 +1,6 @@
 """`python -m gpusight`."""
 
-import sys
-
-from gpusight.cli.main import main
+from gpusight.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -8,6 +8,7 @@ An unexpected exception is a bug and keeps its traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import sys
@@ -99,6 +100,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_error("gpusight: interrupted")
         return EXIT_INTERRUPTED
     return code
+
+
+def run() -> NoReturn:
+    """Run as a program: nothing is left to do afterwards, so memory is not given back piecemeal.
+
+    Freeing the tables of a large capture one by one takes longer than many a command.
+    """
+    code = main()
+    cache = sys.modules.get("gpusight.readers.cache")
+    if cache is not None:
+        cache.flush_caches()
+    with contextlib.suppress(OSError):  # reported already, or nobody is listening
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _check_command(arguments: list[str]) -> None:

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -92,6 +93,15 @@ def identity(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
+_open: weakref.WeakSet[CachedSource] = weakref.WeakSet()
+
+
+def flush_caches() -> None:
+    """Wait until everything that any open capture put into the cache is written."""
+    for source in list(_open):
+        source.flush()
+
+
 class CachedSource:
     """A source whose large tables are remembered between commands."""
 
@@ -101,6 +111,7 @@ class CachedSource:
         self._usable = True
         self._writer: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
+        _open.add(self)
 
     @property
     def meta(self) -> Meta:
