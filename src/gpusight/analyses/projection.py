@@ -1,21 +1,27 @@
 """What the GPU did for each range of the host: launches, sorted once, then counted by bisection.
 
 A range holds an API call when both run on the same thread and the call lies inside the range; it
-then holds the GPU work of that call, whenever that work ran. Calls are laid out in lanes in which
-starts and ends both rise, so the calls of a range are one slice of each lane: its sums are
-differences of prefix sums, its first start and last end come from a table of block extremes, and
-no range is ever paired with a call one by one.
+then holds the GPU work of that call, whenever that work ran. Sums are differences of prefix sums,
+first starts and last ends come from a table of block extremes, and no range is ever paired with a
+call one by one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.launches import (
+    GPU_TABLES,
+    Launches,
+    find_launches,
+    held_tables,
+    stable_order,
+    stretches,
+)
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -29,33 +35,8 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int32]
     """Row numbers; -1 stands for none."""
 
-GPU_TABLES = ("kernels", "copies", "memsets", "graph_launches")
 _AT_ONCE = 1 << 16
 _BLOCK = 64
-_DENSE = 8
-"""A lookup by key may be this many times as long as there are keys before sorting is cheaper."""
-
-
-@dataclass(frozen=True)
-class Launches:
-    """The API calls that put work on a GPU, lane by lane in order of start."""
-
-    call: Rows
-    """Row of the call in `api_calls`."""
-    start_ns: Ints
-    end_ns: Ints
-    first_ns: Ints
-    """When the earliest of its GPU work began."""
-    last_ns: Ints
-    """When the latest of its GPU work ended."""
-    busy_ns: Ints
-    """Durations of its GPU work, summed."""
-    ops: Rows
-    """How much GPU work it put there: kernels, copies, fills and whole graphs."""
-    lanes: tuple[tuple[int, int, int], ...]
-    """Thread, first and last-plus-one of each stretch in which starts and ends both rise."""
-    launch_of: dict[str, Rows]
-    """For each row of each GPU table, the launch it came from."""
 
 
 @dataclass(frozen=True)
@@ -89,144 +70,7 @@ class ProjectedRanges:
     """Ranges left out because another thread closed them."""
 
 
-# Launches -----------------------------------------------------------------------------------------
-
-
-def find_launches(trace: Trace, tables: Sequence[str] = GPU_TABLES) -> Launches:
-    """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
-    api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
-    index = _CallIndex(api.get_column("process"), api.get_column("correlation"))
-    call_of = {
-        t: index.find(trace.table(t, ["process", "correlation"])) for t in _held(trace, tables)
-    }
-    del index
-    used = np.zeros(api.height, dtype=np.bool_)
-    for call in call_of.values():
-        used[call[call >= 0]] = True
-    call = np.flatnonzero(used).astype(np.int32)
-    call, lanes = _lay_out(call, api)
-    slot = np.full(api.height + 1, -1, dtype=np.int32)  # the last is where -1 points
-    slot[call] = np.arange(len(call), dtype=np.int32)
-    launch_of = {t: slot[rows] for t, rows in call_of.items()}
-    first, last, busy, ops = _work_of(trace, launch_of, len(call))
-    start, end = (api.get_column(c).to_numpy()[call] for c in ("start_ns", "end_ns"))
-    return Launches(call, start, end, first, last, busy, ops, lanes, launch_of)
-
-
-def _held(trace: Trace, tables: Sequence[str]) -> list[str]:
-    return [t for t in tables if trace.has(t)]
-
-
-class _CallIndex:
-    """Finds the API call of a process and correlation id; the outermost when several share it."""
-
-    def __init__(self, process: pl.Series, correlation: pl.Series) -> None:
-        self._known = [p for p in process.unique().to_list() if p is not None]
-        numbers = correlation.fill_null(-1).to_numpy()
-        self._low = int(numbers.min(initial=0))
-        self._span = int(numbers.max(initial=0)) - self._low + 1
-        keys = self._keys(process, numbers)
-        # Written backwards, so that the first call of a correlation id, the outermost, stays.
-        rows = np.flatnonzero((keys >= 0) & (numbers >= 0))[::-1].astype(np.int32)
-        size = self._span * max(len(self._known), 1)
-        self._dense = size <= _DENSE * len(numbers) + 1_000_000
-        if self._dense:
-            self._rows = np.full(size, -1, dtype=np.int32)
-            self._rows[keys[rows]] = rows
-        else:
-            self._sorted, first = np.unique(keys[rows][::-1], return_index=True)
-            self._rows = rows[::-1][first]
-
-    def _keys(self, process: pl.Series, numbers: Ints) -> Ints:
-        """Number process and correlation id as one; -1 for what no call can have."""
-        keys = numbers - self._low
-        if (
-            numbers.min(initial=0) < 0
-            or keys.min(initial=0) < 0
-            or keys.max(initial=0) >= self._span
-        ):
-            keys[(numbers < 0) | (keys < 0) | (keys >= self._span)] = -1
-        # Old captures do not say which process GPU work belongs to: then there is one.
-        if not self._known or process.null_count() == len(process):
-            return keys
-        if process.null_count() == 0 and [process.min()] == [process.max()] == self._known:
-            return keys
-        of = process.fill_null(-1).to_numpy()
-        out = np.full(len(keys), -1, dtype=np.int64)
-        for code, known in enumerate(self._known):
-            mine = (of == known) & (keys >= 0)
-            out[mine] = keys[mine] + code * self._span
-        return out
-
-    def find(self, work: pl.DataFrame) -> Rows:
-        """Give the row of the call that issued each piece of work, -1 where none is known."""
-        numbers = work.get_column("correlation").fill_null(-1).to_numpy()
-        keys = self._keys(work.get_column("process"), numbers)
-        if self._dense:
-            return np.where(keys >= 0, self._rows[keys], np.int32(-1))
-        if not len(self._sorted):
-            return np.full(len(keys), -1, dtype=np.int32)
-        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == keys, self._rows[at], np.int32(-1))
-
-
-def _lay_out(call: Rows, api: pl.DataFrame) -> tuple[Rows, tuple[tuple[int, int, int], ...]]:
-    """Order calls by thread, then lane, then start; `call` comes in order of start."""
-    thread = api.get_column("thread").fill_null(-1).to_numpy()[call]
-    order = _stable_order(thread)
-    call, thread = call[order], thread[order]
-    end = api.get_column("end_ns").to_numpy()[call]
-    pieces: list[Rows] = []
-    lanes: list[tuple[int, int, int]] = []
-    at = 0
-    for lo, hi in _stretches(thread):
-        rest = np.arange(lo, hi)
-        while len(rest):
-            # A call inside another one ends before it: such calls go to a lane of their own.
-            rising = end[rest] >= np.maximum.accumulate(end[rest])
-            pieces.append(call[rest[rising]])
-            lanes.append((int(thread[lo]), at, at + len(pieces[-1])))
-            at += len(pieces[-1])
-            rest = rest[~rising]
-    return (np.concatenate(pieces) if pieces else call), tuple(lanes)
-
-
-def _work_of(trace: Trace, launch_of: dict[str, Rows], n: int) -> tuple[Ints, Ints, Ints, Rows]:
-    first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
-    last = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
-    busy = np.zeros(n, dtype=np.int64)
-    ops = np.zeros(n, dtype=np.int32)
-    for table, launches in launch_of.items():
-        times = trace.table(table, ["start_ns", "end_ns"])
-        start, end = (times.get_column(c).to_numpy() for c in ("start_ns", "end_ns"))
-        known = slice(None) if launches.min(initial=0) >= 0 else np.flatnonzero(launches >= 0)
-        launch, start, end = launches[known], start[known], end[known]
-        np.minimum.at(first, launch, start)
-        np.maximum.at(last, launch, end)
-        np.add.at(busy, launch, end - start)
-        ops += np.bincount(launch, minlength=n).astype(np.int32)
-    return first, last, busy, ops
-
-
-def _stable_order(keys: Ints) -> Ints | slice:
-    """Sort by key, keeping the order within; nothing to do where the keys already rise."""
-    if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
-        return slice(None)
-    distinct = pl.Series(keys).unique().sort().to_numpy()
-    codes = np.searchsorted(distinct, keys)
-    if len(distinct) <= 2**16:
-        codes = codes.astype(np.uint16)  # sorted by radix
-    return np.argsort(codes, kind="stable")
-
-
-def _stretches(keys: Ints) -> Iterator[tuple[int, int]]:
-    """Give the first and last-plus-one of each run of equal keys."""
-    if len(keys):
-        cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
-        yield from pairwise(cuts)
-
-
-# Ranges over launches -----------------------------------------------------------------------------
+# Ranges over launches -------------------------------------------------------------------------
 
 
 def host_ranges(
@@ -239,7 +83,7 @@ def host_ranges(
     mask = frame.select(keep.fill_null(value=False)).to_series()
     row = mask.arg_true().to_numpy().astype(np.int32)
     owner = frame.get_column("thread").fill_null(-1).to_numpy()[row]
-    order = _stable_order(owner)
+    order = stable_order(owner)
     row, owner = row[order], owner[order]
     start = frame.get_column("start_ns").to_numpy()[row]
     end = (frame.get_column("end_ns") if ends is None else ends).to_numpy()[row]
@@ -255,7 +99,7 @@ def slices(ranges: HostRanges, launches: Launches) -> Iterator[tuple[slice, Ints
 
     A few ranges at a time: temporaries that fit the processor's cache are several times faster.
     """
-    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in _stretches(ranges.thread)}
+    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in stretches(ranges.thread)}
     for thread, lo, hi in launches.lanes:
         begin, stop = bounds.get(thread, (0, 0))
         for at in range(begin, stop, _AT_ONCE):
@@ -270,7 +114,7 @@ def project_ranges(trace: Trace) -> ProjectedRanges | NotApplicable:
     for table, what in (("ranges", "NVTX ranges"), ("api_calls", "CUDA API calls")):
         if not trace.has(table):
             return NotApplicable("ranges", f"the capture holds no {what}")
-    if not _held(trace, GPU_TABLES):
+    if not held_tables(trace, GPU_TABLES):
         return NotApplicable("ranges", "the capture holds no GPU work")
     frame = trace.derive("projection-1", lambda: _project_all(trace))
     kind = trace.table("ranges", ["kind"]).get_column("kind")
@@ -401,7 +245,7 @@ def enclosing(ranges: HostRanges) -> tuple[Ints, Ints]:
     parent, which is what Nsight Systems takes.
     """
     parent, partly = _began_before(ranges)
-    for lo, hi in _stretches(ranges.thread) if partly.any() else ():
+    for lo, hi in stretches(ranges.thread) if partly.any() else ():
         if partly[lo:hi].any():
             around = _shortest_around(
                 ranges.start_ns[lo:hi].tolist(), ranges.end_ns[lo:hi].tolist()
@@ -433,7 +277,7 @@ def innermost_ranges(ranges: HostRanges, launches: Launches) -> Rows:
     """Give, for each launch, the row in `ranges` of the range around it that began last."""
     out = np.full(len(launches.call), -1, dtype=np.int32)
     before, _ = _began_before(ranges)
-    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in _stretches(ranges.thread)}
+    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in stretches(ranges.thread)}
     for thread, lo, hi in launches.lanes:
         if thread not in bounds:
             continue
@@ -458,7 +302,7 @@ def _began_before(ranges: HostRanges) -> tuple[Ints, NDArray[np.bool_]]:
     """
     n, start, end = len(ranges.row), ranges.start_ns, ranges.end_ns
     before = np.arange(-1, n - 1)
-    before[[lo for lo, _ in _stretches(ranges.thread)]] = -1
+    before[[lo for lo, _ in stretches(ranges.thread)]] = -1
     partly = np.zeros(n, dtype=np.bool_)
     todo = np.flatnonzero((before >= 0) & (end[before] < end))
     while len(todo):

@@ -77,6 +77,10 @@ class TraceSource(Protocol):
 class Memory(Protocol):
     """Where frames derived from a large capture outlive the process."""
 
+    def holds(self, table: str, columns: Sequence[str]) -> bool:
+        """Tell whether all these columns are kept."""
+        ...
+
     def recall(self, key: str) -> pl.DataFrame | None:
         """Find a frame kept under this key."""
         ...
@@ -141,10 +145,13 @@ class Trace:
 
         Reading a table is one walk through the file, whether for one column or for ten.
         """
-        self._source.prepare(columns)
-        for name, wanted in columns.items():
+        # What is kept column by column costs nothing to read one at a time, or not at all.
+        kept = self._memory.holds if self._memory is not None else lambda *_: False
+        wanted = {name: names for name, names in columns.items() if not kept(name, names)}
+        self._source.prepare(wanted)
+        for name, names in wanted.items():
             if self.has(name):
-                self.table(name, wanted)
+                self.table(name, names)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Read a table, or only some of its columns. What was read before is not read again."""

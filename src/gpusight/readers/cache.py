@@ -153,6 +153,10 @@ class CachedSource:
             kept.update({c: fresh.get_column(c) for c in missing})
         return pl.DataFrame([kept[c] for c in columns])
 
+    def holds(self, table: str, columns: Sequence[str]) -> bool:
+        """Tell whether all these columns are in the cache."""
+        return self._usable and all(self._file(table, c).exists() for c in columns)
+
     def recall(self, key: str) -> pl.DataFrame | None:
         """Find a frame that was derived before."""
         return _read_frame(self._file(_DERIVED, key)) if self._usable else None

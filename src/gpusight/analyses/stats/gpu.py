@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.statistics import DURATION
 from gpusight.analyses.stats.api import cuda_calls
 from gpusight.analyses.stats.kernels import (
     add_printed,
@@ -15,7 +16,7 @@ from gpusight.analyses.stats.kernels import (
 )
 from gpusight.analyses.stats.memory import MEMSET, copy_name, summarise_memory, throughput
 from gpusight.analyses.stats.owners import add_device_label
-from gpusight.analyses.stats.summary import DURATION, rank_times, summarise_times, time_headers
+from gpusight.analyses.stats.summary import rank_times, summarise_times, time_headers
 from gpusight.analyses.stats.table import Cell
 
 if TYPE_CHECKING:

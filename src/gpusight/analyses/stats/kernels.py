@@ -72,8 +72,9 @@ def kernel_frame(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.D
     if not arguments.nvtx_name or not trace.has("ranges") or not trace.has("api_calls"):
         return frame.with_columns(pl.lit(None, dtype=pl.String).alias("prefix"))
     from gpusight.analyses import projection
+    from gpusight.analyses.launches import find_launches
 
-    launches = projection.find_launches(trace, ("kernels",))
+    launches = find_launches(trace, ("kernels",))
     inner = projection.innermost_ranges(projection.host_ranges(trace), launches)
     launch = launches.launch_of["kernels"]
     row = pl.Series(inner[launch] if len(inner) else launch, dtype=pl.Int64)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.statistics import DURATION
 from gpusight.analyses.stats.owners import add_owner
-from gpusight.analyses.stats.summary import DURATION, rank_times, summarise_times, time_headers
+from gpusight.analyses.stats.summary import rank_times, summarise_times, time_headers
 from gpusight.analyses.stats.table import Cell
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analyses.projection import find_launches, host_ranges, project
+from gpusight.analyses.launches import find_launches
+from gpusight.analyses.projection import host_ranges, project
 from gpusight.analyses.stats.nvtx import (
     KINDS,
     add_stack,

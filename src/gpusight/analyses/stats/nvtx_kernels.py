@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.projection import find_launches, host_ranges, slices
+from gpusight.analyses.launches import find_launches
+from gpusight.analyses.projection import host_ranges, slices
 from gpusight.analyses.stats.nvtx import KINDS, label, range_ends, style
 from gpusight.analyses.stats.nvtx_gpu import READS
 from gpusight.analyses.stats.owners import add_owner
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analyses.projection import HostRanges, Launches
+    from gpusight.analyses.launches import Launches
+    from gpusight.analyses.projection import HostRanges
     from gpusight.analyses.stats.arguments import Arguments
     from gpusight.model.trace import Trace
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from gpusight.analyses.statistics import DURATION
 from gpusight.analyses.stats.table import Cell
-
-DURATION = pl.col("end_ns") - pl.col("start_ns")
 
 TIME_SUMMARY = {
     "Avg (ns)": Cell.TENTHS,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.statistics import DURATION
 from gpusight.analyses.stats.memory import throughput
-from gpusight.analyses.stats.summary import DURATION
 from gpusight.analyses.stats.table import Cell
 
 if TYPE_CHECKING:

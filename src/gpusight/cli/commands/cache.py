@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 SUMMARY = "show or empty the cache folder"
 DESCRIPTION = (
     "Tables read from captures are kept in the user's cache folder, so that a second question is "
-    "answered faster. It is safe to delete at any time."
+    "answered faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it, "
+    "GPUSIGHT_CACHE_BYTES limits its size (20 GB by default; the oldest captures go first)."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight cache", "gpusight cache clear")
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys.arrow import CONTINUATION, Span, find_streams
-from gpusight.readers.nsys.sqlite import decode_text
+from gpusight.readers.nsys.strings import decode_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

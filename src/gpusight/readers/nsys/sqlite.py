@@ -19,6 +19,7 @@ import adbc_driver_sqlite
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.nsys.strings import decode_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -272,19 +273,3 @@ def _restore(frame: pl.DataFrame, types: dict[str, str]) -> pl.DataFrame:
                 series = series.zip_with(~absent, pl.Series([None], dtype=series.dtype))
         columns.append(series.alias(column))
     return pl.DataFrame(columns)
-
-
-def decode_text(raw: pl.Series) -> pl.Series:
-    """Turn bytes into text, replacing what is not UTF-8."""
-    if raw.dtype != pl.Binary:  # no rows: ADBC then has no type to report
-        return pl.Series(raw.name, [], dtype=pl.String)
-    try:
-        return raw.cast(pl.String)
-    except pl.exceptions.PolarsError:
-        distinct = raw.unique()
-        texts = [None if v is None else v.decode("utf-8", "replace") for v in distinct.to_list()]
-        lookup = pl.DataFrame({"raw": distinct, "text": pl.Series(texts, dtype=pl.String)})
-        rows = pl.DataFrame({"raw": raw}).join(
-            lookup, on="raw", how="left", maintain_order="left", nulls_equal=True
-        )
-        return rows.get_column("text").alias(raw.name)

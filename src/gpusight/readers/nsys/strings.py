@@ -52,6 +52,22 @@ class Strings:
         return self._table
 
 
+def decode_text(raw: pl.Series) -> pl.Series:
+    """Turn bytes into text, replacing what is not UTF-8."""
+    if raw.dtype != pl.Binary:  # no rows: ADBC then has no type to report
+        return pl.Series(raw.name, [], dtype=pl.String)
+    try:
+        return raw.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        distinct = raw.unique()
+        texts = [None if v is None else v.decode("utf-8", "replace") for v in distinct.to_list()]
+        lookup = pl.DataFrame({"raw": distinct, "text": pl.Series(texts, dtype=pl.String)})
+        rows = pl.DataFrame({"raw": raw}).join(
+            lookup, on="raw", how="left", maintain_order="left", nulls_equal=True
+        )
+        return rows.get_column("text").alias(raw.name)
+
+
 def encode(texts: pl.Series) -> pl.Series:
     """Turn text into an Enum of the strings that occur, in order of appearance."""
     categories = texts.drop_nulls().unique(maintain_order=True)
