@@ -183,11 +183,6 @@ def test_a_kernel_counts_for_every_range_around_it() -> None:
     ]
 
 
-def test_os_calls_leave_out_the_profilers_own_marks() -> None:
-    calls = [{"start_ns": 1, "end_ns": 5, "name": "poll"}, {"start_ns": 9, "name": "[Unknown]"}]
-    assert pick(build_trace(os_calls=calls), "osrt_sum", "Name", "Num Calls") == [("poll", "1")]
-
-
 # Unified memory -----------------------------------------------------------------------------------
 
 MOVES: Rows = [

@@ -338,3 +338,14 @@ def test_columns_without_a_type_and_names_without_an_id(tmp_path: Path) -> None:
     trace = open_trace(path, cache=False)
     trace.validate()
     assert trace.kernels["name"].to_list() == ["gemm", "[name missing from capture]"]
+
+
+def test_os_calls_leave_out_the_profilers_own_marks(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("poll", "Profiling started"),
+        "CREATE TABLE OSRT_API (start INTEGER, end INTEGER, eventClass INTEGER, nameId INTEGER)",
+        "INSERT INTO OSRT_API VALUES (1, 1, 31, 1), (2, 5, 27, 0), (6, 6, 27, 0)",
+    )
+    trace = open_trace(path, cache=False)
+    assert trace.table("os_calls", ["start_ns", "name"]).rows() == [(2, "poll"), (6, "poll")]
