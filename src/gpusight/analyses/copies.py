@@ -15,17 +15,10 @@ from gpusight.result import Field, Fmt, NotApplicable, TableResult
 if TYPE_CHECKING:
     from gpusight.model.trace import Trace
 
-_TIMING = {f.key: f for f in timing_fields("calls", "total_ns")}
 
 FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of all copy and fill time", shown=False),
-    _TIMING["total_ns"],
-    _TIMING["calls"],
-    _TIMING["mean_ns"],
-    _TIMING["median_ns"],
-    _TIMING["min_ns"],
-    _TIMING["max_ns"],
-    _TIMING["stddev_ns"],
+    *timing_fields("calls", "total_ns"),
     Field("bytes", "Bytes", Fmt.BYTES, "Bytes moved"),
     Field("mean_bytes", "Mean bytes", Fmt.BYTES, "Bytes moved at a time", shown=False),
     Field("max_bytes", "Max bytes", Fmt.BYTES, "Largest", shown=False),

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.select import GPU_WORK
+from gpusight.model.ordering import number, stable_argsort
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int32]
     """Row numbers; -1 stands for none."""
 
-GPU_TABLES = ("kernels", "copies", "memsets", "graph_launches")
 _DENSE = 8
 """A lookup by key may be this many times as long as there are keys before sorting is cheaper."""
 
@@ -51,7 +53,7 @@ class Launches:
     """For each row of each GPU table, the launch it came from."""
 
 
-def find_launches(trace: Trace, tables: Sequence[str] = GPU_TABLES) -> Launches:
+def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> Launches:
     """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
     api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
     index = _CallIndex(api.get_column("process"), api.get_column("correlation"))
@@ -173,11 +175,7 @@ def stable_order(keys: Ints) -> Ints | slice:
     """Sort by key, keeping the order within; nothing to do where the keys already rise."""
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return slice(None)
-    distinct = pl.Series(keys).unique().sort().to_numpy()
-    codes = np.searchsorted(distinct, keys)
-    if len(distinct) <= 2**16:
-        codes = codes.astype(np.uint16)  # sorted by radix
-    return np.argsort(codes, kind="stable")
+    return stable_argsort(number(pl.Series(keys)))
 
 
 def stretches(keys: Ints) -> Iterator[tuple[int, int]]:

@@ -15,13 +15,13 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.launches import (
-    GPU_TABLES,
     Launches,
     find_launches,
     held_tables,
     stable_order,
     stretches,
 )
+from gpusight.analyses.select import GPU_WORK
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def project_ranges(trace: Trace) -> ProjectedRanges | NotApplicable:
     for table, what in (("ranges", "NVTX ranges"), ("api_calls", "CUDA API calls")):
         if not trace.has(table):
             return NotApplicable("ranges", f"the capture holds no {what}")
-    if not held_tables(trace, GPU_TABLES):
+    if not held_tables(trace, GPU_WORK):
         return NotApplicable("ranges", "the capture holds no GPU work")
     frame = trace.derive("projection-1", lambda: _project_all(trace))
     kind = trace.table("ranges", ["kind"]).get_column("kind")

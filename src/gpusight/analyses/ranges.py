@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.projection import project_ranges
-from gpusight.analyses.select import EVERYTHING, Scope, Selection
+from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
@@ -68,7 +68,7 @@ _WORK = ("start_ns", "end_ns", "process", "correlation")
 READS = {
     "ranges": (*_COLUMNS, "domain_key", "end_thread", "process"),
     "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
-    **dict.fromkeys(("kernels", "copies", "memsets", "graph_launches"), _WORK),
+    **dict.fromkeys(GPU_WORK, _WORK),
 }
 _PROJECTED = ("ops", "work_ns", "busy_ns", "span_ns")
 

@@ -9,8 +9,8 @@ from gpusight.result import Field, Fmt
 DURATION = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
 
 _FIELDS = (
-    Field("calls", "Calls", Fmt.COUNT, "How many"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of their durations"),
+    Field("calls", "Calls", Fmt.COUNT, "How many"),
     Field("mean_ns", "Mean", Fmt.TIME, "Average duration"),
     Field("median_ns", "Median", Fmt.TIME, "Duration that half of them stay under"),
     Field("min_ns", "Min", Fmt.TIME, "Shortest"),

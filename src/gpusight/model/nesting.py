@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.model.ordering import number, stable_argsort
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -40,18 +42,12 @@ def nest(starts: _Ints, ends: _Ints, groups: _Ints) -> tuple[_Ints, _Ints]:
 def _outer_first(starts: _Ints, ends: _Ints, groups: _Ints) -> _Ints:
     """Order by group, then start; longer first among equal starts, so that the outer one leads."""
     if bool((starts[1:] >= starts[:-1]).all()):
-        order = np.argsort(_narrow(groups), kind="stable")
+        order = stable_argsort(groups)
         start, end = starts[order], ends[order]
         tie = (start[1:] == start[:-1]) & (end[1:] > end[:-1])
         if not tie.any():
             return order
     return np.lexsort((-ends, starts, groups))
-
-
-def _narrow(codes: _Ints) -> NDArray[np.int16] | _Ints:
-    """Make small numbers 16 bits wide: NumPy sorts those many times faster."""
-    fits = len(codes) and codes.min() >= 0 and codes.max() < 1 << 15
-    return codes.astype(np.int16) if fits else codes
 
 
 def _open_before(opens: _Ints, closes: _Ints, groups: _Ints) -> _Ints:
@@ -69,7 +65,7 @@ def _parents(depth: _Ints, rows: _Ints, group: _Ints) -> _Ints:
     parents = np.full(len(depth), -1, dtype=np.int64)
     if not len(depth):
         return parents
-    by_depth = np.argsort(_narrow(depth), kind="stable")
+    by_depth = stable_argsort(depth)
     levels, firsts = np.unique(depth[by_depth], return_index=True)
     spans = dict(zip(levels.tolist(), np.split(by_depth, firsts[1:]), strict=True))
     for level, members in spans.items():
@@ -105,15 +101,8 @@ def nest_ranges(ranges: pl.DataFrame) -> list[pl.Series]:
 
 def _groups(ranges: pl.DataFrame) -> _Ints:
     """Number the threads, and their domains where there are several."""
-    codes = _codes(ranges.get_column("thread"))
+    codes = number(ranges.get_column("thread").fill_null(0))
     if ranges.get_column("domain_key").n_unique() <= 1:
         return codes
-    domains = _codes(ranges.get_column("domain_key"))
+    domains = number(ranges.get_column("domain_key").fill_null(0))
     return codes * (int(domains.max()) + 1) + domains
-
-
-def _codes(keys: pl.Series) -> _Ints:
-    """Number keys from 0; there are few of them, so a search is faster than a sort."""
-    filled = keys.fill_null(0)
-    codes: _Ints = np.searchsorted(filled.unique().sort().to_numpy(), filled.to_numpy())
-    return codes

@@ -15,6 +15,7 @@ from gpusight.analyses.stats.nvtx_gpu import READS
 from gpusight.analyses.stats.owners import add_owner
 from gpusight.analyses.stats.summary import TIME_SUMMARY, spread
 from gpusight.analyses.stats.table import Cell
+from gpusight.model.ordering import number, stable_argsort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,8 +113,7 @@ def _spans(trace: Trace, ranges: HostRanges, launches: Launches, begins: Ints) -
     begin: Ints = np.concatenate(firsts or none)
     end: Ints = np.concatenate(afters or none)
     group = _group_codes(trace, row)
-    small = group.astype(np.uint16) if group.max(initial=0) < 2**16 else group
-    order = np.argsort(small, kind="stable")  # a radix sort for 16 bits
+    order = stable_argsort(group)
     return _Spans(group[order], row[order].astype(np.int64), begin[order], end[order])
 
 
@@ -130,8 +130,7 @@ def _group_codes(trace: Trace, row: Ints) -> Ints:
 def _codes(values: pl.Series) -> Ints:
     if values.dtype == pl.Enum:
         return values.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
-    numbers = values.fill_null(-1)
-    return np.searchsorted(numbers.unique().sort().to_numpy(), numbers.to_numpy())
+    return number(values.fill_null(-1))
 
 
 def _dense(code: Ints) -> Ints:

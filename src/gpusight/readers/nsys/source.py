@@ -86,8 +86,6 @@ class NsysSource:
         """Tell whether the capture can fill this column."""
         if table in target.TABLES:
             return target.TABLES[table].has(self.raw)
-        if table == "gpu_metrics" and column == "metric":
-            return True
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
 
     def row_count(self, table: str) -> int:
@@ -117,14 +115,7 @@ class NsysSource:
         if key is None:
             return frame
         if table not in self._order:
-            times = frame.get_column(key)
-            in_order = times.is_sorted()
-            frame_order = pl.DataFrame({"time": times}).with_row_index("row")
-            self._order[table] = (
-                None
-                if in_order
-                else frame_order.sort("time", maintain_order=True).get_column("row")
-            )
+            self._order[table] = _order_by(frame.select(key), key)
         order = self._order[table]
         return frame if order is None else frame[order]
 
@@ -150,12 +141,9 @@ class NsysSource:
 
     def _column(self, table: str, name: str, rule: Rule | None, raw: pl.DataFrame) -> pl.Series:
         column = TABLES[table].column(name)
-        if table == "gpu_metrics" and name == "metric":
-            built = target.metric_names(self.raw)
-        elif rule is None:
+        if rule is None:
             return column.nulls(raw.height)
-        else:
-            built = rule.build(self, raw)
+        built = rule.build(self, raw)
         if column.kind is Kind.NAME and column.required and built.null_count():
             built = first_of([built, encode(pl.Series([MISSING])).new_from_index(0, len(built))])
         check_column(column, built)
@@ -206,6 +194,10 @@ class NsysSource:
     def _renamed_devices(self) -> pl.DataFrame:
         return target.renamed_devices(self)
 
+    def metric_names(self, samples: pl.DataFrame) -> pl.Series:
+        """Name the metric of every sampled value."""
+        return target.metric_names(self.raw, samples)
+
     def end_of_capture(self) -> int:
         """The time at which an open range is cut."""
         return self._end_of_capture
@@ -255,6 +247,13 @@ class NsysSource:
             domain=pl.col("domainId"),
             registered=self.strings.texts(rows.get_column("textId")),
         )
+
+
+def _order_by(times: pl.DataFrame, key: str) -> pl.Series | None:
+    """Give the order of rows by time, ties as they stand; none where that is how they are."""
+    if times.get_column(key).is_sorted():
+        return None
+    return times.with_row_index("row").sort(key, maintain_order=True).get_column("row")
 
 
 def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:

@@ -31,6 +31,10 @@ class Context(Protocol):
         """Turn a process's CUDA device number into the capture's device key."""
         ...
 
+    def metric_names(self, samples: pl.DataFrame) -> pl.Series:
+        """Name the metric of every sampled value."""
+        ...
+
     def end_of_capture(self) -> int:
         """The time at which an open range is cut."""
         ...
@@ -522,6 +526,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
             {
                 "time_ns": _column("timestamp"),
                 "device": Rule(_metric_device, ("typeId",)),
+                "metric": Rule(
+                    lambda context, raw: context.metric_names(raw), ("typeId", "metricId")
+                ),
                 "value": Rule(_metric_value, ("value",)),
             },
         ),

@@ -326,9 +326,8 @@ def _stream_names(raw: RawTables) -> pl.DataFrame:
 # GPU metrics -------------------------------------------------------------------------------------
 
 
-def metric_names(raw: RawTables) -> pl.Series:
+def metric_names(raw: RawTables, samples: pl.DataFrame) -> pl.Series:
     """Name the metric of every sampled value."""
-    samples = raw.read("GPU_METRICS", ["typeId", "metricId"])
     columns = ["typeId", "metricId", "metricName"]
     if not raw.columns("TARGET_INFO_GPU_METRICS").issuperset(columns):
         return encode(pl.Series([MISSING])).new_from_index(0, samples.height)
