@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     _Ints: TypeAlias = NDArray[np.int64]
 
-NEEDS = ("start_ns", "end_ns", "kind", "thread", "domain_key")
+RANGES_NEED = ("start_ns", "end_ns", "kind", "thread", "domain_key")
 """Columns of `ranges` that decide how they nest."""
+CALLS_NEED = ("start_ns", "end_ns", "thread")
+"""Columns of tables of calls that decide how those nest."""
 
 
 def nest(starts: _Ints, ends: _Ints, groups: _Ints) -> tuple[_Ints, _Ints]:
@@ -97,6 +99,17 @@ def nest_ranges(ranges: pl.DataFrame) -> list[pl.Series]:
     parents[rows] = np.where(parent >= 0, rows[parent], -1)
     column = pl.Series("parent", parents)
     return [pl.Series("depth", depths), column.set(column < 0, None)]
+
+
+def nest_calls(calls: pl.DataFrame) -> list[pl.Series]:
+    """Give `depth` and `parent` of calls that nest on their thread."""
+    depth, parent = nest(
+        calls.get_column("start_ns").to_numpy(),
+        calls.get_column("end_ns").to_numpy(),
+        number(calls.get_column("thread").fill_null(0)),
+    )
+    column = pl.Series("parent", parent)
+    return [pl.Series("depth", depth), column.set(column < 0, None)]
 
 
 def _groups(ranges: pl.DataFrame) -> _Ints:

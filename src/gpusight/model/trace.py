@@ -37,8 +37,24 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     cuda_version: str | None = None
     os: str | None = None
     cpu: str | None = None
+    rank: int | None = None
+    """Number of the process in a distributed job."""
+    world_size: int | None = None
+    """Processes in that job."""
+    backend: str | None = None
+    """Library its processes communicate through, such as `nccl`."""
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source knows before any column is loaded: what it is, its tables and columns."""
+
+    meta: Meta
+    rows: dict[str, int]
+    """Rows of each table that has some."""
+    columns: dict[str, list[str]]
+    """Columns of each of them that the capture fills."""
 
 
 class TraceSource(Protocol):
@@ -47,6 +63,10 @@ class TraceSource(Protocol):
     @property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
+        ...
+
+    def outline(self) -> Outline | None:
+        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
         ...
 
     def has(self, table: str) -> bool:
@@ -162,7 +182,7 @@ class Trace:
         if missing:
             self._add(name, [c for c in missing if not table.column(c).derived])
             if any(table.column(c).derived for c in missing):
-                self._add_nesting()
+                self._add_nesting(name)
         return self._loaded[name].select(wanted)
 
     def _add(self, name: str, columns: Sequence[str]) -> None:
@@ -186,15 +206,17 @@ class Trace:
             self._memory.remember(key, frame)
         return frame
 
-    def _add_nesting(self) -> None:
-        frame = self.derive("nesting-1", self._nesting)
-        self._extend("ranges", frame.get_columns())
+    def _add_nesting(self, name: str) -> None:
+        frame = self.derive(f"{name}-nesting-1", lambda: self._nesting(name))
+        self._extend(name, frame.get_columns())
 
-    def _nesting(self) -> pl.DataFrame:
+    def _nesting(self, name: str) -> pl.DataFrame:
         # NumPy costs a tenth of a second to import, which most commands need not pay.
-        from gpusight.model.nesting import NEEDS, nest_ranges
+        from gpusight.model import nesting
 
-        return pl.DataFrame(nest_ranges(self.table("ranges", NEEDS)))
+        if name == "ranges":
+            return pl.DataFrame(nesting.nest_ranges(self.table(name, nesting.RANGES_NEED)))
+        return pl.DataFrame(nesting.nest_calls(self.table(name, nesting.CALLS_NEED)))
 
     def _extend(self, name: str, columns: list[pl.Series]) -> None:
         have = self._loaded.get(name)

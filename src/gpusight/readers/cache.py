@@ -17,20 +17,23 @@ import tempfile
 import time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import polars as pl
 
 from gpusight._version import __version__
 from gpusight.model.schema import TABLES
+from gpusight.model.trace import Outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.model.trace import Meta, TraceSource
 
-_LAYOUT = 1
+_LAYOUT = 2
 """Raise when what a reader puts into a column changes meaning."""
 _SAMPLE_BYTES = 1 << 16
 _WORTH_ROWS = 50_000
@@ -39,6 +42,7 @@ _WORTH_S = 0.1
 """Unless it took this long, as the processes of a large capture do."""
 _DEFAULT_LIMIT_BYTES = 20_000_000_000
 _DERIVED = "derived"
+_OUTLINE = "outline.json"
 
 
 def cache_dir() -> Path:
@@ -107,7 +111,10 @@ class CachedSource:
 
     def __init__(self, source: TraceSource, path: Path) -> None:
         self._source = source
+        self._path = path
         self._folder = cache_dir() / identity(path)
+        self._costly = False
+        """Reading even one small table takes a walk through the whole file."""
         self._usable = True
         self._writer: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
@@ -116,18 +123,47 @@ class CachedSource:
     @property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        return self._source.meta
+        known = self.outline()
+        return self._source.meta if known is None else known.meta
+
+    def outline(self) -> Outline | None:
+        """Say what is in the file, from an earlier walk through it where there was one."""
+        return self._outline
+
+    @cached_property
+    def _outline(self) -> Outline | None:
+        file = self._folder / _OUTLINE
+        kept = _read_outline(file)
+        if kept is not None:
+            # The capture may lie elsewhere now: what it is called is not part of its identity.
+            return msgspec.structs.replace(kept, meta=self._renamed(kept.meta))
+        began = time.perf_counter()
+        outline = self._source.outline()
+        if outline is not None and time.perf_counter() - began > _WORTH_S:
+            self._costly = True
+            self._write({file: outline})
+        return outline
+
+    def _renamed(self, meta: Meta) -> Meta:
+        return msgspec.structs.replace(meta, path=str(self._path))
 
     def has(self, table: str) -> bool:
         """Tell whether the table has rows."""
-        return self._source.has(table)
+        known = self.outline()
+        return self._source.has(table) if known is None else known.rows.get(table, 0) > 0
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
-        return self._source.has_column(table, column)
+        known = self.outline()
+        if known is None:
+            return self._source.has_column(table, column)
+        return column in known.columns.get(table, ())
 
     def row_count(self, table: str) -> int:
         """Count rows."""
+        known = self.outline()
+        if known is not None:
+            return known.rows.get(table, 0)
         for column in TABLES[table].column_names:
             kept = self._read(table, column)
             if kept is not None:
@@ -148,7 +184,7 @@ class CachedSource:
             slow = time.perf_counter() - began > _WORTH_S
             if any(s is not None and len(s) != fresh.height for s in kept.values()):
                 return self._source.load(table, columns)
-            if slow or fresh.height >= _WORTH_ROWS:
+            if slow or self._costly or fresh.height >= _WORTH_ROWS:
                 self._write({self._file(table, s.name): s.to_frame() for s in fresh.get_columns()})
             kept.update({c: fresh.get_column(c) for c in missing})
         return pl.DataFrame([kept[c] for c in columns])
@@ -184,14 +220,14 @@ class CachedSource:
         series = frame.get_column(column)
         return series if TABLES[table].column(column).accepts(series.dtype) else None
 
-    def _write(self, frames: dict[Path, pl.DataFrame]) -> None:
+    def _write(self, frames: Mapping[Path, pl.DataFrame | Outline]) -> None:
         if not self._usable:
             return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpusight-cache")
         self._writing.append(self._writer.submit(self._write_now, frames))
 
-    def _write_now(self, frames: dict[Path, pl.DataFrame]) -> None:
+    def _write_now(self, frames: Mapping[Path, pl.DataFrame | Outline]) -> None:
         try:
             for file, frame in frames.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -212,12 +248,22 @@ def _read_frame(file: Path) -> pl.DataFrame | None:
         return None
 
 
-def _write_atomically(frame: pl.DataFrame, file: Path) -> None:
+def _read_outline(file: Path) -> Outline | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Outline)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_atomically(frame: pl.DataFrame | Outline, file: Path) -> None:
     handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
     os.close(handle)
     part = Path(name)
     try:
-        frame.write_ipc(part, compression="uncompressed")
+        if isinstance(frame, Outline):
+            part.write_bytes(msgspec.json.encode(frame))
+        else:
+            frame.write_ipc(part, compression="uncompressed")
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)

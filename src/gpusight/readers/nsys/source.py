@@ -9,9 +9,10 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES, Column, Kind
+from gpusight.readers.names import concat_names, encode, first_of
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.strings import MISSING, Strings, concat_names, encode, first_of
+from gpusight.readers.nsys.strings import MISSING, Strings
 from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class NsysSource:
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         return target.meta(self.raw, self._beyond_the_model())
+
+    def outline(self) -> None:
+        """Have nothing to remember: every form of the file has a table of contents."""
 
     def _beyond_the_model(self) -> list[str]:
         """Name the raw tables with rows that no model table is made from."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from gpusight.model.api_names import strip_api_version
+from gpusight.readers.names import encode, encode_codes, first_of
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.strings import encode, encode_codes, first_of
 
 if TYPE_CHECKING:
     from gpusight.readers.nsys.strings import Strings
@@ -300,6 +300,11 @@ def _sync_kind(context: Context, raw: pl.DataFrame) -> pl.Series:
     return encode_codes(kind, values.SYNC_KINDS, other="unknown")
 
 
+def _shared(context: Context, raw: pl.DataFrame) -> pl.Series:
+    del context
+    return raw.get_column("staticSharedMemory") + raw.get_column("dynamicSharedMemory")
+
+
 # The tables --------------------------------------------------------------------------------------
 
 _KERNEL_RULES: dict[str, Rule] = {
@@ -316,6 +321,7 @@ _KERNEL_RULES: dict[str, Rule] = {
     "registers_per_thread": _column("registersPerThread"),
     "static_shared_bytes": _column("staticSharedMemory"),
     "dynamic_shared_bytes": _column("dynamicSharedMemory"),
+    "shared_bytes": Rule(_shared, ("staticSharedMemory", "dynamicSharedMemory")),
     "executed_shared_bytes": _column("sharedMemoryExecuted"),
     "local_per_thread_bytes": _column("localMemoryPerThread"),
     "local_total_bytes": _column("localMemoryTotal"),

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import polars as pl
 
 from gpusight.model import schema
+from gpusight.model.tables.machine import DEVICES
 from gpusight.model.trace import Meta
+from gpusight.readers.names import encode
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.strings import MISSING, Strings, encode
+from gpusight.readers.nsys.strings import MISSING, Strings
 from gpusight.readers.nsys.tables import basename, process_of
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ def _devices(capture: Capture) -> pl.DataFrame:
         encode(merged.get_column(c.name))
         if c.kind is schema.Kind.NAME
         else merged.get_column(c.name)
-        for c in schema.DEVICES.columns
+        for c in DEVICES.columns
     ]
     return pl.DataFrame(columns).sort("device")
 
@@ -188,7 +190,7 @@ def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
         "host": pl.lit(hosts) if hosts.len() > 1 else pl.lit(0, dtype=pl.Int64),
     }
     for column, spelling in chosen.items():
-        dtype = pl.String if schema.DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
+        dtype = pl.String if DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
         columns[column] = _in_base_unit(spelling) if spelling else pl.lit(None, dtype=dtype)
     return rows.select(**columns)
 

@@ -1,0 +1,1 @@
+"""The declarations of the tables, by what they are about."""
