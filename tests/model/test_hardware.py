@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 import lzma
 import os
 import sqlite3
@@ -31,7 +33,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("GPUSIGHT_SHARED", ROOT.parent / "shared"))
 GIB = 1 << 30
 # FP32 lanes of one compute unit, which AMD's documents give per architecture.
-CDNA_LANES = {"gfx908": 64, "gfx90a": 64, "gfx942": 128, "gfx950": 128}
+AMD_LANES = {"gfx908": 64, "gfx90a": 64, "gfx942": 128, "gfx950": 128} | {
+    "gfx1100": 128,
+    "gfx1101": 128,
+    "gfx1201": 128,
+}
 
 needs_captures = pytest.mark.skipif(
     not (SHARED / "data").is_dir(), reason="set GPUSIGHT_SHARED to the folder of shared captures"
@@ -76,7 +82,7 @@ def test_rows_are_complete(gpu: Gpu) -> None:
     assert gpu.memory_bytes > 0
     assert gpu.memory_bandwidth_bytes_s is not None
     assert gpu.memory_bandwidth_bytes_s > 0
-    assert gpu.vector.fp32 is not None
+    assert gpu.vector.fp32 is not None or "rates are not published" in gpu.source
 
 
 @every_gpu
@@ -86,7 +92,7 @@ def test_fp32_peak_is_lanes_times_clock(gpu: Gpu) -> None:
     lanes = (
         SM_LIMITS[gpu.compute_capability].fp32_lanes
         if gpu.compute_capability
-        else CDNA_LANES[str(gpu.gfx)]
+        else AMD_LANES[str(gpu.gfx)]
     )
     computed = 2 * lanes * gpu.sm_count * gpu.boost_clock_mhz / 1e6
     assert gpu.vector.fp32 == pytest.approx(computed, rel=0.03)
@@ -161,12 +167,28 @@ def test_rates_and_clocks_are_ordered(gpu: Gpu) -> None:
         ("GB200", "vector", {"fp64": 40, "fp32": 80}),
         ("RTX 5090", "tensor", {"tf32": 104.8, "fp16": 209.5, "fp8": 419, "fp4": 1676}),
         ("RTX 5080", "tensor", {"fp16": 112.6, "fp8": 225.1, "fp4": 900.4, "int8": 450.2}),
-        ("MI100", "tensor", {"fp16": 184.6, "bf16": 92.3}),
-        ("MI210", "tensor", {"fp64": 45.3, "fp16": 181, "int8": 181}),
+        ("MI100", "vector", {"fp64": 11.5, "fp32": 23.1}),
+        ("MI100", "tensor", {"fp32": 46.1, "fp16": 184.6, "bf16": 92.3, "fp64": None}),
+        ("MI210", "tensor", {"fp64": 45.3, "fp32": 45.3, "fp16": 181, "int8": 181}),
         ("MI250X", "vector", {"fp64": 47.9, "fp32": 47.9}),
         ("MI250X", "tensor", {"fp64": 95.7, "bf16": 383, "fp16": 383}),
         ("MI300X", "vector", {"fp64": 81.7, "fp32": 163.4}),
         ("MI300X", "tensor", {"fp64": 163.4, "tf32": 653.7, "fp16": 1307.4, "fp8": 2614.9}),
+        ("MI300X", "tensor", {"fp32": 163.4, "bf16": 1307.4, "int8": 2614.9, "fp4": None}),
+        ("MI300A", "vector", {"fp64": 61.3, "fp32": 122.6}),
+        ("MI300A", "tensor", {"fp64": 122.6, "fp32": 122.6, "fp16": 980.6, "int8": 1961}),
+        ("MI308X", "tensor", {"bf16": None, "fp8": None}),
+        ("MI325X", "tensor", {"bf16": 1307.4, "fp8": 2614.9}),
+        ("MI350X", "tensor", {"fp64": 72.1, "bf16": 2306.9, "fp8": 4613.7, "fp4": 9227.5}),
+        ("MI355X", "vector", {"fp64": 78.6, "fp32": 157.3}),
+        ("MI355X", "tensor", {"fp64": 78.6, "bf16": 2516.6, "fp8": 5033.2, "tf32": None}),
+        ("Radeon RX 7900 XTX", "vector", {"fp32": 61.4, "fp16": 122.8}),
+        ("Radeon RX 7900 XTX", "tensor", {"fp16": 122.8, "bf16": 122.8, "fp8": None}),
+        ("Radeon PRO W7900", "vector", {"fp32": 61.3}),
+        ("Radeon PRO W7800", "vector", {"fp32": 45.2}),
+        ("Radeon RX 9070 XT", "vector", {"fp32": 48.7, "fp16": 97.3}),
+        ("Radeon RX 9070 XT", "tensor", {"fp16": 195, "fp8": 389, "int8": 389}),
+        ("Radeon AI PRO R9700", "tensor", {"fp16": 191, "int8": 383}),
     ],
 )
 def test_published_peaks(name: str, unit: str, published: dict[str, float | None]) -> None:
@@ -223,7 +245,15 @@ def test_published_peaks(name: str, unit: str, published: dict[str, float | None
         ("NVIDIA B300 SXM6 AC", "B300"),
         ("NVIDIA Thor", "Jetson Thor"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
         ("AMD Instinct MI210", "MI210"),
+        ("AMD Instinct MI308X", "MI308X"),
+        ("AMD Radeon RX 7900 XTX", "Radeon RX 7900 XTX"),
+        ("Radeon RX 7900 XT", "Radeon RX 7900 XT"),
+        ("AMD Radeon PRO W7900", "Radeon PRO W7900"),
+        ("w7900", "Radeon PRO W7900"),
+        ("AMD Radeon AI PRO R9700", "Radeon AI PRO R9700"),
     ],
 )
 def test_find_gpu(name: str, expected: str) -> None:
@@ -248,6 +278,11 @@ def test_find_gpu(name: str, expected: str) -> None:
         ("Orin", 8, 15 * GIB, "Jetson Orin NX 16GB"),
         ("AMD Instinct MI250X", 110, 64 * GIB, "MI250X GCD"),
         ("AMD Instinct MI250X", 220, None, "MI250X"),
+        ("AMD Instinct MI250X / MI250", 110, 64 * GIB, "MI250X GCD"),
+        ("AMD Instinct MI250X / MI250", 104, 64 * GIB, "MI250 GCD"),
+        # ROCm counts pairs of compute units on RDNA.
+        ("AMD Radeon RX 7900 XTX", 48, 24 * GIB, "Radeon RX 7900 XTX"),
+        ("Radeon RX 7900 XT/7900 XTX/7900 GRE", 42, 20 * GIB, "Radeon RX 7900 XT"),
     ],
 )
 def test_hardware_tells_variants_apart(
@@ -274,10 +309,38 @@ def test_hardware_tells_variants_apart(
         "RTX 9090",
         "A1000",
         "L4S",
+        "AMD Instinct MI250X / MI250",
+        "AMD Radeon RX 7900M",
+        "Radeon",
+        "/",
     ],
 )
 def test_unknown_names_find_nothing(name: str) -> None:
     assert find_gpu(name) is None
+
+
+@pytest.mark.parametrize(
+    ("compute", "sm_count", "memory_bytes", "expected"),
+    [
+        ((9, 4), 304, 206_141_652_992, "MI300X"),
+        ((9, 4), 304, 256 * GIB, "MI325X"),
+        # An MI210 and one die of an MI250 look the same; so do an H100 and an H800.
+        ((9, 0), 104, 68_702_699_520, None),
+        ((9, 0), 132, 85_018_279_936, None),
+        ((9, 4), 304, None, None),
+        ((9, 4), None, 206_141_652_992, None),
+        (None, 304, 206_141_652_992, None),
+        ((8, 0), 304, 206_141_652_992, None),
+    ],
+)
+def test_a_gpu_without_a_name_is_found_only_where_nothing_else_fits(
+    compute: tuple[int, int] | None,
+    sm_count: int | None,
+    memory_bytes: int | None,
+    expected: str | None,
+) -> None:
+    found = find_gpu("", sm_count=sm_count, memory_bytes=memory_bytes, compute=compute)
+    assert found is (None if expected is None else row(expected))
 
 
 def test_a_model_never_matches_its_siblings() -> None:
@@ -367,6 +430,12 @@ def test_with_measured_keeps_what_the_capture_leaves_out() -> None:
 def test_a_slice_of_a_gpu_has_a_slice_of_its_peaks() -> None:
     sliced = with_measured(row("A100 SXM4 40GB"), sm_count=54)
     assert sliced.tensor.bf16 == pytest.approx(312 / 2, rel=0.01)
+
+
+def test_pairs_of_compute_units_do_not_halve_a_radeon() -> None:
+    listed = row("Radeon RX 7900 XTX")
+    assert with_measured(listed, sm_count=48).vector == listed.vector
+    assert with_measured(listed, sm_count=48).sm_count == 96
 
 
 def test_an_unlisted_gpu_gets_its_fp32_peak_from_its_lanes() -> None:
@@ -495,3 +564,28 @@ def test_the_table_agrees_with_nsight_compute() -> None:
     # NVIDIA publishes Hopper's tensor rates at 1830 MHz, below the boost clock.
     dense = number(metric["sm__ops_path_tensor_src_fp8_sparsity_off.sum.peak_sustained"])
     assert gpu.tensor.fp8 == pytest.approx(dense * 1830 / 1e6, rel=0.001)
+
+
+def traced_gpus() -> dict[str, dict[str, Any]]:
+    """Read each distinct GPU that the shared traces of PyTorch describe."""
+    gpus = {}
+    for path in sorted((SHARED / "data").glob("**/torch/*.json*")):
+        data = path.read_bytes()
+        trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data, strict=False)
+        for found in trace.get("deviceProperties") or ():
+            gpus[f"{found['name']} {found['numSms']} {found['totalGlobalMem']}"] = found
+    return gpus
+
+
+@pytest.mark.shared
+@needs_captures
+def test_every_gpu_of_the_traces_of_pytorch_is_found() -> None:
+    for found in traced_gpus().values():
+        gpu = find_gpu(
+            found["name"],
+            sm_count=found["numSms"],
+            memory_bytes=found["totalGlobalMem"],
+            compute=(found["computeMajor"], found["computeMinor"]),
+        )
+        assert gpu is not None
+        assert gpu.sm_count == found["numSms"]

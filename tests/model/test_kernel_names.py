@@ -189,7 +189,7 @@ NAMES: list[tuple[str, str, str, str, bool | None]] = [
     ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 3)]::operator ()() const::[lambda() (instance 7)]::operator ()() const::[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>, (int)4, TrivialOffsetCalculator<(int)1, unsigned int>, TrivialOffsetCalculator<(int)1, unsigned int>, at::native::memory::LoadWithCast<(int)1>, at::native::memory::StoreWithCast<(int)1>>(int, T1, T2, T4, T5, T6, T7)", "copy →f32", "copy", "mixed", False),
     ("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(cudnn::engines_precompiled::nchw2nhwc_params_t<T3>, const T1 *, T2 *)", "nchw→nhwc f32", "copy", "fp32", False),
     ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 1, 128, 1>(float*, at::native::(anonymous namespace)::CatArrInputTensorMetadata<float, unsigned int, 128, 1>, at::native::(anonymous namespace)::TensorSizeStride<unsigned int, 4u>, int, unsigned int)", "cat", "copy", "fp32", False),
-    ("batched_transpose_256x4_half", "batched_transpose_256x4_half", "copy", "fp16", False),
+    ("batched_transpose_256x4_half", "batched_transpose_256x4_half", "copy", "unknown", False),
     ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char, (vllm::Fp8KVCacheDataType)1>(__nv_bfloat16 const*, __nv_bfloat16 const*, unsigned char*, unsigned char*, long const*, long, long, long, long, long, int, int, int, float const*, float const*)", "kv-cache write bf16", "copy", "bf16", False),
     ("void genericReformat::copyVectorizedKernel<double, __half, __half, (bool)1, (bool)0, (int)1>(unsigned int, const void *, genericReformat::ArrayN<T6>, genericReformat::ArrayNWithReducedDivisors<T6>, genericReformat::ArrayN<T6>, int, const float *, void *, genericReformat::ArrayN<T6>, genericReformat::ArrayNWithReducedDivisors<T6>, genericReformat::ArrayN<T6>, int, const float *)", "reformat", "copy", "unknown", False),
     ("transpose_padded(const float *, float *, int)", "transpose_padded", "copy", "fp32", False),
@@ -238,6 +238,66 @@ NAMES: list[tuple[str, str, str, str, bool | None]] = [
     ("nvkernel__ZN3foo3barEv_F1L33_4", "omp zn3foo3barev line 33", "other", "unknown", None),
     ("_Z9fma_heavyPfi", "fma_heavy", "other", "fp32", None),
     ("void regular_fft<256u, 4u, 16u>(float2*)", "regular_fft<256u, 4u, 16u>", "other", "fp32", None),
+    # AMD, serving frameworks, XLA and others
+    ("__amd_rocclr_copyBuffer", "__amd_rocclr_copyBuffer", "copy", "unknown", False),
+    ("__amd_rocclr_fillBufferAligned.kd", "__amd_rocclr_fillBufferAligned", "elementwise", "unknown", False),
+    ("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB0_AFC1_AFEM1", "gemm bf16 tn 16x16", "matmul", "bf16", True),
+    ("Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_SAB_SCD_SAV_UserArgs_MT256x256x128_MI16x16x1_SN", "gemm fp8 tn 256x256", "matmul", "fp8", True),
+    ("Cijk_Ailk_Bjlk_B8NF8NBS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT128x128x128_MI16x16x1_SN", "gemm fp8 nt 128x128", "matmul", "fp8", True),
+    ("Cijk_Alik_Bljk_I8II_BH_Bias_MT128x128x128_MI16x16x1_SN", "gemm i8 tn 128x128", "matmul", "int8", True),
+    ("Cijk_Ailk_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN", "gemm tf32 nn 64x64", "matmul", "tf32", True),
+    ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN", "gemm f32 nn 64x64", "matmul", "fp32", True),
+    ("Cijk_Alik_Bljk_SB_MT64x64x8_SE_TT4_4_WG16_16_1", "gemm f32 tn 64x64", "matmul", "fp32", False),
+    ("Cijk_SB_GG_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW2", "gemm split-k f32 Cijk_SB_GG_BiasS_HAS_ScaleAlph…", "matmul", "fp32", None),
+    ("void ck::kernel_gemm_multiple_d_xdl_cshuffle<ck::GridwiseGemmMultipleD_xdl_cshuffle<unsigned short, unsigned short, float>>(x)", "gemm bf16", "matmul", "bf16", True),
+    ("void ck::tensor_operation::device::(anonymous namespace)::kernel_grouped_conv_fwd_multiple_abd_xdl_cshuffle<ck::GridwiseGemmMultipleABD_xdl_cshuffle<_Float16>>(x)", "kernel_grouped_conv_fwd_multiple_abd_xdl_cshuff…", "convolution", "fp16", True),
+    ("void ck::tensor_operation::device::kernel_batched_gemm_xdlops_bwd_weight<ck::GridwiseGemm_bk0mk1_bk0nk1_mn_xdlops_bwd_weight<_Float16>>(x)", "kernel_batched_gemm_xdlops_bwd_weight", "convolution", "fp16", True),
+    ("void ck_tile::kentry<1, ck_tile::FmhaFwdKernel<ck_tile::BlockFmhaPipelineQRKSVSAsync<ck_tile::bf16_t>>>(x)", "fmha fwd bf16", "attention", "bf16", True),
+    ("void ck_tile::kentry<1, ck_tile::MoeSortingKernel<ck_tile::MoeSortingProblemEx<int, float>>>(x)", "MoeSortingKernel", "sort", "int", False),
+    ("_ZN5aiter32fmha_fwd_hd192_hd128_bf16_causalE", "fmha fwd bf16", "attention", "bf16", True),
+    ("_ZN5aiter42pa_bf16_pertokenFp8_gqa10_1tg_4w_mtp3_msk1E", "pa_bf16_pertokenFp8_gqa10_1tg_4w_mtp3_msk1", "attention", "fp8", True),
+    ("_ZN5aiter50fmoe_bf16_pertokenMXfp4_g1u1_flat_novs_silu_16x128E", "moe gemm fp4 16x128", "matmul", "fp4", True),
+    ("_ZN5aiter33f4gemm_bf16_per1x32Fp4_tn_256x256E", "f4gemm_bf16_per1x32Fp4_tn_256x256", "matmul", "fp4", True),
+    ("_gemm_a8w8_blockscale_kernel", "_gemm_a8w8_blockscale_kernel", "matmul", "unknown", None),
+    ("void aiter::kn_entry_2c_sbhd_cached_indirect_inplace<aiter::OpCachedFwd, 0, true, false>(x)", "rotary embedding", "elementwise", "unknown", False),
+    ("void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(x)", "wvSplitK_hf_sml_", "matmul", "bf16", None),
+    ("void paged_attention_ll4mi_QKV_mfma16_kernel<__hip_bfloat16, unsigned char, (vllm::Fp8KVCacheDataType)1, __hip_bfloat16, 16, 128, 256, false, 8>(x)", "paged_attention_ll4mi_QKV_mfma16_kernel", "attention", "bf16", True),
+    ("MIOpenBatchNormBwdSpatial", "batch_norm bwd", "normalisation", "unknown", False),
+    ("MIOpenNeuronFwd", "MIOpenNeuronFwd", "elementwise", "unknown", False),
+    ("MIOpenConvUni", "MIOpenConvUni", "convolution", "unknown", None),
+    ("Im2d2Col", "Im2d2Col", "convolution", "unknown", None),
+    ("Op4dTensorGeneric", "Op4dTensorGeneric", "elementwise", "unknown", False),
+    ("mloPoolingMaxBwd", "pooling", "pooling", "unknown", False),
+    ("void rocprim::detail::onesweep_iteration_kernel<rocprim::default_config, true, long*, long*>(x)", "rocprim onesweep_iteration_kernel", "sort", "int", False),
+    ("void rocprim::ROCPRIM_300001_NS::detail::trampoline_kernel<rocprim::detail::wrapped_reduce_config<rocprim::default_config, float>>(x)", "rocprim reduce", "reduction", "fp32", False),
+    ("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", "nccl GenericKernel", "communication", "unknown", False),
+    ("mscclKernel_Sum_half_LL_true", "mscclKernel_Sum_half_LL_true", "communication", "fp16", False),
+    ("void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>(x)", "EpDispatchIntraNodeKernel<__hip_bfloat16>", "communication", "bf16", False),
+    ("void deep_ep::internode_ll::combine<false, 7168>(void*)", "combine<false, 7168>", "communication", "unknown", False),
+    ("void deep_gemm::sm90_fp8_paged_mqa_logits<1u>(x)", "sm90_fp8_paged_mqa_logits<1u>", "attention", "fp8", True),
+    ("silu_mul_fp8_quant_deep_gemm", "silu_mul_fp8_quant_deep_gemm", "elementwise", "fp8", False),
+    ("_fwd_grouped_kernel_stage1_rope", "_fwd_grouped_kernel_stage1_rope", "attention", "unknown", None),
+    ("_bwd_kernel_dkdv", "_bwd_kernel_dkdv", "attention", "unknown", None),
+    ("fused_recurrent_gated_delta_rule_fwd_kernel", "fused_recurrent_gated_delta_rule_fwd_kernel", "attention", "unknown", None),
+    ("void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<128, 16, float>>(SSMParamsBase)", "selective_scan_fwd_kernel", "attention", "fp32", None),
+    ("create_flashinfer_kv_indices_triton", "create_flashinfer_kv_indices_triton", "embedding", "unknown", False),
+    ("void vllm::moe::topkGatingSoftmax<8, 256, 4, 16, int>(x)", "topkGatingSoftmax<8, 256, 4, 16, int>", "sort", "int", False),
+    ("void transformer_engine::detail::cast_transpose_general_kernel<8ul, 8ul, float, __nv_fp8_e4m3>(x)", "cast_transpose_general_kernel", "copy", "fp32", False),
+    ("void transformer_engine::gated_act_kernel<float>(x)", "gated_act_kernel<float>", "elementwise", "fp32", False),
+    ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*, float*, __nv_bfloat16*, int, int)", "kDequantizeBlockwise", "elementwise", "bf16", False),
+    ("void kOptimizer32bit2State<float, 0>(x)", "kOptimizer32bit2State<float, 0>", "optimizer", "fp32", False),
+    ("triton_tem_fused__scaled_mm_0", "triton scaled_mm_0", "matmul", "unknown", None),
+    ("triton_flex_attention", "triton flex_attention", "attention", "unknown", None),
+    ("triton_poi_fused_mm_3", "triton mm_3", "generated", "unknown", None),
+    ("fusion.12", "xla fusion.12", "generated", "unknown", None),
+    ("multiply_add_fusion.clone", "xla multiply_add_fusion.clone", "generated", "unknown", None),
+    ("wrapped_convert", "xla wrapped_convert", "generated", "unknown", None),
+    ("dot_general.3", "xla dot_general.3", "matmul", "unknown", None),
+    ("all-reduce-start.1", "all-reduce-start.1", "communication", "unknown", False),
+    ("dynamic-update-slice.3", "xla dynamic-update-slice.3", "copy", "unknown", False),
+    ("jax::cuda::(anonymous namespace)::ThreeFry2x32Kernel(x)", "ThreeFry2x32Kernel", "random", "unknown", False),
+    ("void mul_mat_q<(ggml_type)12, 64, false>(x)", "mul_mat_q", "matmul", "unknown", None),
+    ("void LSTM_elementWise_fp<float, float, float>(x)", "LSTM_elementWise_fp", "elementwise", "fp32", False),
 ]
 # fmt: on
 
@@ -340,6 +400,10 @@ def test_a_name_that_cannot_be_demangled_still_shows_its_family() -> None:
         ("cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoDAsync"),
         ("cuMemcpy_ptds", "cuMemcpy"),
         ("cudaDeviceSynchronize", "cudaDeviceSynchronize"),
+        ("hipLaunchKernel", "hipLaunchKernel"),
+        ("hipExtModuleLaunchKernel", "hipExtModuleLaunchKernel"),
+        ("hipMemcpyAsync_spt", "hipMemcpyAsync"),
+        ("hipGetDevicePropertiesR0600", "hipGetDeviceProperties"),
         ("", ""),
     ],
 )
@@ -429,6 +493,14 @@ def share_of_other(times: dict[str, float]) -> float:
 @pytest.mark.parametrize("path", captures("nsys", "torch"), ids=lambda path: path.name)
 def test_little_of_our_captures_is_unknown(path: Path) -> None:
     assert share_of_other(time_by_name(path)) <= 0.03
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not DATA.is_dir(), reason="the shared captures are not here")
+@pytest.mark.parametrize("path", captures("public/torch"), ids=lambda path: path.name)
+def test_little_of_public_traces_is_unknown(path: Path) -> None:
+    times = {name: ns for name, ns in time_by_name(path).items() if name != "Kernel"}
+    assert share_of_other(times) <= 0.001
 
 
 @pytest.mark.shared

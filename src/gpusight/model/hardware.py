@@ -1,6 +1,7 @@
 """Look up GPUs and their limits; the only source of peak rates in the project.
 
-The values live in `gpu_table` (GPUs) and `sm_table` (limits of one SM); this module finds the row
+The values live in `gpu_table` and `amd_table` (GPUs) and `sm_table` (limits of one SM); this
+module finds the row
 that a driver's name means, reads rates from it and lets a capture's own values replace the
 table's. `docs/hardware.md` is generated from here (`as_markdown`).
 """
@@ -44,9 +45,9 @@ _MIB = 1 << 20
 _NOISE = frozenset((
     "nvidia", "geforce", "tesla", "amd", "instinct", "jetson", "gpu", "graphics", "generation",
     "corporation", "inc", "with", "design", "edition", "workstation", "accelerator", "tensor",
-    "core", "nvgpu", "oam",
+    "core", "nvgpu", "oam", "radeon", "vf",
 ))  # fmt: skip
-_SERIES = frozenset(("rtx", "gtx"))
+_SERIES = frozenset(("rtx", "gtx", "rx"))
 _FORM = re.compile(r"pcie|sxm\d?|nvl\d*|dgxs|hbm\d?e?|gddr\d?x?|active")
 _MEMORY = re.compile(r"\d+gb")
 _SPELLINGS = (
@@ -54,7 +55,7 @@ _SPELLINGS = (
     (re.compile(r"\bmax[- ]?q\b"), "maxq"),
     (re.compile(r"\b(?:mobile|notebook)\b"), "laptop"),
     (re.compile(r"\b(\d+) ?(?:gb|gib|g)\b"), r"\1gb"),
-    (re.compile(r"\b(rtx|gtx)(?=[a-z]?\d)"), r"\1 "),
+    (re.compile(r"\b(rtx|gtx|rx)(?=[a-z]?\d)"), r"\1 "),
     (re.compile(r"(?<=\d{4})ti(?=super|\b)"), " ti "),
     (re.compile(r"(?<=\d{4})super\b"), " super"),
 )
@@ -106,14 +107,32 @@ def _index() -> tuple[tuple[_Name, bool, Gpu], ...]:
 
 
 def find_gpu(
-    name: str, *, sm_count: int | None = None, memory_bytes: int | None = None
+    name: str,
+    *,
+    sm_count: int | None = None,
+    memory_bytes: int | None = None,
+    compute: tuple[int, int] | None = None,
 ) -> Gpu | None:
     """Find the GPU that a driver, a profiler or a person calls by this name.
 
     Vendor words, case and punctuation do not matter; the model does, entirely. Of the variants
     that the name leaves open, those with the SM count and then the memory size given are kept
     where there are any, and of these the plainest name wins, then the first in the table.
+
+    Some drivers give no name: then the compute capability (of AMD GPUs, the gfx version), SM count
+    and memory size must all be known and fit a single row. A name of several models
+    (`MI250X / MI250`) is the one whose SM count it has.
     """
+    if not name.strip():
+        return _only(gpu for gpu in GPUS if _is_like(gpu, sm_count, memory_bytes, compute))
+    models = name.split("/")
+    if len(models) > 1:
+        found = (find_gpu(model, sm_count=sm_count, memory_bytes=memory_bytes) for model in models)
+        return _only(gpu for gpu in found if gpu is not None and _has_sms(gpu, sm_count))
+    return _named(name, sm_count, memory_bytes)
+
+
+def _named(name: str, sm_count: int | None, memory_bytes: int | None) -> Gpu | None:
     wanted = _Name.parse(name)
     found: list[tuple[bool, int, Gpu]] = [
         (is_alias, len(row.forms - wanted.forms) + len(row.memory - wanted.memory), gpu)
@@ -122,10 +141,38 @@ def find_gpu(
     ]
     candidates = [gpu for *_, gpu in sorted(found, key=lambda entry: entry[:2])]
     if sm_count:
-        candidates = _preferred(candidates, lambda gpu: gpu.sm_count == sm_count)
+        candidates = _preferred(candidates, lambda gpu: _has_sms(gpu, sm_count))
     if memory_bytes:
         candidates = _preferred(candidates, lambda gpu: _may_report(gpu, memory_bytes))
     return candidates[0] if candidates else None
+
+
+def _only(gpus: Iterable[Gpu]) -> Gpu | None:
+    """Give the one GPU there is; none when there are several."""
+    found = list(gpus)
+    return found[0] if len(found) == 1 else None
+
+
+def _is_like(
+    gpu: Gpu, sm_count: int | None, memory_bytes: int | None, compute: tuple[int, int] | None
+) -> bool:
+    if not sm_count or not memory_bytes or compute is None:
+        return False
+    major, minor = compute
+    version = gpu.compute_capability == compute
+    if gpu.gfx is not None:  # gfx942: all but the last character, which ROCm does not report
+        version = gpu.gfx[:-1] == f"gfx{major}{minor}"
+    return version and _has_sms(gpu, sm_count) and _may_report(gpu, memory_bytes)
+
+
+def _has_sms(gpu: Gpu, sm_count: int | None) -> bool:
+    """Compare SM counts; RDNA drivers count pairs of compute units."""
+    return sm_count is not None and sm_count in (gpu.sm_count, _pairs(gpu))
+
+
+def _pairs(gpu: Gpu) -> int | None:
+    rdna = gpu.architecture.startswith("RDNA")
+    return gpu.sm_count // 2 if rdna and gpu.sm_count else None
 
 
 def _preferred(gpus: list[Gpu], wanted: Callable[[Gpu], bool]) -> list[Gpu]:
@@ -170,6 +217,8 @@ def with_measured(
     Peaks follow the SM count and clock: a slice, a laptop part or a locked clock reaches less.
     For a GPU that is not in the table only the FP32 rate can be told, from its SMs' lanes.
     """
+    if gpu is not None and sm_count and sm_count == _pairs(gpu):
+        sm_count = gpu.sm_count
     if gpu is None:
         gpu = _unlisted(name or "", compute_major, compute_minor)
         base = _lanes_only(gpu, sm_count, clock_hz)
@@ -235,21 +284,23 @@ def _unlisted(name: str, major: int | None, minor: int | None) -> Gpu:
 _INTRODUCTION = """\
 # GPUs that gpusight knows
 
-<!-- Generated from src/gpusight/model/gpu_table.py and sm_table.py; do not edit. Regenerate:
+<!-- Generated from src/gpusight/model/gpu_table.py, amd_table.py and sm_table.py; do not edit.
+Regenerate:
 python -c "from gpusight.model import hardware; print(hardware.as_markdown(), end='')" \
 > docs/hardware.md
 -->
 
 Peak rates are dense (no sparsity) in TFLOP/s, TOP/s for int8, at the boost clock. Tensor rates are
 those with FP32 accumulation, which the frameworks use; on GeForce that is half the rate with FP16
-accumulation. Laptop GPUs are listed with the top of their published clock and power range. What a
+accumulation. On AMD GPUs, SMs are compute units and tensor rates those of the matrix cores. Laptop
+GPUs are listed with the top of their published clock and power range. What a
 capture itself says about its GPU (SMs, clock, bandwidth, memory, L2) replaces these values, and the
 peaks follow its SM count and clock. A dash: no such unit, or not published.
 """
 _GPU_COLUMNS = (
     "GPU", "Architecture", "CC or gfx", "SMs", "Base MHz", "Boost MHz", "Memory GiB", "GB/s",
-    "L2 MiB", "fp64", "fp32", "bf16", "fp16", "tensor fp64", "tensor tf32", "tensor bf16",
-    "tensor fp16", "tensor fp8", "tensor fp4", "tensor int8", "W", "Source",
+    "L2 MiB", "fp64", "fp32", "bf16", "fp16", "tensor fp64", "tensor fp32", "tensor tf32",
+    "tensor bf16", "tensor fp16", "tensor fp8", "tensor fp4", "tensor int8", "W", "Source",
 )  # fmt: skip
 _SM_COLUMNS = (
     "CC", "Architecture", "Threads", "Warps", "Blocks", "Registers", "Registers per block",
@@ -280,7 +331,8 @@ def _gpu_cells(gpu: Gpu) -> tuple[object, ...]:
         gpu.base_clock_mhz, gpu.boost_clock_mhz, _per(gpu.memory_bytes, _GIB),
         _per(gpu.memory_bandwidth_bytes_s, 1e9), _per(gpu.l2_bytes, _MIB),
         vector.fp64, vector.fp32, vector.bf16, vector.fp16,
-        tensor.fp64, tensor.tf32, tensor.bf16, tensor.fp16, tensor.fp8, tensor.fp4, tensor.int8,
+        tensor.fp64, tensor.fp32, tensor.tf32, tensor.bf16, tensor.fp16, tensor.fp8, tensor.fp4,
+        tensor.int8,
         gpu.tdp_w, gpu.source,
     )  # fmt: skip
 

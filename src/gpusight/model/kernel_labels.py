@@ -17,7 +17,7 @@ SHORT_PRECISION = {"fp64": "f64", "fp32": "f32", "fp16": "f16", "int8": "i8", "u
 
 PLACEHOLDER = re.compile(r"\{(\w{1,12})\}")
 SPACES = re.compile(r"\s{1,100}")
-BACKWARD = re.compile(r"backward|_bwd|bwd_|bwd$|grad(?!e)|_bw_|bw_1c|flash_?attnbwd|cutlassb")
+BACKWARD = re.compile(r"backward|bwd|grad(?!e)|_bw_|bw_1c|cutlassb")
 FORWARD = re.compile(r"forward|_fwd|fwd_|fwd|_fw_|fw_tr|fw_inf|fprop|cutlassf|compute_attn")
 XMMA_TILE = re.compile(r"tilesize(\d{1,4}x\d{1,4})|gemmshape<(\d{1,4}), (\d{1,4})")
 TILE = re.compile(r"(?<![a-z0-9])(?:mt|bt|t)?(\d{1,4}x\d{1,4})(?![0-9])")
@@ -34,8 +34,8 @@ HEAD_DIM = re.compile(
 TUPLE_DIM = re.compile(
     r"tuple<(?:cute::)?c<\d{1,3}>, (?:(?:cute::)?c<\d{1,3}>, )?(?:cute::)?c<(\d{2,3})>"
 )
-TRITON = re.compile(r"^triton_(?:[a-z]{2,6}_fused_|fused_|[a-z]{2,6}_|_)?")
-NCCL = re.compile(r"^(?:rccl|nccl)(?:Dev)?Kernel_?|^ncclSymk?DevKernel_?|ncclDevFunc_?")
+TRITON = re.compile(r"^triton_(?:(?:poi|red|per|tem|for|unk|spl|mix)_)?(?:fused_)?")
+NCCL = re.compile(r"^(?:rccl|nccl)(?:Dev)?(?:Kernel_?)?|^ncclSymk?DevKernel_?|ncclDevFunc_?")
 CAST = re.compile(r"loadwithcast")
 COPY_TARGET = re.compile(r"(bfloat16|float16|float8|float4)\w{0,12}_copy_kernel")
 COPY_TARGETS = {"bfloat16": "bf16", "float16": "f16", "float8": "fp8", "float4": "fp4"}

@@ -27,6 +27,9 @@ CLOSERS = {">": "<", ")": "(", "]": "[", "}": "{"}
 LAUNCHERS = re.compile(
     r"::kentry|parallel_launch|_kernel_agent|static_kernel|trampoline_kernel|forall\w{0,20}kernel"
 )
+# Composable Kernel starts everything through one function: kentry<1, ck_tile::GemmKernel<…>>.
+CK_ENTRY = "kentry"
+CK_LAUNCHED = re.compile(r"(\w{3,80})<")
 GENERIC_NAMES = ("kernel", "kernel2", "device_kernel")
 GENERIC_ARGS = re.compile(r"cutlass|cute::|gemm|mma|flash|conv")
 
@@ -54,6 +57,8 @@ def take_apart(name: str) -> Parts:
         base.lower() in GENERIC_NAMES and GENERIC_ARGS.search(args.lower())
     )
     subject = f"{head}<{args}>" if launcher and args else head
+    if base == CK_ENTRY and (launched := CK_LAUNCHED.search(args)) is not None:
+        base, args = launched.group(1), args[launched.end() :].removesuffix(">")
     words = WORD.findall(base)
     return Parts(text, head, base, args, params, subject.lower(), f" {' '.join(words).lower()} ")
 

@@ -52,17 +52,21 @@ ELEMENTWISE = r"elementwise_kernel|elementwisekernel"
 # fmt: off
 PATTERNS: tuple[Pattern, ...] = (
     # --- Generated code: what its name lists was fused, so it comes before all single operations
-    # triton_tem_fused_addmm_3, triton_mm_12
-    Pattern(r"^triton_(?:tem_fused_\w{0,40}?|)_?(?:mm|bmm|addmm|baddbmm|scaled_mm)(?:_|$)", "matmul", "triton {triton}"),
-    Pattern(r"^triton_tem_\w{0,60}flex_(?:attention|decoding)", "attention", "triton {triton}"),
+    # triton_tem_fused_addmm_3, triton_tem_fused__scaled_mm_0, triton_mm_12
+    Pattern(r"^triton_(?:tem_fused_\w{0,60}?_?)?_?(?:int_|mixed_|scaled_|grouped_){0,2}(?:mm|bmm|addmm|baddbmm)(?:_|$)", "matmul", "triton {triton}"),
+    Pattern(r"^triton_(?:tem_\w{0,60})?flex_(?:attention|decoding)", "attention", "triton {triton}"),
     Pattern(r"^triton_tem_\w{0,60}conv", "convolution", "triton {triton}"),
     # XLA's Triton softmax and matmul: triton_softmax_12, gemm_fusion_dot_4, triton_gemm_dot
     Pattern(r"^triton_softmax", "softmax", "triton {triton}"),
     Pattern(r"^triton_gemm|gemm_fusion", "matmul", "xla {base}"),
     # triton_poi_fused_add_0, triton_per_fused_native_layer_norm_3, triton_red_fused_sum_1, triton__0d1d2de
     Pattern(r"^triton_", "generated", "triton {triton}"),
-    # loop_add_fusion_2, input_reduce_fusion, fusion_14, wrapped_slice
-    Pattern(r"^(?:\w{0,60}_)?fusion(?:_\d{1,6})?$|^fusion_|^wrapped_|^loop_\w{1,60}fusion", "generated", "xla {base}"),
+    # loop_add_fusion_2, input_reduce_fusion, fusion.14, multiply_add_fusion.clone, wrapped_slice
+    Pattern(r"^(?:\w{0,60}_)?fusion(?:[._]\d{1,6})?(?:\.clone)?(?:[._]\d{1,6})?$|^fusion_|^wrapped_|^loop_\w{1,60}fusion", "generated", "xla {base}"),
+    # What XLA did not fuse, named after its operation: dot_general.3, dynamic-update-slice.7
+    Pattern(r"^dot(?:[-_]general)?(?:[._]\d{1,6})?$", "matmul", "xla {base}"),
+    Pattern(r"^dynamic[-_](?:update[-_])?slice", "copy", "xla {base}"),
+    Pattern(r"three_?fry|rng[-_]bit[-_]generator", "random", "{base}"),
     # TensorRT's compiler: __myl_FcAddCast_myl0_5, __myl_Fmha_…
     Pattern(r"__myl_\w{0,60}(?:mha|fmha)", "attention", "myelin {base}"),
     Pattern(r"__myl_\w{0,60}(?:fc|gemm|matmul)", "matmul", "myelin {base}"),
@@ -72,15 +76,21 @@ PATTERNS: tuple[Pattern, ...] = (
     # --- Communication
     # ncclDevKernel_AllReduce_Sum_f32_RING_LL(…), ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t, rccl
     Pattern(r"nccl|rccl", "communication", "nccl {coll}"),
-    Pattern(r"nvshmem|rocshmem|::(?:internode|intranode)(?:_ll)?::|get_dispatch_layout|deep_?ep", "communication", "{fn}"),
+    Pattern(r"msccl", "communication", "{base}"),
+    # deep_ep::intranode::dispatch, mori::moe::EpCombineIntraNodeKernel, internode_ll::combine
+    Pattern(r"nvshmem|rocshmem|(?:^|:)(?:internode|intranode)(?:_ll)?::|get_dispatch_layout|deep_ep|mori::|ep_?(?:dispatch|combine)\w{0,20}kernel", "communication", "{fn}"),
     # vllm::cross_device_reduce_1stage, one_shot_all_reduce, multimem_all_reduce_kernel, userbuffers
-    Pattern(r"cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem_|userbuffers", "communication", "{fn}"),
+    Pattern(r"cross_device_(?:reduce|store)|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?(?:permute|broadcast)|multimem_|userbuffers|p2p_barrier|(?:^|:)(?:barrier|put_signal|wait_signal)_kernel", "communication", "{fn}"),
 
     # --- Attention and what serves it
-    # vllm::reshape_and_cache_flash_kernel, append_paged_kv_cache, _copy_page_indices_kernel
-    Pattern(r"reshape_and_cache|concat_and_cache|append\w{0,8}_?(?:paged)?_?kv|kv_?cache_?copy|copy_page|copy_blocks|set_kv_buffer", "copy", "kv-cache write {np}"),
-    # vllm::rotary_embedding_kernel, rotary_kernel, fused_rope, applyBiasRopeUpdateKVCache
-    Pattern(r"rotary|fused_?rope|(?:^|_|:)rope(?:_|$)|rope\w{0,20}kernel", "elementwise", "rotary embedding {dir} {np}"),
+    # Which page holds which token: create_flashinfer_kv_indices_triton, _compute_slot_mapping_kernel
+    Pattern(r"req_to_token|kv_indices|slot_mapping|page_indices|(?:page|block)_table", "embedding", "{fn}"),
+    # vllm::reshape_and_cache_flash_kernel, append_paged_kv_cache, copy_blocks_kernel
+    Pattern(r"reshape_and_cache|concat_and_cache|append\w{0,8}_?(?:paged)?_?kv|kv_?cache_?copy|copy_blocks|set_kv_buffer", "copy", "kv-cache write {np}"),
+    # The two halves of decoding with many keys, as SGLang names them: _fwd_grouped_kernel_stage1_rope
+    Pattern(r"^_fwd_(?:grouped_)?kernel_stage\d", "attention", "{fn}"),
+    # vllm::rotary_embedding_kernel, rotary_kernel, fused_rope, aiter::kn_entry_2c_sbhd_cached
+    Pattern(r"rotary|fused_?rope|(?:^|_|:)rope(?:_|$)|rope\w{0,20}kernel|kn_entry_\dc_(?:sbhd|thd|2d)", "elementwise", "rotary embedding {dir} {np}"),
     # Megatron's and apex's scaled_masked_softmax_warp_forward
     Pattern(r"scaled_\w{0,30}softmax", "softmax", "masked softmax {dir} {np}"),
     # flash_fwd_splitkv_combine_kernel, FlashAttnFwdCombine
@@ -99,16 +109,24 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"fmha\w{0,140}(context|generation)", "attention", "fmha {1} {p} {d}"),
     Pattern(r"fmha|fused_multihead", "attention", "fmha {dir} {p} {d}"),
     # FlashInfer: BatchDecodeWithPagedKVCacheKernel, BatchPrefillWithRaggedKVCacheKernel, …MergeStatesKernel
-    Pattern(r"(batch|single)_?(decode|prefill)\w{0,12}with", "attention", "flashinfer {1} {2} {p}"),
+    Pattern(r"(batch|single|)_?(decode|prefill)\w{0,12}with", "attention", "flashinfer {1} {2} {p}"),
     Pattern(r"merge_?(?:attn_)?states", "attention", "attention merge states {np}"),
     # vllm::paged_attention_v2_kernel, kernel_unified_attention_2d, masked_multihead_attention, mla_decode
-    Pattern(r"paged_attention|unified_attention|multihead_attention|mmha|xqa_|(?:^|_|:)mla_|flash_?mla|flash_attn|attn_(?:fwd|bwd)|_attn_", "attention", "{fn}"),
+    Pattern(r"paged_attention|unified_attention|multihead_attention|mmha|xqa_|(?:^|_|:)mla_|flash_?mla|flash_attn|attn_(?:fwd|bwd)|_attn_|prepare_varlen", "attention", "{fn}"),
+    # aiter::pa_bf16_pertokenFp8_gqa8, deep_gemm::sm90_fp8_paged_mqa_logits
+    Pattern(r"(?:^|:)pa_(?:bf16|fp16|fwd|decode)|mqa_logits", "attention", "{fn}"),
+    # Triton's attention from its tutorial and its heirs: _fwd_kernel, _bwd_kernel_dkdv, bwd_kernel_dk_dv
+    Pattern(r"^_(?:fwd|bwd)_kernel$|bwd_kernel_(?:dk|dq|one_col)|bwd_preprocess_do_o", "attention", "{fn}"),
+    # Linear attention and state spaces: chunk_fwd_kernel_o, selective_scan_fwd_kernel, _chunk_state_fwd_kernel
+    Pattern(r"delta_rule|selective_scan|selective_state_update|(?:^|_)chunk_(?:\w{1,20}_)?(?:fwd|bwd)_kernel|chunk_(?:scan|state)_|state_passing", "attention", "{fn}"),
 
     # --- Losses, softmax and normalisation
     # nll_loss_forward_reduce_cuda_kernel_2d, cunn_ClassNLLCriterion_updateOutput_kernel, ctc_loss
     Pattern(r"nll_?loss|nllcriterion", "loss", "nll loss {dir} {np}"),
     Pattern(r"cross_?entropy", "loss", "cross entropy {dir} {np}"),
     Pattern(r"(ctc|mse|smooth_?l1|huber|multi_?margin|bce)\w{0,8}_?(?:loss|criterion|kernel)", "loss", "{1} loss {dir} {np}"),
+    # Expert routing: vllm::moe::topkGatingSoftmax, moe_fused_gate_kernel, ck_tile MoeSortingKernel
+    Pattern(r"topk_?gating|topk_?softmax|moe\w{0,12}_gate(?:_|$)|moe_?sort", "sort", "{fn}"),
     # cunn_SoftMaxForwardSmem<8, …, LogSoftMaxForwardEpilogue>
     Pattern(r"soft_?max", "softmax", "log_softmax {dir} {np}", args=r"logsoftmax"),
     # softmax_warp_forward<float, float, float, 10, true, false>: the first flag is log_softmax
@@ -169,29 +187,34 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"compute\w{0,16}offsetskernel|init_device_workspace|kern_precompute_indices", "convolution", "conv setup {base}"),
     # MIOpen: igemm_fwd_gtcx2_nhwc_bf16_…, naive_conv_…, ck grouped convolutions
     Pattern(r"igemm_(?:fwd|bwd|wrw)", "convolution", "conv {conv} {p} {data} {tile}"),
-    Pattern(r"im2col|col2im|vol2col|col2vol", "convolution", "{base} {np}"),
+    Pattern(r"im\d?d?2col|col2im|vol2col|col2vol", "convolution", "{base} {np}"),
     Pattern(r"depthwise", "convolution", "depthwise conv {conv} {np}"),
-    Pattern(r"causal_conv|(?:^|_|:)conv(?:olution|\dd|_|$|-)|miopen\w{0,10}conv|gridwise\w{0,10}conv|convolution", "convolution", "{fn}"),
+    Pattern(r"causal_conv|(?:^|_|:)conv(?:olution|\dd|_|$|-)|miopen\w{0,10}c(?:on)?v|gridwise\w{0,10}conv|convolution|xdlops_bwd_(?:weight|data)", "convolution", "{fn}"),
 
     # --- Matmul
     # void splitKreduce_kernel<32, 16, int, float, …>, cutlass ReduceSplitK
     Pattern(r"splitk_?reduce|reducesplitk", "matmul", "gemm split-k reduce {p}"),
     Pattern(r"epilogue::impl|cublaslt::globalkernel", "matmul", "gemm epilogue {p}"),
-    # fused_moe_kernel, _matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1, bmm_Bfloat16_MxE2m1MxE4m3_…
-    Pattern(r"fused_moe_(?:kernel|gemm|gptq|awq)|_matmul_ogs|moe\w{0,12}gemm", "matmul", "moe gemm {p} {tile} {extras}"),
+    # fused_moe_kernel, _matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1, aiter::fmoe_bf16_pertokenFp8_g1u1_…
+    Pattern(r"fused_moe_(?:kernel|gemm|gptq|awq)|fused_moe::|(?:^|:)fmoe_|_matmul_ogs|moe\w{0,12}gemm", "matmul", "moe gemm {p} {tile} {extras}"),
+    # AMD's: aiter::f8gemm_bf16_blockscale_…, _gemm_a8w8_blockscale_kernel, flatmm_uk_gfx9_…, wvSplitK_hf_sml_
+    Pattern(r"(?:^|:)(?:b?f|fp|i)\d{1,2}gemm_|gemm_a(?:\d{1,2}|fp4)_?w(?:\d|fp4)|flatmm|wv_?splitk|llgemm|llmm1", "matmul", "{fn}"),
+    # bmm_Bfloat16_MxE2m1MxE4m3_…
     Pattern(r"(?:^|:)bmm_\w", "matmul", "bmm {p} {tile}"),
     Pattern(r"marlin|awq|gptq|exllama|machete", "matmul", "quantized gemm {base}"),
     Pattern(r"fill_tensormaps", "matmul", "gemm setup {base}"),
     # nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN, sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_…
     Pattern(r"nvjet|xmma_gemm", "matmul", "gemm {p} {layout} {tile} {extras}"),
-    # Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bjlk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x64x32_…
-    Pattern(r"cijk_", "matmul", "gemm {p} {layout} {tile}"),
+    # Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bjlk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x64x32_…,
+    # and what it runs before and after: Cijk_SB_GA, Cijk_SB_GG_BiasS_PostGSU8_VW2
+    Pattern(r"cijk_a[ijkl]{3,4}_b", "matmul", "gemm {p} {layout} {tile}"),
+    Pattern(r"cijk_", "matmul", "gemm split-k {p} {base}"),
     # gemv2T_kernel_val<…>, gemvNSP_kernel<…>, internal::gemvx::kernel<…>
     Pattern(r"gemv|dot_product_vec", "matmul", "gemv {p}"),
     Pattern(r"gemmk1_kernel|gemmsn_(\w\w)_kernel", "matmul", "gemm small {p} {1}"),
     # dpsk::grouped_gemm::…GemmKernel, deep_gemm::sm90_fp8_gemm_1d2d_impl
     Pattern(r"grouped_gemm|groupedgemm|group_gemm", "matmul", "grouped gemm {p} {tile}"),
-    Pattern(r"deep_gemm", "matmul", "deep_gemm {base}"),
+    Pattern(r"deep_gemm::", "matmul", "deep_gemm {base}"),
     # cutlass_80_tensorop_s1688gemm_128x128_16x5_nt_align4, volta_sgemm_128x64_nn, trt_ampere_h16816gemm_…
     Pattern(r"cutlass\w{0,24}_\w{0,24}gemm|(?:kepler|maxwell|pascal|volta|turing|ampere|hopper|sm\d{2,3})_\w{0,16}gemm", "matmul", "gemm {p} {layout} {tile} {extras}"),
     # sgemm_largek_lds64<true, false, 5, …>, sgemm_32x32x32_NT_vec
@@ -199,7 +222,12 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"gemm_?(?:universal|kernel)|<gemm|::gemm<|mma(?:pipelined|multistage)|kernel_gemm|gemm_xdl|cublas\w{0,20}gemm", "matmul", "gemm {p} {tile}"),
     Pattern(r"trsm|syrk|trmm|getrf|potrf|lu_?factor", "matmul", "{base} {p}"),
     # cuSPARSE: cusparse::csrmm_kernel<…>, csrmv_v3_kernel<…>
-    Pattern(r"csr_?m[mv]|(?:^|_|:)spm[mv]", "matmul", "sparse {base} {p}"),
+    Pattern(r"csr_?m[mv]|(?:^|_|:)k?spm[mv]", "matmul", "sparse {base} {p}"),
+    # ggml: mul_mat_q<…>, mul_mat_vec_q
+    Pattern(r"(?:^|_|:)mul_mat(?:_|$)", "matmul", "{fn}"),
+    # cuDNN's recurrent layers: RNN_blockPersist_fp_LSTM; their cells: LSTM_elementWise_fp, lstm_cell_forward
+    Pattern(r"rnn\w{0,12}persist|persist\w{0,12}rnn", "matmul", "{base} {p}"),
+    Pattern(r"(?:lstm|gru|rnn)_?(?:cell|elementwise)|elemwisernncell", "elementwise", "{base} {np}"),
     # cuBLAS level 1: dot_kernel<float, 128, 0, …>, reduce_1Block_kernel, scal_kernel, axpy_kernel
     Pattern(r"(?:^|:)dot_kernel|reduce_1block", "reduction", "dot {p}"),
     Pattern(r"(?:^|:)scal_kernel|scalepackedtensor", "elementwise", "scale {np}"),
@@ -215,12 +243,14 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"(max|avg|average|adaptive\w{0,8}|global)_?pool\w{0,6}", "pooling", "{1} pool {dir} {np}"),
     Pattern(r"pooling", "pooling", "pooling {p}"),
     # upsample_bilinear2d_out_frame, grid_sampler_2d_kernel: resampling, as pooling is
+    Pattern(r"roi_?(align|pool)", "pooling", "roi {1} {dir} {np}"),
     Pattern(r"upsample_(\w{4,20}?)(?:_|$)", "pooling", "upsample {1} {dir} {np}"),
     Pattern(r"grid_sampler", "pooling", "grid sampler {dir} {np}"),
 
     # --- Embedding, indexing, gather, scatter
     Pattern(r"embedding_?bag", "embedding", "embedding bag {dir} {np}"),
-    Pattern(r"embedding", "embedding", "embedding {dir} {np}"),
+    # krn_partials_per_segment and compute_grad_weight serve embedding_dense_backward
+    Pattern(r"embedding|krn_partial|(?:^|:)compute_grad_weight", "embedding", "embedding {dir} {np}"),
     # indexSelectLargeIndex, index_elementwise_kernel<…index_put_kernel_impl…>, indexing_backward_kernel
     Pattern(r"index_elementwise_kernel", "embedding", "{op} {np}"),
     Pattern(r"indexselect|index_select", "embedding", "index select {np}"),
@@ -242,6 +272,13 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"_kernel_agent", "reduction", "thrust reduce", args=r"reduce"),
     Pattern(r"_kernel_agent|static_kernel|transform_kernel", "elementwise", "thrust {1} {np}", args=r"__(uninitialized_fill|uninitialized_copy|fill|transform|tabulate|replace)"),
     Pattern(r"_kernel_agent|static_kernel|transform_kernel", "elementwise", "thrust for_each {np}", args=r"parallelfor|for_each|transform|fill"),
+    Pattern(r"for_each::static_kernel|(?:rocprim|cub)::\S{0,80}transform_kernel", "elementwise", "{base} {np}"),
+    # rocprim starts most through one function: trampoline_kernel<…wrapped_radix_sort_config…>
+    Pattern(r"trampoline_kernel", "sort", "rocprim {1} {p}", args=r"(radix_?sort|onesweep|merge_?sort|segmented_?sort|partition|select|unique|run_length|histogram|scan)"),
+    Pattern(r"trampoline_kernel", "reduction", "rocprim reduce {np}", args=r"reduce"),
+    Pattern(r"trampoline_kernel", "elementwise", "rocprim {1} {np}", args=r"(transform|fill|copy|for_each)"),
+    # rocprim::detail::onesweep_iteration_kernel, partition_kernel, init_lookback_scan_state_kernel
+    Pattern(r"rocprim::\S{0,200}(?:onesweep|partition|mergepath|merge_path|lookback|non_trivial_runs|block_sort|nth_element|adjacent)", "sort", "rocprim {base}"),
     Pattern(r"top_?k|topp|sampling|moe_?align|routing|route|count_expert|count_and_sort|bitonic|radix_?sort|merge_?sort|quick_?sort|segmented_sort|sort_?(?:pairs|kernel|by_key)|tensor_kernel_scan|cumsum|cumprod|prefix_?sum|inclusive_?scan|exclusive_?scan|histogram|unique", "sort", "{fn}"),
 
     # --- PyTorch's generic kernels, by what their functor does
@@ -258,6 +295,14 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"lean_reduction|reduce_kernel|op_tensor_reduce", "reduction", "reduce {np}"),
     Pattern(r"triu_tril", "elementwise", "triu/tril {np}"),
     Pattern(r"op_tensor_kernel|op_generic_tensor|subtensorop|optensor|tensorop(?:fwd|with)", "elementwise", "{base}"),
+    # MIOpen: Op4dTensorGeneric, MIOpenNeuronFwd (activations), SubTensorOpWithScalar1d (fills)
+    Pattern(r"^op\dd?tensor|miopen(?:neuron|activ)", "elementwise", "{base}"),
+    # TransformerEngine: delayed_scaling_recipe::amax_and_scale_update, gated_act_kernel, unary_kernel
+    Pattern(r"amax_and_scale|(?:^|_|:)amax_kernel", "reduction", "{base} {np}"),
+    Pattern(r"gated_act|(?:^|:)(?:unary|binary)_(?:\w{0,12}_)?kernel|penalt", "elementwise", "{fn}"),
+    # repeat_interleave's compute_cuda_kernel; flips, rolls
+    Pattern(r"(?:^|:)compute_cuda_kernel|(?:^|:)(?:roll|flip)_cuda_kernel", "copy", "{fn}"),
+    Pattern(r"offsets_range", "elementwise", "{fn}"),
     # fbgemm and vLLM quantization: scaled_fp8_quant_kernel_strided, per_token_cast_to_fp8
     Pattern(r"quant|per_(?:token|channel)_cast|cast_back|_to_fp8|fp8\w{0,8}_to_float|fp8_qparam", "elementwise", "{fn}"),
     # vllm::act_and_mul_kernel<…silu_kernel…>, swiglu_forward, gelu_kernel, doActivationKernel
@@ -277,16 +322,16 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r" (?:[sdhcz]?gemm|mat ?mul|matrix mul\w{0,12}|mm|bmm|mmm|matmul\w{0,8}|wmma|mma|matrix multiplication|multiply matri\w{0,4}|block ?tiling|warp ?tiling|gemv|spmm|linear) ", "matmul", "{fn}", words=True),
     Pattern(r" (?:conv\dd|conv|convolve|convolution|stencil conv) ", "convolution", "{fn}", words=True),
     Pattern(r" (?:soft ?max) ", "softmax", "{fn}", words=True),
-    Pattern(r" (?:norm|normali[sz]e|layernorm|batchnorm|rmsnorm) ", "normalisation", "{fn}", words=True),
+    Pattern(r" (?:norm|normali[sz]e|normali[sz]ation|layernorm|batchnorm|rmsnorm|renorm) ", "normalisation", "{fn}", words=True),
     Pattern(r" (?:loss) ", "loss", "{fn}", words=True),
-    Pattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist) ", "sort", "{fn}", words=True),
+    Pattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist|nms) ", "sort", "{fn}", words=True),
     Pattern(r" (?:reduce|reduction|sum|dot|max|min|mean|norm2|argmax|argmin|accumulate) ", "reduction", "{fn}", words=True),
-    Pattern(r" (?:transpose|copy|memcpy|permute|cat|concat|pad|reorder|pack|unpack|reshape|split|im 2 col) ", "copy", "{fn}", words=True),
+    Pattern(r" (?:transpose|copy|memcpy|cpy|permute|cat|concat|pad|reorder|pack|unpack|reshape|split|roll|flip|slice|im 2 col) ", "copy", "{fn}", words=True),
     Pattern(r" (?:rand|random|rng|shuffle|dropout) ", "random", "{fn}", words=True),
     Pattern(r" (?:pool|maxpool|avgpool) ", "pooling", "{fn}", words=True),
-    Pattern(r" (?:gather|scatter|index|lookup|embed|embedding) ", "embedding", "{fn}", words=True),
+    Pattern(r" (?:gather|scatter|index|indices|lookup|embed|embedding|get rows) ", "embedding", "{fn}", words=True),
     Pattern(r" (?:adam|adamw|sgd|optimizer|optim) ", "optimizer", "{fn}", words=True),
-    Pattern(r" (?:vec ?add|add|sub|mul|multiply|div|scale|scal|saxpy|daxpy|axpy|axpby|fill|init|set|zero|memset|relu|exp|sqrt|abs|clamp|cast|convert|elementwise|pointwise|map|where|mask) ", "elementwise", "{fn}", words=True),
+    Pattern(r" (?:vec ?add|add|sub|mul|multiply|div|scale|scal|saxpy|daxpy|axpy|axpby|fill|init|set|zero|memset|relu|exp|sqrt|abs|clamp|cast|convert|elementwise|pointwise|map|where|mask|broadcast|bcast|select|iota|unary) ", "elementwise", "{fn}", words=True),
     Pattern(r"vectoradd|vecadd|saxpy|daxpy|initarray", "elementwise", "{fn}"),
     Pattern(r"(?<!fb)gemm|matmul|matrixmul", "matmul", "{fn}"),
     Pattern(r"reduce|reduction", "reduction", "{fn}"),

@@ -31,7 +31,7 @@ PRECISIONS: tuple[str, ...] = (
 # wider ones being accumulators and outputs.
 TYPES: tuple[tuple[str, str], ...] = (
     (r"nvfp4\w{0,12}|mxfp4|fp4|(?:mx)?e2m1\w{0,8}", "fp4"),
-    (r"fp8x?\d?|float_e[45]m[23]\w{0,8}|float8_\w{1,12}|(?:mx)?e4m3\w{0,8}|e5m2\w{0,8}", "fp8"),
+    (r"fp8x?\d?|b?f8(?:_\w{1,8})?|float8_\w{1,12}|(?:mx|float_)?e(?:4m3|5m2)\w{0,8}", "fp8"),
     (r"int8_t|int8|s8|i8|u8|signed char", "int8"),
     (r"bfloat16_t|bfloat16|bfloat162|bf16|bhalf_t|bf16x\d", "bf16"),
     (r"half_t|half2?|float16|fp16|f16|df16_", "fp16"),
@@ -48,7 +48,7 @@ TYPE = re.compile(
 INTEGERS = ("int", "int8")
 LAMBDA = re.compile(r"lambda\(([^()]{1,200})\)")
 # Kernels that move bytes whatever they stand for.
-UNTYPED = re.compile(r"opaquetype|vectorized_gather|genericreformat")
+UNTYPED = re.compile(r"opaquetype|vectorized_gather|genericreformat|batched_transpose_\d")
 
 # The types of operands and accumulator that xmma kernels are named after, run together.
 XMMA_TYPE = r"(?:tf32|bf16|f16|f32|f64|i8|u8|i32|e4m3|e5m2|e2m1|c?f32|c?f64)"
@@ -79,14 +79,31 @@ NVJET_LETTER = {"h": "fp16", "t": "bf16", "s": "tf32", "d": "fp64"} | {
     "c": "complex",
     "z": "complex",
 }
-# Tensile: Cijk_Ailk_Bjlk_BBS_BH_… ; the letters after the index names are types.
-TENSILE = re.compile(r"cijk_[a-z]{3,5}_[a-z]{3,5}_(f8|b8|[shdbciz])")
+# Tensile: Cijk_Ailk_Bjlk_BBS_BH_… ; the letters after the index names are types: of the operands,
+# the result and the sums. `_MX` has FP32 operands multiplied as TF32.
+TENSILE = re.compile(
+    r"cijk_(?:a[ijkl]{3,4}_b[ijkl]{3,4}_)?(4xi8|i8|[fb]8|f4|[shdcz]|[bi](?!\d))(_mx)?"
+)
 TENSILE_LETTER = {"s": "fp32", "h": "fp16", "d": "fp64", "b": "bf16", "i": "int8"} | {
+    "4xi8": "int8",
+    "i8": "int8",
     "f8": "fp8",
     "b8": "fp8",
+    "f4": "fp4",
     "c": "complex",
     "z": "complex",
 }
+# AMD's assembly kernels: aiter::f8gemm_bf16_…, fmoe_bf16_pertokenFp8_…, pa_bf16_pertokenFp8_gqa8.
+AITER = re.compile(
+    r"(?:pertoken|blockscale|per\d{1,4}x\d{1,4})(mxfp4|fp8|fp4|int8)|::(b?f|fp|i)(\d{1,2})gemm_"
+)
+AITER_TYPE = {"f4": "fp4", "fp4": "fp4", "f8": "fp8", "fp8": "fp8", "i8": "int8"} | {
+    "bf16": "bf16",
+    "f16": "fp16",
+    "fp16": "fp16",
+}
+# Composable Kernel holds bfloat16 in this type.
+CK_BF16 = re.compile(r"unsigned short|ushort")
 # sgemm, hgemm, scudnn, gcgemm; the letter is the type.
 BLAS = re.compile(r"(?<![a-z])g?([shdcz])(?:gemm|cudnn|symm|trsm|syrk)")
 BLAS_LETTER = {"s": "fp32", "h": "fp16", "d": "fp64", "c": "complex", "z": "complex"}
@@ -99,13 +116,17 @@ OGS = re.compile(r"matmul_ogs_[a-z]{3}_[a-z0-9]{2,8}x([a-z]{1,5}\d{1,2})")
 MATH = ("matmul", "convolution", "attention")
 UNTOLD = (*MATH, "generated", "other")
 SIMT = re.compile(
-    r"simt|ffma|dlops|_dl_|gemv|gemmk1|gemmsn|[sd]gemm_|scudnn|[cz]gemm|convolve|dgrad_engine"
+    r"simt|ffma|(?<!x)dlops|_dl_|cijk_\w{0,80}_tt\d|gemv|gemmk1|gemmsn|[sd]gemm_|scudnn|[cz]gemm|convolve|dgrad_engine"
     r"|winograd|fft2d|depthwise|wgrad_alg|im2col|preprocess|postprocess|dot_do_o|convert_dq|combine"
 )
-HELPER = re.compile(r"splitk_?reduce|reducesplitk|epilogue::impl|offsets|workspace|tensormaps")
+HELPER = re.compile(
+    r"splitk_?reduce|reducesplitk|epilogue::impl|offsets|workspace|tensormaps|metadata|postgsu"
+    r"|cijk_(?!a[ijkl]{3,4}_b)"
+)
 TENSOR = re.compile(
     r"tensorop|tensor\d{1,2}x|hmma|wmma|wgmma|xdl|gtcx|mfma|_mi\d{1,2}x\d{1,2}x|nvjet|warpgroup"
     r"|flash|fmha|sdpa|marlin|deep_gemm|bmm_|matmul_ogs|grouped_gemm"
+    r"|aiter::(?:fmoe|(?:b?f|fp|i)\d{1,2}gemm|pa_|mla_)|flatmm"
 )
 
 
@@ -120,7 +141,13 @@ def precision_of(parts: Parts, category: str) -> str:
 
 def code_precision(subject: str) -> str | None:
     """The precision a library's own naming gives."""
-    for read in (xmma_precision, nvjet_precision, tensile_precision, trtllm_precision):
+    for read in (
+        xmma_precision,
+        nvjet_precision,
+        tensile_precision,
+        aiter_precision,
+        trtllm_precision,
+    ):
         if (found := read(subject)) is not None:
             return found
     if (mma := MMA.search(subject)) is not None:
@@ -147,7 +174,18 @@ def nvjet_precision(subject: str) -> str | None:
 def tensile_precision(subject: str) -> str | None:
     """From rocBLAS's and hipBLASLt's `Cijk_Ailk_Bljk_BBS`."""
     found = TENSILE.search(subject)
-    return None if found is None else TENSILE_LETTER[found.group(1)]
+    if found is None:
+        return None
+    return "tf32" if found.group(2) else TENSILE_LETTER[found.group(1)]
+
+
+def aiter_precision(subject: str) -> str | None:
+    """From AMD's assembly kernels: what weights and activations were quantised to."""
+    found = AITER.search(subject)
+    if found is None:
+        return None
+    scaled, letter, bits = found.groups()
+    return AITER_TYPE.get((scaled or f"{letter}{bits}").removeprefix("mx"), "unknown")
 
 
 def trtllm_precision(subject: str) -> str | None:
@@ -182,7 +220,8 @@ def mma_precision(subject: str, mma: re.Match[str]) -> str:
 
 def narrowest(parts: Parts) -> str:
     """The narrowest type a matmul names, in its arguments or else in its own name."""
-    for text in (f"{parts.head} {parts.args}", parts.params):
+    inside = CK_BF16.sub("bf16", parts.args) if "ck::" in parts.head else parts.args
+    for text in (f"{parts.head} {inside}", parts.params):
         kinds = {str(found.lastgroup) for found in TYPE.finditer(text.lower())}
         if kinds - {"int"}:
             return min(kinds - {"int"}, key=ORDER.index)
