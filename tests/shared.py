@@ -23,6 +23,11 @@ EVERY_REPORT = [
     *sorted(SHARED.glob("public/nsys/*.nsys-rep")),
     *sorted(SHARED.glob("public/nsys/*.qdrep")),
 ]
+EVERY_TORCH_TRACE = [
+    *sorted(p for p in DATA.glob("*.json.gz") if not p.name.startswith("jax")),
+    *sorted(SHARED.glob("torch/*.json*")),
+    *sorted(SHARED.glob("public/torch/*.json*")),
+]
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared captures are not here")
 

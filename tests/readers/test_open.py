@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sqlite3
 from pathlib import Path
@@ -29,8 +30,10 @@ CASES: list[tuple[str, bytes, str]] = [
     ("raw.qdstrm", b"\xff\xff\xff\xff\x00 stream", "QdstrmImporter"),
     ("text.nsys-rep", b"not a report at all", "header is missing"),
     ("report.ncu-rep", b"NVR\x00....", "Nsight Compute report"),
-    ("trace.json", b'  {"traceEvents": []}', "is JSON"),
-    ("packed.sqlite.gz", b"\x1f\x8b\x08\x00", "gunzip"),
+    ("packed.sqlite.gz", gzip.compress(b"SQLite format 3\0"), "gunzip"),
+    ("packed.gz", gzip.compress(b"anything"), "gzip-compressed, but holds no capture"),
+    ("cut.gz", b"\x1f\x8b\x08\x00", "is cut off"),
+    ("broken.gz", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff" * 99, "cannot be unpacked"),
     ("report.h5", b"\x89HDF\r\n\x1a\n", "nsys export --type sqlite"),
     ("one.parquet", b"PAR1....", "parquetdir"),
     ("noise.bin", b"\x00\x01\x02\x03", "not a capture that gpusight knows"),

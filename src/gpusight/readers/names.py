@@ -61,3 +61,12 @@ def gather(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series:
         maintain_order="left",
     )
     return names.gather(positions.get_column("row").gather(ids - low))
+
+
+def demangle(name: str) -> str:
+    """Demangle a name; nearly all are already, and the demangler is slow to import."""
+    if not name.startswith("_Z"):
+        return name
+    from gpusight.model.demangle import demangle as parse
+
+    return parse(name)

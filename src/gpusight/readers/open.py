@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.evidence import CAPTURE_SUFFIXES
+from gpusight.evidence import is_capture_name
 from gpusight.model.trace import Trace
 
 if TYPE_CHECKING:
     import os
 
+    from gpusight.model.trace import TraceSource
     from gpusight.readers.nsys.raw import RawTables
 
-_SNIFF_BYTES = 256
+_SNIFF_BYTES = 16_384
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 _ARROW_STREAM = b"\xff\xff\xff\xff"
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+_KEY_AVERAGES = b"Self CPU"
+"""A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
+_PROTOBUF_FIELD_1 = b"\x0a"
 # Starts of other files that people pass by mistake: what they are and what to do instead.
 _FOREIGN = (
     (
@@ -26,7 +33,6 @@ _FOREIGN = (
         "fetch the file itself with: git lfs pull",
     ),
     (b"NVR\x00", "is an Nsight Compute report", "this version reads Nsight Systems captures"),
-    (b"\x1f\x8b", "is gzip-compressed", "unpack it with gunzip first"),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
     (b"\xfd7zXZ\x00", "is xz-compressed", "unpack it with: xz -d"),
     (b"\x28\xb5\x2f\xfd", "is Zstandard-compressed", "unpack it with: zstd -d"),
@@ -38,12 +44,10 @@ _FOREIGN = (
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
     from gpusight.readers.cache import CachedSource
-    from gpusight.readers.nsys.source import NsysSource
 
     location = _expanded(Path(path))
     try:
-        raw = _raw_tables(location, cache=cache)
-        source = NsysSource(raw)
+        source = _source(location, cache=cache)
         if not cache:
             return Trace(source)
         cached = CachedSource(source, location)
@@ -65,9 +69,9 @@ def _expanded(path: Path) -> Path:
         return path
 
 
-def _raw_tables(path: Path, *, cache: bool) -> RawTables:
+def _source(path: Path, *, cache: bool) -> TraceSource:
     if path.is_dir():
-        return _folder_tables(path)
+        return _folder_source(path)
     if not path.exists():
         raise CaptureError(f"no such file: {path}", hint="check the path")
     if not path.is_file():
@@ -78,10 +82,17 @@ def _raw_tables(path: Path, *, cache: bool) -> RawTables:
         raise DamagedCaptureError(f"{path} is empty", hint="copy or capture it again")
     if head.startswith(_SQLITE[: len(head)]) and len(head) < len(_SQLITE):
         raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
-    return _file_tables(path, head, cache=cache)
+    raw = _nsys_tables(path, head, cache=cache)
+    return _nsys_source(raw) if raw is not None else _framework_source(path, head)
 
 
-def _file_tables(path: Path, head: bytes, *, cache: bool) -> RawTables:
+def _nsys_source(raw: RawTables) -> TraceSource:
+    from gpusight.readers.nsys.source import NsysSource
+
+    return NsysSource(raw)
+
+
+def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
     if head.startswith(_SQLITE):
         from gpusight.readers.nsys.sqlite import SqliteTables
 
@@ -94,7 +105,53 @@ def _file_tables(path: Path, head: bytes, *, cache: bool) -> RawTables:
         from gpusight.readers.nsys.folder import FolderTables
 
         return FolderTables.from_arrow_file(path)
-    raise _foreign(path, head)
+    return None
+
+
+def _framework_source(path: Path, head: bytes) -> TraceSource:
+    """Open what PyTorch and JAX write; a compressed file is told by what is inside."""
+    text = _inflated(path, head) if head.startswith(_GZIP) else head
+    start = text.removeprefix(_BOM).lstrip()[:1]
+    if start in (b"{", b"["):
+        from gpusight.readers.chrome.source import ChromeSource
+
+        return ChromeSource(path)
+    if text.startswith(_PICKLE):
+        from gpusight.readers.torch.snapshot import snapshot_source
+
+        return snapshot_source(path)
+    if _KEY_AVERAGES in text:
+        from gpusight.readers.torch.key_averages import key_averages_source
+
+        return key_averages_source(path)
+    if text.startswith(_PROTOBUF_FIELD_1):
+        from gpusight.readers.jax.xplane import xplane_source
+
+        return xplane_source(path)
+    raise _foreign(path, head) if text is head else _packed(path, text)
+
+
+def _inflated(path: Path, head: bytes) -> bytes:
+    """Give the first bytes of what a gzip file holds, of whatever is there of it."""
+    import zlib
+
+    try:
+        text = zlib.decompressobj(wbits=31).decompress(head, _SNIFF_BYTES)
+    except zlib.error as error:
+        raise DamagedCaptureError(
+            f"{path} cannot be unpacked", why=str(error), hint="copy it again"
+        ) from error
+    if not text:
+        raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
+    return text
+
+
+def _packed(path: Path, text: bytes) -> CaptureError:
+    """Name what was compressed by hand."""
+    if text.startswith((_SQLITE, _NSYS_REPORT)):
+        what = "is a gzip-compressed Nsight Systems capture"
+        return NotACaptureError(f"{path} {what}", hint="unpack it with gunzip first")
+    return NotACaptureError(f"{path} is gzip-compressed, but holds no capture that gpusight knows")
 
 
 def _foreign(path: Path, head: bytes) -> CaptureError:
@@ -110,23 +167,20 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
         return DamagedCaptureError(
             f"{path} is not an nsys report", why="its header is missing", hint="copy it again"
         )
-    if head.lstrip()[:1] in (b"{", b"["):
-        return NotACaptureError(
-            f"{path} is JSON", hint="this version reads nsys captures: .sqlite, .nsys-rep, .qdrep"
-        )
     return NotACaptureError(
         f"{path} is not a capture that gpusight knows",
-        hint="it reads nsys .sqlite, .nsys-rep, .qdrep, and parquetdir or arrow exports",
+        hint="it reads nsys .sqlite, .nsys-rep, .qdrep, parquetdir and arrow exports; "
+        "torch.profiler .json[.gz], key_averages and memory snapshots; JAX .xplane.pb",
     )
 
 
-def _folder_tables(path: Path) -> RawTables:
+def _folder_source(path: Path) -> TraceSource:
     from gpusight.readers.nsys.folder import FolderTables, table_files
 
     files = table_files(path)
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
-        return FolderTables(path, files)
-    inside = sorted(f.name for f in path.iterdir() if f.suffix.lower() in CAPTURE_SUFFIXES)
+        return _nsys_source(FolderTables(path, files))
+    inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         raise NotACaptureError(

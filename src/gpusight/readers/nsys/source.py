@@ -9,7 +9,8 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES, Column, Kind
-from gpusight.readers.names import concat_names, encode, first_of
+from gpusight.readers.frames import concat_tables, time_order
+from gpusight.readers.names import encode, first_of
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import MISSING, Strings
@@ -112,14 +113,14 @@ class NsysSource:
         frames = [self._load_part(table, part, wanted) for part in parts]
         if not frames:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
-        frame = frames[0] if len(frames) == 1 else _concat(frames)
+        frame = frames[0] if len(frames) == 1 else concat_tables(frames)
         return self._sorted(table, frame, key).select(columns)
 
     def _sorted(self, table: str, frame: pl.DataFrame, key: str | None) -> pl.DataFrame:
         if key is None:
             return frame
         if table not in self._order:
-            self._order[table] = _order_by(frame.select(key), key)
+            self._order[table] = time_order(frame.get_column(key))
         order = self._order[table]
         return frame if order is None else frame[order]
 
@@ -253,13 +254,6 @@ class NsysSource:
         )
 
 
-def _order_by(times: pl.DataFrame, key: str) -> pl.Series | None:
-    """Give the order of rows by time, ties as they stand; none where that is how they are."""
-    if times.get_column(key).is_sorted():
-        return None
-    return times.with_row_index("row").sort(key, maintain_order=True).get_column("row")
-
-
 def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:
     """Look up a name for each row's key, working on the few distinct keys only."""
     keys = [c for c in names.columns if c != "name"]
@@ -274,12 +268,3 @@ def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) 
         return looked_up.get_column("name").new_from_index(0, rows.height)
     joined = rows.join(looked_up, on=keys, how="left", maintain_order="left", nulls_equal=True)
     return joined.get_column("name")
-
-
-def _concat(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    columns = []
-    for column in frames[0].columns:
-        parts = [frame.get_column(column) for frame in frames]
-        joined = concat_names(parts) if isinstance(parts[0].dtype, pl.Enum) else pl.concat(parts)
-        columns.append(joined.alias(column))
-    return pl.DataFrame(columns)

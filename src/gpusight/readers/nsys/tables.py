@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from gpusight.model.api_names import strip_api_version
-from gpusight.readers.names import encode, encode_codes, first_of
+from gpusight.readers.names import demangle, encode, encode_codes, first_of
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
 
@@ -126,15 +126,6 @@ def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
     if "globalPid" not in raw.columns:
         return device
     return context.device_of(process_of(raw.get_column("globalPid")), device)
-
-
-def demangle(name: str) -> str:
-    """Demangle a name; nearly all are already, and the demangler is slow to import."""
-    if not name.startswith("_Z"):
-        return name
-    from gpusight.model.demangle import demangle as parse
-
-    return parse(name)
 
 
 def basename(path: str) -> str:

@@ -1,0 +1,1 @@
+"""Chrome trace files, as torch.profiler and JAX write them."""

@@ -1,0 +1,195 @@
+"""The events of a Chrome trace, a bounded number at a time, and what stands around them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.readers.chrome import cutting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpusight.readers.chrome.stream import Blocks
+
+_PIECE_BYTES = 1 << 19
+_LONGEST_EVENT = 1 << 28
+_LONGEST_HEAD = 1 << 26
+_BOM = b"\xef\xbb\xbf"
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+_FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
+_EXACT_BELOW = float(1 << 43)
+"""Microseconds below which a double still tells nanoseconds apart."""
+_NO_ARGS = msgspec.Raw(b"{}")
+_ZERO = msgspec.Raw(b"0")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; its arguments stay text until someone asks for them."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float | str | None = None
+    dur: float | str | None = None
+    args: msgspec.Raw = _NO_ARGS
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """One event of a trace whose times have more digits than a double keeps."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = _ZERO
+    dur: msgspec.Raw = _ZERO
+    args: msgspec.Raw = _NO_ARGS
+
+
+class EventReader:
+    """Reads a trace from its first byte to its last, once."""
+
+    def __init__(self, path: Path, blocks: Blocks) -> None:
+        self._path = path
+        self._blocks = blocks
+        self._decoder: Any = msgspec.json.Decoder(list[Event])
+        self._settled = False
+        self.exact = False
+        """Events are `ExactEvent`."""
+        self.about: dict[str, Any] = {}
+        """What the file says beside the events, known in full at the end."""
+        self.unreadable = 0
+        """Events left out because they are not JSON."""
+        self.cut_off = False
+        """The file ends before the list of events does."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give events, about half a megabyte of them at a time."""
+        blocks = iter(self._blocks)
+        buffer = self._read_head(blocks)
+        closed, enough = False, _PIECE_BYTES
+        for block in blocks:
+            buffer += block
+            if closed and len(buffer) > _LONGEST_HEAD:
+                break
+            if closed or len(buffer) < enough:
+                continue
+            events, rest, closed = self._cut(buffer)
+            buffer = buffer[rest:]
+            enough = max(_PIECE_BYTES, 2 * len(buffer))
+            if enough > _LONGEST_EVENT and not closed:
+                raise DamagedCaptureError(
+                    f"{self._path} is damaged", why="it holds an event of over 128 MB"
+                )
+            yield events
+        if not closed:
+            events, buffer = self._finish(buffer)
+            yield events
+        self._read_tail(buffer)
+
+    # Around the events ---------------------------------------------------------------------------
+
+    def _read_head(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; gives what was read beyond."""
+        buffer = next(blocks, b"").removeprefix(_BOM).lstrip()
+        if buffer.startswith(b"["):
+            return buffer[1:]
+        looked = 0
+        while True:
+            for match in _EVENTS_KEY.finditer(buffer, max(0, looked - 64)):
+                # Only outside of strings and other values does this make a whole object.
+                head = _object(buffer[: match.end()] + b"0}")
+                if head is not None:
+                    self.about = {k: v for k, v in head.items() if k != "traceEvents"}
+                    return buffer[match.end() + 1 :]
+            looked = len(buffer)
+            block = next(blocks, b"")
+            if not block or looked > _LONGEST_HEAD:
+                raise self._no_events(buffer)
+            buffer += block
+
+    def _no_events(self, text: bytes) -> CaptureError:
+        if self._blocks.problem or _object(text) is None:
+            return DamagedCaptureError(
+                f"{self._path} is cut off or damaged",
+                why="it has no list of events (traceEvents)",
+                hint="copy or export it again",
+            )
+        return NotACaptureError(
+            f"{self._path} is JSON, but not a trace",
+            why="it has no list of events (traceEvents)",
+            hint="export one with: prof.export_chrome_trace('trace.json.gz')",
+        )
+
+    def _read_tail(self, tail: bytes) -> None:
+        if self.cut_off:
+            return
+        tail = tail.strip()
+        if not tail or tail == b"}":
+            return
+        rest = _object(b'{"":0' + tail)
+        if rest is not None:
+            self.about |= {k: v for k, v in rest.items() if k}
+
+    # The events ----------------------------------------------------------------------------------
+
+    def _cut(self, buffer: bytes) -> tuple[list[Any], int, bool]:
+        """Decode the whole events of a buffer; gives where the rest begins, and whether it ends."""
+        for end, rest in cutting.guesses(buffer, last=False):
+            events = self._try(buffer[:end])
+            if events is not None:
+                return events, rest, False
+        piece = cutting.scan(buffer)
+        return self._decode_each(buffer, piece), piece.rest, piece.closed
+
+    def _finish(self, buffer: bytes) -> tuple[list[Any], bytes]:
+        for end, rest in cutting.guesses(buffer, last=True):
+            events = self._try(buffer[:end])
+            if events is not None:
+                return events, buffer[rest:]
+        piece = cutting.scan(buffer)
+        self.cut_off = not piece.closed
+        return self._decode_each(buffer, piece), buffer[piece.rest :]
+
+    def _decode_each(self, buffer: bytes, piece: cutting.Piece) -> list[Any]:
+        events, bad = cutting.decode_each(buffer, piece, self._decode)
+        self.unreadable += bad
+        return events
+
+    def _try(self, text: bytes) -> list[Any] | None:
+        try:
+            return self._decode(b"[%b]" % text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _decode(self, text: bytes) -> list[Any]:
+        events: list[Any] = self._decoder.decode(text)
+        if not self._settled and self._needs_exact(events, text):
+            self._decoder = msgspec.json.Decoder(list[ExactEvent])
+            self.exact = True
+            return self._decoder.decode(text)  # type: ignore[no-any-return]
+        return events
+
+    def _needs_exact(self, events: list[Any], text: bytes) -> bool:
+        """Tell, by the first events with a time, whether doubles would round the times."""
+        times = [e.ts for e in events if isinstance(e.ts, float) and e.ts]
+        self._settled = bool(times)
+        return bool(times) and max(times) >= _EXACT_BELOW and bool(_FRACTION.search(text))
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    for attempt in (text, cutting.repaired(text)):
+        try:
+            value = msgspec.json.decode(attempt)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        return value if isinstance(value, dict) else None
+    return None

@@ -1,0 +1,139 @@
+"""Which kind each event of a PyTorch trace is, by its phase and category, 2019 to 2026."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from gpusight.readers.chrome.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPERATOR, ANNOTATION, PYTHON, MEMORY = "operator", "annotation", "python", "memory"
+KERNEL, COPY, FILL, SYNC, GPU_ANNOTATION = "kernel", "copy", "fill", "sync", "gpu annotation"
+RUNTIME, DRIVER, OVERHEAD, COLLECTIVE = "runtime", "driver", "overhead", "collective"
+PLAIN, SPAN, SETTING, SILENT = "plain", "span", "setting", "silent"
+
+_CATEGORIES = {
+    "cpu_op": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "gpu_user_annotation": GPU_ANNOTATION,
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "memcpy": COPY,
+    "gpu_memset": FILL,
+    "memset": FILL,
+    "cuda_runtime": RUNTIME,
+    "runtime": RUNTIME,
+    "cuda_driver": DRIVER,
+    "driver": DRIVER,
+    "cuda_sync": SYNC,
+    "python_function": PYTHON,
+    "overhead": OVERHEAD,
+    "trace": SPAN,
+}
+_INSTANT, _OLD_OPERATOR = "instant", "old operator"
+_MEMORY = "[memory]"
+_COLLECTIVE = b'"Collective name"'
+# The profiler before 2021 had no categories: it named its tracks instead.
+_OLD_TRACKS = {"CPU functions": OPERATOR, "CUDA functions": KERNEL}
+
+
+class Sorter:
+    """Sorts events into rows by kind, and counts those that no table is made of."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Rows] = {}
+        self.settings: list[Any] = []
+        """Events that name processes and threads."""
+        self.spans: list[Any] = []
+        """What the profiler says about its own window."""
+        self.unknown: Counter[str] = Counter()
+        """Categories and phases that no table is made of."""
+        self._kinds: dict[tuple[str, str | None], str | None] = {}
+
+    def add(self, events: Sequence[Any], *, exact: bool) -> None:
+        """Take some more events."""
+        sorted_events: dict[str | None, list[Any]] = defaultdict(list)
+        kinds = self._kinds
+        for event in events:
+            key = (event.ph, event.cat)
+            kind = kinds[key] if key in kinds else self._learn(key)
+            if kind in _DECIDED_BY_EVENT:
+                kind = _DECIDED_BY_EVENT[kind](event)
+            if kind != SILENT:
+                sorted_events[kind].append(event)
+        for kind, members in sorted_events.items():
+            self._put(kind, members, exact=exact)
+
+    def _learn(self, key: tuple[str, str | None]) -> str | None:
+        kind = self._kinds[key] = _kind_of(*key)
+        return kind
+
+    def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
+        if kind is None:
+            self.unknown.update(event.cat or f"phase {event.ph!r}" for event in events)
+        elif kind == SETTING:
+            self.settings += events
+        elif kind == SPAN:
+            self.spans += events
+        else:
+            self._rows(kind).add(events, exact=exact)
+            if kind in (OPERATOR, KERNEL):
+                self._put_collectives(kind, events, exact=exact)
+
+    def _put_collectives(self, kind: str, events: list[Any], *, exact: bool) -> None:
+        """Take communications a second time, with what only they say of themselves."""
+        rows = self._rows(kind)
+        if rows.arguments.ends_with_mention(_COLLECTIVE):
+            named = [event for event in events if _COLLECTIVE in bytes(event.args)]
+            self._rows(f"{kind} {COLLECTIVE}").add(named, exact=exact)
+
+    def _rows(self, kind: str) -> Rows:
+        return self.rows.setdefault(kind, Rows())
+
+    def of(self, kind: str) -> Rows:
+        """Give the rows of a kind, none where there are none."""
+        return self.rows.get(kind) or Rows()
+
+
+def _kind_of(phase: str, category: str | None) -> str | None:
+    if phase == "M":
+        return SETTING
+    if phase in ("i", "I"):
+        return _INSTANT
+    if phase in ("s", "t", "f"):  # flows say what correlation and sequence numbers say too
+        return SILENT
+    if phase != "X":
+        return None
+    if category is None:
+        return PLAIN
+    return _OLD_OPERATOR if category == "Operator" else _complete_kind(category.lower())
+
+
+def _complete_kind(category: str) -> str | None:
+    """Place a category; those that only later or other builds of PyTorch write by their ending."""
+    if category in _CATEGORIES:
+        return _CATEGORIES[category]
+    for ending, kind in (("_runtime", RUNTIME), ("_driver", DRIVER), ("kernel", KERNEL)):
+        if category.endswith(ending):
+            return kind
+    return None
+
+
+def _instant(event: Any) -> str:
+    return MEMORY if event.name == _MEMORY else SILENT
+
+
+def _operator_or_annotation(event: Any) -> str:
+    """Tell apart what older traces put into one category: annotations carry a `#` in their name."""
+    name = event.name or ""
+    return ANNOTATION if "#" in name and "::" not in name else OPERATOR
+
+
+def _plain(event: Any) -> str:
+    return _OLD_TRACKS.get(event.pid, PLAIN) if isinstance(event.pid, str) else PLAIN
+
+
+_DECIDED_BY_EVENT = {_INSTANT: _instant, _OLD_OPERATOR: _operator_or_annotation, PLAIN: _plain}

@@ -1,0 +1,91 @@
+"""The bytes of a trace file in blocks, inflated on the way where it is compressed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import IO
+
+BLOCK_BYTES = 1 << 19
+_PACKED_BYTES = 1 << 16
+"""Compressed bytes taken at a time: as many are lost where the file is damaged."""
+_AHEAD = 4
+"""Blocks that may lie inflated before the parser takes them."""
+_GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31
+
+
+class Blocks:
+    """Blocks of a file's text; `problem` says, at the end, why there are no more than these."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give block after block; never more than a few in memory."""
+        with self._path.open("rb") as file:
+            packed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            yield from _ahead(self._inflated(file)) if packed else _plain(file)
+
+    def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Inflate; what is there before a place that is damaged or missing still counts."""
+        from isal import isal_zlib
+
+        member = isal_zlib.decompressobj(_GZIP_FORMAT)
+        waiting = b""
+        while True:
+            # What the inflater could not put into the last block comes before anything new.
+            waiting = waiting or file.read(_PACKED_BYTES)
+            if member.eof and waiting:
+                member = isal_zlib.decompressobj(_GZIP_FORMAT)
+            if not waiting:
+                self.problem = None if member.eof else "its compressed data ends early"
+                return
+            try:
+                block = member.decompress(waiting, BLOCK_BYTES)
+            except isal_zlib.IsalError as error:  # type: ignore[misc]
+                self.problem = f"its compressed data is damaged ({error})"
+                return
+            waiting = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+            if block:
+                yield block
+
+
+def _plain(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(BLOCK_BYTES), b"")
+
+
+def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Make blocks on a thread of their own, a few ahead of who takes them."""
+    made: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            for block in blocks:
+                made.put(block)
+                if stop.is_set():
+                    return
+            made.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again where the blocks are used
+            made.put(error)
+
+    worker = threading.Thread(target=work, name="gpusight-inflate", daemon=True)
+    worker.start()
+    try:
+        while (block := made.get()) is not None:
+            if isinstance(block, BaseException):
+                raise block
+            yield block
+    finally:
+        stop.set()
+        while not made.empty():
+            made.get_nowait()
+        worker.join()

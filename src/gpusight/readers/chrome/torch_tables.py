@@ -1,0 +1,431 @@
+"""How the model's tables are made of the events of a PyTorch trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import polars as pl
+
+from gpusight.model.api_names import strip_api_version
+from gpusight.readers.chrome import kinds
+from gpusight.readers.chrome.arguments import Numbers, Texts, Wanted
+from gpusight.readers.names import demangle, encode
+from gpusight.readers.torch.paths import shown_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    from gpusight.readers.chrome.rows import Rows
+
+_OP_KEYS = ("External id", "external id")
+_ELEMENT_BYTES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "short": 2, "int": 4,
+    "long": 8, "bool": 1, "complexfloat": 8, "complexdouble": 16, "float8_e4m3fn": 1,
+    "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "qint8": 1, "quint8": 1,
+}  # fmt: skip
+_DIRECTIONS = {
+    "HtoD": "Host-to-Device",
+    "DtoH": "Device-to-Host",
+    "DtoD": "Device-to-Device",
+    "HtoH": "Host-to-Host",
+    "PtoP": "Peer-to-Peer",
+    "AtoA": "Array-to-Array",
+    "AtoD": "Array-to-Device",
+    "DtoA": "Device-to-Array",
+    "HtoA": "Host-to-Array",
+    "AtoH": "Array-to-Host",
+}
+_SYNC_KINDS = {
+    "event sync": "event",
+    "stream sync": "stream",
+    "context sync": "context",
+    "stream wait event": "stream waits for event",
+}
+_COPY = re.compile(r"\b(?P<way>[HDPA]to[HDPA])\b(?:[^(]*\((?P<src>[\w ]+?) -> (?P<dst>[\w ]+?)\))?")
+_FILL = re.compile(r"\((?P<kind>[\w ]+)\)")
+_THREAD_OF_STREAMS = 0xFFFFFFFF
+
+
+class Context(Protocol):
+    """What rules may ask the source."""
+
+    def since_origin(self, times: pl.Series) -> pl.Series:
+        """Count a time from the capture's origin."""
+        ...
+
+    def host_process(self) -> int | None:
+        """Give the one process of the host; none where there are several."""
+        ...
+
+
+Build: TypeAlias = "Callable[[Context, Rows, list[pl.Series]], pl.Series]"
+
+
+class Rule(NamedTuple):
+    """How one column is made: of arguments, and of what every row has."""
+
+    build: Build
+    wants: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The contribution of one kind of event to a table."""
+
+    kind: str
+    rules: dict[str, Rule]
+
+
+# Rules -------------------------------------------------------------------------------------------
+
+
+def _integers() -> Numbers:
+    return Numbers(pl.Int64)
+
+
+def _int(*keys: str) -> Rule:
+    return Rule(lambda _c, _r, columns: columns[0], (Wanted(keys, _integers),))
+
+
+def _counted(*keys: str) -> Rule:
+    """Take a number of which 0 means none."""
+
+    def build(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+        return columns[0].set(columns[0] == 0, None)
+
+    return Rule(build, (Wanted(keys, _integers),))
+
+
+def _real(*keys: str, scale: float = 1.0) -> Rule:
+    return Rule(
+        lambda _c, _r, columns: columns[0] * scale, (Wanted(keys, lambda: Numbers(pl.Float64)),)
+    )
+
+
+def _element(key: str, place: int) -> Rule:
+    def pick(value: Any) -> Any:
+        return value[place] if isinstance(value, list) and len(value) > place else None
+
+    return Rule(
+        lambda _c, _r, columns: columns[0], (Wanted((key,), lambda: Numbers(pl.Int64, pick)),)
+    )
+
+
+def _text(*keys: str, change: Callable[[str], str] = str) -> Rule:
+    return Rule(lambda _c, _r, columns: columns[0], (Wanted(keys, lambda: Texts(change=change)),))
+
+
+def _shown_stack(frames: str) -> str:
+    return ";".join(map(shown_frame, frames.split(";")))
+
+
+def _json(*keys: str) -> Rule:
+    return Rule(lambda _c, _r, columns: columns[0], (Wanted(keys, lambda: Texts(raw=True)),))
+
+
+def _constant(word: str) -> Rule:
+    series = encode(pl.Series([word]))
+    return Rule(lambda _c, rows, _: series.new_from_index(0, rows.height))
+
+
+def _of_names(change: Callable[[str], str | None]) -> Rule:
+    """Make a column of the names, looking at each distinct one once."""
+    return Rule(lambda _c, rows, _: rows.named([change(n) for n in rows.distinct_names]))
+
+
+def _start(context: Context, rows: Rows, _: list[pl.Series]) -> pl.Series:
+    return context.since_origin(rows.start_ns)
+
+
+def _end(context: Context, rows: Rows, _: list[pl.Series]) -> pl.Series:
+    return context.since_origin(rows.start_ns + rows.duration_ns)
+
+
+def _host_process(context: Context, rows: Rows, _: list[pl.Series]) -> pl.Series:
+    return pl.Series([context.host_process()], dtype=pl.Int64).new_from_index(0, rows.height)
+
+
+def _or_track(column: pl.Series, track: pl.Series) -> pl.Series:
+    """Take the argument, or where an event has none the number of its track."""
+    return column.zip_with(column.is_not_null(), track)
+
+
+def _gpu_op(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    """Take the operator's id, unless it is only the correlation id once more.
+
+    Builds of 2022 and 2023 wrote that, and then it would name any operator that happens to have it.
+    """
+    op, correlation = columns
+    meaningless = bool((op == correlation).fill_null(value=True).all())
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op)) if meaningless else op
+
+
+_OP = Rule(_gpu_op, (Wanted(_OP_KEYS, _integers), Wanted(("correlation",), _integers)))
+_TIMES = {"start_ns": Rule(_start), "end_ns": Rule(_end)}
+_NAMES = {"name": Rule(lambda _c, rows, _: rows.names)}
+_ON_THREAD = {
+    "thread": Rule(lambda _c, rows, _: rows.thread),
+    "process": Rule(lambda _c, rows, _: rows.pid),
+}
+_GPU_WORK = {
+    **_TIMES,
+    "device": Rule(
+        lambda _c, rows, columns: _or_track(columns[0], rows.pid).clip(lower_bound=0),
+        (Wanted(("device",), _integers),),
+    ),
+    "context": _int("context"),
+    "stream": Rule(
+        lambda _c, rows, columns: _or_track(columns[0], rows.tid),
+        (Wanted(("stream",), _integers),),
+    ),
+    "correlation": _counted("correlation"),
+    "process": Rule(_host_process),
+    "op": _OP,
+}
+
+
+def _copy_part(part: str) -> Callable[[str], str | None]:
+    def find(name: str) -> str | None:
+        match = _COPY.search(name)
+        return match[part] if match else None
+
+    return find
+
+
+def _direction(name: str) -> str:
+    way = _copy_part("way")(name)
+    return _DIRECTIONS.get(way or "", "Unknown")
+
+
+def _fill_kind(name: str) -> str | None:
+    match = _FILL.search(name)
+    return match["kind"] if match else None
+
+
+def _mangled(name: str) -> str | None:
+    return name if name.startswith("_Z") else None
+
+
+def _sync_kind(name: str) -> str:
+    return _SYNC_KINDS.get(name.lower(), "unknown")
+
+
+def _stream_of_sync(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    """Take the stream; a wait for a whole context has none."""
+    stream = columns[0]
+    return stream.set((stream < 0) | (stream == _THREAD_OF_STREAMS), None)
+
+
+def _size(count: str) -> Rule:
+    """Count the bytes of so many elements of the given type."""
+
+    def build(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+        elements, dtype = columns
+        width = (
+            dtype.cast(pl.String)
+            .str.to_lowercase()
+            .replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+        )
+        return elements * width
+
+    return Rule(build, (Wanted((count,), _integers), Wanted(("dtype",), Texts)))
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+_KERNEL = {
+    **_GPU_WORK,
+    "name": _of_names(demangle),
+    "mangled_name": _of_names(_mangled),
+    **{f"grid_{axis}": _element("grid", place) for place, axis in enumerate("xyz")},
+    **{f"block_{axis}": _element("block", place) for place, axis in enumerate("xyz")},
+    "registers_per_thread": _int("registers per thread"),
+    "shared_bytes": _int("shared memory"),
+    "graph": _counted("graph id"),
+    "graph_node": _counted("graph node id"),
+    "blocks_per_sm": _real("blocks per SM"),
+    "warps_per_sm": _real("warps per SM"),
+    "occupancy": _real("est. achieved occupancy %", scale=0.01),
+}
+_API = {
+    **_TIMES,
+    "name": _of_names(strip_api_version),
+    "symbol": Rule(lambda _c, rows, _: rows.names),
+    **_ON_THREAD,
+    "correlation": _counted("correlation"),
+    "op": _OP,
+}
+_COMMUNICATION = {
+    **_TIMES,
+    "name": _text("Collective name"),
+    "op": _OP,
+    "group": _text("Process Group Name"),
+    "group_description": _text("Process Group Description"),
+    "group_size": _int("Group size"),
+    "ranks": _text("Process Group Ranks"),
+    "dtype": _text("dtype"),
+    "in_elements": _int("In msg nelems", "In msg size"),
+    "out_elements": _int("Out msg nelems", "Out msg size"),
+    "in_bytes": _size("In msg nelems"),
+    "out_bytes": _size("Out msg nelems"),
+}
+
+
+def _memory_device(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    """Give the GPU's number; memory of the host has none."""
+    kind, device = columns
+    return device.set((kind == 0) | (device < 0), None)
+
+
+def _memory_kind(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    return _words(columns[0] == 0, "Host", "Device")
+
+
+def _operation(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    return _words(columns[0] < 0, "deallocation", "allocation")
+
+
+def _words(test: pl.Series, yes: str, no: str) -> pl.Series:
+    return encode(pl.Series([no, yes])).gather(test.fill_null(value=False).cast(pl.UInt32))
+
+
+_DEVICE_KIND = Wanted(("Device Type",), _integers)
+_MEMORY = {
+    "time_ns": Rule(_start),
+    "thread": Rule(lambda _c, rows, _: rows.thread),
+    "process": Rule(lambda _c, rows, _: rows.pid),
+    "device": Rule(_memory_device, (_DEVICE_KIND, Wanted(("Device Id",), _integers))),
+    "operation": Rule(_operation, (Wanted(("Bytes",), _integers),)),
+    "memory_kind": Rule(_memory_kind, (_DEVICE_KIND,)),
+    "address": _int("Addr"),
+    "bytes": Rule(
+        lambda _c, _r, columns: columns[0].abs().fill_null(0), (Wanted(("Bytes",), _integers),)
+    ),
+    "allocator": _constant("framework"),
+    "allocated_bytes": _int("Total Allocated"),
+    "reserved_bytes": _int("Total Reserved"),
+}
+
+PARTS: dict[str, tuple[Part, ...]] = {
+    "kernels": (Part(kinds.KERNEL, _KERNEL),),
+    "copies": (
+        Part(
+            kinds.COPY,
+            {
+                **_GPU_WORK,
+                "bytes": Rule(
+                    lambda _c, _r, columns: columns[0].fill_null(0),
+                    (Wanted(("bytes",), _integers),),
+                ),
+                "kind": _of_names(_direction),
+                "src_kind": _of_names(_copy_part("src")),
+                "dst_kind": _of_names(_copy_part("dst")),
+            },
+        ),
+    ),
+    "memsets": (
+        Part(
+            kinds.FILL,
+            {
+                **_GPU_WORK,
+                "bytes": Rule(
+                    lambda _c, _r, columns: columns[0].fill_null(0),
+                    (Wanted(("bytes",), _integers),),
+                ),
+                "memory_kind": _of_names(_fill_kind),
+            },
+        ),
+    ),
+    "syncs": (
+        Part(
+            kinds.SYNC,
+            {
+                **_GPU_WORK,
+                "stream": Rule(_stream_of_sync, (Wanted(("stream",), _integers),)),
+                "kind": _of_names(_sync_kind),
+                "event": _int("wait_on_cuda_event_id"),
+            },
+        ),
+    ),
+    "api_calls": (
+        Part(kinds.RUNTIME, {**_API, "api": _constant("runtime")}),
+        Part(kinds.DRIVER, {**_API, "api": _constant("driver")}),
+    ),
+    "cpu_ops": (
+        Part(
+            kinds.OPERATOR,
+            {
+                **_TIMES,
+                **_NAMES,
+                **_ON_THREAD,
+                "op": _int(*_OP_KEYS),
+                "sequence": _int("Sequence number"),
+                "forward_thread": _int("Fwd thread id"),
+                "shapes": _json("Input Dims", "Input dims"),
+                "strides": _json("Input Strides"),
+                "types": _json("Input type"),
+                "concrete": _json("Concrete Inputs"),
+                "flops": _int("flops", "Flops", "FLOPs"),
+                "stack": _text("Call stack", change=_shown_stack),
+            },
+        ),
+    ),
+    "ranges": (
+        Part(
+            kinds.ANNOTATION,
+            {
+                **_TIMES,
+                **_NAMES,
+                **_ON_THREAD,
+                "kind": _constant("push_pop"),
+                "domain": _constant(""),
+                "record": Rule(lambda _c, rows, _: pl.int_range(1, rows.height + 1, eager=True)),
+            },
+        ),
+    ),
+    "gpu_ranges": (
+        Part(
+            kinds.GPU_ANNOTATION,
+            {
+                **_TIMES,
+                **_NAMES,
+                "kind": _constant("annotation"),
+                "device": Rule(lambda _c, rows, _: rows.pid),
+                "stream": Rule(lambda _c, rows, _: rows.tid),
+                "process": Rule(_host_process),
+                "op": _int(*_OP_KEYS),
+            },
+        ),
+    ),
+    "python_calls": (
+        Part(
+            kinds.PYTHON,
+            {
+                **_TIMES,
+                "name": _of_names(shown_frame),
+                **_ON_THREAD,
+                "call": _int("Python id"),
+                "parent_call": _int("Python parent id"),
+            },
+        ),
+    ),
+    "collectives": (
+        Part(
+            f"{kinds.OPERATOR} {kinds.COLLECTIVE}",
+            {**_COMMUNICATION, **_ON_THREAD, "side": _constant("host"), "op": _int(*_OP_KEYS)},
+        ),
+        Part(
+            f"{kinds.KERNEL} {kinds.COLLECTIVE}",
+            {
+                **{c: _GPU_WORK[c] for c in ("device", "stream", "correlation", "process")},
+                **_COMMUNICATION,
+                "side": _constant("gpu"),
+            },
+        ),
+    ),
+    "memory_events": (Part(kinds.MEMORY, _MEMORY),),
+    "overheads": (Part(kinds.OVERHEAD, {**_TIMES, **_NAMES, **_ON_THREAD}),),
+}

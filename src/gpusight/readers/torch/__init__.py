@@ -1,0 +1,1 @@
+"""What PyTorch writes beside its traces: memory snapshots and printed tables."""

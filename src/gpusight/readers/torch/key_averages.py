@@ -1,0 +1,247 @@
+"""What `print(prof.key_averages().table())` of torch.profiler and its ancestors wrote to a file.
+
+Totals of operators and kernels, sorted and cut as the program asked. Percentages and averages are
+left out, for they follow from the rest. Units of memory are powers of 1024 there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.model.trace import Meta
+from gpusight.readers.chrome.stream import Blocks
+from gpusight.readers.frames import FrameSource
+from gpusight.readers.torch.paths import shown_frame
+from gpusight.readers.torch.printed import CALLS, NAME, SOURCE, find_tables
+from gpusight.units import format_count, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from gpusight.model.trace import TraceSource
+    from gpusight.readers.torch.printed import PrintedTable
+
+_MAX_BYTES, _MAX_LINES = 64 << 20, 500_000
+"""A table has some hundred lines; what lies beyond these is not searched for one."""
+_MAX_TABLES = 100
+_NAMELESS = "[no name]"
+_CUT = "..."
+_SHAPES, _OVERLOAD, _NODE = "Input Shapes", "Overload Name", "Node ID"
+_AMOUNT = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d{1,9})?) ?(?P<unit>[A-Za-z]*)")
+_PLAIN_UNIT = {"": 1.0}
+_TIME_UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+_BYTE_UNITS = {"b": 1.0, "kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40, "pb": 2.0**50}
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_OF_DEVICE = re.compile(r"(?P<own>Self )?(?P<device>[^\s%#]+)(?: (?P<what>total|Mem))?")
+_FLOPS = re.compile(r"Total (?P<prefix>[KMGTP]?)FLOPs")
+_FLOP_RATE = re.compile(r"[KMGTP]?FLOPS")
+_CPU = "CPU"
+_CPU_TOTAL = re.compile(r"Self CPU time total: (?P<time>\S+)")
+_WHOLE = 0.995
+"""Rows that hold this much of the printed total are all there were, but for rounding."""
+
+
+class _Amount(NamedTuple):
+    """The column that a heading fills, and what its units are worth."""
+
+    column: str
+    units: Mapping[str, float]
+
+
+def key_averages_source(path: Path) -> TraceSource:
+    """Open a printed table; its values are read when the first question is asked."""
+    lines, whole = _lines(path)
+    tables = list(islice(find_tables(lines), _MAX_TABLES))
+    if not tables:
+        raise NotACaptureError(
+            f"{path} holds no table of torch.profiler",
+            hint="print one into it with: print(prof.key_averages().table())",
+        )
+    if not tables[0].rows:
+        raise DamagedCaptureError(
+            f"{path} cannot be read", why="its table has no rows", hint="print the table again"
+        )
+    return FrameSource(partial(_read, path, tables, whole=whole))
+
+
+def _lines(path: Path) -> tuple[list[str], bool]:
+    """Read the lines of a text, and tell whether those are all."""
+    blocks = Blocks(path)
+    content = bytearray()
+    for block in blocks:
+        content += block
+        if len(content) > _MAX_BYTES:
+            break
+    if blocks.problem:
+        raise DamagedCaptureError(f"{path} is damaged", why=blocks.problem, hint="copy it again")
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = content[:_MAX_BYTES].decode("utf-16" if wide else "utf-8-sig", "replace")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n", _MAX_LINES)
+    return lines[:_MAX_LINES], len(content) <= _MAX_BYTES and len(lines) <= _MAX_LINES
+
+
+def _read(
+    path: Path, tables: Sequence[PrintedTable], *, whole: bool
+) -> tuple[Meta, dict[str, pl.DataFrame]]:
+    table = tables[0]
+    totals = _totals(table)
+    meta = Meta(
+        path=str(path),
+        source="torch-key-averages",
+        tool="torch.profiler",
+        notes=(*_file_notes(tables, whole=whole), *_table_notes(table, totals)),
+    )
+    footers = pl.DataFrame({"text": pl.Series(table.footers, dtype=pl.String)})
+    said = footers.with_columns(severity=pl.lit("information"))
+    return meta, {"op_totals": totals, "diagnostics": said}
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def _totals(table: PrintedTable) -> pl.DataFrame:
+    columns = [_names(table)]
+    columns += [_numbers(table, heading, amount) for heading, amount in _amounts(table.headings)]
+    if _SHAPES in table.headings:
+        shapes = [_shapes(cell) for cell in table.column(_SHAPES)]
+        columns.append(pl.Series("shapes", shapes, dtype=pl.String))
+    if SOURCE in table.headings:
+        columns.append(pl.Series("stack", _stacks(table), dtype=pl.String))
+    return _with_side(pl.DataFrame(columns))
+
+
+def _names(table: PrintedTable) -> pl.Series:
+    """Give the names; an overload follows its operator as PyTorch writes it, `aten::add.Tensor`."""
+    names = [name or _NAMELESS for name in table.column(NAME)]
+    if _OVERLOAD in table.headings:
+        overloads = table.column(_OVERLOAD)
+        names = [f"{n}.{o}" if o else n for n, o in zip(names, overloads, strict=True)]
+    return pl.Series("name", names, dtype=pl.String)
+
+
+def _amounts(headings: Sequence[str]) -> Iterator[tuple[str, _Amount]]:
+    """Tell which headings stand for a column; the first device beside the CPU is the GPU."""
+    gpu = next(iter(_gpus(headings)), None)
+    taken: set[str] = set()
+    for heading in headings:
+        amount = _meaning(heading, gpu)
+        if amount is not None and amount.column not in taken:
+            taken.add(amount.column)
+            yield heading, amount
+
+
+def _gpus(headings: Sequence[str]) -> dict[str, None]:
+    """Name the devices other than the CPU that the table has columns for."""
+    found = (_OF_DEVICE.fullmatch(heading) for heading in headings)
+    devices = (m["device"] for m in found if m and (m["own"] or m["what"]))
+    return dict.fromkeys(device for device in devices if device != _CPU)
+
+
+def _meaning(heading: str, gpu: str | None) -> _Amount | None:
+    if heading in CALLS:
+        return _Amount("calls", _PLAIN_UNIT)
+    flops = _FLOPS.fullmatch(heading)
+    if flops:
+        return _Amount("flops", {"": _PREFIXES[flops["prefix"]]})
+    match = _OF_DEVICE.fullmatch(heading)
+    if match is None or match["device"] not in {_CPU, gpu} or not (match["own"] or match["what"]):
+        return None
+    side = "cpu" if match["device"] == _CPU else "gpu"
+    own = "self_" if match["own"] else ""
+    if match["what"] == "Mem":
+        return _Amount(f"{own}{side}_bytes", _BYTE_UNITS)
+    return _Amount(f"{own}{side}_ns", _TIME_UNITS)
+
+
+def _numbers(table: PrintedTable, heading: str, amount: _Amount) -> pl.Series:
+    values = [_value(cell, amount.units) for cell in table.column(heading)]
+    return pl.Series(amount.column, values, dtype=pl.Int64)
+
+
+def _value(cell: str, units: Mapping[str, float]) -> int | None:
+    """Turn `9.485ms`, `-1.50 Gb` or `12` into base units; None for `--` and what is no number."""
+    match = _AMOUNT.fullmatch(cell)
+    factor = units.get(match["unit"].lower()) if match else None
+    if match is None or factor is None:
+        return None
+    value = round(float(match["number"]) * factor)
+    return value if abs(value) < 1 << 63 else None
+
+
+def _shapes(cell: str) -> str | None:
+    """Write shapes as `cpu_ops` has them, without spaces; those that were cut end in dots."""
+    if not cell:
+        return None
+    text = cell.replace(" ", "")
+    return text if text.endswith("]") and text.count("[") == text.count("]") else f"{text}{_CUT}"
+
+
+def _stacks(table: PrintedTable) -> list[str | None]:
+    lines = ((cell, *row.stack) for cell, row in zip(table.column(SOURCE), table.rows, strict=True))
+    return [";".join(shown_frame(line) for line in frames if line) or None for frames in lines]
+
+
+def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
+    """Tell what ran on the GPU from what the host ran: the former took no time of the host."""
+    have = set(totals.columns)
+    cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in have]
+    gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in have]
+    if not cpu or not gpu:
+        return totals.with_columns(side=pl.lit("host"))
+    only_gpu = pl.all_horizontal(cpu) & pl.any_horizontal(gpu)
+    return totals.with_columns(side=pl.when(only_gpu).then(pl.lit("gpu")).otherwise(pl.lit("host")))
+
+
+# Notes -------------------------------------------------------------------------------------------
+
+
+def _file_notes(tables: Sequence[PrintedTable], *, whole: bool) -> Iterator[str]:
+    yield "it holds printed totals: no single events, and numbers as precise as they were printed"
+    if len(tables) > 1:
+        count = f"{len(tables)}" if len(tables) < _MAX_TABLES else f"at least {len(tables)}"
+        yield f"the file holds {count} tables; the first is read"
+    if not whole:
+        yield "the file is long: only its beginning was searched for tables"
+
+
+def _table_notes(table: PrintedTable, totals: pl.DataFrame) -> Iterator[str]:
+    share = _share_of_total(table, totals)
+    if share is not None and share < _WHOLE:
+        yield f"rows were left out: those printed hold {format_share(share)} of the host's own time"
+    if table.top_level_only:
+        yield "operators that others called were left out"
+    cut = sum(name.endswith(_CUT) for name in table.column(NAME))
+    if cut:
+        yield f"{format_count(cut)} names are cut off, as they were printed"
+    yield from _heading_notes(table.headings)
+    if table.unreadable:
+        yield f"{format_count(table.unreadable)} lines within the table are no rows of it"
+    if not table.closed:
+        yield "the table has no last line: the file may be cut off"
+
+
+def _heading_notes(headings: Sequence[str]) -> Iterator[str]:
+    gpu, *others = _gpus(headings) or [None]
+    if others:
+        yield f"of its devices, only {gpu} is read, not {', '.join(map(str, others))}"
+    if any(_FLOP_RATE.fullmatch(heading) for heading in headings):
+        yield "it gives rates of floating-point operations, not how many there were"
+    if _NODE in headings:
+        yield "rows of different nodes stand beside each other"
+
+
+def _share_of_total(table: PrintedTable, totals: pl.DataFrame) -> float | None:
+    """Compare the rows with what the table says all operators took."""
+    found = next((m for m in map(_CPU_TOTAL.fullmatch, table.footers) if m), None)
+    total = _value(found["time"], _TIME_UNITS) if found else None
+    if not total or "self_cpu_ns" not in totals.columns:
+        return None
+    return int(totals.get_column("self_cpu_ns").sum()) / total

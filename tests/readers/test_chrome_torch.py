@@ -1,0 +1,383 @@
+"""The Chrome reader against the same files read naively, and against traces written by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.model.trace import Trace
+from gpusight.readers.open import open_trace
+from tests.shared import DATA, EVERY_TORCH_TRACE, name
+
+CATEGORIES = {
+    "kernels": {"kernel", "Kernel"},
+    "copies": {"gpu_memcpy", "Memcpy"},
+    "memsets": {"gpu_memset", "Memset"},
+    "syncs": {"cuda_sync"},
+    "api_calls": {"cuda_runtime", "cuda_driver", "Runtime"},
+    "python_calls": {"python_function"},
+    "gpu_ranges": {"gpu_user_annotation"},
+    "overheads": {"overhead"},
+}
+
+
+def naive(path: Path) -> list[dict[str, Any]]:
+    """Read a trace with the standard library, times as exact decimals."""
+    raw = path.read_bytes()
+    text = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    document = json.loads(text, parse_float=Decimal)
+    events: list[dict[str, Any]] = document["traceEvents"]
+    return events
+
+
+def write(path: Path, events: list[dict[str, Any]] | str, **about: Any) -> Trace:
+    """Write a trace and open it."""
+    if isinstance(events, str):
+        path.write_text(events)
+    else:
+        path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": events}))
+    return open_trace(path, cache=False)
+
+
+def event(name: str = "aten::mm", **fields: Any) -> dict[str, Any]:
+    """Make a complete event of the host."""
+    return {
+        "ph": "X", "cat": "cpu_op", "name": name, "pid": 5, "tid": 6, "ts": 1.0, "dur": 2.0,
+        **fields,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
+def test_every_event_is_there_with_its_exact_times(path: Path) -> None:
+    events = naive(path)
+    trace = open_trace(path, cache=False)
+    trace.validate()
+    origin = None
+    for table, categories in CATEGORIES.items():
+        wanted = sorted(
+            (int(e["ts"] * 1000), int(e["dur"] * 1000))
+            for e in events
+            if e.get("cat") in categories
+        )
+        rows = trace.table(table, ["start_ns", "end_ns"])
+        assert rows.height == len(wanted), table
+        if wanted:
+            shift = wanted[0][0] - rows["start_ns"][0]
+            origin = shift if origin is None else origin
+            assert shift == origin, "every table counts from the same origin"
+            got = sorted((s + shift, e - s) for s, e in rows.iter_rows())
+            assert got == wanted, table
+
+
+@pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
+def test_operators_and_annotations_are_told_apart(path: Path) -> None:
+    events = [e for e in naive(path) if e.get("cat") in {"cpu_op", "Operator", "user_annotation"}]
+    notes = [e["name"] for e in events if e["cat"] == "user_annotation" or "#" in e["name"]]
+    trace = open_trace(path, cache=False)
+    assert trace.row_count("cpu_ops") + trace.row_count("ranges") == len(events)
+    assert Counter(trace.table("ranges", ["name"])["name"]) == Counter(notes)
+
+
+@pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
+def test_arguments_of_kernels(path: Path) -> None:
+    wanted = Counter(
+        (
+            e["args"].get("correlation"),
+            e["args"].get("stream", e["tid"]),
+            e["args"].get("grid", [None])[0],
+            e["args"].get("registers per thread"),
+        )
+        for e in naive(path)
+        if e.get("cat") in {"kernel", "Kernel"}
+    )
+    trace = open_trace(path, cache=False)
+    rows = trace.table("kernels", ["correlation", "stream", "grid_x", "registers_per_thread"])
+    assert Counter(rows.iter_rows()) == wanted
+
+
+def test_one_of_everything() -> None:
+    """A trace made for this: graphs, streams, collectives, memory, modules, synchronisations."""
+    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    for table in ("kernels", "copies", "memsets", "syncs", "api_calls", "ranges", "gpu_ranges",
+                  "cpu_ops", "python_calls", "collectives", "process_groups", "memory_events",
+                  "overheads", "devices", "processes", "threads", "streams"):  # fmt: skip
+        assert trace.has(table), table
+    assert (trace.meta.rank, trace.meta.world_size, trace.meta.backend) == (0, 1, "nccl")
+    device = trace.devices.row(0, named=True)
+    assert (device["name"], device["sm_count"], device["compute_major"]) == ("NVIDIA H200", 132, 9)
+    steps = [n for n in trace.table("ranges", ["name"])["name"] if n.startswith("ProfilerStep#")]
+    assert steps == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+    kinds = set(trace.table("syncs", ["kind"])["kind"])
+    assert {"context", "stream waits for event"} <= kinds
+    copies = set(trace.table("copies", ["kind", "src_kind", "dst_kind"]).iter_rows())
+    assert ("Host-to-Device", "Pageable", "Device") in copies
+    assert ("Host-to-Device", "Pinned", "Device") in copies
+
+
+def test_collectives_say_what_moved() -> None:
+    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    rows = trace.table(
+        "collectives", ["name", "side", "group", "group_size", "dtype", "in_elements", "in_bytes"]
+    )
+    assert set(rows.filter(side="host").iter_rows()) == {
+        ("allreduce", "host", "0", 1, "Float", 1 << 20, 4 << 20),
+        ("_allgather_base", "host", "0", 1, "Float", 1 << 20, 4 << 20),
+    }
+
+
+def test_memory_events_have_a_sign_a_place_and_totals(tmp_path: Path) -> None:
+    def instant(ts: int, size: int, device: int, kind: int) -> dict[str, Any]:
+        args = {"Bytes": size, "Addr": 77, "Device Id": device, "Device Type": kind,
+                "Total Allocated": 900, "Total Reserved": 1000}  # fmt: skip
+        return event("[memory]", ph="i", cat="cpu_instant_event", ts=ts, args=args)
+
+    trace = write(tmp_path / "t.json", [instant(1, 512, 0, 1), instant(2, -64, -1, 0)])
+    columns = ["operation", "bytes", "device", "memory_kind", "allocated_bytes", "address"]
+    assert trace.table("memory_events", columns).rows() == [
+        ("allocation", 512, 0, "Device", 900, 77),
+        ("deallocation", 64, None, "Host", 900, 77),
+    ]
+
+
+def test_times_beyond_what_a_double_keeps_are_exact(tmp_path: Path) -> None:
+    """Microseconds since 1970 with three decimals: a double would round to quarter microseconds."""
+    events = ", ".join(
+        f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}'
+        for ts, dur in [
+            ("1710014642008386.001", "0.002"),
+            ("1710014642008386.003", "12.5"),
+            ("1710014642008387", "1"),
+        ]
+    )
+    trace = write(tmp_path / "t.json", f'{{"schemaVersion": 1, "traceEvents": [{events}]}}')
+    assert trace.table("cpu_ops", ["start_ns", "end_ns"]).rows() == [
+        (0, 2),
+        (2, 12502),
+        (999, 1999),
+    ]
+    assert trace.meta.start_utc_ns == 1710014642008386001
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"), [(5, 5), ("5", 5), ("stream 5", 5), ("Thread-x/5", 5)], ids=str
+)
+def test_threads_are_numbers_however_they_are_written(
+    tmp_path: Path, mine: object, theirs: int
+) -> None:
+    trace = write(tmp_path / "t.json", [event(tid=mine), event(tid=mine, ts=9)])
+    assert trace.table("threads", ["tid"])["tid"].to_list() == [theirs]
+    assert trace.cpu_ops["thread"].n_unique() == 1
+
+
+def test_ids_that_only_repeat_the_correlation_name_no_operator(tmp_path: Path) -> None:
+    """Builds of 2022 and 2023: the number would match an operator by accident."""
+    launch = {"External id": 3, "correlation": 3}
+    kernel = event("k", cat="kernel", pid=0, tid=7, ts=5, args=launch)
+    op = event(args={"External id": 3})
+    assert write(tmp_path / "t.json", [op, kernel]).kernels["op"].to_list() == [None]
+    kernel["args"] = {"External id": 3, "correlation": 90}
+    assert write(tmp_path / "u.json", [op, kernel]).kernels["op"].to_list() == [3]
+
+
+def test_shapes_are_compact_json_whatever_their_key(tmp_path: Path) -> None:
+    new = event(args={"Input Dims": [[2, 3], [], [4]], "Input type": ["float", "", "int"]})
+    old = event(cat="Operator", ts=3, args={"Input dims": [[2, 3], [], [4]]})
+    ops = write(tmp_path / "t.json", [new, old]).cpu_ops
+    assert ops["shapes"].to_list() == ["[[2,3],[],[4]]", "[[2,3],[],[4]]"]
+    assert ops["types"].to_list() == ['["float","","int"]', None]
+
+
+def test_mangled_kernel_names_are_demangled(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [event("_Z4mainv", cat="kernel", pid=0, tid=7)])
+    assert trace.table("kernels", ["name", "mangled_name"]).rows() == [("main()", "_Z4mainv")]
+
+
+def test_the_profiler_before_2021(tmp_path: Path) -> None:
+    """A list of events without categories; tracks are called functions of the CPU and of CUDA."""
+    host = {"name": "add", "ph": "X", "ts": 10.5, "dur": 2.25, "tid": 1, "pid": "CPU functions"}
+    device = {"name": "add", "ph": "X", "ts": 12.0, "dur": 1.0, "tid": 0, "pid": "CUDA functions"}
+    flow = {"name": "add", "ph": "s", "ts": 10.5, "tid": 1, "pid": "CPU functions", "id": 1,
+            "cat": "cpu_to_cuda", "args": {}}  # fmt: skip
+    trace = write(tmp_path / "t.json", json.dumps([{**host, "args": {}}, device, flow]))
+    assert trace.table("cpu_ops", ["name", "start_ns", "end_ns"]).rows() == [("add", 0, 2250)]
+    assert trace.table("kernels", ["name", "start_ns", "end_ns"]).rows() == [("add", 1500, 2500)]
+
+
+# What a file may look like ------------------------------------------------------------------------
+
+TRICKY = [
+    event('a "},{" b'),
+    event("}, {", ts=2, args={"Input Dims": [[1], {"x": [{}, {}]}], "note": "}]}"}),
+    event('{"ph": "X"}, ] , "traceEvents": [', ts=3),
+    event("back\\slash \\", ts=4),
+    event("é ☃ \u0000", ts=5),
+]
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2, 7])
+@pytest.mark.parametrize("size", [1, 3, 17, 64, 1 << 20])
+def test_pieces_may_end_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
+) -> None:
+    """The same events whatever the size of a block and of a piece, and however it is spaced."""
+    monkeypatch.setattr("gpusight.readers.chrome.stream.BLOCK_BYTES", size)
+    monkeypatch.setattr("gpusight.readers.chrome.events._PIECE_BYTES", size)
+    about = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": '"traceEvents": ['}]}
+    text = json.dumps(
+        {**about, "traceEvents": TRICKY, "distributedInfo": {"rank": 3}}, indent=indent
+    )
+    trace = write(tmp_path / "t.json", text)
+    assert trace.cpu_ops["name"].to_list() == [e["name"] for e in TRICKY]
+    assert trace.cpu_ops["shapes"].to_list()[1] == '[[1],{"x":[{},{}]}]'
+    assert trace.meta.rank == 3
+    assert trace.devices["name"].to_list() == ['"traceEvents": [']
+    assert trace.meta.notes == ()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["json", "gz"])
+def test_a_trace_cut_off_anywhere_gives_what_is_there(tmp_path: Path, packed: bool) -> None:
+    raw = gzip.decompress((DATA / "healthy.json.gz").read_bytes())
+    whole = open_trace(DATA / "healthy.json.gz", cache=False).row_count("cpu_ops")
+    file = tmp_path / ("t.json.gz" if packed else "t.json")
+    zipped = gzip.compress(raw, 6)
+    begin = raw.index(b'"traceEvents"') + 20
+    for part in (0.2, 0.3, 0.31, 0.5, 0.77, 0.9):
+        size = begin + int((len(raw) - begin) * part)
+        file.write_bytes(zipped[: int(len(zipped) * part)] if packed else raw[:size])
+        trace = open_trace(file, cache=False)
+        assert 0 < trace.row_count("cpu_ops") <= whole
+        assert any("cut off" in note for note in trace.meta.notes)
+        trace.validate()
+
+
+def test_what_is_not_json_is_repaired_or_left_out(tmp_path: Path) -> None:
+    """`inf` for a bandwidth, a Windows path, bytes that are not text, and one event beyond help."""
+    good = json.dumps(event("good"))
+    copy = (
+        b'{"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD","pid":0,"tid":7,"ts":1,"dur":0,"args":'
+    )
+    bad = [
+        copy + b'{"memory bandwidth (GB/s)": inf, "bytes": 12}}',
+        b'{"ph":"X","cat":"cpu_op","name":"C:\\Users\\x","pid":1,"tid":1,"ts":2,"dur":1}',
+        b'{"ph":"X","cat":"cpu_op","name":"\xff\xfe","pid":1,"tid":1,"ts":3,"dur":1}',
+        b'{"ph":"X","cat":"cpu_op","name":"no value","pid":1,"tid":1,"ts":}',
+    ]
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"traceEvents": [' + b",\n".join([good.encode(), *bad]) + b"]}")
+    trace = open_trace(path, cache=False)
+    assert sorted(trace.cpu_ops["name"]) == ["C:\\Users\\x", "good", "\ufffd\ufffd"]
+    assert trace.copies["bytes"].to_list() == [12]
+    assert trace.meta.notes == ("1 events are not valid JSON and were left out",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", '{"traceEvents": []}', '{"traceEvents": [{"ph":"B","name":"x","ts":1}]}',
+     '{"traceEvents": [{"ph":"X","cat":"v8","name":"x","ts":1,"dur":1,"pid":1,"tid":1}]}'],
+)  # fmt: skip
+def test_other_peoples_traces_are_named(tmp_path: Path, text: str) -> None:
+    trace = write(tmp_path / "t.json", text)
+    with pytest.raises(NotACaptureError, match="Chrome trace, but not one of PyTorch or JAX"):
+        trace.has("kernels")
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ('{"a": 1}', NotACaptureError),
+        ('{"traceEvents": 3}', NotACaptureError),
+        ("[1, 2", NotACaptureError),
+        ("{", DamagedCaptureError),
+        ('{"schemaVersion": 1, "deviceProp', DamagedCaptureError),
+    ],
+)
+def test_other_json_is_refused_with_a_remedy(
+    tmp_path: Path, text: str, refusal: type[Exception]
+) -> None:
+    trace = write(tmp_path / "t.json", text)
+    with pytest.raises(refusal):
+        trace.has("kernels")
+
+
+def test_an_event_without_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusight.readers.chrome.events._LONGEST_EVENT", 1 << 22)
+    trace = write(tmp_path / "t.json", '{"traceEvents": [{"name": "' + "x" * (1 << 23) + '"}]}')
+    with pytest.raises(DamagedCaptureError, match="event of over"):
+        trace.has("kernels")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ts": None}, {"ts": "12.5"}, {"ts": 1e300}, {"dur": -3}, {"dur": None}, {"name": None},
+        {"pid": None, "tid": None}, {"pid": "", "tid": ""}, {"tid": 2**70}, {"tid": 1.5},
+        {"args": None}, {"args": []}, {"args": {"External id": "x", "Input Dims": 3}},
+        {"args": {"External id": 2**80}}, {"args": {"External id": [1]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_odd_values_harm_nobody_else(tmp_path: Path, odd: dict[str, Any]) -> None:
+    good = event("good", args={"External id": 4})
+    trace = write(tmp_path / "t.json", [good, event(**odd)])
+    trace.validate()
+    rows = trace.table("cpu_ops", ["name", "op"])
+    assert rows.filter(pl.col("name") == "good")["op"].to_list() == [4]
+    assert rows.height == 2
+
+
+def test_categories_that_nobody_knows_are_mentioned(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [event(), event(cat="brand_new"), event(ph="C", cat=None)])
+    assert trace.meta.notes == ("not read: events of brand_new (1), phase 'C' (1)",)
+
+
+def test_a_second_opening_needs_no_walk_through_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.0)
+    path = DATA / "healthy.json.gz"
+    first = open_trace(path)
+    kernels, notes = first.table("kernels", ["name", "start_ns"]), first.meta
+    first.close()
+
+    def refuse(_: Path) -> None:
+        raise AssertionError("walked through the file again")
+
+    monkeypatch.setattr("gpusight.readers.chrome.source.scan", refuse)
+    second = open_trace(path)
+    assert second.has("cpu_ops")
+    assert not second.has("collectives")
+    assert second.has("kernels", "registers_per_thread")
+    assert second.row_count("kernels") == 48
+    assert second.meta == notes
+    assert second.table("kernels", ["name", "start_ns"]).equals(kernels)
+
+
+def test_the_one_gpu_that_worked_is_the_one_described(tmp_path: Path) -> None:
+    """HIP numbers the GPUs that a process sees from 0, and its work by the machine's numbers."""
+    kernel = event("k", cat="kernel", pid=2, tid=0, args={"device": 2})
+    one = [{"id": 0, "name": "AMD Instinct MI300X", "numSms": 304}]
+    devices = write(tmp_path / "t.json", [kernel], deviceProperties=one).devices
+    named = {row["device"]: (row["name"], row["sm_count"]) for row in devices.iter_rows(named=True)}
+    assert named[2] == ("AMD Instinct MI300X", 304)
+    several = [*one, {"id": 1, "name": "AMD Instinct MI210"}]
+    devices = write(tmp_path / "u.json", [kernel], deviceProperties=several).devices
+    assert devices.filter(device=2)["name"].to_list() == [""]
+
+
+def test_paths_name_no_user(tmp_path: Path) -> None:
+    frame = "/home/anna/run/train.py(3): step"
+    call = event(frame, cat="python_function", ts=5)
+    op = event(
+        args={"Call stack": f"/opt/env/lib/python3.9/site-packages/torch/x.py(1): f;{frame}"}
+    )
+    trace = write(tmp_path / "t.json", [op, call])
+    assert trace.python_calls["name"].to_list() == ["run/train.py(3): step"]
+    assert trace.cpu_ops["stack"].to_list() == ["torch/x.py(1): f;run/train.py(3): step"]
