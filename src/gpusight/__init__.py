@@ -1,4 +1,4 @@
-"""Read GPU profiles of Nsight Systems anywhere, and see where the time went.
+"""Read GPU profiles of Nsight Systems, PyTorch and JAX anywhere, and see where the time went.
 
 >>> import gpusight as gs
 >>> trace = gs.open("run.nsys-rep")
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
         api_calls,
         copies,
         export,
+        flops,
         info,
         kernels,
+        launches,
+        memory,
+        ops,
         ranges,
         sql,
         stats,
@@ -44,9 +48,13 @@ __all__ = [
     "copies",
     "errors",
     "export",
+    "flops",
     "info",
     "kernels",
+    "launches",
+    "memory",
     "open",
+    "ops",
     "ranges",
     "sql",
     "stats",

@@ -177,6 +177,52 @@ def kernels(
     return _view(analysis(_opened(trace), _selection(within, device, process)))
 
 
+def ops(
+    trace: Capture,
+    *,
+    by: str = "name",
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List operators of the framework with their own time on the CPU and the GPU."""
+    from gpusight.analyses.ops import ops as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process), by=by))
+
+
+def launches(
+    trace: Capture,
+    *,
+    kernel: str | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List GPU work in order of time, with what launched it."""
+    from gpusight.analyses.launch_list import launches as analysis
+
+    return _view(analysis(_opened(trace), _selection(within, device, process), kernel=kernel))
+
+
+def flops(
+    trace: Capture,
+    *,
+    by: str = "shapes",
+    peak: float | None = None,
+    bandwidth: float | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
+    from gpusight.analyses.flops import flops as analysis
+
+    selection = _selection(within, device, process)
+    answer = analysis(_opened(trace), selection, by=by, peak=peak, bandwidth=bandwidth)
+    return _page(answer)
+
+
 def ranges(
     trace: Capture,
     *,
@@ -184,7 +230,7 @@ def ranges(
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List NVTX ranges with their host time and the GPU work inside."""
+    """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
     from gpusight.analyses.ranges import ranges as analysis
 
     return _view(analysis(_opened(trace), _selection(within, device, process)))
@@ -214,6 +260,19 @@ def copies(
     from gpusight.analyses.copies import copies as analysis
 
     return _view(analysis(_opened(trace), _selection(within, device, process)))
+
+
+def memory(
+    trace: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Follow the memory in use, and say who held it at the peak."""
+    from gpusight.analyses.memory import memory as analysis
+
+    return _page(analysis(_opened(trace), _selection(within, device, process)))
 
 
 def sql(trace: Capture, query: str) -> View:
@@ -268,6 +327,12 @@ def _view(result: TableResult | NotApplicable) -> View:
     if isinstance(result, NotApplicable):
         raise MissingDataError(result.reason, hint=result.hint)
     return View(result)
+
+
+def _page(result: Composite | NotApplicable) -> Page:
+    if isinstance(result, NotApplicable):
+        raise MissingDataError(result.reason, hint=result.hint)
+    return Page(result)
 
 
 def _look() -> Look:

@@ -11,7 +11,7 @@ from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
 from tests.shared import SHARED, needs_shared
-from tests.traces import build_trace
+from tests.traces import Rows, build_trace
 
 
 def table(trace: Trace, selection: Selection | None = None) -> TableResult:
@@ -44,17 +44,42 @@ def test_rows_are_summed_by_function_and_sorted_by_time() -> None:
     [
         ("cudaMalloc", 2, 1),
         ("cudaMalloc", 0, 0),
-        ("cudaMalloc", None, 0),
         ("cudaEventQuery", 600, 0),
         ("cudaStreamQuery", 34, 0),
         ("cuEventQuery", 600, 0),
         ("cudaEventQuery", 700, 1),
+        ("hipEventQuery", 600, 0),
+        ("hipMalloc", 2, 1),
         ("cudaLaunchKernel", 600, 1),
     ],
 )
 def test_what_counts_as_a_failure(name: str, value: int | None, errors: int) -> None:
     trace = build_trace(api_calls=[{"name": name, "return_value": value}])
     assert table(trace).rows()[0]["errors"] == errors
+
+
+def test_failures_are_unknown_where_no_return_value_was_kept() -> None:
+    calls: Rows = [{"name": "cudaMalloc", "return_value": None}]
+    result = table(build_trace(api_calls=calls))
+    assert result.rows()[0]["errors"] is None
+    assert result.meta["errors"] is None
+    kept = table(build_trace(api_calls=[*calls, {"name": "cudaFree"}]))
+    assert {r["name"]: r["errors"] for r in kept.rows()} == {"cudaMalloc": 0, "cudaFree": 0}
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("nsys-rep", "capture with: nsys profile --trace=cuda,nvtx …"),
+        ("torch-chrome", "ProfilerActivity.CUDA"),
+        ("jax-xplane", "jax.profiler.trace"),
+        ("torch-key-averages", "export_chrome_trace"),
+    ],
+)
+def test_no_calls_comes_with_the_remedy_of_the_tool(source: str, hint: str) -> None:
+    absent = api_calls(build_trace({"source": source}, cpu_ops=[{"name": "aten::mm"}]))
+    assert isinstance(absent, NotApplicable)
+    assert hint in absent.hint
 
 
 def test_libraries_have_shares_of_their_own_as_they_contain_cuda_calls() -> None:

@@ -132,3 +132,12 @@ def test_pageable_copies_stand_out() -> None:
         ("Device-to-Host", True, 10),
         ("Host-to-Device", True, 10),
     ]
+
+
+def test_a_gpu_without_a_name_is_named_where_only_one_fits() -> None:
+    unnamed = {"name": "", "compute_major": 9, "compute_minor": 4, "sm_count": 304}
+    for size, name in ((206_141_652_992, "AMD MI300X"), (5, None)):
+        device = {**unnamed, "memory_bytes": size}
+        result = gpu_time(build_trace(kernels=[{"end_ns": 5, "name": "k"}], devices=[device]))
+        assert isinstance(result, TableResult)
+        assert result.rows()[0]["name"] == name

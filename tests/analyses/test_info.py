@@ -120,3 +120,55 @@ def test_a_real_capture() -> None:
     assert {f.key for f in result.facts} >= {"tool", "driver_version", "cuda_version", "os"}
     (device,) = section(result, "devices")
     assert (device["name"], device["sm_count"]) == ("NVIDIA H200", 132)
+
+
+def test_a_gpu_without_a_name_is_named_where_only_one_fits() -> None:
+    unnamed = {
+        "name": "",
+        "compute_major": 9,
+        "compute_minor": 4,
+        "sm_count": 304,
+        "memory_bytes": 206_141_652_992,
+    }
+    found, bare = section(info(build_trace(devices=[unnamed, {"name": ""}])), "devices")
+    assert (found["name"], found["compute_capability"]) == ("AMD MI300X", "gfx942")
+    assert found["from_table"].startswith("name, compute_capability, clock_hz")
+    assert (bare["name"], bare["from_table"]) == (None, None)
+
+
+def test_what_rocm_reports_is_no_compute_capability() -> None:
+    described = {"name": "AMD Instinct MI210", "compute_major": 9, "compute_minor": 0}
+    (device,) = section(info(build_trace(devices=[described])), "devices")
+    assert device["compute_capability"] == "gfx90a"
+
+
+def test_a_rank_of_a_job_shows_the_job() -> None:
+    trace = build_trace(
+        {"rank": 3, "world_size": 8, "backend": "nccl"},
+        process_groups=[
+            {"group": "0", "description": "default_pg", "size": 8, "ranks": "[0,1,2,3,4,5,6,7]"},
+            {"group": "1", "backend": "gloo", "size": 2, "ranks": "[3,7]"},
+        ],
+    )
+    result = info(trace)
+    facts = {f.key: f.value for f in result.facts}
+    assert (facts["rank"], facts["world_size"], facts["backend"]) == (3, 8, "nccl")
+    groups = section(result, "process_groups")
+    assert [(g["group"], g["size"], g["ranks"]) for g in groups] == [
+        ("0", 8, "[0,1,2,3,4,5,6,7]"),
+        ("1", 2, "[3,7]"),
+    ]
+
+
+def test_the_first_of_many_ranks_is_a_rank() -> None:
+    assert {f.key: f.value for f in info(build_trace({"rank": 0})).facts}["rank"] == 0
+
+
+def test_a_process_that_only_ran_operators_is_shown() -> None:
+    trace = build_trace(
+        processes=[{"process": 1, "pid": 100, "name": "python3"}],
+        cpu_ops=[{"name": "aten::mm"}, {"name": "aten::add"}],
+    )
+    assert section(info(trace), "processes") == [
+        {"pid": 100, "name": "python3", "cpu_ops": 2, "api_calls": 0, "ranges": 0, "kernels": 0}
+    ]

@@ -120,3 +120,53 @@ def test_the_numbers_are_those_of_nsys(name: str) -> None:
     deviation = (joined["stddev_ns"] - joined["StdDev (ns)"]).abs().max()
     assert isinstance(deviation, float)
     assert deviation <= 0.051
+
+
+CUT = "void at::native::vectorized_elementwise_kernel<4, at..."
+TOTALS: Rows = [
+    {"name": "aten::mm", "side": "host", "calls": 5, "self_gpu_ns": 90, "self_cpu_ns": 7},
+    {"name": "step", "side": "host", "calls": 1, "self_cpu_ns": 9},
+    {"name": GEMM, "side": "gpu", "calls": 3, "self_gpu_ns": 60},
+    {"name": CUT, "side": "gpu", "calls": 4, "self_gpu_ns": 30},
+    {"name": CUT, "side": "gpu", "calls": 1, "self_gpu_ns": 10},
+    {"name": "step", "side": "gpu", "calls": 1, "self_gpu_ns": 400},
+    {"name": "ProfilerStep*", "side": "gpu", "calls": 1, "self_gpu_ns": 500},
+    {"name": "Optimizer.step#AdamW.step", "side": "gpu", "calls": 1, "self_gpu_ns": 300},
+    {"name": "nccl:all_reduce", "side": "gpu", "calls": 1, "self_gpu_ns": 300},
+    {"name": "Memcpy DtoD (Device -> Device)", "side": "gpu", "calls": 1, "self_gpu_ns": 20},
+    {"name": "Memset (Device)", "side": "gpu", "calls": 1, "self_gpu_ns": 20},
+]
+AVERAGES = {"source": "torch-key-averages", "tool": "torch.profiler"}
+
+
+def test_a_table_of_totals_shows_the_kernels_it_lists() -> None:
+    result = table(build_trace(AVERAGES, op_totals=TOTALS))
+    picked = [(r["name"], r["calls"], r["total_ns"], r["mean_ns"]) for r in result.rows()]
+    assert picked == [(GEMM, 3, 60, 20.0), (CUT, 4, 30, 7.5), (CUT, 1, 10, 10.0)]
+    first = result.rows()[0]
+    assert (first["share"], first["category"], first["precision"]) == (0.6, "matmul", "fp32")
+    assert (first["median_ns"], first["min_ns"], first["max_ns"]) == (None, None, None)
+    assert result.meta["total_ns"] == 100
+    own, cut = result.notes
+    assert "the profiler's own totals" in own
+    assert cut.startswith("2 names were cut short")
+
+
+def test_totals_cannot_be_divided() -> None:
+    absent = kernels(build_trace(AVERAGES, op_totals=TOTALS), Selection(device=0))
+    assert isinstance(absent, NotApplicable)
+    assert "export_chrome_trace" in absent.hint
+
+
+def test_totals_of_a_cpu_list_no_kernel() -> None:
+    absent = kernels(build_trace(AVERAGES, op_totals=TOTALS[:2]))
+    assert isinstance(absent, NotApplicable)
+    assert "ProfilerActivity.CUDA" in absent.hint
+
+
+@needs_shared
+def test_a_real_table_of_totals_adds_up_to_what_it_says_itself() -> None:
+    result = table(open_trace(SHARED / "torch" / "gpt_small_train_key_averages.txt"))
+    # "Self CUDA time total: 119.988ms", of which 1.801 ms are copies and a little is not listed.
+    assert 0.97 * 118.187e6 < result.meta["total_ns"] <= 118.187e6
+    assert result.rows()[0]["category"] == "matmul"

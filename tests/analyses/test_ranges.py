@@ -139,3 +139,11 @@ def test_the_numbers_are_those_of_nsys(name: str) -> None:
     assert joined["gpu_total_ns"].to_list() == joined["Total Proj Time (ns)"].to_list()
     assert joined["total_ns"].to_list() == joined["Total Range Time (ns)"].to_list()
     assert joined["ops"].to_list() == joined["Total GPU Ops"].to_list()
+
+
+def test_marks_of_pytorch_are_no_nvtx() -> None:
+    marked: Rows = [{"name": "here", "kind": "mark"}, {"name": "step", "end_ns": 5}]
+    assert table(build_trace({"source": "torch-chrome"}, ranges=marked)).notes == (
+        "GPU times are not known: the capture holds no API calls",
+        "1 marks have no length and are not in the table",
+    )

@@ -134,6 +134,11 @@ def test_without_api_calls_the_start_of_the_work_decides_and_is_said() -> None:
     assert "no API calls" in scope.notes[0]
 
 
+def test_a_capture_of_the_host_alone_needs_no_such_note() -> None:
+    trace = build_trace(ranges=[{"end_ns": 9, "name": "a"}], cpu_ops=[{"name": "aten::mm"}])
+    assert Scope(trace, Selection(within="a")).notes == ()
+
+
 def test_work_that_names_no_launch_counts_by_its_own_start() -> None:
     trace = build_trace(
         api_calls=CALLS,
@@ -207,3 +212,23 @@ def test_a_name_that_looks_like_a_pattern_is_itself() -> None:
         ranges=[{"start_ns": 0, "end_ns": 9, "name": "/re(/"}],
     )
     assert Scope(trace, Selection(within="/re(/")).gpu("kernels", ["name"]).height == 1
+
+
+def test_operators_are_activity_too() -> None:
+    on_host = build_trace(cpu_ops=[{"start_ns": 5, "end_ns": 25, "name": "aten::mm"}])
+    assert (Scope(on_host).window.start_ns, Scope(on_host).window.end_ns) == (5, 25)
+
+
+def test_a_trace_of_pytorch_without_annotations_says_how_to_make_some() -> None:
+    trace = build_trace({"source": "torch-chrome"}, cpu_ops=[{"name": "aten::mm"}])
+    scope = Scope(trace, Selection(within="step"))
+    with pytest.raises(MissingDataError, match="the capture has no annotations") as caught:
+        scope.gpu("kernels", ["name"])
+    assert "record_function" in str(caught.value.hint)
+
+
+def test_a_process_that_only_ran_operators_is_named() -> None:
+    trace = build_trace(processes=PROCESSES, cpu_ops=[{"name": "aten::mm", "process": 2}])
+    with pytest.raises(UsageError) as caught:
+        Scope(trace, Selection(process="7"))
+    assert caught.value.hint == "processes are: 200 (worker)"

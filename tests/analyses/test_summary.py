@@ -106,3 +106,45 @@ def test_every_capture_has_a_summary_whose_shares_add_up(path: object) -> None:
     found = facts(summary(open_trace(path)))  # type: ignore[arg-type]
     parts = [v for k, v in found.items() if k.startswith("gpu_") and isinstance(v, float)]
     assert not parts or sum(parts) == pytest.approx(1)
+
+
+OPERATORS: Rows = [
+    {"start_ns": i, "end_ns": i + 1 + i % 3, "name": f"aten::op{i}", "op": i} for i in range(20)
+]
+
+
+def test_a_trace_without_gpu_work_starts_with_its_operators() -> None:
+    result = summary(build_trace({"source": "torch-chrome"}, cpu_ops=OPERATORS))
+    assert [s.command for s in result.sections] == ["ops", "kernels", "ranges"]
+    operators, absent, _ = result.sections
+    assert isinstance(operators, TableResult)
+    assert operators.frame.height == 6
+    assert operators.title.endswith(": the first 6 of 20")
+    assert isinstance(absent, NotApplicable)
+    assert facts(result)["window_ns"] == 21
+
+
+def test_operators_come_after_the_kernels_they_launched() -> None:
+    result = summary(build_trace(kernels=KERNELS, api_calls=CALLS, cpu_ops=OPERATORS))
+    commands = [s.command for s in result.sections]
+    assert commands == ["categories", "kernels", "ops", "ranges", "api"]
+
+
+def test_totals_are_summed_up_without_a_timeline() -> None:
+    totals: Rows = [
+        {"name": "aten::mm", "side": "host", "calls": 2, "self_cpu_ns": 5, "cpu_ns": 5},
+        {"name": "sgemm_128", "side": "gpu", "calls": 2, "self_gpu_ns": 8, "gpu_ns": 8},
+    ]
+    result = summary(build_trace({"source": "torch-key-averages"}, op_totals=totals))
+    assert facts(result) == {"kernels": 2, "kernel_ns": 8}
+    assert [s.command for s in result.sections] == ["categories", "kernels", "ops", "ranges"]
+    assert "totals do not say how busy the GPU was" in result.notes
+
+
+def test_calls_are_called_after_the_tool() -> None:
+    captured = {"kernels": KERNELS, "api_calls": CALLS}
+    labels = [
+        next(f.label for f in summary(build_trace(meta, **captured)).facts if f.key == "api_share")
+        for meta in (None, {"source": "torch-chrome"})
+    ]
+    assert labels == ["In CUDA calls", "In API calls"]

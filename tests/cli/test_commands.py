@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -244,3 +245,16 @@ def test_captures_are_not_changed(train: str) -> None:
         main([command, train])
     after = Path(train).stat().st_mtime_ns, sorted(p.name for p in Path(train).parent.iterdir())
     assert before == after
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_torch_trace_is_never_replaced(
+    name: str, train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / name
+    text = b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}'
+    trace.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    before = trace.read_bytes()
+    assert main(["kernels", train, "-o", str(trace)]) == 2
+    assert "is a trace of torch.profiler" in capsys.readouterr().err
+    assert trace.read_bytes() == before

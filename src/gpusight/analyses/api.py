@@ -1,4 +1,4 @@
-"""Where the host's time in CUDA libraries goes, by function."""
+"""Where the host's time in calls of the GPU's runtime, driver and libraries goes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -32,26 +33,25 @@ _COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "return_value"]
 def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
     """Sum up API calls by function, the most expensive first."""
     if not trace.has("api_calls"):
-        return NotApplicable(
-            "api",
-            "the capture has no API calls",
-            "capture with: nsys profile --trace=cuda,nvtx …",
-        )
+        hint = advice_for(trace.meta).calls
+        return NotApplicable("api", "the capture has no API calls", hint)
     scope = Scope(trace, selection)
     scope.prepare("api_calls")
     rows = scope.host("api_calls", _COLUMNS)
+    recorded = trace.has("api_calls", "return_value")
+    threads = pl.col("thread").n_unique().cast(pl.Int64).alias("threads")
     frame = (
         rows.lazy()
         .with_columns(DURATION)
         .group_by("name", "api")
-        .agg(*timing(), _failures(), pl.col("thread").n_unique().cast(pl.Int64).alias("threads"))
+        .agg(*timing(), _failures(recorded=recorded), threads)
         .with_columns(pl.col("name", "api").cast(pl.String))
         .with_columns(_share())
         .sort(["total_ns", "name"], descending=[True, False])
         .select([f.key for f in FIELDS])
         .collect()
     )
-    failed = int(frame["errors"].sum())
+    failed = int(frame["errors"].sum()) if recorded else None
     return TableResult(
         "api",
         "API calls by host time",
@@ -62,11 +62,13 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
     )
 
 
-def _failures() -> pl.Expr:
+def _failures(*, recorded: bool) -> pl.Expr:
+    """Count the calls that failed; unknown in captures that keep no return values."""
     waiting = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
     code = pl.col("return_value")
     expected = waiting & code.is_in(_NOT_READY)
-    return ((code != 0) & ~expected).sum().cast(pl.Int64).alias("errors")
+    failed = ((code != 0) & ~expected).sum().cast(pl.Int64)
+    return (failed if recorded else pl.lit(None, pl.Int64)).alias("errors")
 
 
 def _share() -> pl.Expr:

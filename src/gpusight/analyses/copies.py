@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.gpu_time import computing
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
@@ -38,11 +39,8 @@ _GPU = ["start_ns", "end_ns", "device", "bytes"]
 def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
     """Sum up copies and fills by direction and kinds of memory, the most expensive first."""
     if not (trace.has("copies") or trace.has("memsets")):
-        return NotApplicable(
-            "copies",
-            "the capture has no copies or memory fills",
-            "capture with: nsys profile --trace=cuda …",
-        )
+        reason = "the capture has no copies or memory fills"
+        return NotApplicable("copies", reason, advice_for(trace.meta).gpu)
     scope = Scope(trace, selection)
     scope.prepare(*GPU_WORK)
     rows = with_hidden(scope, operations(scope))

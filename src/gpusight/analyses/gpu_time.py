@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.devices import device_names
 from gpusight.analyses.select import ACTIVITY, EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.model.intervals import Intervals, coverage, union
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -38,19 +40,20 @@ def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | N
     """Split the window of each GPU that did work; the shares of a row sum to 1."""
     scope = Scope(trace, selection)
     scope.prepare(*ACTIVITY)
-    frame = _per_device(scope) if selection else trace.derive("gpu-1", lambda: _per_device(scope))
+    frame = _per_device(scope) if selection else trace.derive("gpu-2", lambda: _per_device(scope))
     if frame.is_empty():
-        return NotApplicable(
-            "gpu_time",
-            "the capture shows no GPU work" + (" in the selection" if selection else ""),
-            "capture with: nsys profile --trace=cuda …",
-        )
+        return NotApplicable("gpu_time", _no_work(trace, selection), advice_for(trace.meta).gpu)
     return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
 
 
+def _no_work(trace: Trace, selection: Selection) -> str:
+    if trace.has("op_totals"):
+        return "totals do not say how busy the GPU was"
+    return "the capture shows no GPU work" + (" in the selection" if selection else "")
+
+
 def _per_device(scope: Scope) -> pl.DataFrame:
-    known = scope.trace.table("devices", ["device", "name"])
-    names = dict(zip(known["device"], known["name"].cast(pl.String), strict=True))
+    names = device_names(scope.trace)
     rows = [{"name": names.get(d), **_split(scope, d)} for d in _active_devices(scope)]
     return pl.DataFrame(rows, schema=_schema())
 

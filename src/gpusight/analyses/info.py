@@ -6,13 +6,14 @@ messages of the profiler lose their home directories.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.model.hardware import find_gpu
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.devices import listed_gpu, table_name
 from gpusight.model.schema import TABLES
 from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 DEVICE_FIELDS = (
     Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
-    Field("compute_capability", "CC", Fmt.TEXT, "Compute capability"),
-    Field("sm_count", "SMs", Fmt.COUNT, "Streaming multiprocessors"),
+    Field("compute_capability", "CC", Fmt.TEXT, "Compute capability; gfx version of AMD GPUs"),
+    Field("sm_count", "SMs", Fmt.COUNT, "Streaming multiprocessors; compute units of AMD GPUs"),
     Field("clock_hz", "Clock Hz", Fmt.REAL, "Highest SM clock, in Hz", shown=False),
     Field("memory_bytes", "Memory", Fmt.BYTES, "Memory"),
     Field("memory_bandwidth", "Bandwidth", Fmt.RATE, "Peak memory bandwidth"),
@@ -39,14 +40,22 @@ CONTENT_FIELDS = (
 MISSING_FIELDS = (
     Field("what", "Not captured", Fmt.TEXT, "What the capture does not hold"),
     Field("tells", "It would tell", Fmt.NAME, "What could be answered with it"),
-    Field("option", "Option of nsys profile", Fmt.NAME, "How to capture it next time"),
+    Field("option", "How", Fmt.NAME, "How to capture it next time"),
 )
 PROCESS_FIELDS = (
     Field("pid", "PID", Fmt.ID, "The operating system's number"),
     Field("name", "Process", Fmt.NAME, "Executable, file name only"),
-    Field("api_calls", "API calls", Fmt.COUNT, "CUDA API calls it made"),
-    Field("ranges", "Ranges", Fmt.COUNT, "NVTX ranges and marks it made"),
+    Field("cpu_ops", "Operators", Fmt.COUNT, "Operators it ran; in captures that hold some"),
+    Field("api_calls", "API calls", Fmt.COUNT, "Calls of the GPU's API that it made"),
+    Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it made"),
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels it launched"),
+)
+GROUP_FIELDS = (
+    Field("group", "Group", Fmt.TEXT, "Name of the process group"),
+    Field("description", "Called", Fmt.NAME, "What the program calls it"),
+    Field("backend", "Backend", Fmt.TEXT, "Library it communicates through"),
+    Field("size", "Ranks", Fmt.COUNT, "Ranks in it"),
+    Field("ranks", "Which", Fmt.NAME, "The ranks, as JSON"),
 )
 MESSAGE_FIELDS = (
     Field("severity", "Severity", Fmt.TEXT, "Warning or error"),
@@ -54,33 +63,10 @@ MESSAGE_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Something worth capturing: where it would be, what it tells, how to get it."""
-
-    tables: tuple[str, ...]
-    what: str
-    tells: str
-    option: str
-
-
-_WANTED = (
-    _Wanted(("kernels",), "GPU kernels", "where GPU time goes", "--trace=cuda"),
-    _Wanted(("api_calls",), "CUDA API calls", "what the host waited for", "--trace=cuda"),
-    _Wanted(("ranges",), "NVTX ranges", "which step or layer costs what", "--trace=cuda,nvtx"),
-    _Wanted(("os_calls",), "OS calls", "whether the host read, slept or waited", "--trace=osrt"),
-    _Wanted(("cpu_samples",), "CPU samples", "what host code ran", "--sample=process-tree"),
-    _Wanted(("memory_events",), "GPU memory use", "peaks and leaks", "--cuda-memory-usage=true"),
-    _Wanted(("gpu_metrics",), "GPU metrics", "how full the GPU was", "--gpu-metrics-devices=all"),
-)
-_GRAPH_NODES = _Wanted(
-    ("kernels",), "kernels inside CUDA graphs", "what the graphs spend", "--cuda-graph-trace=node"
-)
-
-
 def info(trace: Trace) -> Composite:
     """Describe a capture; of its events only the process columns are read."""
-    sections = [_devices(trace), _processes(trace), _contents(trace), _missing(trace)]
+    sections = [_devices(trace), _processes(trace), *_groups(trace)]
+    sections += [_contents(trace), _missing(trace)]
     messages = serious_messages(trace)
     if messages.height:
         sections.append(
@@ -107,6 +93,9 @@ def _facts(meta: Meta) -> tuple[Fact, ...]:
         Fact("cuda_version", "CUDA", meta.cuda_version, Fmt.TEXT, "CUDA version"),
         Fact("os", "System", meta.os, Fmt.TEXT, "Operating system"),
         Fact("cpu", "CPU", meta.cpu, Fmt.TEXT, "Processor of the host"),
+        Fact("rank", "Rank", meta.rank, Fmt.ID, "Number of this process in its job"),
+        Fact("world_size", "World size", meta.world_size, Fmt.COUNT, "Processes of that job"),
+        Fact("backend", "Backend", meta.backend, Fmt.TEXT, "Library they communicate through"),
     )
     return tuple(fact for fact in facts if fact.value is not None)
 
@@ -125,29 +114,37 @@ def _devices(trace: Trace) -> TableResult | NotApplicable:
 
 
 def _device(row: dict[str, Any]) -> dict[str, Any]:
-    gpu = find_gpu(row["name"], sm_count=row["sm_count"], memory_bytes=row["memory_bytes"])
+    gpu = listed_gpu(row)
     listed = _listed(gpu) if gpu else {}
-    major, minor = row["compute_major"], row["compute_minor"]
     captured = {
-        "compute_capability": None if major is None else f"{major}.{minor or 0}",
+        "name": row["name"] or None,
+        "compute_capability": _version(row, gpu),
         **{k: row[k] or None for k in ("sm_count", "clock_hz", "memory_bytes")},
         **{k: row[k] or None for k in ("memory_bandwidth", "l2_bytes")},
     }
     filled = [k for k, v in captured.items() if v is None and listed.get(k) is not None]
     return {
         "device": row["device"],
-        "name": row["name"],
         **captured,
         **{k: listed[k] for k in filled},
         "from_table": ", ".join(filled) or None,
     }
 
 
+def _version(row: dict[str, Any], gpu: Gpu | None) -> str | None:
+    """Give the compute capability; what ROCm reports in its place is part of a gfx version."""
+    major = row["compute_major"]
+    if major is None or (gpu is not None and gpu.gfx is not None):
+        return None
+    return f"{major}.{row['compute_minor'] or 0}"
+
+
 def _listed(gpu: Gpu) -> dict[str, Any]:
     cc, clock = gpu.compute_capability, gpu.boost_clock_mhz
     bandwidth = gpu.memory_bandwidth_bytes_s
     return {
-        "compute_capability": f"{cc[0]}.{cc[1]}" if cc else None,
+        "name": table_name(gpu),
+        "compute_capability": f"{cc[0]}.{cc[1]}" if cc else gpu.gfx,
         "sm_count": gpu.sm_count,
         "clock_hz": None if clock is None else round(clock * 1e6),
         "memory_bytes": gpu.memory_bytes,
@@ -161,7 +158,9 @@ def _processes(trace: Trace) -> TableResult | NotApplicable:
     frame = trace.table("processes", ["process", "pid", "name"]).with_columns(
         pl.col("name").cast(pl.String)
     )
-    counted = ("api_calls", "ranges", "kernels")
+    counted = ["api_calls", "ranges", "kernels"]
+    if trace.has("cpu_ops"):
+        counted.insert(0, "cpu_ops")
     trace.prepare(*counted)
     for table in counted:
         keys = trace.table(table, ["process"])["process"] if trace.has(table) else None
@@ -171,10 +170,20 @@ def _processes(trace: Trace) -> TableResult | NotApplicable:
         )
     active = frame.filter(pl.sum_horizontal(counted) > 0)
     if active.is_empty():
-        return NotApplicable("processes", "no process of the capture used CUDA or NVTX")
-    return TableResult(
-        "processes", "Processes", PROCESS_FIELDS, active.select([f.key for f in PROCESS_FIELDS])
-    )
+        return NotApplicable("processes", advice_for(trace.meta).no_processes)
+    fields = tuple(f for f in PROCESS_FIELDS if f.key in active.columns)
+    return TableResult("processes", "Processes", fields, active.select([f.key for f in fields]))
+
+
+def _groups(trace: Trace) -> list[TableResult | NotApplicable]:
+    """List the groups of ranks, in captures of jobs that have some."""
+    if not trace.has("process_groups"):
+        return []
+    keys = [f.key for f in GROUP_FIELDS]
+    frame = trace.table("process_groups", keys)
+    names = [f.key for f in GROUP_FIELDS if f.fmt is not Fmt.COUNT]
+    frame = frame.with_columns(pl.col(names).cast(pl.String))
+    return [TableResult("process_groups", "Process groups", GROUP_FIELDS, frame)]
 
 
 def _contents(trace: Trace) -> TableResult:
@@ -186,11 +195,14 @@ def _contents(trace: Trace) -> TableResult:
 
 
 def _missing(trace: Trace) -> TableResult:
-    absent = [w for w in _WANTED if not any(trace.has(table) for table in w.tables)]
-    if trace.has("graph_launches"):
-        absent = [_GRAPH_NODES, *(w for w in absent if w.tables != ("kernels",))]
+    advice = advice_for(trace.meta)
+    absent = [w for w in advice.wanted if w.absent(trace)]
+    if trace.has("graph_launches") and advice.graph_nodes is not None:
+        absent = [advice.graph_nodes, *(w for w in absent if w.table != "kernels")]
     rows = [{"what": w.what, "tells": w.tells, "option": w.option} for w in absent]
-    return _table("missing", "What to capture next time", MISSING_FIELDS, rows)
+    *others, option = MISSING_FIELDS
+    fields = (*others, replace(option, label=advice.option_label))
+    return _table("missing", "What to capture next time", fields, rows)
 
 
 def serious_messages(trace: Trace) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.launches import (
     Launches,
     find_launches,
@@ -111,7 +112,8 @@ def slices(ranges: HostRanges, launches: Launches) -> Iterator[tuple[slice, Ints
 
 def project_ranges(trace: Trace) -> ProjectedRanges | NotApplicable:
     """Project every range onto the GPU work that was issued inside it."""
-    for table, what in (("ranges", "NVTX ranges"), ("api_calls", "CUDA API calls")):
+    called = advice_for(trace.meta)
+    for table, what in (("ranges", called.ranges_name), ("api_calls", called.calls_name)):
         if not trace.has(table):
             return NotApplicable("ranges", f"the capture holds no {what}")
     if not held_tables(trace, GPU_WORK):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.projection import project_ranges
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.statistics import DURATION, share_of, timing, timing_fields
@@ -72,13 +73,6 @@ READS = {
 }
 _PROJECTED = ("ops", "work_ns", "busy_ns", "span_ns")
 
-NO_RANGES = NotApplicable(
-    "ranges",
-    "the capture has no NVTX ranges",
-    "annotate the program (torch.cuda.nvtx.range, nvtx.annotate, nvtxRangePush) and capture with: "
-    "nsys profile --trace=cuda,nvtx …",
-)
-
 
 def ranges(
     trace: Trace, selection: Selection = EVERYTHING, *, top: int | None = None
@@ -89,7 +83,8 @@ def ranges(
     `meta["range_names"]` says how many there are.
     """
     if not trace.has("ranges"):
-        return NO_RANGES
+        advice = advice_for(trace.meta)
+        return NotApplicable("ranges", f"the capture has no {advice.ranges_name}", advice.ranges)
     scope = Scope(trace, selection)
     trace.read_together(READS)
     fields = FIELDS if top is None else BRIEF_FIELDS
@@ -121,7 +116,11 @@ def ranges(
             "marks": marks,
             "window_ns": scope.window.length_ns,
         },
-        notes=(*scope.notes, *gpu_notes, *_notes(frame, never_closed, marks)),
+        notes=(
+            *scope.notes,
+            *gpu_notes,
+            *_notes(frame, never_closed, marks, advice_for(trace.meta).marks_name),
+        ),
     )
 
 
@@ -189,7 +188,7 @@ def _derived(window_ns: int) -> list[pl.Expr]:
     ]
 
 
-def _notes(frame: pl.DataFrame, never_closed: int, marks: int) -> tuple[str, ...]:
+def _notes(frame: pl.DataFrame, never_closed: int, marks: int, marks_name: str) -> tuple[str, ...]:
     notes = []
     if never_closed:
         notes.append(f"{never_closed:,} ranges were never closed: they end with the capture")
@@ -200,5 +199,5 @@ def _notes(frame: pl.DataFrame, never_closed: int, marks: int) -> tuple[str, ...
             " counts it, the projection onto the range's own thread does not"
         )
     if marks:
-        notes.append(f"{marks:,} NVTX marks have no length and are not in the table")
+        notes.append(f"{marks:,} {marks_name} have no length and are not in the table")
     return tuple(notes)

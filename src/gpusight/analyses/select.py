@@ -1,6 +1,7 @@
 """Which part of a capture an analysis looks at: a range, a device, a process.
 
-`within` keeps what happened while a matching NVTX range was open:
+`within` keeps what happened while a matching range (NVTX, or an annotation of the framework) was
+open:
 
 - GPU work counts when the API call that launched it (same process, same correlation) started while
   a matching range was open in that process, on any thread. Work launched by autograd's thread so
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.statistics import names_of
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.schema import TABLES
@@ -35,7 +37,7 @@ GPU_WORK = ("kernels", "copies", "memsets", "graph_launches")
 """Tables of what GPUs executed."""
 
 _HOST_WORK = ("api_calls", "ranges")
-ACTIVITY = (*GPU_WORK, *_HOST_WORK)
+ACTIVITY = (*GPU_WORK, *_HOST_WORK, "cpu_ops")
 """Tables whose first and last rows bound the window of a whole capture."""
 
 _SPAN = "_span"
@@ -88,7 +90,8 @@ class Scope:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the selected rows must know."""
-        if self.selection.within is None or self.trace.has("api_calls"):
+        ran = any(self.trace.has(table) for table in GPU_WORK)
+        if self.selection.within is None or self.trace.has("api_calls") or not ran:
             return ()
         return ("no API calls in the capture: GPU work belongs to the range open when it started",)
 
@@ -130,14 +133,15 @@ class Scope:
     def window(self) -> Window:
         """The time that shares refer to.
 
-        Without `within`, from the first to the last activity (GPU work, API calls, closed ranges).
+        Without `within`, from the first to the last activity (GPU work, API calls, operators,
+        closed ranges).
         With it, the union of the matching ranges, each extended to the end of the last GPU work
         launched inside it.
         """
         from gpusight.model.intervals import Intervals
 
         if not self.selection:
-            spans = self.trace.derive("extent-1", self._extent)
+            spans = self.trace.derive("extent-2", self._extent)
         elif self.selection.within is None:
             spans = self._extent()
         else:
@@ -168,10 +172,11 @@ class Scope:
         within = self.selection.within
         assert within is not None, "nothing to match"
         if not self.trace.has("ranges"):
+            advice = advice_for(self.trace.meta)
             raise MissingDataError(
                 f"no range matches {within!r}",
-                why="the capture has no NVTX ranges",
-                hint="annotate the program and capture with: nsys profile --trace=cuda,nvtx",
+                why=f"the capture has no {advice.ranges_name}",
+                hint=advice.select,
             )
         frame = self._load("ranges", ["process", "start_ns", "end_ns", "name", "kind"], [])
         frame = frame.filter(pl.col("kind").cast(pl.String) != "mark")
@@ -304,7 +309,7 @@ def _match_processes(trace: Trace, wanted: str | None) -> list[int] | None:
 
 def _active_processes(trace: Trace) -> set[int]:
     """Find the processes that did something: nsys lists every process of the machine."""
-    tables = [t for t in ("kernels", "api_calls", "ranges") if trace.has(t)]
+    tables = [t for t in ("kernels", "api_calls", "ranges", "cpu_ops") if trace.has(t)]
     return {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
 
 

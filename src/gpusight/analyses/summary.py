@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.api import api_calls
 from gpusight.analyses.copies import copies
+from gpusight.analyses.devices import device_names
 from gpusight.analyses.gpu_time import gpu_time
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.kernels import graph_notes, kernels
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 TOP_CATEGORIES = 6
 TOP_KERNELS = 6
+TOP_OPS = 6
 TOP_RANGES = 6
 TOP_CALLS = 4
 
@@ -55,9 +58,11 @@ def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     work, times = kernels(trace, selection), gpu_time(trace, selection)
     calls, moved = (f(trace, selection) for f in (api_calls, copies))
     named = ranges(trace, selection, top=TOP_RANGES)
-    sections: list[TableResult | NotApplicable] = [work]
+    operators = _operators(trace, selection)
+    # Where nothing ran on a GPU, what the host did is the answer; why comes after it.
+    sections: list[TableResult | NotApplicable] = [*operators, work]
     if isinstance(work, TableResult):
-        sections = [_top(categories(work), TOP_CATEGORIES), _top(work, TOP_KERNELS)]
+        sections = [_top(categories(work), TOP_CATEGORIES), _top(work, TOP_KERNELS), *operators]
     if isinstance(times, TableResult) and times.frame.height > 1:
         sections.insert(0, times)
     if isinstance(named, TableResult):
@@ -86,6 +91,17 @@ def categories(work: TableResult) -> TableResult:
     return TableResult("categories", "GPU time by category", CATEGORY_FIELDS, frame.select(keys))
 
 
+def _operators(trace: Trace, selection: Selection) -> list[TableResult | NotApplicable]:
+    """Give the costliest operators, in captures of frameworks that record them."""
+    if not (trace.has("cpu_ops") or trace.has("op_totals")):
+        return []
+    # Captures of nsys, which have none, need not wait for what operators need.
+    from gpusight.analyses.ops import ops
+
+    section = _top(ops(trace, selection), TOP_OPS)
+    return [section] if _has_rows(section) else []
+
+
 def _facts(
     scope: Scope,
     work: TableResult | NotApplicable,
@@ -108,14 +124,14 @@ def _facts(
             Fact("kernels_per_s", "Kernels/s", rate, Fmt.REAL, "Kernels a second of the window"),
         ]
     if isinstance(calls, TableResult):
-        facts.append(_api_fact(calls, window_ns))
+        facts.append(_api_fact(calls, window_ns, advice_for(scope.trace.meta).calls_short))
     return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> list[Fact]:
     """Name the GPUs that worked, or those of the machine where none did."""
-    used = times.frame["name"] if isinstance(times, TableResult) else trace.devices["name"]
-    names = used.cast(pl.String).drop_nulls().to_list()
+    used = times.frame["name"] if isinstance(times, TableResult) else device_names(trace).values()
+    names = [name for name in used if name]
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     text = ", ".join(name if n == 1 else f"{n} × {name}" for name, n in counts.items())
     return [Fact("gpus", "GPU", text or None, Fmt.TEXT, "GPUs that did work")]
@@ -140,12 +156,12 @@ def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
     ]
 
 
-def _api_fact(calls: TableResult, window_ns: int) -> Fact:
-    """Relate CUDA's own calls to the window; library calls contain those."""
+def _api_fact(calls: TableResult, window_ns: int, name: str) -> Fact:
+    """Relate the runtime's and driver's own calls to the window; library calls contain those."""
     own = calls.frame.filter(pl.col("api").fill_null("runtime").is_in(["runtime", "driver"]))
     share = int(own["total_ns"].sum()) / window_ns if window_ns else None
-    meaning = "Host time in CUDA calls over the window; threads add up"
-    return Fact("api_share", "In CUDA calls", share, Fmt.SHARE, meaning)
+    meaning = f"Host time in {name} over the window; threads add up"
+    return Fact("api_share", f"In {name}", share, Fmt.SHARE, meaning)
 
 
 def _notes(

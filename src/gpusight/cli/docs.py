@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "info": {
         "devices": "gpusight.analyses.info:DEVICE_FIELDS",
         "processes": "gpusight.analyses.info:PROCESS_FIELDS",
+        "process_groups": "gpusight.analyses.info:GROUP_FIELDS",
         "contents": "gpusight.analyses.info:CONTENT_FIELDS",
         "missing": "gpusight.analyses.info:MISSING_FIELDS",
         "messages": "gpusight.analyses.info:MESSAGE_FIELDS",
@@ -60,9 +61,27 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ranges": "gpusight.analyses.ranges:BRIEF_FIELDS",
     },
     "kernels": {"": "gpusight.analyses.kernels:FIELDS"},
+    "ops": {"": "gpusight.analyses.ops.fields:FIELDS"},
+    "launches": {"": "gpusight.analyses.launch_list:FIELDS"},
     "ranges": {"": "gpusight.analyses.ranges:FIELDS"},
     "api": {"": "gpusight.analyses.api:FIELDS"},
     "copies": {"": "gpusight.analyses.copies:FIELDS"},
+    "memory": {
+        "devices": "gpusight.analyses.memory.overview:DEVICE_FIELDS",
+        "out_of_memory": "gpusight.analyses.memory.failures:FAILURE_FIELDS",
+        "peak": "gpusight.analyses.memory.peak:PEAK_FIELDS",
+        "blocks": "gpusight.analyses.memory.peak:BLOCK_FIELDS",
+        "steps": "gpusight.analyses.memory.growth:STEP_FIELDS",
+        "reserved": "gpusight.analyses.memory.segments:RESERVED_FIELDS",
+        "segments": "gpusight.analyses.memory.segments:SEGMENT_FIELDS",
+        "kinds": "gpusight.analyses.memory.overview:KIND_FIELDS",
+        "timeline": "gpusight.analyses.memory.timeline:TIMELINE_FIELDS",
+    },
+    "flops": {
+        "steps": "gpusight.analyses.flops.tables:STEP_FIELDS",
+        "operators": "gpusight.analyses.flops.tables:OPERATOR_FIELDS",
+        "not_counted": "gpusight.analyses.flops.tables:REST_FIELDS",
+    },
     "sql --tables": {"": "gpusight.render.catalogue:TABLE_FIELDS"},
     "sql --columns": {"": "gpusight.render.catalogue:COLUMN_FIELDS"},
     "stats --list": {"": "gpusight.cli.reports:LIST_FIELDS"},
@@ -87,7 +106,7 @@ def cli_page() -> str:
 
 
 _WHAT_IS_WRITTEN = (
-    "A question that the capture cannot answer (no kernels in it, no NVTX ranges) is exit code 2 "
+    "A question that the capture cannot answer (no kernels in it, no ranges) is exit code 2 "
     "with one line on standard error that says why and what to do; `--format json` then also "
     'writes `{"meta": {"not_applicable": {"reason": …, "hint": …}}, "rows": []}`.\n\n'
     "Times are shown as ns, µs, ms or s; bytes and rates are decimal (1 MB is 1,000,000 bytes). "
@@ -162,7 +181,12 @@ def _inline(text: str) -> str:
 def json_page() -> str:
     """Write the reference of `--format json`."""
     parts = ["# JSON", _JSON_INTRODUCTION]
-    facts = {"info": _info_facts, "summary": _summary_facts}
+    facts = {
+        "info": _info_facts,
+        "summary": _summary_facts,
+        "memory": _memory_facts,
+        "flops": _flops_facts,
+    }
     for command, sections in SECTIONS.items():
         parts.append(f"## `gpusight {command}`")
         if command in facts:
@@ -193,6 +217,16 @@ def _summary_facts() -> str:
     return _fact_table(summary(_demo()).facts)
 
 
+def _memory_facts() -> str:
+    return _field_table(_fields("gpusight.analyses.memory.facts:FACT_FIELDS"))
+
+
+def _flops_facts() -> str:
+    from gpusight.analyses.flops.report import FACTS
+
+    return _fact_table(FACTS)
+
+
 def _demo() -> Trace:
     """Open the bundled capture, whose facts stand for those of all captures."""
     from importlib import resources
@@ -213,9 +247,10 @@ _JSON_INTRODUCTION = (
     'Every command with `--format json` writes one object: `{"meta": {…}, "rows": [{…}, …]}`. '
     "Values are in base units; what is not known is `null`, never NaN. `meta` holds `command`, "
     "`title`, `notes` (what a reader of the rows must know), totals, and `rows_left_out` when "
-    "`--top` left some out. `info` and `summary` put their facts into `meta` by key, and say in "
-    "each row which `section` it belongs to; sections without data are in `meta.not_applicable`. "
-    "`csv` has the same keys as columns; for `info` and `summary` its columns are `section`, "
+    "`--top` left some out. `info`, `summary`, `memory` and `flops` put their facts into `meta` "
+    "by key, and say in each row which `section` it belongs to; sections without data are in "
+    "`meta.not_applicable`. "
+    "`csv` has the same keys as columns; for those four its columns are `section`, "
     "`row`, `key` and `value`. `stats` writes rows with `capture`, `report` and the headings of "
     "nsys as keys; `meta.reports` says what became of each report."
 )

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
-    "the capture: .nsys-rep, .qdrep, .sqlite, or a folder from `nsys export -t parquetdir`"
+    "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
+    "torch.profiler .json[.gz], key_averages text or memory snapshot; JAX .xplane.pb"
 )
 
 
@@ -31,8 +32,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--in",
         dest="within",
         metavar="RANGE",
-        help="only what ran inside NVTX ranges of this name; a glob such as 'step_*', "
-        "or a regular expression written /…/ or regex:…",
+        help="only what ran inside ranges (NVTX, annotations) of this name; a glob such as "
+        "'step_*', or a regular expression written /…/ or regex:…",
     )
     group.add_argument("--device", type=_number, metavar="N", help="only this GPU")
     group.add_argument("--process", metavar="PID|NAME", help="only this process")

@@ -19,7 +19,7 @@ from gpusight.cli.output import (
 from gpusight.cli.progress import progress
 from gpusight.cli.running import open_capture
 from gpusight.errors import CaptureError, GpusightError, UsageError
-from gpusight.evidence import CAPTURE_SUFFIXES, refuse_capture
+from gpusight.evidence import is_capture_name, refuse_capture
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -98,7 +98,7 @@ def _captures_in(folder: Path) -> Iterator[Path]:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise CaptureError(f"{folder} cannot be read", why=error.strerror or str(error)) from error
-    return (p for p in inside if p.suffix.lower() in CAPTURE_SUFFIXES)
+    return (p for p in inside if is_capture_name(p))
 
 
 def _labels(paths: list[Path]) -> list[str]:

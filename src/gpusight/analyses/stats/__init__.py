@@ -9,6 +9,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.advice import advice_for
 from gpusight.analyses.stats.arguments import KERNEL_NAMES, ROWS, WITH_RANGE, parse
 from gpusight.analyses.stats.table import Cell, StatsColumn, StatsReport, columns
 from gpusight.errors import UsageError
@@ -304,7 +305,8 @@ def run_report(trace: Trace, name_with_args: str) -> StatsReport | NotApplicable
     arguments = parse(report.name, report.arguments, words)
     need = report.missing(trace, arguments)
     if need is not None:
-        return NotApplicable("stats", f"{trace.meta.path} does not contain {need.words}")
+        hint = advice_for(trace.meta).remedy(need.tables)
+        return NotApplicable("stats", f"{trace.meta.path} does not contain {need.words}", hint)
     result = report.run(trace, arguments)
     if result.frame.is_empty():
         return NotApplicable("stats", f"{trace.meta.path} has no rows for {report.name}")

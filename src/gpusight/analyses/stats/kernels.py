@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.statistics import names_of
 from gpusight.analyses.stats.owners import add_owner
 from gpusight.analyses.stats.summary import (
     TIME_SUMMARY,
@@ -15,6 +16,7 @@ from gpusight.analyses.stats.summary import (
     time_headers,
 )
 from gpusight.analyses.stats.table import Cell
+from gpusight.model.kernel_parts import parts_of
 
 if TYPE_CHECKING:
     from gpusight.analyses.stats.arguments import Arguments
@@ -65,10 +67,7 @@ _BLOCK = ("block_x", "block_y", "block_z")
 
 def kernel_frame(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.DataFrame:
     """Read these columns of every kernel, with its `label` and the `prefix` asked for."""
-    wanted = arguments.kernel_name
-    # A capture without mangled names answers with the others rather than with nothing.
-    name = wanted if trace.has("kernels", wanted) else "name"
-    frame = trace.table("kernels", [*columns, name]).rename({name: "label"})
+    frame = with_label(trace, arguments, columns)
     if not arguments.nvtx_name or not trace.has("ranges") or not trace.has("api_calls"):
         return frame.with_columns(pl.lit(None, dtype=pl.String).alias("prefix"))
     from gpusight.analyses import projection
@@ -81,6 +80,26 @@ def kernel_frame(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.D
     row = row.zip_with(pl.Series(launch >= 0) & (row >= 0), pl.Series([None], dtype=pl.Int64))
     prefix = trace.table("ranges", ["name"]).get_column("name").gather(row).alias("prefix")
     return frame.with_columns(prefix)
+
+
+def with_label(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.DataFrame:
+    """Read these columns of every kernel, with its name of the kind asked for as `label`.
+
+    A capture without such names answers with what is nearest rather than with nothing.
+    """
+    wanted = arguments.kernel_name
+    name = wanted if trace.has("kernels", wanted) else "name"
+    frame = trace.table("kernels", [*columns, name]).rename({name: "label"})
+    label = frame["label"]
+    if name != "name" and label.null_count():
+        whole = trace.table("kernels", ["name"])["name"].cast(pl.String)
+        return frame.with_columns(label.cast(pl.String).fill_null(whole))
+    if name == "name" and wanted == "base_name":
+        bare = [parts_of(name)[1].base for name in names_of(label)]
+        return frame.with_columns(
+            pl.Series(bare, dtype=pl.String).gather(label.to_physical()).alias("label")
+        )
+    return frame
 
 
 def full_name() -> pl.Expr:

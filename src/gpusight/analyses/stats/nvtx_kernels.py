@@ -10,6 +10,7 @@ import polars as pl
 
 from gpusight.analyses.launches import find_launches
 from gpusight.analyses.projection import host_ranges, slices
+from gpusight.analyses.stats.kernels import with_label
 from gpusight.analyses.stats.nvtx import KINDS, label, range_ends, style
 from gpusight.analyses.stats.nvtx_gpu import READS
 from gpusight.analyses.stats.owners import add_owner
@@ -77,11 +78,11 @@ def range_kernels(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     """nvtx_kern_sum: a kernel counts for every range around its launch, not the innermost only."""
     name = arguments.kernel_name if trace.has("kernels", arguments.kernel_name) else "name"
     trace.read_together({**READS, "kernels": (*READS["kernels"], name)})
-    kernels = trace.table("kernels", ["start_ns", "end_ns", name])
+    kernels = with_label(trace, arguments, ["start_ns", "end_ns"])
     launches = find_launches(trace, ("kernels",))
     order, begins = _by_launch(launches)
     work = kernels.select(
-        (pl.col("end_ns") - pl.col("start_ns")).alias("time"), pl.col(name).alias("kernel")
+        (pl.col("end_ns") - pl.col("start_ns")).alias("time"), pl.col("label").alias("kernel")
     )[order]
     spans = _spans(trace, host_ranges(trace, ends=range_ends(trace, KINDS)), launches, begins)
     frame = pl.concat([_inside(trace, work, spans), _outside(trace, work, spans, launches, begins)])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.devices import device_names
+
 if TYPE_CHECKING:
     from gpusight.model.trace import Trace
 
@@ -27,8 +29,10 @@ def add_thread_name(trace: Trace, frame: pl.DataFrame, name: str) -> pl.DataFram
 
 def add_device_label(trace: Trace, frame: pl.DataFrame, label: str) -> pl.DataFrame:
     """Add name and number of each row's `device`, such as `NVIDIA H200 (0)`."""
-    labels = trace.table("devices", ["device", "name"]).select(
-        "device", pl.format("{} ({})", pl.col("name").cast(pl.String), "device").alias(label)
+    names = {d: f"{name or 'GPU'} ({d})" for d, name in device_names(trace).items()}
+    labels = pl.DataFrame(
+        {"device": list(names), label: list(names.values())},
+        schema={"device": pl.Int64, label: pl.String},
     )
     return _beside(frame, labels, "device")
 

@@ -1,4 +1,4 @@
-"""`gpusight ranges`: NVTX ranges: host time and the GPU work inside."""
+"""`gpusight ranges`: ranges of the program: host time and the GPU work inside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "NVTX ranges: host time and the GPU work inside"
+SUMMARY = "NVTX ranges and annotations: host time and the GPU work inside"
 DESCRIPTION = (
-    "Every NVTX range, grouped by name: how often, how long on the host, and the GPU work "
-    "that it launched."
+    "Every NVTX range or annotation, grouped by name: how often, how long on the host, and the "
+    "GPU work that it launched."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ranges run.nsys-rep",

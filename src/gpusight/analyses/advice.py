@@ -1,0 +1,275 @@
+"""What to tell a user whose capture lacks something: in the words of the tool that made it.
+
+The one place in the analyses that knows the tools by name; everything else sees only tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Meta, Trace
+
+__all__ = ["Advice", "Wanted", "advice_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Something worth capturing: where it would be, what it tells, how to get it."""
+
+    table: str
+    what: str
+    tells: str
+    option: str
+    column: str | None = None
+    """A column of the table that may be empty while the table is not."""
+    instead: tuple[str, str] | None = None
+    """Table and column that hold the same in captures of other versions of the tool."""
+
+    def absent(self, trace: Trace) -> bool:
+        """Tell whether the capture lacks it; a column is not missed where its whole table is."""
+        if self.instead is not None and trace.has(*self.instead):
+            return False
+        if self.column is None:
+            return not trace.has(self.table)
+        return trace.has(self.table) and not trace.has(self.table, self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How captures of one tool are made, and what it calls things."""
+
+    ranges_name: str
+    """What the program's own marks are called."""
+    marks_name: str
+    """What marks of a single instant are called."""
+    calls_name: str
+    """What calls of the GPU's runtime and driver are called."""
+    calls_short: str
+    """The same, where there is little room."""
+    gpu: str
+    """How to capture GPU work at all."""
+    kernels: str
+    """What to do when not even calls of the GPU's runtime were captured."""
+    unrecorded: str
+    """Why calls may be there without the kernels they launched."""
+    calls: str
+    """How to capture calls of the GPU's runtime and driver."""
+    ranges: str
+    """How to mark parts of the program."""
+    select: str
+    """The same, in fewer words."""
+    option_label: str
+    """Heading over the options in `wanted`."""
+    wanted: tuple[Wanted, ...]
+    """What such a capture can hold, the most telling first."""
+    elsewhere: str = ""
+    """What to say of data that the tool never records; empty for the one that records most."""
+    no_processes: str = "the capture does not say which process did what"
+    """What it means that no process did anything."""
+    graphs: str = ""
+    """How to see into CUDA graphs that were traced as wholes."""
+    graph_nodes: Wanted | None = None
+    """The same, as something worth capturing."""
+
+    def remedy(self, tables: tuple[str, ...]) -> str:
+        """Say how to have one of these tables, in captures of tools that do not record all."""
+        if not self.elsewhere:
+            return ""
+        options = (w.option for w in self.wanted if w.table in tables and w.column is None)
+        return next((f"it comes with {option}" for option in options), self.elsewhere)
+
+
+_NSYS = Advice(
+    ranges_name="NVTX ranges",
+    marks_name="NVTX marks",
+    calls_name="CUDA API calls",
+    calls_short="CUDA calls",
+    gpu="capture with: nsys profile --trace=cuda …",
+    kernels="capture with: nsys profile --trace=cuda,nvtx … and let the program reach its GPU work",
+    unrecorded=(
+        "the driver refuses GPU records under older WSL2, in containers without the profiling "
+        "permission, and while another profiler runs; see the messages in: gpusight info FILE"
+    ),
+    calls="capture with: nsys profile --trace=cuda,nvtx …",
+    ranges=(
+        "annotate the program (torch.cuda.nvtx.range, nvtx.annotate, nvtxRangePush) and capture "
+        "with: nsys profile --trace=cuda,nvtx …"
+    ),
+    select="annotate the program and capture with: nsys profile --trace=cuda,nvtx",
+    no_processes="no process of the capture used CUDA or NVTX",
+    graphs="capture again with: nsys profile --cuda-graph-trace=node …",
+    graph_nodes=Wanted(
+        "kernels", "kernels inside CUDA graphs", "what the graphs spend", "--cuda-graph-trace=node"
+    ),
+    option_label="Option of nsys profile",
+    wanted=(
+        Wanted("kernels", "GPU kernels", "where GPU time goes", "--trace=cuda"),
+        Wanted("api_calls", "CUDA API calls", "what the host waited for", "--trace=cuda"),
+        Wanted("ranges", "NVTX ranges", "which step or layer costs what", "--trace=cuda,nvtx"),
+        Wanted("os_calls", "OS calls", "whether the host read, slept or waited", "--trace=osrt"),
+        Wanted("cpu_samples", "CPU samples", "what host code ran", "--sample=process-tree"),
+        Wanted("memory_events", "GPU memory use", "peaks and leaks", "--cuda-memory-usage=true"),
+        Wanted("gpu_metrics", "GPU metrics", "how full the GPU was", "--gpu-metrics-devices=all"),
+    ),
+)
+
+_TORCH_GPU = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_TORCH_MARK = 'record_function("name")'
+_TORCH = Advice(
+    ranges_name="annotations",
+    marks_name="marks",
+    calls_name="API calls",
+    calls_short="API calls",
+    gpu=f"{_TORCH_GPU}, on AMD GPUs too",
+    kernels=(
+        f"{_TORCH_GPU} (on AMD GPUs too); that CUDA is in torch.profiler.supported_activities() "
+        "says whether this PyTorch can record a GPU"
+    ),
+    unrecorded=(
+        "torch.profiler was given no GPU records: CUPTI (roctracer on AMD GPUs) is missing, a "
+        "container lacks the profiling permission, another profiler runs, or the GPU's work came "
+        "after the last step that was recorded"
+    ),
+    calls=_TORCH_GPU,
+    ranges=(
+        f"mark parts of the program with torch.profiler.{_TORCH_MARK}, and steps by calling "
+        "prof.step() after each"
+    ),
+    select=f"mark parts of the program with torch.profiler.{_TORCH_MARK}",
+    option_label="Option of torch.profiler.profile",
+    elsewhere="torch.profiler does not record this; nsys profile does",
+    wanted=(
+        Wanted("kernels", "GPU kernels", "where GPU time goes", "ProfilerActivity.CUDA"),
+        Wanted("api_calls", "API calls", "what the host waited for", "ProfilerActivity.CUDA"),
+        Wanted("cpu_ops", "operators", "which operator costs what", "ProfilerActivity.CPU"),
+        Wanted(
+            "ranges", "annotations", "which step or layer costs what", f"{_TORCH_MARK}, prof.step()"
+        ),
+        Wanted(
+            "cpu_ops", "shapes of inputs", "which sizes cost what", "record_shapes=True", "shapes"
+        ),
+        Wanted("memory_events", "memory use", "peaks and leaks", "profile_memory=True"),
+        Wanted(
+            "python_calls",
+            "Python stacks",
+            "which code launched what",
+            "with_stack=True",
+            instead=("cpu_ops", "stack"),
+        ),
+        Wanted(
+            "cpu_ops", "operation counts", "how near its peak it ran", "with_flops=True", "flops"
+        ),
+    ),
+)
+
+_EXPORT = 'prof.export_chrome_trace("trace.json.gz")'
+_NO_TIMELINE = f"a table of totals has no timeline; write the trace itself with: {_EXPORT}"
+_KEY_AVERAGES = Advice(
+    ranges_name="annotations",
+    marks_name="marks",
+    calls_name="API calls",
+    calls_short="API calls",
+    gpu=_NO_TIMELINE,
+    kernels=f"{_TORCH_GPU}, or print more rows: key_averages().table(row_limit=-1)",
+    unrecorded=_NO_TIMELINE,
+    calls=_NO_TIMELINE,
+    ranges=_NO_TIMELINE,
+    select=_NO_TIMELINE,
+    option_label="How to have it",
+    elsewhere=_NO_TIMELINE,
+    wanted=(
+        Wanted("kernels", "a timeline", "when what ran, and what the GPU waited for", _EXPORT),
+        Wanted(
+            "op_totals",
+            "shapes of inputs",
+            "which sizes cost what",
+            "record_shapes=True, key_averages(group_by_input_shape=True)",
+            "shapes",
+        ),
+        Wanted(
+            "op_totals",
+            "Python stacks",
+            "which code launched what",
+            "with_stack=True, key_averages(group_by_stack_n=5)",
+            "stack",
+        ),
+        Wanted(
+            "op_totals", "memory use", "who takes memory", "profile_memory=True", "self_cpu_bytes"
+        ),
+        Wanted(
+            "op_totals", "operation counts", "how near its peak it ran", "with_flops=True", "flops"
+        ),
+    ),
+)
+
+_MEMORY_ONLY = f"a memory snapshot holds memory only; for times, {_TORCH_GPU} and write: {_EXPORT}"
+_SNAPSHOT = Advice(
+    ranges_name="annotations",
+    marks_name="marks",
+    calls_name="API calls",
+    calls_short="API calls",
+    gpu=_MEMORY_ONLY,
+    kernels=_MEMORY_ONLY,
+    unrecorded=_MEMORY_ONLY,
+    calls=_MEMORY_ONLY,
+    ranges=_MEMORY_ONLY,
+    select=_MEMORY_ONLY,
+    option_label="How to have it",
+    elsewhere=_MEMORY_ONLY,
+    wanted=(
+        Wanted(
+            "memory_events",
+            "history of allocations",
+            "peaks and leaks",
+            "torch.cuda.memory._record_memory_history() before the program starts",
+        ),
+        Wanted(
+            "callchains",
+            "stacks of allocations",
+            "which code took the memory",
+            'torch.cuda.memory._record_memory_history(stacks="all")',
+        ),
+        Wanted("kernels", "a timeline", "where time goes", f"torch.profiler.profile, {_EXPORT}"),
+    ),
+)
+
+_JAX_TRACE = "trace with: with jax.profiler.trace(FOLDER): … around steps that run on the GPU"
+_JAX_MARK = 'jax.profiler.TraceAnnotation("name")'
+_JAX_STEP = 'StepTraceAnnotation("train", step_num=i)'
+_JAX = Advice(
+    ranges_name="annotations",
+    marks_name="marks",
+    calls_name="API calls",
+    calls_short="API calls",
+    gpu=_JAX_TRACE,
+    kernels=_JAX_TRACE,
+    unrecorded=(
+        "the JAX profiler was given no GPU records: CUPTI is missing, a container lacks the "
+        "profiling permission, or another profiler runs"
+    ),
+    calls=_JAX_TRACE,
+    ranges=f"mark parts of the program with {_JAX_MARK}, and steps with jax.profiler.{_JAX_STEP}",
+    select=f"mark parts of the program with {_JAX_MARK}",
+    option_label="How to have it",
+    elsewhere="the JAX profiler does not record this; nsys profile does",
+    wanted=(
+        Wanted("kernels", "GPU kernels", "where GPU time goes", "run on a GPU while tracing"),
+        Wanted("api_calls", "API calls", "what the host waited for", "host_tracer_level=2 or more"),
+        Wanted("ranges", "annotations", "which step or layer costs what", _JAX_MARK),
+        Wanted("python_calls", "Python calls", "what host code ran", "python_tracer_level=1"),
+    ),
+)
+
+_BY_SOURCE = (
+    ("torch-key-averages", _KEY_AVERAGES),
+    ("torch-snapshot", _SNAPSHOT),
+    ("torch", _TORCH),
+    ("jax", _JAX),
+)
+
+
+def advice_for(meta: Meta) -> Advice:
+    """Give the advice that fits the tool a capture comes from."""
+    return next((a for source, a in _BY_SOURCE if meta.source.startswith(source)), _NSYS)

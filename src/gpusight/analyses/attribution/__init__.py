@@ -1,0 +1,1 @@
+"""Which call, operator, module, range and line of code caused each piece of GPU work."""

@@ -1,0 +1,256 @@
+"""Who caused each piece of GPU work: the API call, the operator, the range and the line of Python.
+
+The API call is the one of the same process and correlation id. The operator is found in this order,
+and `found` says how:
+
+- `op id`: the work names its operator, as profilers of frameworks write it;
+- `call`: the API call that launched it names one;
+- `time`: the innermost operator open on the calling thread when the API call began;
+- `none`: by none of these.
+
+Range, module and call site are the innermost ones open on the calling thread when the call began.
+Autograd launches from a thread of its own, where no Python runs: there, module and call site are
+those of the forward operator that the backward one belongs to, and the range is the one open on the
+main thread at the time.
+
+Work inside a CUDA graph is launched by one call for all of it: what that call belongs to is all
+that can be known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.attribution.call_sites import PythonCalls, first_known, stack_sites, text_of
+from gpusight.analyses.attribution.key_index import KeyIndex
+from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.attribution.operators import WAYS, Operators
+from gpusight.analyses.launches import held_tables
+from gpusight.analyses.select import GPU_WORK
+from gpusight.analyses.statistics import names_of
+from gpusight.model.schema import TABLES
+
+if TYPE_CHECKING:
+    from gpusight.analyses.attribution.nested import Ints, Mask
+    from gpusight.model.trace import Trace
+
+_LINKS = ["start_ns", "process", "correlation", "op"]
+_GRAPH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
+_ROWS = ("call", "op", "forward_op", "stack_op", "range", "forward_range", "module", "call_site")
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The causes of GPU work, for each table of it a frame with a row for each of its rows.
+
+    Columns hold rows of other tables, null where there is none: `call` (in `api_calls`), `op` and
+    `forward_op` (in `cpu_ops`), `range` and `forward_range` (in `ranges`), `module` and `call_site`
+    (in `python_calls`), `stack_op` (the row of `cpu_ops` whose `stack` holds the call site, in
+    traces without Python calls). `found` says how the operator was, `in_graph` that the work ran
+    inside a CUDA graph, `from_forward` that module or call site are the forward operator's.
+    """
+
+    frames: dict[str, pl.DataFrame]
+
+    def count(self, found: str) -> int:
+        """Count the work whose operator was found in this way."""
+        return sum(int((frame["found"] == found).sum()) for frame in self.frames.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the causes must know."""
+        in_graphs = sum(int(frame["in_graph"].sum()) for frame in self.frames.values())
+        return (graph_note(in_graphs),) if in_graphs else ()
+
+
+def graph_note(count: int) -> str:
+    """Say what can be known of work inside CUDA graphs."""
+    return (
+        f"{count:,} pieces of GPU work ran inside CUDA graphs: only the launch of the whole graph"
+        " is known, not which operator each kernel came from"
+    )
+
+
+def attribute(trace: Trace) -> Attribution:
+    """Find what caused each piece of GPU work."""
+    tables = held_tables(trace, GPU_WORK)
+    every = trace.derive("attribution-1", lambda: _attribute(trace, tables))
+    frames, at = {}, 0
+    for table in GPU_WORK:
+        rows = trace.table(table, ["start_ns"]).height if table in tables else 0
+        frames[table] = every.slice(at, rows)
+        at += rows
+    return Attribution(frames)
+
+
+def names_of_causes(trace: Trace, causes: pl.DataFrame) -> pl.DataFrame:
+    """Give the names behind rows of an `Attribution`'s frame, as text."""
+    sites = _names(trace, "python_calls", causes["call_site"])
+    if trace.has("cpu_ops", "stack"):
+        stacks = trace.table("cpu_ops", ["stack"])["stack"].gather(causes["stack_op"])
+        sites = sites.zip_with(sites.is_not_null(), stack_sites(stacks))
+    return pl.DataFrame(
+        {
+            "call": _names(trace, "api_calls", causes["call"]),
+            "op": _names(trace, "cpu_ops", causes["op"]),
+            "forward_op": _names(trace, "cpu_ops", causes["forward_op"]),
+            "range": _names(trace, "ranges", causes["range"]),
+            "module": _names(trace, "python_calls", causes["module"]),
+            "call_site": sites,
+        }
+    )
+
+
+def main_threads(trace: Trace) -> dict[int, int]:
+    """Give the main thread of each process: the one that has the process's own number."""
+    processes = trace.table("processes", ["process", "pid"])
+    threads = trace.table("threads", ["thread", "process", "tid"])
+    found = threads.join(processes, on="process").filter(pl.col("tid") == pl.col("pid"))
+    return dict(zip(found["process"], found["thread"], strict=True))
+
+
+def _names(trace: Trace, table: str, rows: pl.Series) -> pl.Series:
+    if not trace.has(table):
+        return pl.Series([None], dtype=pl.String).new_from_index(0, len(rows))
+    return text_of(trace.table(table, ["name"])["name"], rows)
+
+
+# Finding ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """When and on which thread of the host something was asked for; no thread where not known."""
+
+    times: Ints
+    threads: pl.Series
+
+    @classmethod
+    def of(cls, table: pl.DataFrame, rows: Ints) -> _Moments:
+        """Take the beginnings of rows of a table of host events."""
+        at = _optional(rows)
+        return cls(table["start_ns"].gather(at).fill_null(0).to_numpy(), table["thread"].gather(at))
+
+    def or_else(self, other: _Moments) -> _Moments:
+        """Use others where nothing is known here."""
+        known = self.threads.is_not_null()
+        times = np.where(known.to_numpy(), self.times, other.times)
+        return _Moments(times, self.threads.zip_with(known, other.threads))
+
+
+def _attribute(trace: Trace, tables: list[str]) -> pl.DataFrame:
+    """Find the causes of all work, one table after the other."""
+    work = _work(trace, tables)
+    api = trace.table("api_calls", ["start_ns", "thread", "process", "correlation", "op"])
+    call = KeyIndex(api["process"], api["correlation"]).find(work["process"], work["correlation"])
+    in_graph = _in_graph(trace, work, call)
+    launch = _Moments.of(api, call)
+    operators = Operators(trace)
+    op, found = operators.find(work, api, call, in_graph)
+    moment = launch.or_else(_Moments.of(operators.table, op))
+    forward_op = operators.forward(op)
+    forward = _Moments.of(operators.table, forward_op)
+    range_, forward_range = _ranges(trace, moment, forward, _process_of(work, api, call))
+    module, site, from_forward = _python(trace, moment, forward)
+    own_stack, forward_stack = operators.with_stack(op), operators.with_stack(forward_op)
+    from_forward |= (site < 0) & (own_stack < 0) & (forward_stack >= 0)
+    stack_op = first_known([own_stack, forward_stack])
+    rows = (call, op, forward_op, stack_op, range_, forward_range, module, site)
+    return pl.DataFrame(
+        {
+            **{name: _optional(found_rows) for name, found_rows in zip(_ROWS, rows, strict=True)},
+            "found": pl.Series(WAYS, dtype=pl.Enum(WAYS)).gather(found),
+            "in_graph": in_graph,
+            "from_forward": from_forward,
+        }
+    )
+
+
+def _work(trace: Trace, tables: list[str]) -> pl.DataFrame:
+    """Give what links work to the host, one table after the other."""
+    parts = []
+    for table in tables:
+        columns = TABLES[table].column_names
+        node = pl.col("graph_node") if "graph_node" in columns else pl.lit(None, pl.Int64)
+        wanted = [*_LINKS, *(["graph_node"] if "graph_node" in columns else [])]
+        whole = pl.lit(table == "graph_launches").alias("whole_graph")
+        parts.append(trace.table(table, wanted).select(*_LINKS, node.alias("graph_node"), whole))
+    nothing = dict.fromkeys([*_LINKS, "graph_node"], pl.Int64()) | {"whole_graph": pl.Boolean()}
+    return pl.concat([pl.DataFrame(schema=nothing), *parts])
+
+
+def _in_graph(trace: Trace, work: pl.DataFrame, call: Ints) -> Mask:
+    """Tell which work ran as part of a CUDA graph."""
+    nodes = work["graph_node"].is_not_null().to_numpy()
+    if not trace.has("api_calls"):
+        return nodes
+    names = trace.table("api_calls", ["name"])["name"]
+    codes = [code for code, name in enumerate(names_of(names)) if name in _GRAPH_CALLS]
+    graphs = np.isin(names.to_physical().to_numpy(), codes)
+    inside: Mask = graphs[call] & (call >= 0) & ~work["whole_graph"].to_numpy()
+    return nodes | inside
+
+
+def _process_of(work: pl.DataFrame, api: pl.DataFrame, call: Ints) -> pl.Series:
+    own = work["process"]
+    return own.zip_with(own.is_not_null(), api["process"].gather(_optional(call)))
+
+
+def _ranges(
+    trace: Trace, moment: _Moments, forward: _Moments, process: pl.Series
+) -> tuple[Ints, Ints]:
+    """Find the innermost range around each moment, and around the forward operator's."""
+    if not trace.has("ranges"):
+        nothing = np.full(len(moment.times), NONE, dtype=np.int64)
+        return nothing, nothing
+    table = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "process"])
+    table = table.with_row_index("row").filter(pl.col("kind") == "push_pop")
+    on_thread = _laid_out(table, "thread")
+    around = _around(table, on_thread, moment.times, moment.threads)
+    main = process.replace_strict(main_threads(trace), default=None, return_dtype=pl.Int64)
+    launched = moment.threads.is_not_null()
+    beside = _around(table, on_thread, moment.times, main.set(~launched, None))
+    lost = launched & main.is_null()
+    if lost.any():
+        anywhere = _laid_out(table, "process")
+        there = _around(table, anywhere, moment.times, process.set(~lost, None))
+        beside = first_known([beside, there])
+    before = _around(table, on_thread, forward.times, forward.threads)
+    return first_known([around, beside]), before
+
+
+def _laid_out(table: pl.DataFrame, by: str) -> Nested:
+    return Nested.of(table["start_ns"].to_numpy(), table["end_ns"].to_numpy(), table[by])
+
+
+def _around(ranges: pl.DataFrame, nested: Nested, times: Ints, keys: pl.Series) -> Ints:
+    """Find the row of the last range of the same key to have begun and be open still."""
+    rows, found = ranges["row"].to_numpy(), nested.rows_at(nested.innermost(times, keys))
+    return np.where(found >= 0, rows[found].astype(np.int64), NONE) if len(rows) else found
+
+
+def _python(trace: Trace, moment: _Moments, forward: _Moments) -> tuple[Ints, Ints, Mask]:
+    """Find module and call site, and whether one of them is the forward operator's.
+
+    The user's code around the forward operator tells more than the framework's around the launch.
+    """
+    if not trace.has("python_calls"):
+        nothing = np.full(len(moment.times), NONE, dtype=np.int64)
+        return nothing, nothing, np.zeros(len(nothing), dtype=np.bool_)
+    calls = PythonCalls(trace)
+    module, own, frame = calls.at(moment.times, moment.threads)
+    forward_module, forward_own, forward_frame = calls.at(forward.times, forward.threads)
+    site = first_known([own, forward_own, frame, forward_frame])
+    from_forward = (own < 0) & (site >= 0) & ((forward_own >= 0) | (frame < 0))
+    from_forward |= (module < 0) & (forward_module >= 0)
+    return first_known([module, forward_module]), site, from_forward
+
+
+def _optional(rows: Ints) -> pl.Series:
+    """Give rows as a column, null where there is none."""
+    column = pl.Series(rows, dtype=pl.Int64)
+    return column.set(column < 0, None)

@@ -1,0 +1,115 @@
+"""Which Python call put work on a GPU: the module it was in, and the line of the user's own code.
+
+Profilers write `file(line): function`, `nn.Module: Class_n` or `<built-in …>`. Paths lose what lies
+before the package, so that code of the framework reads `torch/nn/functional.py`; older traces keep
+the whole path.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.statistics import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpusight.analyses.attribution.nested import Ints, Mask
+    from gpusight.model.trace import Trace
+
+MODULE_PREFIX = "nn.Module: "
+
+_FRAME = re.compile(r"(?P<path>[^()<>]+\.pyx?|<ipython-input[^()<>]*>)\(\d+\): ")
+_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
+_STANDARD_FOLDER = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
+_MACHINERY = frozenset({"torch", "functorch", "torchgen", "triton", "numpy"})
+"""Packages that launch for others: their callers are who to ask."""
+_GENERATED = "torchinductor_"
+_LONGEST = 4_000
+"""What is looked at of a frame's text; nobody's path is longer."""
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a Python call is that of a module."""
+    return name.startswith(MODULE_PREFIX)
+
+
+def is_frame(name: str) -> bool:
+    """Tell whether a Python call is a function with a file and a line."""
+    return _FRAME.match(name[:_LONGEST]) is not None
+
+
+def is_own_code(name: str) -> bool:
+    """Tell whether a frame lies in the user's code: not the framework's, nor Python's own."""
+    match = _FRAME.match(name[:_LONGEST])
+    if match is None or _GENERATED in match["path"]:
+        return False
+    path = match["path"].replace("\\", "/")
+    package, installed = _INSTALLED.subn("", path)
+    first = package.lstrip("/").partition("/")[0].removesuffix(".py")
+    if first in _MACHINERY:
+        return False
+    if installed:
+        return True
+    return first not in sys.stdlib_module_names and _STANDARD_FOLDER.match(path) is None
+
+
+def site_of_stack(stack: str) -> str | None:
+    """Give the innermost frame of the user's code in a stack, or its innermost frame."""
+    frames = [f.strip() for f in stack.split(";") if f.strip()]
+    return next(filter(is_own_code, frames), next(filter(is_frame, frames), None))
+
+
+class PythonCalls:
+    """The calls of Python functions, ready to say which of them were open at a time."""
+
+    def __init__(self, trace: Trace) -> None:
+        calls = trace.table("python_calls", ["start_ns", "end_ns", "thread", "name"])
+        self.nested = Nested.of(
+            calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
+        )
+        self._names = calls["name"]
+        tests = (is_module, is_own_code, is_frame)
+        self._nearest = [self.nested.nearest(self.marked(test)) for test in tests]
+
+    def marked(self, test: Callable[[str], bool]) -> Mask:
+        """Test the name of every place, looking at each distinct one once."""
+        flags = np.array([test(n) for n in names_of(self._names)], dtype=np.bool_)
+        marks: Mask = flags[self._names.to_physical().to_numpy()[self.nested.rows]]
+        return marks
+
+    def at(self, times: Ints, threads: pl.Series) -> tuple[Ints, Ints, Ints]:
+        """Give the rows of the module, of the user's code and of any code open at each time."""
+        places = self.nested.innermost(times, threads)
+        module, own, frame = (self._rows(nearest, places) for nearest in self._nearest)
+        return module, own, first_known([own, frame, self.nested.rows_at(places)])
+
+    def _rows(self, nearest: Ints, places: Ints) -> Ints:
+        if not len(nearest):
+            return places
+        return self.nested.rows_at(np.where(places >= 0, nearest[places], NONE))
+
+
+def stack_sites(stacks: pl.Series) -> pl.Series:
+    """Give the call site of each stack of operators, looking at each distinct one once."""
+    sites = pl.Series([site_of_stack(s) for s in names_of(stacks)], dtype=pl.String)
+    return sites.gather(stacks.to_physical())
+
+
+def text_of(names: pl.Series, rows: pl.Series) -> pl.Series:
+    """Give the names in these rows as text; null where there is no row."""
+    return names.gather(rows).cast(pl.String)
+
+
+def first_known(candidates: Iterable[Ints]) -> Ints:
+    """Take, one by one, the first of several rows that is known."""
+    first, *others = candidates
+    for other in others:
+        first = np.where(first >= 0, first, other)
+    return first

@@ -1,0 +1,275 @@
+"""Which operators count, what each costs, and the GPU time and precision it really ran with.
+
+Operators contain each other (`linear` runs `addmm`, `conv2d` runs `cudnn_convolution`): of those
+that have a cost, the innermost counts, once, when work that it or something inside it launched ran
+on a GPU. All of that work is its GPU time. A lookup inside another operator does not make that one
+an outer one, as it does none of its arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.attribution.nested import NONE
+from gpusight.analyses.attribution.operators import Operators
+from gpusight.analyses.attribution.work import selected_work
+from gpusight.analyses.flops.costs import Cost, Unknown, cost_of, has_formula
+from gpusight.analyses.statistics import DURATION, names_of
+from gpusight.model.kernel_names import classify
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from gpusight.analyses.attribution.nested import Ints, Mask, Nested
+    from gpusight.analyses.attribution.work import Work, WorkScope
+    from gpusight.model.trace import Trace
+
+    Entry: TypeAlias = "Cost | Unknown"
+
+_INPUTS = ["name", "shapes", "types", "concrete", "strides"]
+_ARITHMETIC = ("matmul", "convolution", "attention")
+"""Categories of kernels that do an operator's arithmetic, not what goes around it."""
+_LOOKUP = "embedding"
+GENERATED = "generated code"
+_NO_OPERATOR = "outside recorded operators"
+_WHY = (
+    (_ARITHMETIC, "no formula for it is known"),
+    (("generated",), GENERATED),
+    (("communication",), "communication"),
+)
+"""Why the work of an operator is not counted, by the categories of its kernels."""
+_OTHER_KIND = "other kind of operator"
+
+
+@dataclass(frozen=True)
+class CountedOps:
+    """The operators that count, and the GPU work that belongs to none of them."""
+
+    entries: list[Entry]
+    """Every different cost, or the reason why it is not known."""
+    names: list[str]
+    """The operator of each entry."""
+    calls: pl.DataFrame
+    """A row for each call that counts: `op` (row in `cpu_ops`), `entry`, `start_ns`, `process`,
+    `device`, `gpu_ns`; `precision` and `tensor_core` as the names of its kernels say."""
+    rest: pl.DataFrame
+    """Work that belongs to no such call: `name` (null outside operators), `why`, `gpu_ns`,
+    `launches`, and `arithmetic_ns`, the part of kernels that would have to be counted."""
+    work: pl.DataFrame
+    """All work looked at: `launched_ns`, `end_ns`, `process`, `device`, `gpu_ns`."""
+    notes: tuple[str, ...]
+
+    @property
+    def gpu_ns(self) -> int:
+        """The GPU time of all work looked at."""
+        return int(self.work["gpu_ns"].sum())
+
+    @property
+    def flops(self) -> pl.Series:
+        """The operations of each entry; 0 where they are not known."""
+        known = [e.flops if isinstance(e, Cost) else 0 for e in self.entries]
+        return pl.Series(known, dtype=pl.Float64)
+
+    def cost(self, entry: int) -> Cost:
+        """Give the cost of a call that counts."""
+        found = self.entries[entry]
+        assert isinstance(found, Cost), "only what has a cost counts"
+        return found
+
+
+def count_ops(scope: WorkScope) -> CountedOps:
+    """Find the operators that count among the GPU work of a selection."""
+    trace = scope.trace
+    entries, names, entry_of = _entries(trace)
+    nested = Operators(trace).nested
+    nearest = _nearest(nested, entry_of >= 0)
+    owners = _owners(nested, entries, entry_of)
+    chosen = selected_work(scope)
+    work = _described(trace, chosen, owners, nearest)
+    return CountedOps(
+        entries,
+        names,
+        _calls(trace, work, entry_of),
+        _rest(trace, work, entries, names, entry_of),
+        work.select("launched_ns", "end_ns", "process", "device", "gpu_ns"),
+        chosen.notes,
+    )
+
+
+# Costs --------------------------------------------------------------------------------------------
+
+
+def _entries(trace: Trace) -> tuple[list[Entry], list[str], Ints]:
+    """Work out each different cost once, and say which one each operator has; -1 for none."""
+    ops = trace.table("cpu_ops", _INPUTS)
+    names = names_of(ops["name"])
+    codes = [code for code, name in enumerate(names) if has_formula(name)]
+    rows = (
+        ops.lazy()
+        .select(pl.col(_INPUTS).to_physical())
+        .with_row_index("row")
+        .filter(pl.col("name").is_in(codes))
+        .collect()
+    )
+    distinct = rows.select(_INPUTS).unique(maintain_order=True).with_row_index("entry")
+    found = rows.join(distinct, on=_INPUTS, nulls_equal=True)
+    entry_of = np.full(ops.height, NONE, dtype=np.int64)
+    entry_of[found["row"].to_numpy()] = found["entry"].to_numpy()
+    texts = [names_of(ops[column]) for column in _INPUTS]
+    inputs = [
+        [None if code is None else text[code] for text, code in zip(texts, key, strict=True)]
+        for key in distinct.select(_INPUTS).iter_rows()
+    ]
+    return [_entry(*texts) for texts in inputs], [str(name) for name, *_ in inputs], entry_of
+
+
+def _entry(name: str | None, *inputs: str | None) -> Entry:
+    cost = cost_of(str(name), *inputs)
+    assert cost is not None, "operators without a formula were left out"
+    return cost
+
+
+# Which operator counts ----------------------------------------------------------------------------
+
+
+def _nearest(nested: Nested, marked: Mask) -> Ints:
+    """Find the innermost marked operator at or around each, as rows; -1 for none."""
+    found = np.empty(len(marked), dtype=np.int64)
+    found[nested.rows] = nested.rows_at(nested.nearest(marked[nested.rows]))
+    return found
+
+
+def _owners(nested: Nested, entries: list[Entry], entry_of: Ints) -> Ints:
+    """Give, for each operator, the one that counts for what it launches; -1 for none."""
+    families = [entry.family if isinstance(entry, Cost) else "" for entry in entries]
+    lookup = np.array([family == _LOOKUP for family in (*families, "")], dtype=np.bool_)[entry_of]
+    known = np.array([family != "" for family in (*families, "")], dtype=np.bool_)[entry_of]
+    outer = np.zeros(len(entry_of), dtype=np.bool_)
+    for marked in (known & ~lookup, known & lookup):
+        outer[_enclosing(nested, marked)] = True
+    nearest = _nearest(nested, known)
+    return np.where((nearest >= 0) & ~outer[nearest], nearest, NONE)
+
+
+def _enclosing(nested: Nested, marked: Mask) -> Ints:
+    """Give the rows of marked operators that have another marked one inside."""
+    placed = marked[nested.rows]
+    inner = np.flatnonzero(placed & (nested.outer >= 0))
+    around = nested.nearest(placed)[nested.outer[inner]]
+    return nested.rows_at(np.unique(around[around >= 0]))
+
+
+# GPU work -----------------------------------------------------------------------------------------
+
+
+def _described(trace: Trace, chosen: Work, owners: Ints, nearest: Ints) -> pl.DataFrame:
+    """Add to each piece of work what launched it when, what it is, and for which call it counts."""
+    calls = trace.table("api_calls", ["start_ns", "process"])
+    ops = trace.table("cpu_ops", ["start_ns", "process"])
+    call, op = pl.col("call"), pl.col("op")
+    return (
+        chosen.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
+        .with_columns(
+            DURATION.alias("gpu_ns"),
+            pl.coalesce(_at(calls["start_ns"], call), _at(ops["start_ns"], op), "start_ns").alias(
+                "launched_ns"
+            ),
+            pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
+            _known(_at(pl.Series(owners), op)).alias("owner"),
+            _known(_at(pl.Series(nearest), op)).alias("known"),
+        )
+        .join(_classes(chosen), on=["kind", "label"], how="left", maintain_order="left")
+    )
+
+
+def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:
+    """Take values by row; null where the row is."""
+    return pl.lit(values).gather(rows) if len(values) else pl.lit(None, values.dtype)
+
+
+def _known(rows: pl.Expr) -> pl.Expr:
+    return pl.when(rows >= 0).then(rows)
+
+
+def _classes(chosen: Work) -> pl.DataFrame:
+    """Say what the kernels are, from their names; each is looked at once."""
+    kernels = chosen.frame.filter(pl.col("kind") == "kernel").select("kind", "label").unique()
+    known = [classify(chosen.labels[label]) for label in kernels["label"]]
+    return kernels.with_columns(
+        pl.Series("category", [k.category for k in known], pl.String),
+        pl.Series("precision", [k.precision for k in known], pl.String),
+        pl.Series("tensor_core", [k.tensor_core for k in known], pl.Boolean),
+    )
+
+
+def _calls(trace: Trace, work: pl.DataFrame, entry_of: Ints) -> pl.DataFrame:
+    """Sum the work of each call that counts, with the precision that most of its time ran in."""
+    counted = work.filter(pl.col("owner").is_not_null())
+    arithmetic = (
+        counted.filter(pl.col("category").is_in(_ARITHMETIC))
+        .group_by("owner", "precision", "tensor_core", maintain_order=True)
+        .agg(pl.col("gpu_ns").sum())
+        # Helpers, such as what adds up the parts of a split product, do not say what units they
+        # use; beside a small product they can take longer than the product itself.
+        .sort(pl.col("tensor_core").is_not_null(), "gpu_ns", descending=True, maintain_order=True)
+        .unique("owner", keep="first")
+        .drop("gpu_ns")
+    )
+    ops = trace.table("cpu_ops", ["start_ns", "process"])
+    return (
+        counted.group_by("owner", maintain_order=True)
+        .agg(pl.col("gpu_ns").sum(), pl.col("device").first())
+        .join(arithmetic, on="owner", how="left", maintain_order="left")
+        .with_columns(
+            _at(pl.Series(entry_of), pl.col("owner")).alias("entry"),
+            _at(ops["start_ns"], pl.col("owner")).alias("start_ns"),
+            _at(ops["process"], pl.col("owner")).alias("process"),
+        )
+        .rename({"owner": "op"})
+    )
+
+
+def _rest(
+    trace: Trace, work: pl.DataFrame, entries: list[Entry], names: list[str], entry_of: Ints
+) -> pl.DataFrame:
+    """Sum the work that belongs to no call that counts, by operator and why it is not counted."""
+    reasons = [entry.reason if isinstance(entry, Unknown) else None for entry in entries]
+    ops = trace.table("cpu_ops", ["name"])["name"].cast(pl.String)
+    entry = _known(_at(pl.Series(entry_of), pl.col("known")))
+    told = _at(pl.Series(reasons, dtype=pl.String), entry)
+    told_of = _at(pl.Series(names, dtype=pl.String), entry)
+    has = [(pl.col("category").is_in(kinds).any().alias(why), why) for kinds, why in _WHY]
+    return (
+        work.filter(pl.col("owner").is_null())
+        .with_columns(told.alias("told"), told_of.alias("told_of"))
+        .with_columns(
+            pl.when(pl.col("told").is_not_null())
+            .then("told_of")
+            .otherwise(_at(ops, pl.col("op")))
+            .alias("name"),
+        )
+        .group_by("name", "told", maintain_order=True)
+        .agg(
+            pl.col("gpu_ns").sum(),
+            pl.len().cast(pl.Int64).alias("launches"),
+            pl.col("gpu_ns")
+            .filter(pl.col("category").is_in(_ARITHMETIC))
+            .sum()
+            .alias("arithmetic_ns"),
+            *(expression for expression, _ in has),
+        )
+        .with_columns(
+            pl.coalesce(
+                "told",
+                pl.when(pl.col("name").is_null()).then(pl.lit(_NO_OPERATOR)),
+                *(pl.when(pl.col(why)).then(pl.lit(why)) for _, why in has),
+                pl.lit(_OTHER_KIND),
+            ).alias("why")
+        )
+        .select("name", "why", "gpu_ns", "launches", "arithmetic_ns")
+        .sort("gpu_ns", descending=True, maintain_order=True)
+    )

@@ -1,0 +1,139 @@
+"""Every piece of GPU work in order of time, with the call, operator and line that launched it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.attribution.attribute import names_of_causes
+from gpusight.analyses.attribution.operators import WAYS
+from gpusight.analyses.attribution.work import Work, WorkScope, selected_work, short_labels
+from gpusight.analyses.kernels import graph_notes
+from gpusight.analyses.launches import held_tables
+from gpusight.analyses.select import EVERYTHING, GPU_WORK, Selection
+from gpusight.analyses.statistics import DURATION
+from gpusight.errors import UsageError
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Trace
+
+FIELDS = (
+    Field("start_ns", "Start", Fmt.TIME, "When the GPU began, from the capture's origin"),
+    Field("duration_ns", "Duration", Fmt.TIME, "How long the GPU took"),
+    Field("delay_ns", "Delay", Fmt.TIME, "From the start of the launching call to the GPU's"),
+    Field("queue_ns", "After call", Fmt.TIME, "From the end of that call; below 0 within", False),
+    Field("kind", "Kind", Fmt.TEXT, "`kernel`, `copy`, `memset` or `graph`", shown=False),
+    Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
+    Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
+    Field("correlation", "Correlation", Fmt.ID, "Links it to the launching call", shown=False),
+    Field("short_name", "Work", Fmt.NAME, "Readable label of the kernel, copy or fill"),
+    Field("op", "Operator", Fmt.NAME, "Operator that launched it"),
+    Field("found", "Found by", Fmt.TEXT, "`op id`, `call`, `time` or `none`", shown=False),
+    Field("forward_op", "Forward", Fmt.NAME, "Forward operator that it serves", shown=False),
+    Field("range", "Range", Fmt.NAME, "Innermost range open at the launch", shown=False),
+    Field("module", "Module", Fmt.NAME, "Innermost module open at the launch", shown=False),
+    Field("call_site", "Call site", Fmt.NAME, "Line of the user's Python that led to it", False),
+    Field("from_forward", "Forward's", Fmt.FLAG, "Module or line are the forward's", shown=False),
+    Field("in_graph", "In graph", Fmt.FLAG, "It ran as part of a CUDA graph", shown=False),
+    Field("call", "Call", Fmt.NAME, "API call that launched it", shown=False),
+    Field("name", "Full name", Fmt.NAME, "Kernel name with template arguments", shown=False),
+)
+_CAUSES = ("op", "call_site", "module", "range", "call")
+"""What can tell where work came from, the most telling first."""
+_CAUSES_SHOWN = 2
+_WILD = frozenset("*?[")
+_NEAR = 3
+_LONGEST = 2_000
+"""What a pattern looks at: a hostile name of a megabyte could keep it busy for hours."""
+
+
+def launches(
+    trace: Trace, selection: Selection = EVERYTHING, *, kernel: str | None = None
+) -> TableResult | NotApplicable:
+    """List GPU work in order of time, with what launched it.
+
+    `kernel` keeps the work whose name it matches: a glob, or a part of the name.
+    """
+    if not held_tables(trace, GPU_WORK):
+        hint = advice_for(trace.meta).gpu
+        return NotApplicable("launches", "the capture shows no GPU work", hint)
+    scope = WorkScope(trace, selection)
+    work = selected_work(scope)
+    if kernel is not None:
+        work = _matching(work, kernel)
+    work = Work(work.frame.sort("start_ns", maintain_order=True), work.labels)
+    frame = _rows(trace, work)
+    found = work.found()
+    return TableResult(
+        "launches",
+        "GPU work in order of time",
+        _fields(frame),
+        frame,
+        meta={
+            "work": frame.height,
+            "duration_ns": int(frame["duration_ns"].sum()),
+            "found": {way: found.get(way, 0) for way in WAYS},
+        },
+        notes=(*scope.notes, *work.notes, *graph_notes(trace), *_notes(frame)),
+    )
+
+
+def _matching(work: Work, pattern: str) -> Work:
+    """Keep the work of this full or short name, else what a glob or a part of the name matches."""
+    glob = pattern if _WILD.intersection(pattern) else f"*{pattern}*"
+    matches = re.compile(fnmatch.translate(glob), re.IGNORECASE).match
+    codes = work.frame["label"].unique().sort()
+    full, short = work.labels.gather(codes).to_list(), short_labels(work.labels, codes).to_list()
+    names = list(zip(codes.to_list(), full, short, strict=True))
+    found = [code for code, *texts in names if pattern in texts]
+    if not found:
+        found = [code for code, *texts in names if any(matches(t[:_LONGEST]) for t in texts)]
+    if not found and names:
+        raise UsageError(
+            f"no GPU work matches {pattern!r}",
+            why="it is named like " + ", ".join(repr(s) for s in dict.fromkeys(short[:_NEAR])),
+            hint="see: gpusight kernels FILE",
+        )
+    return Work(work.frame.filter(pl.col("label").is_in(found)), work.labels)
+
+
+def _rows(trace: Trace, work: Work) -> pl.DataFrame:
+    frame = work.frame
+    calls = trace.table("api_calls", ["start_ns", "end_ns"]).select(
+        pl.all().gather(frame["call"]).name.prefix("call_")
+    )
+    causes = names_of_causes(trace, frame)
+    return (
+        frame.drop(set(causes.columns) & set(frame.columns))
+        .hstack(causes.get_columns())
+        .hstack(calls.get_columns())
+        .with_columns(
+            DURATION,
+            (pl.col("start_ns") - pl.col("call_start_ns")).alias("delay_ns"),
+            (pl.col("start_ns") - pl.col("call_end_ns")).alias("queue_ns"),
+            pl.col("kind", "found").cast(pl.String),
+            work.labels.gather(frame["label"]).alias("name"),
+            short_labels(work.labels, frame["label"]).alias("short_name"),
+        )
+        .select([f.key for f in FIELDS])
+    )
+
+
+def _fields(frame: pl.DataFrame) -> tuple[Field, ...]:
+    """Show what tells most about where the work came from, of what is known."""
+    known = [c for c in _CAUSES if frame[c].null_count() < frame.height]
+    shown = known[:_CAUSES_SHOWN] or ["call"]
+    return tuple(replace(f, shown=f.key in shown) if f.key in _CAUSES else f for f in FIELDS)
+
+
+def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
+    unknown = frame["call"].null_count()
+    if not unknown:
+        return ()
+    return (f"{unknown:,} pieces of GPU work have no launching call in the capture",)

@@ -1,0 +1,66 @@
+"""`gpusight flops`: how near to its peak the GPU computed."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from gpusight.cli import options
+
+SUMMARY = "how near to its peak the GPU computed, by operator"
+DESCRIPTION = (
+    "FLOPs and minimum bytes of matrix products, convolutions, attention and embeddings, from the "
+    "sizes that torch.profiler recorded (record_shapes=True): TFLOP/s reached, share of the GPU's "
+    "peak, time over the roofline, and model FLOPs utilisation of the window and of each step."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight flops trace.json.gz",
+    "gpusight flops trace.json.gz --by family --in 'ProfilerStep*'",
+    "gpusight flops trace.json.gz --peak 312 --bandwidth 2039",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    group = parser.add_argument_group("what to count")
+    group.add_argument(
+        "--by",
+        choices=("shapes", "op", "family"),
+        default="shapes",
+        help="rows for each operator and its sizes, each operator, or each family "
+        "(default: shapes)",
+    )
+    group.add_argument(
+        "--peak",
+        type=_positive,
+        metavar="TFLOPS",
+        help="peak rate in TFLOP/s, in place of the one that gpusight knows for the GPU",
+    )
+    group.add_argument(
+        "--bandwidth",
+        type=_positive,
+        metavar="GB/S",
+        help="memory bandwidth in GB/s, in place of the one that gpusight knows for the GPU",
+    )
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.flops import flops
+    from gpusight.cli.running import run_analysis
+
+    analysis = functools.partial(flops, by=args.by, peak=args.peak, bandwidth=args.bandwidth)
+    return run_analysis(args, analysis)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value

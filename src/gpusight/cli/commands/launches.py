@@ -1,0 +1,48 @@
+"""`gpusight launches`: GPU work in order of time, with what launched it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.analyses.select import Selection
+    from gpusight.model.trace import Trace
+    from gpusight.result import Result
+
+SUMMARY = "GPU work in order of time, with what launched it"
+DESCRIPTION = (
+    "Every kernel, copy and fill in order of time: how long after its launch it began, and the API "
+    "call, operator, range, module and line of Python that it came from, as far as the capture "
+    "tells."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight launches trace.json.gz --kernel '*softmax*'",
+    "gpusight launches run.nsys-rep --in forward --wide --top 0",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    parser.add_argument(
+        "--kernel",
+        metavar="GLOB",
+        help="only work of this name; a glob such as '*gemm*', or any part of the name",
+    )
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.launch_list import launches
+    from gpusight.cli.running import run_analysis
+
+    def analysis(trace: Trace, selection: Selection) -> Result:
+        return launches(trace, selection, kernel=args.kernel)
+
+    return run_analysis(args, analysis)

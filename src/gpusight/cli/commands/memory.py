@@ -1,0 +1,82 @@
+"""`gpusight memory`: memory in use over time, who held it at the peak, and whether it grows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options, pictures
+from gpusight.render.pictures import FORMATS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.result import Composite, NotApplicable
+
+SUMMARY = "memory in use over time, and who held it at the peak"
+DESCRIPTION = (
+    "How much GPU memory was in use and reserved, the peak and everyone who held a part of it "
+    "(operator, module, line of code), the largest blocks, and whether memory grows from step to "
+    "step. Reads torch.profiler traces with profile_memory=True, CUDA memory snapshots of PyTorch, "
+    "and nsys captures with --cuda-memory-usage=true. With -o and a name that ends in .svg, .html, "
+    ".png or .pdf it draws memory over time."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight memory trace.json.gz",
+    "gpusight memory snapshot.pickle -o memory.html",
+    "gpusight memory trace.json.gz --in 'ProfilerStep#3' -o memory.png",
+)
+_TIMELINE = "timeline"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    parser.add_argument(
+        "--timeline",
+        action="store_true",
+        help="show the points of the picture in tables too; JSON and CSV always have them",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.memory import memory
+    from gpusight.cli.output import present
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+    from gpusight.result import NotApplicable
+
+    form = pictures.picture_format(args)
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        result = memory(open_capture(args.file, args), options.selection(args))
+        picture = None if isinstance(result, NotApplicable) or not form else _draw(result, form)
+    if form is None or picture is None:
+        return present(_shown(result, args), args)
+    pictures.emit_picture(picture, form, args)
+    return 0
+
+
+def _draw(result: Composite, form: str) -> bytes:
+    from gpusight.render.pictures import draw
+    from gpusight.render.pictures.memory import memory_figure
+
+    return draw(memory_figure(result), form, result=_without_timeline(result))
+
+
+def _shown(
+    result: Composite | NotApplicable, args: argparse.Namespace
+) -> Composite | NotApplicable:
+    """Leave the many points of the timeline out of what people read."""
+    from gpusight.cli.output import chosen_format
+    from gpusight.result import NotApplicable
+
+    read = chosen_format(args) in {"table", "markdown"} and not args.timeline
+    return result if isinstance(result, NotApplicable) or not read else _without_timeline(result)
+
+
+def _without_timeline(result: Composite) -> Composite:
+    return replace(result, sections=tuple(s for s in result.sections if s.command != _TIMELINE))

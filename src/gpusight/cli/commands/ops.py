@@ -1,0 +1,51 @@
+"""`gpusight ops`: operators of the framework: their own time on the CPU and the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.analyses.select import Selection
+    from gpusight.model.trace import Trace
+    from gpusight.result import Result
+
+SUMMARY = "operators: their own time on the CPU and the GPU"
+DESCRIPTION = (
+    "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
+    "that PyTorch's `key_averages` prints: in itself and with what it called, on the host and for "
+    "the GPU work it launched. By module or call site instead, where Python calls were recorded."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight ops trace.json.gz --top 10",
+    "gpusight ops trace.json.gz --by shapes --in 'ProfilerStep#*'",
+    "gpusight ops trace.json.gz --by call-site --format json",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    parser.add_argument(
+        "--by",
+        choices=("name", "shapes", "module", "call-site"),
+        default="name",
+        help="what a row is: an operator, an operator with inputs of certain shapes, or the module "
+        "or line of the user's Python that led to the GPU work (default: name)",
+    )
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.ops import ops
+    from gpusight.cli.running import run_analysis
+
+    def analysis(trace: Trace, selection: Selection) -> Result:
+        return ops(trace, selection, by=args.by)
+
+    return run_analysis(args, analysis)

@@ -1,0 +1,238 @@
+"""Figures as PNG and PDF, through Matplotlib, which is an extra: nothing else here needs it.
+
+The layout is that of the SVG: the same frame, in pixels, from the top left.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from gpusight.errors import GpusightError
+from gpusight.render.cells import safe_text
+from gpusight.render.pictures.figure import Line, Stack
+from gpusight.render.pictures.frame import PAD, SMALL, TITLE, WIDE, lay_out, place_mark
+from gpusight.render.pictures.theme import LIGHT, slots
+
+if TYPE_CHECKING:
+    from gpusight.render.pictures.figure import Dots, Figure, Mark, Numbers
+    from gpusight.render.pictures.frame import Frame, Key
+
+_PIXELS_PER_INCH = 100.0
+_POINT = 72 / _PIXELS_PER_INCH
+_DPI = 180
+_SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "font.family": ["DejaVu Sans"],
+    "pdf.fonttype": 42,
+    "path.simplify": False,
+}
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+def to_bytes(figure: Figure, form: str) -> bytes:
+    """Draw a figure as `png` or `pdf`; the same figure gives the same bytes."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise GpusightError(
+            f"{form} pictures need Matplotlib",
+            hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
+        ) from error
+    out = io.BytesIO()
+    inches = (WIDE.width / _PIXELS_PER_INCH, WIDE.height / _PIXELS_PER_INCH)
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box
+        mpl.rcdefaults()
+        settings: Any = mpl.rcParams
+        settings.update(_SETTINGS)
+        canvas = Canvas(figsize=inches, facecolor=LIGHT.background)
+        _Drawing(canvas, lay_out(figure, WIDE)).draw()
+        canvas.savefig(out, format=form, dpi=_DPI, metadata=_METADATA[form])
+    return out.getvalue()
+
+
+class _Drawing:
+    """One figure being drawn: `axes` takes data, `ground` pixels from the top left."""
+
+    def __init__(self, canvas: Any, frame: Frame) -> None:
+        self._frame = frame
+        width, height = frame.size.width, frame.size.height
+        sides = (
+            frame.left / width,
+            1 - frame.bottom / height,
+            (frame.right - frame.left) / width,
+            (frame.bottom - frame.top) / height,
+        )
+        self._axes: Any = canvas.add_axes(sides)
+        self._ground: Any = canvas.add_axes((0, 0, 1, 1), zorder=5, facecolor="none")
+        self._ground.set(xlim=(0, width), ylim=(height, 0))
+        self._ground.axis("off")
+
+    def draw(self) -> None:
+        """Draw everything."""
+        frame, figure = self._frame, self._frame.figure
+        self._scales()
+        self._bands()
+        slot = slots(figure)
+        for series in figure.series:
+            if isinstance(series, Stack):
+                self._stack(series, slot)
+            elif isinstance(series, Line):
+                self._line(series, LIGHT.colour(slot[series.name]))
+            else:
+                self._dots(series, LIGHT.colour(slot[series.name]))
+        for rule in figure.rules:
+            y = frame.y(rule.y)
+            self._stroke([frame.left, frame.right], [y, y], LIGHT.mark, dashes=(2, 3), width=1)
+            self._text(rule.label, frame.right - 4, y - 5, LIGHT.muted, anchor="right")
+        for mark in figure.marks:
+            self._mark(mark)
+        self._head()
+
+    def _scales(self) -> None:
+        frame, axes = self._frame, self._axes
+        axes.set(
+            xscale="log" if frame.figure.x.log else "linear",
+            yscale="log" if frame.figure.y.log else "linear",
+            xlim=(frame.across.low, frame.across.high),
+            ylim=(frame.up.low, frame.up.high),
+            facecolor="none",
+        )
+        axes.axis("off")
+        for tick in frame.y_ticks:
+            y = frame.y(tick.value)
+            self._axes.axhline(tick.value, color=LIGHT.grid, linewidth=_POINT, zorder=0.5)
+            self._text(tick.label, frame.left - 8, y + 4, LIGHT.muted, anchor="right")
+        for tick in frame.x_ticks:
+            x = frame.x(tick.value)
+            self._stroke([x, x], [frame.bottom, frame.bottom + 5], LIGHT.grid, width=1)
+            self._text(tick.label, x, frame.bottom + 19, LIGHT.muted, anchor="center")
+        below = frame.bottom + 37
+        self._text(frame.figure.x.label, frame.right, below, LIGHT.muted, anchor="right")
+        self._text(frame.figure.y.label, PAD, frame.top - 6, LIGHT.muted)
+
+    def _bands(self) -> None:
+        for band in self._frame.figure.bands[::2]:
+            self._axes.axvspan(band.start, band.end, color=LIGHT.band, linewidth=0, zorder=0)
+        for text, x in self._frame.band_names:
+            self._text(text, x, self._frame.top - 6, LIGHT.muted, anchor="center")
+
+    def _stack(self, stack: Stack, slot: dict[str, str]) -> None:
+        below: Numbers = (0.0,) * len(stack.x)
+        for part in stack.parts:
+            above = tuple(b + y for b, y in zip(below, part.y, strict=True))
+            self._axes.fill_between(
+                stack.x,
+                below,
+                above,
+                step="post" if stack.steps else None,
+                color=LIGHT.colour(slot[part.name]),
+                linewidth=0,
+                zorder=1,
+            )
+            below = above
+
+    def _line(self, line: Line, colour: str) -> None:
+        self._axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            drawstyle="steps-post" if line.steps else "default",
+            linestyle=(0, (6, 4)) if line.dashed else "-",
+            linewidth=1.5 * _POINT,
+            zorder=2,
+        )
+
+    def _dots(self, dots: Dots, colour: str) -> None:
+        self._axes.scatter(dots.x, dots.y, color=colour, s=(9 * _POINT) ** 2, zorder=3)
+
+    def _mark(self, mark: Mark) -> None:
+        frame, spot = self._frame, place_mark(self._frame, mark)
+        self._stroke([spot.x, spot.x], [spot.y, frame.bottom], LIGHT.mark, width=1, alpha=0.55)
+        self._box(spot.left, spot.top, spot.width, spot.height, LIGHT.background, alpha=0.88)
+        below = spot.top + spot.height - 5
+        self._text(spot.text, spot.left + 5, below, LIGHT.text, weight="bold")
+        self._spot(spot.x, spot.y, LIGHT.mark)
+
+    def _head(self) -> None:
+        for text, y in self._frame.title:
+            self._text(text, PAD, y, LIGHT.text, size=TITLE, weight="bold")
+        for text, y in self._frame.subtitle:
+            self._text(text, PAD, y, LIGHT.muted)
+        for key in self._frame.keys:
+            self._key(key)
+
+    def _key(self, key: Key) -> None:
+        colour = LIGHT.colour(key.slot)
+        if key.shape == "area":
+            self._box(key.x, key.y - 9, 11, 11, colour)
+        elif key.shape == "dots":
+            self._spot(key.x + 5.5, key.y - 4, colour)
+        else:
+            dashes = (4, 2) if key.shape == "dashed" else None
+            self._stroke([key.x, key.x + 13], [key.y - 4] * 2, colour, dashes=dashes, width=1.5)
+        self._text(key.text, key.x + 18, key.y, LIGHT.text)
+
+    def _text(
+        self,
+        text: str,
+        x: float,
+        y: float,
+        colour: str,
+        *,
+        anchor: str = "left",
+        size: float = SMALL,
+        weight: str = "normal",
+    ) -> None:
+        # Matplotlib's letters are wider than those of most browsers.
+        self._ground.text(
+            x,
+            y,
+            safe_text(text),
+            color=colour,
+            ha=anchor,
+            va="baseline",
+            fontsize=size * _POINT * 0.93,
+            fontweight=weight,
+        )
+
+    def _stroke(
+        self,
+        xs: list[float],
+        ys: list[float],
+        colour: str,
+        *,
+        width: float,
+        dashes: tuple[float, float] | None = None,
+        alpha: float = 1.0,
+    ) -> None:
+        style = (0, dashes) if dashes else "-"
+        self._ground.plot(
+            xs, ys, color=colour, linestyle=style, linewidth=width * _POINT, alpha=alpha
+        )
+
+    def _box(
+        self, x: float, y: float, width: float, height: float, colour: str, *, alpha: float = 1.0
+    ) -> None:
+        from matplotlib.patches import Rectangle
+
+        self._ground.add_patch(
+            Rectangle((x, y), width, height, color=colour, alpha=alpha, linewidth=0, zorder=2.5)
+        )
+
+    def _spot(self, x: float, y: float, colour: str) -> None:
+        self._ground.plot(
+            [x],
+            [y],
+            marker="o",
+            color=colour,
+            markeredgecolor=LIGHT.background,
+            markersize=9 * _POINT,
+            markeredgewidth=1.5 * _POINT,
+        )

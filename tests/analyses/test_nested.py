@@ -1,0 +1,148 @@
+"""Intervals that enclose each other, checked against the plain definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusight.analyses.attribution import nested
+from gpusight.analyses.attribution.nested import NONE, Nested
+
+Interval = tuple[int, int, int | None]
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 12), st.sampled_from([1, 1, 2, None])).map(
+        lambda i: (min(i[:2]), max(i[:2]), i[2])
+    ),
+    max_size=14,
+)
+QUERIES = st.lists(
+    st.tuples(st.integers(-1, 14), st.sampled_from([1, 2, 3, None])), min_size=1, max_size=8
+)
+
+
+def laid_out(intervals: list[Interval]) -> Nested:
+    starts = np.array([i[0] for i in intervals], dtype=np.int64)
+    ends = np.array([i[1] for i in intervals], dtype=np.int64)
+    return Nested.of(starts, ends, pl.Series([i[2] for i in intervals], dtype=pl.Int64))
+
+
+def parents(found: Nested) -> list[int]:
+    """Give the row around each row."""
+    outer = found.rows_at(found.outer)
+    rows = np.empty(len(outer), dtype=np.int64)
+    rows[found.rows] = outer
+    return [int(row) for row in rows]
+
+
+def with_a_stack(found: Nested) -> list[int]:
+    """Do what PyTorch does: push each interval, after taking off what cannot hold it."""
+    out, stacks = [], dict[int, list[int]]()
+    for at in range(len(found.rows)):
+        stack = stacks.setdefault(int(found.threads[at]), [])
+        start, end = found.starts[at], found.ends[at]
+        while stack and (start >= found.ends[stack[-1]] or end > found.ends[stack[-1]]):
+            stack.pop()
+        out.append(stack[-1] if stack else NONE)
+        stack.append(at)
+    return out
+
+
+@pytest.mark.parametrize("steps", [32, 0])
+@settings(max_examples=200, deadline=None)
+@given(intervals=INTERVALS, queries=QUERIES)
+def test_it_is_what_a_stack_gives(
+    steps: int, intervals: list[Interval], queries: list[tuple[int, int | None]]
+) -> None:
+    """However the intervals lie; without any steps outwards, all is found by halving."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nested, "_STEPS", steps)
+        found = laid_out(intervals)
+        outer = with_a_stack(found)
+        assert found.outer.tolist() == outer
+        places = found.innermost(
+            np.array([time for time, _ in queries]),
+            pl.Series([t for _, t in queries], dtype=pl.Int64),
+        )
+        rows = found.rows_at(places)
+    for (time, thread), row in zip(queries, rows, strict=True):
+        open_ = [i for i in intervals if i[2] == thread and i[0] <= time < i[1]]
+        if thread is None or not open_:
+            assert row == NONE
+        else:
+            latest = max(start for start, _, _ in open_)
+            assert intervals[row] == min((i for i in open_ if i[0] == latest), key=lambda i: i[1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(intervals=INTERVALS, seed=st.integers(0, 100))
+def test_sums_and_marks_follow_the_tree(intervals: list[Interval], seed: int) -> None:
+    found = laid_out(intervals)
+    outer = with_a_stack(found)
+    random = np.random.default_rng(seed)
+    values = random.integers(0, 9, len(outer))
+    marked = random.random(len(outer)) < 0.4
+    totals, inside, nearest = values.copy(), np.zeros_like(values), []
+    for at, start in enumerate(outer):
+        around = start
+        if around >= 0:
+            inside[around] += values[at]
+        while around >= 0:
+            totals[around] += values[at]
+            around = outer[around]
+        here = at
+        while here >= 0 and not marked[here]:
+            here = outer[here]
+        nearest.append(here)
+    assert found.totals(values).tolist() == totals.tolist()
+    assert found.inside(values).tolist() == inside.tolist()
+    assert found.nearest(marked).tolist() == nearest
+
+
+def test_one_that_outlives_another_is_not_inside_it() -> None:
+    # a [-----)
+    # b    [-----)      began in a, ends after it
+    # c      [)         began while both were open
+    # d        [-)      began when only b was
+    assert parents(laid_out([(0, 6, 1), (3, 9, 1), (5, 6, 1), (7, 9, 1)])) == [-1, -1, 1, 1]
+
+
+def test_what_begins_together_encloses_by_length_and_threads_are_apart() -> None:
+    rows: list[Interval] = [(0, 5, 1), (0, 9, 1), (0, 9, 2), (1, 2, 2), (1, 2, None)]
+    assert parents(laid_out(rows)) == [1, -1, -1, 2, -1]
+
+
+def test_a_stack_of_a_million_is_no_matter() -> None:
+    """Each inside the one before, then one that outlives them all, then as many on end."""
+    n = 500_000
+    down = np.arange(n)
+    starts = np.concatenate([down, [n], n + 1 + down])
+    ends = np.concatenate([4 * n - down, [5 * n], np.full(n, 4 * n)])
+    found = Nested.of(starts, ends, pl.Series(np.zeros(len(starts), dtype=np.int64)))
+    assert found.outer[n - 1] == n - 2
+    assert found.outer[n] == NONE
+    assert found.last[0] == n - 1
+    assert found.totals(np.ones(len(starts), dtype=np.int64))[n] == n + 1
+    assert found.innermost(np.array([4 * n - 1, 5 * n - 1]), pl.Series([0, 0])).tolist() == [
+        2 * n,
+        n,
+    ]
+
+
+def test_times_at_both_ends_of_the_clock() -> None:
+    far = 1 << 61
+    found = laid_out([(-far, far, 1), (0, 5, 1), (-far, 3, 2), (1, 2, 2)])
+    assert parents(found) == [-1, 0, -1, 2]
+    threads = pl.Series([1, 1, 2, 2])
+    places = found.innermost(np.array([far - 1, 4, 1, 3]), threads)
+    assert found.rows_at(places).tolist() == [0, 1, 3, NONE]
+
+
+def test_nothing_is_nothing() -> None:
+    found = laid_out([])
+    empty = np.array([], dtype=np.int64)
+    assert found.totals(empty).tolist() == found.inside(empty).tolist() == []
+    assert found.nearest(empty.astype(np.bool_)).tolist() == []
+    assert found.innermost(np.array([3]), pl.Series([1])).tolist() == [NONE]

@@ -1,0 +1,137 @@
+"""Steps, found by the names of ranges."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpusight.analyses.steps import Steps, find_steps, read_name
+from gpusight.readers import open_trace
+from gpusight.result import NotApplicable
+from tests.shared import DATA
+from tests.traces import Rows, build_trace
+
+
+def steps(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> Steps | NotApplicable:
+    """Find the steps among ranges given as name, start, end and, where it matters, thread."""
+    keys = ("name", "start_ns", "end_ns", "thread")
+    rows: Rows = [dict(zip(keys, row, strict=False)) for row in ranges]
+    return find_steps(build_trace(ranges=rows))
+
+
+def found(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> list[tuple[str, int]]:
+    result = steps(*ranges)
+    assert isinstance(result, Steps), result
+    return [(step.name, step.number) for step in result.steps]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "number"),
+    [
+        ("ProfilerStep#5", "profiler step##", 5),
+        ("step_0", "step_#", 0),
+        ("training_step_3", "training_step_#", 3),
+        ("iteration 7", "iteration #", 7),
+        ("Step 12", "step #", 12),
+        ("TrainStep5", "train step#", 5),
+        ("iter7", "iter#", 7),
+        ("batch:12/100", "batch:#/#", 12),
+        ("epoch 2 step 14", "epoch # step #", 14),
+        ("resnet18_step_4", "resnet#_step_#", 4),
+        ("step_3_bs32", "step_#_bs#", 3),
+        ("7_step", "#_step", 7),
+        ("train_step", "train_step", None),
+    ],
+)
+def test_names_that_are_steps(name: str, family: str, number: int | None) -> None:
+    assert read_name(name) == (family, number)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["layer_3", "forward", "writer_2", "stepper 3", "Optimizer.step#AdamW.step", "12", "",
+     "optimizer_step_4", "lr_scheduler step 2", "x" * 5000 + "step_1"],
+)  # fmt: skip
+def test_names_that_are_not(name: str) -> None:
+    assert read_name(name) is None
+
+
+def test_steps_come_in_order_with_their_times() -> None:
+    result = steps(("step_1", 20, 30), ("step_0", 0, 10), ("forward", 1, 5))
+    assert isinstance(result, Steps)
+    first, second = result.steps
+    assert (first.name, first.number, first.start_ns, first.end_ns) == ("step_0", 0, 0, 10)
+    assert (second.name, second.number, second.start_ns, second.end_ns) == ("step_1", 1, 20, 30)
+
+
+def test_the_outer_family_wins() -> None:
+    outer = [("step 1", 0, 50), ("step 2", 50, 90)]
+    inner = [("microbatch 1", 0, 20), ("microbatch 2", 20, 45), ("microbatch 3", 55, 80)]
+    assert found(*outer, *inner) == [("step 1", 1), ("step 2", 2)]
+
+
+def test_the_profilers_own_steps_win_over_longer_ones() -> None:
+    own = [("ProfilerStep#4", 10, 20), ("ProfilerStep#5", 20, 30)]
+    longer = [("step 1", 0, 50), ("step 2", 50, 90)]
+    assert found(*own, *longer) == [("ProfilerStep#4", 4), ("ProfilerStep#5", 5)]
+
+
+def test_members_that_overlap_on_a_thread_are_no_steps() -> None:
+    assert isinstance(steps(("batch 1", 0, 20), ("batch 2", 10, 30)), NotApplicable)
+    assert found(("batch 1", 0, 20, 11), ("batch 2", 10, 30, 12)) == [
+        ("batch 1", 1),
+        ("batch 2", 2),
+    ]
+
+
+def test_one_member_is_no_family_but_one_profiler_step_is_a_step() -> None:
+    assert isinstance(steps(("step 1", 0, 20)), NotApplicable)
+    assert found(("ProfilerStep#6", 0, 20)) == [("ProfilerStep#6", 6)]
+    two = [("step 1", 0, 5), ("step 2", 5, 9)]
+    assert found(("ProfilerStep#6", 0, 20), *two) == [("step 1", 1), ("step 2", 2)]
+
+
+def test_a_repeated_name_is_numbered_as_it_comes() -> None:
+    repeated = [("train_step", 0, 10), ("train_step", 10, 20), ("train_step", 20, 30)]
+    assert found(*repeated) == [("train_step", 0), ("train_step", 1), ("train_step", 2)]
+    size = [("step bs32", 0, 10), ("step bs32", 10, 20)]
+    assert found(*size) == [("step bs32", 0), ("step bs32", 1)]
+
+
+def test_marks_and_ranges_never_closed_are_no_steps() -> None:
+    trace = build_trace(
+        ranges=[
+            {"name": "step 1", "start_ns": 0, "end_ns": 0, "kind": "mark"},
+            {"name": "step 2", "start_ns": 5, "end_ns": 9},
+            {"name": "step 3", "start_ns": 9, "end_ns": 99, "open": True},
+        ]
+    )
+    result = find_steps(trace)
+    assert isinstance(result, NotApplicable)
+    assert "record_function" in result.hint
+
+
+def test_no_ranges_at_all_is_explained() -> None:
+    result = find_steps(build_trace(kernels=[{"name": "k"}]))
+    assert isinstance(result, NotApplicable)
+    assert "no ranges" in result.reason
+
+
+def test_moments_are_placed_in_the_step_of_their_process() -> None:
+    trace = build_trace(
+        ranges=[
+            {"name": "step 1", "start_ns": 0, "end_ns": 10, "process": 1, "thread": 11},
+            {"name": "step 2", "start_ns": 20, "end_ns": 30, "process": 1, "thread": 11},
+            {"name": "step 1", "start_ns": 5, "end_ns": 25, "process": 2, "thread": 12},
+        ]
+    )
+    result = find_steps(trace)
+    assert isinstance(result, Steps)
+    placed = result.holding(pl.Series([25, 0, 10, 6, 24]), pl.Series([1, 1, 1, 2, 2]))
+    assert placed.to_list() == [2, 0, None, 1, 1]
+
+
+def test_a_real_capture_has_four() -> None:
+    result = find_steps(open_trace(DATA / "healthy.json.gz", cache=False))
+    assert isinstance(result, Steps)
+    assert [step.name for step in result.steps] == ["train_step"] * 4
