@@ -1,12 +1,14 @@
-"""Time gpusight beside NVIDIA's own nsys on the same captures, in one run.
+"""Time gpusight beside the tools people use now, on the same captures, in one run.
 
-    python -m benchmarks.run                 # 1 M kernels and a report of 2 M NVTX ranges
-    python -m benchmarks.run --large         # also 10 M kernels (needs 3 GB of disk, ten minutes)
+    python -m benchmarks.run                 # 1 M kernels, 2 M NVTX ranges, a torch trace of 200 MB
+    python -m benchmarks.run --large         # also 10 M kernels and a torch trace of 2 GB
+    python -m benchmarks.run --only torch-2g --install-hta
 
 Every command is a process of its own, started cold (no gpusight cache) unless the row says
-otherwise; times are the median of the runs, memory is the peak resident set of the process or of
-its largest child. nsys is looked for at GPUSIGHT_NSYS, in ~/.cache/nsight and on the PATH; without
-it only our own times are shown.
+otherwise; times are the median of the runs, memory is the peak of all processes of the command.
+The peers are NVIDIA's nsys, looked for at GPUSIGHT_NSYS, in ~/.cache/nsight and on the PATH, and
+HolisticTraceAnalysis, see torch_rows.py; without them only our own times are shown. `--large` needs
+6 GB of disk and half an hour.
 """
 
 from __future__ import annotations
@@ -14,27 +16,21 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.generate import generate
+from benchmarks.measure import Failed, Limits, Measured, median_of, run_once
+from benchmarks.torch_rows import TorchRows, find_hta, install_hta
 
 HERE = Path(__file__).resolve().parent
-OUT = HERE / "out"
+OUT = Path(os.environ.get("GPUSIGHT_BENCHMARKS", HERE / "out"))
+CAPTURES = {"1m": (1_000_000, "1 M kernels"), "10m": (10_000_000, "10 M kernels")}
+TRACES = {"torch-200m": 200, "torch-2g": 2000}
+LARGE = {"10m", "torch-2g"}
 NSYS_HOME = Path.home() / ".cache" / "nsight" / "nsys" / "target-linux-x64" / "nsys"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one command took."""
-
-    seconds: float
-    peak_bytes: int
 
 
 def measure(command: list[str], *, runs: int, cache: Path, keep_cache: bool = False) -> Measured:
@@ -44,18 +40,11 @@ def measure(command: list[str], *, runs: int, cache: Path, keep_cache: bool = Fa
         if not keep_cache:
             shutil.rmtree(cache, ignore_errors=True)
         environment = {**os.environ, "GPUSIGHT_CACHE_DIR": str(cache)}
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
-        )
-        assert process.stderr is not None
-        errors = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{errors.decode()}")
-        taken.append(Measured(time.perf_counter() - start, usage.ru_maxrss * 1024))
-    return Measured(statistics.median(m.seconds for m in taken), max(m.peak_bytes for m in taken))
+        once = run_once(command, environment=environment)
+        if isinstance(once, Failed):
+            sys.exit(f"{' '.join(command)}: {once.reason}")
+        taken.append(once)
+    return median_of(taken)
 
 
 def find_nsys() -> str | None:
@@ -137,33 +126,57 @@ def make_report(nsys: str, report: Path) -> None:
         subprocess.run([*command, "-o", str(report), str(program), "2000000"], check=True)
 
 
-def main() -> None:
-    """Make the inputs, run both sides, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--large", action="store_true", help="also 10 M kernels")
-    parser.add_argument("--runs", type=int, default=5, help="runs a row; the median counts")
-    parser.add_argument("--only", choices=["1m", "10m", "report"], help="one group of rows")
-    arguments = parser.parse_args()
-    OUT.mkdir(exist_ok=True)
+def nsys_tables(arguments: argparse.Namespace) -> None:
+    """Compare with nsys on captures of kernels and of ranges."""
     nsys = find_nsys()
     table = Table()
     start_up = measure(
         [sys.executable, "-m", "gpusight", "--help"], runs=arguments.runs, cache=OUT / "cache"
     )
     table.row("`gpusight --help`", None, start_up)
-    sizes = {"1m": (1_000_000, "1 M kernels"), "10m": (10_000_000, "10 M kernels")}
-    for key, (kernels, label) in sizes.items():
-        if arguments.only not in (None, key) or (
-            key == "10m" and not (arguments.large or arguments.only)
-        ):
+    for key, (kernels, label) in CAPTURES.items():
+        if not wanted(key, arguments):
             continue
         capture = OUT / f"{key}.sqlite"
         if not capture.exists():
             generate(kernels, capture)
         stats_rows(table, nsys, label, capture, arguments.runs if key == "1m" else 1)
         print(f"| {label}: size of the capture | | {capture.stat().st_size / 1e6:.0f} MB | | | |")
-    if arguments.only in (None, "report"):
+    if wanted("report", arguments):
         report_rows(table, nsys, arguments.runs)
+
+
+def torch_tables(arguments: argparse.Namespace) -> None:
+    """Compare with HTA on torch traces."""
+    if arguments.install_hta and find_hta(OUT) is None:
+        install_hta(OUT)
+    for key, megabytes in TRACES.items():
+        if wanted(key, arguments):
+            runs = arguments.runs if megabytes < 1000 else min(arguments.runs, 3)
+            limits = Limits(seconds=arguments.limit)
+            TorchRows(OUT, megabytes, runs, find_hta(OUT), limits).print()
+
+
+def wanted(key: str, arguments: argparse.Namespace) -> bool:
+    """Say whether a group of rows was asked for."""
+    if arguments.only:
+        return bool(arguments.only == key)
+    return bool(arguments.large) or key not in LARGE
+
+
+def main() -> None:
+    """Make the inputs, run both sides, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--large", action="store_true", help="also 10 M kernels and 2 GB of JSON")
+    parser.add_argument("--runs", type=int, default=5, help="runs a row; the median counts")
+    parser.add_argument("--only", choices=[*CAPTURES, "report", *TRACES], help="one group of rows")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds a torch row may take")
+    parser.add_argument("--install-hta", action="store_true", help="fetch HTA (500 MB) if missing")
+    arguments = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    if arguments.only not in TRACES:
+        nsys_tables(arguments)
+    torch_tables(arguments)
     shutil.rmtree(OUT / "cache", ignore_errors=True)
 
 

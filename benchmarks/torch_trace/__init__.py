@@ -1,0 +1,1 @@
+"""A make-believe training run, to write PyTorch traces of any size from."""
