@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.evidence import is_capture_name
 from gpusight.model.trace import Trace
+from gpusight.readers.refusal import not_a_capture
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +26,8 @@ _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _KEY_AVERAGES = b"Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
 _PROTOBUF_FIELD_1 = b"\x0a"
+_PLANE_FIELDS = (b"\x08", b"\x12")
+"""What the first field of a JAX profile's first plane begins with: its number or its name."""
 # Starts of other files that people pass by mistake: what they are and what to do instead.
 _FOREIGN = (
     (
@@ -112,7 +115,9 @@ def _framework_source(path: Path, head: bytes) -> TraceSource:
     """Open what PyTorch and JAX write; a compressed file is told by what is inside."""
     text = _inflated(path, head) if head.startswith(_GZIP) else head
     start = text.removeprefix(_BOM).lstrip()[:1]
-    if start in (b"{", b"["):
+    # The length of a profile's first plane may look like a bracket; what follows it does not.
+    plane = text[:1] == _PROTOBUF_FIELD_1 and text[2:3] in _PLANE_FIELDS
+    if start in (b"{", b"[") and not plane:
         from gpusight.readers.chrome.source import ChromeSource
 
         return ChromeSource(path)
@@ -167,11 +172,7 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
         return DamagedCaptureError(
             f"{path} is not an nsys report", why="its header is missing", hint="copy it again"
         )
-    return NotACaptureError(
-        f"{path} is not a capture that gpusight knows",
-        hint="it reads nsys .sqlite, .nsys-rep, .qdrep, parquetdir and arrow exports; "
-        "torch.profiler .json[.gz], key_averages and memory snapshots; JAX .xplane.pb",
-    )
+    return not_a_capture(path)
 
 
 def _folder_source(path: Path) -> TraceSource:

@@ -139,7 +139,7 @@ GRAPH_NODES = Table(
 
 GPU_RANGES = Table(
     "gpu_ranges",
-    "An annotation or module laid over the GPU work it caused, as the profiler drew it",
+    "An annotation, module or operator laid over the GPU work it caused",
     (
         START,
         END,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import lz4.block
 
 from gpusight.errors import CaptureError, NotACaptureError, UndecodableReportError
-from gpusight.readers.nsys.rep import wire
-from gpusight.readers.nsys.rep.wire import WireError
+from gpusight.readers.protobuf import wire
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
     import os

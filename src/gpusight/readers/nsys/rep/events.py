@@ -17,7 +17,7 @@ from gpusight.readers.nsys.rep import fields
 from gpusight.readers.nsys.rep.frames import Events
 from gpusight.readers.nsys.rep.metrics import read_metrics
 from gpusight.readers.nsys.rep.paths import column_expression, read_columns
-from gpusight.readers.nsys.rep.sweep import Cursor, value_counts
+from gpusight.readers.protobuf.sweep import Cursor, value_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpusight.readers.nsys.rep.fields import ChainTable, EventTable
     from gpusight.readers.nsys.rep.frames import Batch
     from gpusight.readers.nsys.rep.metrics import MetricTypes
-    from gpusight.readers.nsys.rep.sweep import Buffer, Int64
+    from gpusight.readers.protobuf.sweep import Buffer, Int64
 
 
 class ClassColumn(NamedTuple):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpusight.readers.nsys.rep import wire
-from gpusight.readers.nsys.rep.sweep import Buffer, Cursor, value_counts
-from gpusight.readers.nsys.rep.wire import WireError
+from gpusight.readers.protobuf import wire
+from gpusight.readers.protobuf.sweep import Buffer, Cursor, value_counts
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.readers.nsys.rep.sweep import Int64
+    from gpusight.readers.protobuf.sweep import Int64
 
 _EVENT_TAG, _GENERIC_TAG = 0x0A, 0x12
 _TYPE_TAG = 0x08  # field 1, the event's type, comes first in every event

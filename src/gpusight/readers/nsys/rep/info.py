@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
-from gpusight.readers.nsys.rep import wire
 from gpusight.readers.nsys.rep.session import session_start
 from gpusight.readers.nsys.rep.system_env import system_env
-from gpusight.readers.nsys.rep.wire import Message, WireError, child, children, integer, text
+from gpusight.readers.protobuf import wire
+from gpusight.readers.protobuf.wire import Message, WireError, child, children, integer, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

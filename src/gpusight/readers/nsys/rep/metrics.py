@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.readers.nsys.rep import wire
-from gpusight.readers.nsys.rep.sweep import Cursor
-from gpusight.readers.nsys.rep.wire import WireError
+from gpusight.readers.protobuf import wire
+from gpusight.readers.protobuf.sweep import Cursor
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
     from gpusight.readers.nsys.rep.frames import Events
     from gpusight.readers.nsys.rep.paths import Numbers
-    from gpusight.readers.nsys.rep.sweep import Buffer, Int64
+    from gpusight.readers.protobuf.sweep import Buffer, Int64
 
 _MAX_FIELD_BYTES = 8
 _UNSIGNED_TYPE = 1

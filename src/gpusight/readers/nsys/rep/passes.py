@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.readers.nsys.rep import fields
 from gpusight.readers.nsys.rep.events import Census, Piece, decode_batch, read_classes, take_census
 from gpusight.readers.nsys.rep.frames import read_batch
-from gpusight.readers.nsys.rep.wire import WireError
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

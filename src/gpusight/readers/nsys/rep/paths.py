@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.readers.nsys.rep.sweep import Cursor, Found, Spans
-from gpusight.readers.nsys.rep.texts import text_column
-from gpusight.readers.nsys.rep.wire import FIXED32, FIXED64
+from gpusight.readers.protobuf.sweep import Cursor, Found, Spans
+from gpusight.readers.protobuf.texts import text_column
+from gpusight.readers.protobuf.wire import FIXED32, FIXED64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from gpusight.readers.nsys.rep.sweep import Buffer, Int64, Rows
+    from gpusight.readers.protobuf.sweep import Buffer, Int64, Rows
 
     Numbers: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import datetime, timezone
 
-from gpusight.readers.nsys.rep.wire import (
+from gpusight.readers.protobuf.wire import (
     Message,
     WireError,
     child,

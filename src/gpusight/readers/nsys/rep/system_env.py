@@ -6,7 +6,7 @@ analysis, and some hold environments and host names: only those named here are d
 
 from __future__ import annotations
 
-from gpusight.readers.nsys.rep.wire import Message, child, children, integer, text
+from gpusight.readers.protobuf.wire import Message, child, children, integer, text
 
 _NAMES = {
     13: "CpuDescription",

@@ -13,7 +13,7 @@ from gpusight.readers.nsys.rep.container import Container
 from gpusight.readers.nsys.rep.info import InfoTables
 from gpusight.readers.nsys.rep.metrics import metric_types
 from gpusight.readers.nsys.rep.passes import run_pass, table_columns
-from gpusight.readers.nsys.rep.wire import WireError
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
     import os

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpusight.readers.nsys.rep.wire import BYTES, FIXED32, FIXED64, VARINT, WireError
+from gpusight.readers.protobuf.wire import BYTES, FIXED32, FIXED64, VARINT, WireError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ import polars as pl
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.readers.nsys.rep.sweep import Buffer, Int64, UInt64
+    from gpusight.readers.protobuf.sweep import Buffer, Int64, UInt64
 
 _U = np.uint64
 _SEED = _U(secrets.randbits(64))

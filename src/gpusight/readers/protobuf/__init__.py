@@ -1,0 +1,1 @@
+"""Protobuf's wire format: single values, and the values of many messages at once."""
