@@ -53,7 +53,9 @@ TABLES: dict[str, Callable[[gs.Trace], gs.View]] = {
     "copies": gs.copies,
     "sql": lambda trace: gs.sql(trace, "SELECT name FROM kernels LIMIT 30"),
     "stats": lambda trace: gs.stats(trace, "cuda_gpu_kern_sum"),
+    "launches": gs.launches,
 }
+TORCH = Path(gs.__file__).parent / "data" / "demo.json.gz"
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
@@ -110,3 +112,22 @@ def test_export(tmp_path: Path) -> None:
 def test_stats_values_are_in_the_units_of_their_headings() -> None:
     view = gs.stats(DEMO, "cuda_gpu_mem_size_sum")
     assert 1000 < view.frame["Total (MB)"].max() < 10_000  # type: ignore[operator]
+
+
+def test_a_torch_trace_answers_what_only_it_can() -> None:
+    trace = gs.open(TORCH)
+    assert gs.ops(trace).frame["name"][0] == "aten::mm"
+    assert "gpt.py" in gs.ops(trace, by="call-site").frame["name"][0]
+    arithmetic, memory = gs.flops(trace), gs.memory(trace)
+    assert 0.1 < arithmetic.facts["mfu"] < 0.5
+    assert memory["peak"].frame["bytes"].sum() == memory.facts["peak_bytes"]
+    assert len(gs.launches(trace, kernel="*gemm*")) > 100
+    for result in (arithmetic, memory):
+        assert result.title in repr(result)
+        assert json.loads(result.to_json())["rows"]
+
+
+def test_what_a_capture_cannot_answer_is_an_error_with_a_remedy() -> None:
+    for question in (gs.ops, gs.flops):
+        with pytest.raises(MissingDataError, match=r"torch\.profiler"):
+            question(DEMO)

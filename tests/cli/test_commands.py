@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.cli.commands import COMMANDS
+from gpusight.cli.commands import COMMANDS, demo
 from gpusight.cli.main import main
 from tests.render.hostile import HOSTILE
 from tests.traces import build_trace
@@ -221,12 +221,24 @@ def test_sql_lists_tables_and_columns(train: str, capsys: pytest.CaptureFixture[
     assert "registers_per_thread" in capsys.readouterr().out
 
 
-def test_demo_says_what_to_try_next(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
+def test_every_step_of_the_demo_works(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for which, steps in demo.NEXT.items():
+        capture = str(Path(demo.__file__).parents[2] / demo.CAPTURES[which])
+        for command, _ in steps:
+            assert main([word.replace("DEMO", capture) for word in command.split()]) == 0
+            assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("which", [[], ["nsys"], ["torch"]])
+def test_demo_says_what_to_try_next(which: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *which]) == 0
     out = capsys.readouterr().out
     assert "GPU busy" in out
     assert "Try next:" in out
-    assert main(["demo", "--format", "json"]) == 0
+    assert main(["demo", *which, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["meta"]["command"] == "summary"
 
 

@@ -231,10 +231,10 @@ def _demo() -> Trace:
     """Open the bundled capture, whose facts stand for those of all captures."""
     from importlib import resources
 
-    from gpusight.cli.commands.demo import CAPTURE
+    from gpusight.cli.commands.demo import CAPTURES
     from gpusight.readers import open_trace
 
-    with resources.as_file(resources.files("gpusight").joinpath(CAPTURE)) as path:
+    with resources.as_file(resources.files("gpusight").joinpath(CAPTURES["nsys"])) as path:
         return open_trace(path, cache=False)
 
 

@@ -1,4 +1,4 @@
-"""`gpusight demo`: the tool at work on a capture that comes with it."""
+"""`gpusight demo`: the tool at work on captures that come with it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,43 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "the tool at work on a small capture that comes with it"
-DESCRIPTION = "Show the summary of a bundled capture, and what to try next. Needs no GPU."
-EXAMPLES: tuple[str, ...] = ("gpusight demo",)
-CAPTURE = "data/demo.sqlite"
-NEXT = (
-    ("kernels DEMO --top 10", "which kernels took the time"),
-    ("ranges DEMO", "what launched them"),
-    ("copies DEMO", "what was moved, and how fast"),
-    ("kernels DEMO --in forward", "the forward pass only"),
-    ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
-    ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
+SUMMARY = "the tool at work on small captures that come with it"
+DESCRIPTION = (
+    "Show the summary of a bundled capture, and what to try next. Needs no GPU. Both captures are "
+    "of one program, a GPT in training: one by Nsight Systems, one by torch.profiler."
 )
+EXAMPLES: tuple[str, ...] = ("gpusight demo", "gpusight demo torch")
+CAPTURES = {"nsys": "data/demo.sqlite", "torch": "data/demo.json.gz"}
+NEXT = {
+    "nsys": (
+        ("kernels DEMO --top 10", "which kernels took the time"),
+        ("ranges DEMO", "what launched them"),
+        ("copies DEMO", "what was moved, and how fast"),
+        ("kernels DEMO --in forward", "the forward pass only"),
+        ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
+        ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
+        ("demo torch", "the same program, seen by torch.profiler"),
+    ),
+    "torch": (
+        ("ops DEMO", "which operators took the time"),
+        ("ops DEMO --by call-site", "which lines of the program did"),
+        ("launches DEMO --top 10", "who launched what, in order"),
+        ("flops DEMO", "how near to the GPU's peak"),
+        ("memory DEMO", "who held the memory at its peak"),
+        ("memory DEMO -o memory.html", "the same as a page with a picture"),
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.add_argument(
+        "which",
+        nargs="?",
+        choices=tuple(CAPTURES),
+        default="nsys",
+        help="the profiler whose capture to show (default: nsys)",
+    )
     options.add_output(parser)
 
 
@@ -35,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gpusight.errors import GpusightError
 
-    resource = resources.files("gpusight").joinpath(CAPTURE)
+    resource = resources.files("gpusight").joinpath(CAPTURES[args.which])
     if not resource.is_file():
         raise GpusightError("the demo capture is not installed", hint="reinstall gpusight")
     with resources.as_file(resource) as path:
@@ -51,8 +72,9 @@ def _show(args: argparse.Namespace, path: str) -> int:
     args.file = path
     code = present(summary(open_capture(path, args), Selection()), args)
     if chosen_format(args) == "table" and not args.output:
-        width = max(len(command) for command, _ in NEXT)
-        lines = [f"  gpusight {command:{width}}  {why}\n" for command, why in NEXT]
+        steps = NEXT[args.which]
+        width = max(len(command) for command, _ in steps)
+        lines = [f"  gpusight {command:{width}}  {why}\n" for command, why in steps]
         write_out(
             f"\nTry next:\n  DEMO={shlex.quote(path)}\n{''.join(lines).replace('DEMO', '$DEMO')}"
         )

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from typing import IO
 
 BLOCK_BYTES = 1 << 19
-_PACKED_BYTES = 1 << 16
+_PACKED_BYTES = 1 << 18
 """Compressed bytes taken at a time: as many are lost where the file is damaged."""
-_AHEAD = 4
-"""Blocks that may lie inflated before the parser takes them."""
+_INFLATED_BYTES = 1 << 22
+"""Inflated at a time: the parser lets go of the interpreter only every few milliseconds."""
+_AHEAD = 2
+"""Pieces of that size that may lie ready before the parser takes them."""
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31
 
@@ -32,7 +34,7 @@ class Blocks:
         with self._path.open("rb") as file:
             packed = file.read(len(_GZIP)) == _GZIP
             file.seek(0)
-            yield from _ahead(self._inflated(file)) if packed else _plain(file)
+            yield from _split(_ahead(self._inflated(file))) if packed else _plain(file)
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         """Inflate; what is there before a place that is damaged or missing still counts."""
@@ -49,7 +51,7 @@ class Blocks:
                 self.problem = None if member.eof else "its compressed data ends early"
                 return
             try:
-                block = member.decompress(waiting, BLOCK_BYTES)
+                block = member.decompress(waiting, _INFLATED_BYTES)
             except isal_zlib.IsalError as error:  # type: ignore[misc]
                 self.problem = f"its compressed data is damaged ({error})"
                 return
@@ -60,6 +62,13 @@ class Blocks:
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:
     return iter(lambda: file.read(BLOCK_BYTES), b"")
+
+
+def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Cut what was inflated in one go into blocks that stay in the processor's cache."""
+    for piece in pieces:
+        for start in range(0, len(piece), BLOCK_BYTES):
+            yield piece[start : start + BLOCK_BYTES]
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
