@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from gpusight.errors import MissingDataError
 from gpusight.model.trace import Trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.result import Composite, NotApplicable, TableResult, with_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gpusight.analyses.select import Selection
     from gpusight.render.layout import Look
+    from gpusight.result import Result
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Capture: TypeAlias = "Trace | PathLike"
@@ -118,7 +119,7 @@ class Page(_Shown):
         """Give a section; raises MissingDataError when the capture could not fill it."""
         for section in self.result.sections:
             if section.command == name:
-                return _view(section)
+                return _section(section)
         raise KeyError(name)
 
 
@@ -148,7 +149,8 @@ def info(trace: Capture) -> Page:
     """Say what a capture holds and how complete it is."""
     from gpusight.analyses.info import info as analysis
 
-    return Page(analysis(_opened(trace)))
+    trace = _opened(trace)
+    return _page(trace, analysis(trace))
 
 
 def summary(
@@ -161,7 +163,8 @@ def summary(
     """Show on one screen where the time went."""
     from gpusight.analyses.summary import summary as analysis
 
-    return Page(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _page(trace, analysis(trace, _selection(within, device, process)))
 
 
 def kernels(
@@ -174,7 +177,8 @@ def kernels(
     """List GPU kernels by the time they took."""
     from gpusight.analyses.kernels import kernels as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process)))
 
 
 def ops(
@@ -188,7 +192,8 @@ def ops(
     """List operators of the framework with their own time on the CPU and the GPU."""
     from gpusight.analyses.ops import ops as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process), by=by))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process), by=by))
 
 
 def launches(
@@ -202,7 +207,8 @@ def launches(
     """List GPU work in order of time, with what launched it."""
     from gpusight.analyses.launch_list import launches as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process), kernel=kernel))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process), kernel=kernel))
 
 
 def flops(
@@ -218,9 +224,8 @@ def flops(
     """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analyses.flops import flops as analysis
 
-    selection = _selection(within, device, process)
-    answer = analysis(_opened(trace), selection, by=by, peak=peak, bandwidth=bandwidth)
-    return _page(answer)
+    trace, selection = _opened(trace), _selection(within, device, process)
+    return _page(trace, analysis(trace, selection, by=by, peak=peak, bandwidth=bandwidth))
 
 
 def ranges(
@@ -233,7 +238,8 @@ def ranges(
     """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
     from gpusight.analyses.ranges import ranges as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process)))
 
 
 def api_calls(
@@ -246,7 +252,8 @@ def api_calls(
     """List CUDA API calls by the time they took."""
     from gpusight.analyses.api import api_calls as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process)))
 
 
 def copies(
@@ -259,7 +266,8 @@ def copies(
     """List memory copies and fills by direction: bytes, time, bandwidth."""
     from gpusight.analyses.copies import copies as analysis
 
-    return _view(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, _selection(within, device, process)))
 
 
 def memory(
@@ -272,14 +280,16 @@ def memory(
     """Follow the memory in use, and say who held it at the peak."""
     from gpusight.analyses.memory import memory as analysis
 
-    return _page(analysis(_opened(trace), _selection(within, device, process)))
+    trace = _opened(trace)
+    return _page(trace, analysis(trace, _selection(within, device, process)))
 
 
 def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analyses.query import query as analysis
 
-    return _view(analysis(_opened(trace), query))
+    trace = _opened(trace)
+    return _view(trace, analysis(trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -287,8 +297,9 @@ def stats(trace: Capture, report: str) -> View:
     from gpusight.analyses.stats import run_report
     from gpusight.render.stats import as_table
 
-    answer = run_report(_opened(trace), report)
-    return _view(answer if isinstance(answer, NotApplicable) else as_table(answer))
+    trace = _opened(trace)
+    answer = run_report(trace, report)
+    return _view(trace, answer if isinstance(answer, NotApplicable) else as_table(answer))
 
 
 def export(
@@ -323,16 +334,30 @@ def _selection(within: str | None, device: int | None, process: str | int | None
     return Selection(within=within, device=device, process=name)
 
 
-def _view(result: TableResult | NotApplicable) -> View:
+def _section(result: TableResult | NotApplicable) -> View:
     if isinstance(result, NotApplicable):
         raise MissingDataError(result.reason, hint=result.hint)
     return View(result)
 
 
-def _page(result: Composite | NotApplicable) -> Page:
-    if isinstance(result, NotApplicable):
-        raise MissingDataError(result.reason, hint=result.hint)
-    return Page(result)
+def _view(trace: Trace, result: TableResult | NotApplicable) -> View:
+    answer = _whole_truth(trace, result)
+    assert isinstance(answer, TableResult)
+    return View(answer)
+
+
+def _page(trace: Trace, result: Composite | NotApplicable) -> Page:
+    answer = _whole_truth(trace, result)
+    assert isinstance(answer, Composite)
+    return Page(answer)
+
+
+def _whole_truth(trace: Trace, result: Result) -> TableResult | Composite:
+    """Add what is wrong with the capture; raise where there is no answer."""
+    answer = with_warnings(result, trace.meta.warnings)
+    if isinstance(answer, NotApplicable):
+        raise MissingDataError(answer.reason, hint=answer.hint)
+    return answer
 
 
 def _look() -> Look:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -101,3 +101,12 @@ class Composite:
 
 
 Result: TypeAlias = "TableResult | Composite | NotApplicable"
+
+
+def with_warnings(result: Result, warnings: Sequence[str]) -> Result:
+    """Say at the top of an answer why it may be less than the whole truth."""
+    if not warnings:
+        return result
+    if isinstance(result, NotApplicable):
+        return replace(result, reason="; ".join((result.reason, *warnings)))
+    return replace(result, notes=tuple(dict.fromkeys((*warnings, *result.notes))))

@@ -14,6 +14,7 @@ import pytest
 from gpusight.cli.commands import COMMANDS, demo
 from gpusight.cli.main import main
 from tests.render.hostile import HOSTILE
+from tests.shared import DATA
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -270,3 +271,17 @@ def test_a_torch_trace_is_never_replaced(
     assert main(["kernels", train, "-o", str(trace)]) == 2
     assert "is a trace of torch.profiler" in capsys.readouterr().err
     assert trace.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command", ["summary", "kernels", "ops", "ranges", "api", "memory", "info"]
+)
+def test_every_answer_from_a_trace_cut_off_says_so(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = gzip.decompress((DATA / "healthy.json.gz").read_bytes())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(whole[: len(whole) * 9 // 10])
+    assert main([command, str(cut), "--format", "json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["meta"]["notes"]
+    assert any("cut off" in note for note in notes)

@@ -239,7 +239,7 @@ def test_pieces_may_end_anywhere(
     assert trace.cpu_ops["shapes"].to_list()[1] == '[[1],{"x":[{},{}]}]'
     assert trace.meta.rank == 3
     assert trace.devices["name"].to_list() == ['"traceEvents": [']
-    assert trace.meta.notes == ()
+    assert (trace.meta.notes, trace.meta.warnings) == ((), ())
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["json", "gz"])
@@ -254,7 +254,7 @@ def test_a_trace_cut_off_anywhere_gives_what_is_there(tmp_path: Path, packed: bo
         file.write_bytes(zipped[: int(len(zipped) * part)] if packed else raw[:size])
         trace = open_trace(file, cache=False)
         assert 0 < trace.row_count("cpu_ops") <= whole
-        assert any("cut off" in note for note in trace.meta.notes)
+        assert any("cut off" in warning for warning in trace.meta.warnings)
         trace.validate()
 
 
@@ -275,7 +275,7 @@ def test_what_is_not_json_is_repaired_or_left_out(tmp_path: Path) -> None:
     trace = open_trace(path, cache=False)
     assert sorted(trace.cpu_ops["name"]) == ["C:\\Users\\x", "good", "\ufffd\ufffd"]
     assert trace.copies["bytes"].to_list() == [12]
-    assert trace.meta.notes == ("1 events are not valid JSON and were left out",)
+    assert trace.meta.warnings == ("1 events are not valid JSON and were left out",)
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,21 @@ def answers(
         except GpusightError as error:
             yield Answer(label, None, error, str(path))
             continue
+        _warn(label, trace)
         for name in names:
             with progress(f"{path.name}: {name}", quiet=args.quiet):
                 answer = _answer(label, trace, name)
             yield answer
+
+
+def _warn(label: str, trace: Trace) -> None:
+    """Say why reports may be less than the whole truth, apart from them."""
+    try:
+        warnings = trace.meta.warnings
+    except GpusightError:  # each report says why it cannot be made
+        return
+    for warning in warnings:
+        write_error(f"gpusight: {safe_text(label)}: {safe_text(warning)}")
 
 
 def _answer(label: str, trace: Trace, name: str) -> Answer:

@@ -27,6 +27,13 @@ def open_capture(path: str, args: argparse.Namespace) -> Trace:
 
 def run_analysis(args: argparse.Namespace, analysis: Callable[[Trace, Selection], Result]) -> int:
     """Open the capture, ask the question, write the answer."""
+    return present(answer(args, lambda trace: analysis(trace, options.selection(args))), args)
+
+
+def answer(args: argparse.Namespace, question: Callable[[Trace], Result]) -> Result:
+    """Open the capture and ask the question; what it lacks is part of the answer."""
+    from gpusight.result import with_warnings
+
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        result = analysis(open_capture(args.file, args), options.selection(args))
-    return present(result, args)
+        trace = open_capture(args.file, args)
+        return with_warnings(question(trace), trace.meta.warnings)

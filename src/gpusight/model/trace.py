@@ -45,6 +45,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Library its processes communicate through, such as `nccl`."""
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
+    warnings: tuple[str, ...] = ()
+    """Why the file holds less than what happened; every answer repeats it."""
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
@@ -28,9 +27,6 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.analyses.info import info
     from gpusight.cli.output import present
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import answer
 
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        result = info(open_capture(args.file, args))
-    return present(result, args)
+    return present(answer(args, info), args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options, pictures
@@ -12,7 +11,7 @@ from gpusight.render.pictures import FORMATS
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.result import Composite, NotApplicable
+    from gpusight.result import Composite, Result
 
 SUMMARY = "memory in use over time, and who held it at the peak"
 DESCRIPTION = (
@@ -46,17 +45,14 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.analyses.memory import memory
     from gpusight.cli.output import present
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
-    from gpusight.result import NotApplicable
+    from gpusight.cli.running import answer
+    from gpusight.result import Composite
 
     form = pictures.picture_format(args)
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        result = memory(open_capture(args.file, args), options.selection(args))
-        picture = None if isinstance(result, NotApplicable) or not form else _draw(result, form)
-    if form is None or picture is None:
+    result = answer(args, lambda trace: memory(trace, options.selection(args)))
+    if form is None or not isinstance(result, Composite):
         return present(_shown(result, args), args)
-    pictures.emit_picture(picture, form, args)
+    pictures.emit_picture(_draw(result, form), form, args)
     return 0
 
 
@@ -67,15 +63,13 @@ def _draw(result: Composite, form: str) -> bytes:
     return draw(memory_figure(result), form, result=_without_timeline(result))
 
 
-def _shown(
-    result: Composite | NotApplicable, args: argparse.Namespace
-) -> Composite | NotApplicable:
+def _shown(result: Result, args: argparse.Namespace) -> Result:
     """Leave the many points of the timeline out of what people read."""
     from gpusight.cli.output import chosen_format
-    from gpusight.result import NotApplicable
+    from gpusight.result import Composite
 
     read = chosen_format(args) in {"table", "markdown"} and not args.timeline
-    return result if isinstance(result, NotApplicable) or not read else _without_timeline(result)
+    return _without_timeline(result) if isinstance(result, Composite) and read else result
 
 
 def _without_timeline(result: Composite) -> Composite:

@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import answer, open_capture
     from gpusight.render.catalogue import list_columns, list_tables
 
     if args.columns:
@@ -48,10 +47,8 @@ def run(args: argparse.Namespace) -> int:
         return present(list_tables(open_capture(args.file, args) if args.file else None), args)
     from gpusight.analyses.query import query
 
-    file, sql = _operands(args)
-    with progress(f"reading {Path(file).name}", quiet=args.quiet):
-        result = query(open_capture(file, args), sql)
-    return present(result, args)
+    args.file, sql = _operands(args)
+    return present(answer(args, lambda trace: query(trace, sql)), args)
 
 
 def _operands(args: argparse.Namespace) -> tuple[str, str]:

@@ -36,9 +36,7 @@ _DEVICE_KEYS = {
 }
 
 
-def meta(
-    path: Path, about: dict[str, Any], notes: tuple[str, ...], origin_ns: int, duration_ns: int
-) -> Meta:
+def meta(path: Path, about: dict[str, Any], origin_ns: int, duration_ns: int) -> Meta:
     """Sum up what is known about the trace as a whole."""
     job = _dict(about.get("distributedInfo"))
     base = _int(about.get("baseTimeNanoseconds")) or 0
@@ -55,7 +53,6 @@ def meta(
         rank=_int(job.get("rank")),
         world_size=_int(job.get("world_size")),
         backend=_text(job.get("backend")),
-        notes=notes,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.chrome.events import EventReader
 from gpusight.readers.chrome.kinds import PLAIN, Sorter
@@ -27,6 +29,7 @@ class Scanned:
     events: Sorter
     about: dict[str, Any]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def scan(path: Path) -> Scanned:
@@ -36,15 +39,19 @@ def scan(path: Path) -> Scanned:
     events = Sorter()
     for some in reader:
         events.add(some, exact=reader.exact)
-    return Scanned(events, reader.about, tuple(_notes(reader, blocks, events)))
+    warnings = tuple(_warnings(reader, blocks))
+    return Scanned(events, reader.about, tuple(_notes(events)), warnings)
 
 
-def _notes(reader: EventReader, blocks: Blocks, events: Sorter) -> Iterable[str]:
+def _warnings(reader: EventReader, blocks: Blocks) -> Iterable[str]:
     if blocks.problem or reader.cut_off:
         why = blocks.problem or "it ends inside its list of events, as after a killed job"
         yield f"the trace is cut off: {why}; shown is what is there"
     if reader.unreadable:
         yield f"{reader.unreadable:,} events are not valid JSON and were left out"
+
+
+def _notes(events: Sorter) -> Iterable[str]:
     backwards = sum(rows.backwards for rows in events.rows.values())
     if backwards:
         yield f"{backwards:,} events have a negative duration and count as instants"
@@ -81,7 +88,9 @@ class ChromeSource:
                 hint="look at it in ui.perfetto.dev",
             )
         try:
-            return FrameSource.of(*json_tables(self._path, found.events, found.notes))
+            meta, tables = json_tables(self._path, found.events, found.notes)
+            warned = msgspec.structs.replace(meta, warnings=found.warnings)
+            return FrameSource.of(warned, tables)
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise DamagedCaptureError(
                 f"{self._path} is damaged",

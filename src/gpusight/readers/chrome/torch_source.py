@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from gpusight.model.schema import TABLES
@@ -37,7 +38,8 @@ class TorchSource:
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         found = self._scanned
-        return machine.meta(self.path, found.about, found.notes, self.origin_ns, self.duration_ns)
+        meta = machine.meta(self.path, found.about, self.origin_ns, self.duration_ns)
+        return msgspec.structs.replace(meta, notes=found.notes, warnings=found.warnings)
 
     def outline(self) -> Outline:
         """Say what is in the file."""
