@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gpusight.errors import UsageError
@@ -10,7 +11,17 @@ _CAPTURES = (".nsys-rep", ".qdrep", ".sqlite", ".xplane.pb", ".pickle")
 _TRACES = (".json.gz", ".trace.json")
 """What traces are called, and timelines that we export too."""
 _PROTECTED = (*_CAPTURES, ".ncu-rep", ".qdstrm")
+GZIP = b"\x1f\x8b"
+PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+OWN_TIMELINE = '"writer":"gpusight"'
+"""What marks a timeline that we exported: that one may be replaced."""
+_MAGIC = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report", b"NVR\0", *PICKLE)
+_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
+"""How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
+_PRINTED = b"CPU total %"
+"""A heading of every table of key_averages, and of none of ours."""
 _HEAD_BYTES = 1 << 16
+_MARK_BYTES = 256
 
 
 def is_capture_name(path: Path) -> bool:
@@ -26,25 +37,28 @@ def refuse_capture(path: Path, capture: str | None) -> None:
             raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
     if path.name.lower().endswith(_PROTECTED):
         raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
-    if path.name.lower().endswith((".json", ".json.gz")) and _is_torch_trace(path):
-        raise UsageError(f"{path} is a trace of torch.profiler", hint="choose another name for -o")
+    if path.is_file() and _is_capture(path):
+        raise UsageError(f"{path} is a capture already", hint="choose another name for -o")
 
 
-def _is_torch_trace(path: Path) -> bool:
-    """Tell whether a file that is about to be replaced is a trace, by how those begin."""
-    if not path.is_file():
-        return False
+def _is_capture(path: Path) -> bool:
+    """Tell whether a file that is about to be replaced is evidence, by how it begins."""
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if head.startswith(b"\x1f\x8b"):
-        head = _inflated(head)
-    return b'"schemaVersion"' in head and b'"deviceProperties"' in head
+        head = inflated_head(file.read(_HEAD_BYTES)) or b""
+    if OWN_TIMELINE.encode() in head[:_MARK_BYTES]:
+        return False
+    json = head.lstrip().startswith((b"{", b"["))
+    events = json and (b'"traceEvents"' in head or b'"ph"' in head)
+    return head.startswith(_MAGIC) or bool(_PLANE.match(head)) or events or _PRINTED in head
 
 
-def _inflated(head: bytes) -> bytes:
+def inflated_head(head: bytes) -> bytes | None:
+    """Give the beginning of a file, unpacked where it is packed; None where that cannot be done."""
+    if not head.startswith(GZIP):
+        return head
     import zlib
 
     try:
-        return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
-    except zlib.error:  # not a trace that anyone could read
-        return b""
+        return zlib.decompressobj(wbits=31).decompress(head, len(head))
+    except zlib.error:
+        return None

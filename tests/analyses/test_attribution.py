@@ -283,6 +283,10 @@ def test_older_traces_have_stacks_on_operators() -> None:
         ("/usr/lib/python3.12/asyncio/events.py(4): run", False),
         ("threading.py(10): run", False),
         ("/tmp/torchinductor_me/ab/cd.py(30): call", False),
+        ("gy/cgybawuvq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5ndlo.py(114): call", False),
+        ("D:\\cache\\gy\\cgybawuvq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5ndlo.py(114): call", False),
+        ("gy/callbacks.py(114): call", True),
+        ("gyro/cgybawuvq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5nq7x2mz5ndlo.py(114): call", True),
         ("<frozen os>(680): __getitem__", False),
         ("<built-in function linear>", False),
         ("nn.Module: Linear_0", False),
@@ -299,6 +303,13 @@ def test_the_call_site_of_a_stack() -> None:
     assert site_of_stack(f"{inner};{outer}") == outer
     assert site_of_stack(inner) == inner
     assert site_of_stack(";;") is None
+
+
+def test_compiled_code_is_called_from_a_line_of_the_user() -> None:
+    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    fused = trace.table("kernels", ["name"])["name"].cast(pl.String).str.starts_with("triton_")
+    found = [c["call_site"] for c, ours in zip(causes(trace), fused, strict=True) if ours]
+    assert found == ["torch_odd.py(43): fused"] * 3
 
 
 def test_odd_rows_are_survived() -> None:

@@ -12,6 +12,7 @@ from gpusight.analyses.flops.report import FACTS, flops
 from gpusight.analyses.flops.tables import OPERATOR_FIELDS, REST_FIELDS, STEP_FIELDS
 from gpusight.analyses.select import Selection
 from gpusight.errors import UsageError
+from gpusight.model.kernel_names import classify
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.render.layout import Look
@@ -123,6 +124,8 @@ def test_an_embedding_has_a_roof_but_no_flops() -> None:
         ([TF32], "tf32", True, H200_TF32),
         ([TF32, SPLIT, SPLIT, SPLIT], "tf32", True, H200_TF32),
         ([SIMT, TF32, TF32], "tf32", True, H200_TF32),
+        ([SIMT, SIMT, SIMT, TF32], "tf32", True, H200_TF32),
+        ([*[SIMT] * 19, TF32], "fp32", False, H200_FP32),
         (["my_kernel"], "fp32", None, None),
     ],
 )
@@ -133,6 +136,35 @@ def test_the_precision_is_that_of_the_kernels(
     (row,) = operators(built([mm(1, 0)], work))
     assert (row["precision"], row["tensor_core"]) == (precision, tensor_core)
     assert row["peak_tflop_per_s"] == (None if peak is None else pytest.approx(peak / 1e12))
+
+
+def mixed_notes(kernels: list[Row], **options: Any) -> list[str]:
+    notes = page(built([mm(1, 0), mm(2, 10)], kernels), **options).notes
+    return [note for note in notes if "several precisions" in note]
+
+
+def test_calls_whose_kernels_disagree_are_counted_in_a_note() -> None:
+    one = [kernel(1, SIMT, 0, 50_000), kernel(1, TF32, 50_000, 20_000)]
+    two = [kernel(2, SIMT, 100_000, 30_000)]
+    (note,) = mixed_notes(one + two)
+    assert note == (
+        "1 calls (70.00 µs of GPU time) ran kernels of several precisions or units: their peak is "
+        "that of the fastest"
+    )
+    assert mixed_notes(one + two, peak=100) == []
+    assert mixed_notes(two) == []
+    assert mixed_notes([*two, kernel(2, SPLIT, 140_000, 30_000)]) == []
+
+
+def test_kernels_that_do_not_name_a_precision_have_that_of_the_tensors() -> None:
+    unnamed = "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_knob_7_64x128x64_4x1x1"
+    assert (classify(unnamed).precision, classify(unnamed).tensor_core) == ("unknown", True)
+    trace = built(
+        [mm(1, 0, dtype="c10::BFloat16")],
+        [kernel(1, unnamed, 0, 20_000), kernel(1, TF32, 20_000, 5_000)],
+    )
+    (row,) = operators(trace)
+    assert (row["precision"], row["tensor_core"]) == ("bf16", True)
 
 
 def test_sixteen_bits_are_those_of_the_tensors() -> None:
@@ -364,6 +396,65 @@ def test_steps_last_until_their_gpu_work_is_done() -> None:
     ]
     assert [(r["span_ns"], r["range_ns"]) for r in rows] == [(190, 10), (200, 10)]
     assert rows[1]["mfu"] == pytest.approx(2 * MM_FLOPS / (200e-9 * H200_FP32))
+
+
+STEPPED: dict[str, Any] = {
+    "ops": [mm(1, 2), mm(2, 12), mm(3, 16)],
+    "kernels": [kernel(k, SIMT, 100 * k, 90, correlation=k) for k in (1, 2, 3)],
+    "api_calls": [{"start_ns": t, "correlation": k} for k, t in ((1, 3), (2, 13), (3, 17))],
+    "ranges": [
+        {"name": "all", "start_ns": 0, "end_ns": 20},
+        {"name": "ProfilerStep#3", "start_ns": 0, "end_ns": 10},
+        {"name": "ProfilerStep#4", "start_ns": 10, "end_ns": 20},
+        {"name": "forward", "start_ns": 11, "end_ns": 15},
+        {"name": "from the middle", "start_ns": 5, "end_ns": 20},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("within", "shown"),
+    [
+        ("all", ["ProfilerStep#3", "ProfilerStep#4"]),
+        ("ProfilerStep#*", ["ProfilerStep#3", "ProfilerStep#4"]),
+        ("ProfilerStep#4", ["ProfilerStep#4"]),
+        ("from the middle", ["ProfilerStep#4"]),
+    ],
+)
+def test_a_selected_step_is_what_it_is_without_the_selection(within: str, shown: list[str]) -> None:
+    trace = built(**STEPPED)
+    every = {row["step"]: row for row in section(page(trace), "steps")}
+    assert section(page(trace, Selection(within=within)), "steps") == [every[s] for s in shown]
+
+
+def test_parts_of_steps_are_not_held_against_their_whole_time() -> None:
+    result = page(built(**STEPPED), Selection(within="forward"))
+    steps = result.sections[0]
+    assert isinstance(steps, NotApplicable)
+    assert "hold no step wholly" in steps.reason
+    assert steps.hint == "select steps: --in 'ProfilerStep#3'"
+    assert not any("a step has" in note for note in result.notes)
+    assert facts(result)["tflop"] == pytest.approx(MM_FLOPS / 1e12)
+
+
+def test_recorded_steps_are_selected_whole_or_not_at_all() -> None:
+    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    part = page(trace, Selection(within="forward")).sections[0]
+    assert isinstance(part, NotApplicable)
+    every = section(page(trace), "steps")
+    (row,) = section(page(trace, Selection(within="ProfilerStep#3")), "steps")
+    assert row == next(r for r in every if r["number"] == 3)
+
+
+def test_the_profilers_own_time_is_told_with_the_steps_it_fell_into() -> None:
+    own: Row = {"start_ns": 12, "end_ns": 19, "name": "Buffer Request"}
+    (note,) = [n for n in page(built(**STEPPED, overheads=[own])).notes if "profiler" in n]
+    assert note == (
+        "the profiler itself took 7 ns while the GPU was idle (in ProfilerStep#4): without it the "
+        "GPU was busy 70.5% of the window"
+    )
+    recorded = page(open_trace(DATA / "healthy.json.gz", cache=False)).notes
+    assert any("2.753 ms while the GPU was idle (in train_step 0): without" in n for n in recorded)
 
 
 def test_no_steps_is_a_section_that_says_so() -> None:

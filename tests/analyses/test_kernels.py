@@ -152,6 +152,54 @@ def test_a_table_of_totals_shows_the_kernels_it_lists() -> None:
     assert cut.startswith("2 names were cut short")
 
 
+def test_a_kernel_may_be_named_as_the_operator_that_launched_it() -> None:
+    rows: Rows = [
+        {"name": "triton_poi_fused_add_0", "side": "host", "calls": 3, "self_gpu_ns": 40},
+        {"name": "triton_poi_fused_add_0", "side": "gpu", "calls": 5, "self_gpu_ns": 60},
+        {"name": "mine", "side": "host", "calls": 2, "self_gpu_ns": 30},
+        {"name": "mine", "side": "gpu", "calls": 2, "self_gpu_ns": 30},
+        # A mark around the one kernel that it launched.
+        {"name": "around", "side": "host", "calls": 1, "self_gpu_ns": 20},
+        {"name": "around", "side": "gpu", "calls": 1, "self_gpu_ns": 20},
+        {"name": "inside", "side": "gpu", "calls": 1, "self_gpu_ns": 20},
+    ]
+    result = table(build_trace(AVERAGES, op_totals=rows))
+    assert [(r["name"], r["calls"]) for r in result.rows()] == [
+        ("triton_poi_fused_add_0", 5),
+        ("mine", 2),
+        ("inside", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wait", ["Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event", "Unknown Sync"]
+)
+def test_waits_are_not_kernels(wait: str) -> None:
+    rows = [*TOTALS, {"name": wait, "side": "gpu", "calls": 1, "self_gpu_ns": 1}]
+    names = table(build_trace(AVERAGES, op_totals=rows)).frame["name"].to_list()
+    assert names == [GEMM, CUT, CUT]
+
+
+def test_what_took_longer_than_all_the_gpu_did_is_a_mark() -> None:
+    rows = [*TOTALS, {"name": "forward", "side": "gpu", "calls": 1, "self_gpu_ns": 900}]
+    below = [{"text": "Self CPU time total: 17ns"}, {"text": "Self CUDA time total: 0.140us"}]
+    result = table(build_trace(AVERAGES, op_totals=rows, diagnostics=below))
+    assert "forward" not in result.frame["name"].to_list()
+    assert any(note.startswith("the table lacks rows") for note in result.notes)
+
+
+def test_a_table_of_totals_lists_the_kernels_of_the_trace_of_the_same_run() -> None:
+    """With synchronisation events, annotations and compiled code; names are cut."""
+    listed = table(open_trace(DATA / "torch_odd_averages.txt", cache=False))
+    traced = table(open_trace(DATA / "torch_odd.json.gz", cache=False))
+    assert listed.meta["kernels"] == traced.meta["kernels"] == 687
+    assert listed.meta["kernel_names"] == traced.meta["kernel_names"]
+    assert listed.meta["total_ns"] == pytest.approx(traced.meta["total_ns"], abs=1_000)
+    calls, mine = listed.frame["calls"].to_list(), traced.frame["calls"].to_list()
+    assert sorted(calls) == sorted(mine)
+    assert not any("lacks rows" in note for note in listed.notes)
+
+
 def test_totals_cannot_be_divided() -> None:
     absent = kernels(build_trace(AVERAGES, op_totals=TOTALS), Selection(device=0))
     assert isinstance(absent, NotApplicable)

@@ -495,6 +495,47 @@ def test_parts_of_reserved_memory_sum_to_it() -> None:
     assert "1 of 2 under half used, 4.096 kB free" in section(result, "segments").title
 
 
+def test_unused_memory_is_not_measured_before_or_inside_an_allocation() -> None:
+    events = [
+        step(0, "segment_allocation", 0, 1000),  # nothing is in use yet
+        step(10, "allocation", 0, 600),
+        step(20, "segment_allocation", 9000, 9000),  # taken for what comes next
+        step(30, "allocation", 9000, 8400),
+        step(40, "deallocation", 0, 600),
+    ]
+    final = [
+        block(0, 1000, "inactive", segment_bytes=1000),
+        block(9000, 8400, segment=9000, segment_bytes=9000),
+    ]
+    found = facts(page(snapshot(events, final)))
+    assert (found["fragmentation_worst_ns"], found["reserved_max_bytes"]) == (10, 10_000)
+    assert found["fragmentation_worst"] == pytest.approx(0.4)
+
+
+def test_unused_memory_is_unknown_where_nothing_was_ever_in_use() -> None:
+    events = [step(0, "segment_allocation", 0, 4096)]
+    found = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
+    assert found["reserved_max_bytes"] == 4096
+    assert "fragmentation_worst" not in found
+    assert "fragmentation_worst_ns" not in found
+
+
+def test_all_memory_freed_is_all_unused() -> None:
+    events = [
+        step(0, "segment_allocation", 0, 4096),
+        step(10, "allocation", 0, 600),
+        step(20, "deallocation", 0, 600),
+    ]
+    found = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
+    assert (found["fragmentation_worst"], found["fragmentation_worst_ns"]) == (1.0, 20)
+
+
+def test_the_recorded_snapshot_is_not_all_unused_when_it_begins() -> None:
+    found = facts(page(open_trace(DATA / "memory_snapshot.pickle")))
+    assert found["fragmentation_worst_ns"] > 0
+    assert found["fragmentation_at_peak"] <= found["fragmentation_worst"] < 0.5
+
+
 def test_a_snapshot_without_history_shows_what_is_held() -> None:
     result = page(snapshot([], [block(0, 64), block(64, 32, "pending_free")]))
     assert facts(result)["peak_bytes"] == 96

@@ -387,6 +387,50 @@ def test_printed_totals_are_shown_as_they_are() -> None:
     assert result.notes[1].startswith("1 rows of kernels")
 
 
+@pytest.mark.parametrize(
+    ("below", "gpu", "cpu", "basis"),
+    [
+        ([], 0.75, 5 / 14, "the CPU time of its rows and of the GPU time of its rows"),
+        (
+            ["Self CPU time total: 50ns", "Self CUDA time total: 0.060us"],
+            0.5,
+            0.1,
+            "what is printed below the table (50 ns of CPU time, 60 ns of GPU time)",
+        ),
+        (
+            ["Self CPU time total: 0.000us", "Self XPU time total: 1.5e3"],
+            0.75,
+            5 / 14,
+            "the CPU time of its rows and of the GPU time of its rows",
+        ),
+        (
+            ["CUDA time total: 1.698ms", "Self XPU time total: 0.060us"],
+            0.5,
+            5 / 14,
+            "what is printed below the table (60 ns of GPU time) and of the CPU time of its rows",
+        ),
+    ],
+)
+def test_shares_are_of_the_totals_below_the_table(
+    below: list[str], gpu: float, cpu: float, basis: str
+) -> None:
+    trace = build_trace(op_totals=TOTALS, diagnostics=[{"text": text} for text in below])
+    result = table(trace)
+    row = result.rows()[0]
+    assert (row["share"], row["cpu_share"]) == pytest.approx((gpu, cpu))
+    assert result.notes[0] == f"shares are of {basis}"
+
+
+def test_shares_are_those_that_a_cut_table_prints() -> None:
+    path = DATA / "torch_odd_shapes_averages.txt"
+    rows, _ = printed(path)
+    mm = next(r for r in rows if r["Name"] == "aten::mm")
+    ours = table(open_trace(path, cache=False), by="shapes").rows()[0]
+    assert ours["name"] == "aten::mm"
+    assert f"{ours['share']:.2%}" == mm["Self CUDA %"] == "15.27%"
+    assert f"{ours['cpu_share']:.2%}" == mm["Self CPU %"]
+
+
 def test_a_printed_table_and_the_trace_of_the_same_run_say_the_same() -> None:
     path = DATA / "gpt_small_forward_key_averages.txt"
     traced = {r["name"]: r for r in table(of_the_same_run(path)).rows()}

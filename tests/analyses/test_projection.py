@@ -132,7 +132,7 @@ def test_work_that_names_no_process_matches_by_correlation() -> None:
 
 
 def test_far_apart_correlations_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusight.analyses.launches._DENSE", 0)
+    monkeypatch.setattr("gpusight.analyses.key_index._DENSE", 0)
     far = 10**12
     calls = [{**c, "correlation": c["correlation"] * far} for c in CALLS]
     kernels = [{**k, "correlation": k["correlation"] * far} for k in KERNELS]

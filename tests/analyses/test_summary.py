@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpusight.analyses.select import Selection
@@ -107,6 +109,83 @@ def test_every_capture_has_a_summary_whose_shares_add_up(path: object) -> None:
     parts = [v for k, v in found.items() if k.startswith("gpu_") and isinstance(v, float)]
     assert not parts or sum(parts) == pytest.approx(1)
 
+
+# The profiler's own work --------------------------------------------------------------------------
+
+WORK: Rows = [
+    {"start_ns": 0, "end_ns": 100, "name": "gemm"},
+    {"start_ns": 500, "end_ns": 1000, "name": "gemm"},
+]
+
+
+def overhead(*spans: tuple[int, int], **more: Any) -> Rows:
+    return [{"start_ns": a, "end_ns": b, "name": "Buffer Request", **more} for a, b in spans]
+
+
+@pytest.mark.parametrize(
+    ("spans", "took", "busy"),
+    [
+        ([(100, 300)], "200 ns", "75.0%"),  # 600 of 800
+        ([(50, 300)], "200 ns", "75.0%"),  # half of it ran beside a kernel
+        ([(100, 250), (200, 300)], "200 ns", "75.0%"),  # two threads at once
+        ([(100, 150), (450, 700), (990, 5000)], "100 ns", "66.7%"),  # outside the window too
+    ],
+)
+def test_the_profilers_own_time_is_told_from_idle_time(
+    spans: list[tuple[int, int]], took: str, busy: str
+) -> None:
+    (note,) = summary(build_trace(kernels=WORK, overheads=overhead(*spans))).notes
+    assert note == (
+        f"the profiler itself took {took} while the GPU was idle: "
+        f"without it the GPU was busy {busy} of the window"
+    )
+
+
+@pytest.mark.parametrize("span", [(100, 110), (0, 100), (600, 900), (1000, 9000)])
+def test_a_profiler_that_cost_next_to_nothing_is_not_mentioned(span: tuple[int, int]) -> None:
+    assert summary(build_trace(kernels=WORK, overheads=overhead(span))).notes == ()
+
+
+def test_the_profilers_time_is_that_of_the_busiest_gpu() -> None:
+    times = ((90, 200), (400, 500))
+    other: Rows = [{"start_ns": a, "end_ns": b, "name": "gemm", "device": 1} for a, b in times]
+    trace = build_trace(kernels=[*WORK, *other], overheads=overhead((100, 300)))
+    (note,) = summary(trace).notes
+    assert "took 200 ns while GPU 0 was idle: without it GPU 0 was busy 75.0%" in note
+    (note,) = summary(trace, Selection(device=1)).notes
+    assert note.startswith("the profiler itself took 100 ns while the GPU was idle")
+
+
+def test_only_overhead_inside_the_selected_range_counts() -> None:
+    trace = build_trace(
+        kernels=[{**row, "correlation": n} for n, row in enumerate(WORK, 1)],
+        api_calls=[{"start_ns": 0, "correlation": 1}, {"start_ns": 400, "correlation": 2}],
+        ranges=[{"start_ns": 200, "end_ns": 1000, "name": "second"}],
+        overheads=overhead((100, 300)),
+    )
+    notes = summary(trace, Selection(within="second")).notes
+    assert any("took 100 ns while" in note and "busy 71.4%" in note for note in notes)  # 500/700
+
+
+def test_only_the_selected_process_is_blamed() -> None:
+    trace = build_trace(
+        kernels=WORK,
+        processes=[{"process": 1, "pid": 1}, {"process": 2, "pid": 2}],
+        overheads=overhead((100, 300), process=2),
+    )
+    assert "profiler itself" in " ".join(summary(trace).notes)
+    assert summary(trace, Selection(process="1")).notes == ()
+
+
+def test_a_recorded_trace_says_what_the_profiler_cost() -> None:
+    notes = summary(open_trace(DATA / "healthy.json.gz")).notes
+    assert (
+        "the profiler itself took 2.753 ms while the GPU was idle: without it the GPU was busy "
+        "88.0% of the window"
+    ) in notes
+
+
+# Operators and totals -----------------------------------------------------------------------------
 
 OPERATORS: Rows = [
     {"start_ns": i, "end_ns": i + 1 + i % 3, "name": f"aten::op{i}", "op": i} for i in range(20)

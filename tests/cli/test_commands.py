@@ -260,17 +260,36 @@ def test_captures_are_not_changed(train: str) -> None:
     assert before == after
 
 
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_torch_trace_is_never_replaced(
+EVIDENCE = {
+    "trace.json": gzip.decompress((DATA / "healthy.json.gz").read_bytes()),
+    "old.json": b'{"record_shapes": 1, "traceEvents": []}',
+    "list.json": b'[{"name": "add", "ph": "X"}]',
+    "jax.json.gz": (DATA / "jax_small.trace.json.gz").read_bytes(),
+    "averages.txt": (DATA / "gpt_small_forward_key_averages.txt").read_bytes(),
+    "snapshot.pkl": (DATA / "memory_snapshot.pickle").read_bytes(),
+    "profile.bin": (DATA / "jax_small.xplane.pb").read_bytes(),
+}
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_capture_is_never_replaced_whatever_it_is_called(
     name: str, train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace = tmp_path / name
-    text = b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}'
-    trace.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    before = trace.read_bytes()
-    assert main(["kernels", train, "-o", str(trace)]) == 2
-    assert "is a trace of torch.profiler" in capsys.readouterr().err
-    assert trace.read_bytes() == before
+    evidence = tmp_path / name
+    evidence.write_bytes(EVIDENCE[name])
+    assert main(["kernels", train, "-o", str(evidence)]) == 2
+    assert "is a capture already" in capsys.readouterr().err
+    assert evidence.read_bytes() == EVIDENCE[name]
+
+
+@pytest.mark.parametrize(
+    "command", [["ops"], ["ops", "--format", "json"], ["kernels"], ["export", "--to", "chrome"]]
+)
+def test_our_own_answers_may_be_replaced(command: list[str], tmp_path: Path) -> None:
+    capture, answer = str(DATA / "healthy.json.gz"), str(tmp_path / "answer.json")
+    force = ["--force"] if command[0] == "export" else []
+    for _ in range(2):
+        assert main([command[0], capture, *command[1:], "-o", answer, *force]) == 0
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,25 @@ def test_derived_frames_are_kept(capture: Path) -> None:
     with open_trace(capture, cache=False) as trace:
         trace.derive("answer-1", compute)
     assert computed == ["once", "once"]
+
+
+def test_what_is_costly_to_find_is_kept_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace without a table of contents: small tables are kept too, in any later process."""
+    from gpusight.readers.chrome import source
+
+    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.01)
+    walks: list[Path] = []
+    walk = source.scan
+
+    def counted(path: Path) -> source.Scanned:
+        walks.append(path)
+        return walk(path)
+
+    monkeypatch.setattr(source, "scan", counted)
+    for tables in ((), ("copies", "memsets", "syncs"), ("copies", "memsets", "syncs")):
+        trace = open_trace(DATA / "torch_odd.json.gz")
+        assert trace.has("kernels")
+        for table in tables:
+            assert trace.table(table).height
+        trace.close()
+    assert len(walks) == 2

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.model.trace import Trace
 from gpusight.readers.open import open_trace
@@ -366,7 +367,7 @@ def test_the_one_gpu_that_worked_is_the_one_described(tmp_path: Path) -> None:
     one = [{"id": 0, "name": "AMD Instinct MI300X", "numSms": 304}]
     devices = write(tmp_path / "t.json", [kernel], deviceProperties=one).devices
     named = {row["device"]: (row["name"], row["sm_count"]) for row in devices.iter_rows(named=True)}
-    assert named[2] == ("AMD Instinct MI300X", 304)
+    assert named == {2: ("AMD Instinct MI300X", 304)}
     several = [*one, {"id": 1, "name": "AMD Instinct MI210"}]
     devices = write(tmp_path / "u.json", [kernel], deviceProperties=several).devices
     assert devices.filter(device=2)["name"].to_list() == [""]
@@ -381,3 +382,48 @@ def test_paths_name_no_user(tmp_path: Path) -> None:
     trace = write(tmp_path / "t.json", [op, call])
     assert trace.python_calls["name"].to_list() == ["run/train.py(3): step"]
     assert trace.cpu_ops["stack"].to_list() == ["torch/x.py(1): f;run/train.py(3): step"]
+
+
+# What a hostile file may hold ---------------------------------------------------------------------
+
+
+def test_arguments_that_are_no_text_are_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    odd = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1,"args":%b}'
+    label = b'{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"\xff"}}'
+    arguments = (b'{"Call stack":"\xff\xfe"}', b"[]", b'{"External id":7}')
+    events = b",".join([label, *(odd % each for each in arguments)])
+    path.write_bytes(b'{"schemaVersion":1,"traceEvents":[%b]}' % events)
+    trace = open_trace(path, cache=False)
+    assert trace.cpu_ops["stack"].to_list() == ["\ufffd\ufffd", None, None]
+    assert trace.cpu_ops["op"].to_list() == [None, None, 7]
+    assert trace.threads["name"].to_list() == ["\ufffd"]
+
+
+def test_what_nests_too_deep_is_left_out(tmp_path: Path) -> None:
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
+    bad = json.dumps(event("deep", args=0)).replace('"args": 0', f'"args": {deep}')
+    text = f'{{"schemaVersion": 1, "traceEvents": [{bad}, {json.dumps(event("good"))}]}}'
+    trace = write(tmp_path / "t.json", text)
+    trace.validate()
+    assert "good" in trace.cpu_ops["name"].to_list()
+
+
+def test_a_head_full_of_lists_of_events_takes_no_time(tmp_path: Path) -> None:
+    runs = ",".join('{"traceEvents": []}' for _ in range(20_000))
+    with pytest.raises(NotACaptureError):
+        write(tmp_path / "t.json", f'{{"runs": [{runs}]}}').has("kernels")
+
+
+def test_processes_keep_their_correlation_ids_apart(tmp_path: Path) -> None:
+    """Two processes in one file with the same ids: work that names neither belongs to neither."""
+    calls = [
+        event("cudaLaunchKernel", cat="cuda_runtime", pid=pid, ts=ts, args={"correlation": 2**62})
+        for pid, ts in ((11, 1), (12, 2), (13, 3))
+    ]
+    kernel = event("k", cat="kernel", pid=0, tid=7, ts=9, args={"correlation": 2**62, "device": 0})
+    marks = [event(f"p{pid}", cat="user_annotation", pid=pid, ts=0, dur=99) for pid in (11, 12)]
+    trace = write(tmp_path / "t.json", [*calls, *marks, kernel])
+    assert trace.kernels["process"].to_list() == [None]
+    assert set(gs.ranges(trace).frame["gpu_work_ns"]) <= {None, 0}
+    assert len(gs.kernels(trace, within="p11")) == 0

@@ -115,7 +115,8 @@ def test_blocks_of_a_real_snapshot_add_up(truth: dict[str, Any]) -> None:
 
 def test_chains_of_a_real_snapshot_are_those_recorded(truth: dict[str, Any]) -> None:
     trace = open_trace(REAL, cache=False)
-    chains = trace.callchains.group_by("callchain", maintain_order=True).agg("symbol", "depth")
+    frames = trace.callchains.unique(["callchain", "depth"], maintain_order=True)
+    chains = frames.group_by("callchain", maintain_order=True).agg("symbol", "depth")
     symbols = dict(zip(chains["callchain"], chains["symbol"].to_list(), strict=True))
     recorded = [[f["name"] for f in e["frames"]] for e in truth["device_traces"][0]]
     assert [symbols[c] for c in trace.memory_events["callchain"]] == recorded
@@ -287,7 +288,7 @@ def test_blocks_of_older_versions(tmp_path: Path) -> None:
 # Call chains -------------------------------------------------------------------------------------
 
 
-def test_chains_are_listed_once_across_tables(tmp_path: Path) -> None:
+def test_chains_are_listed_once_under_each_table_that_has_them(tmp_path: Path) -> None:
     copy = dict(FORWARD)
     history = [
         event("alloc", 512, 8, 0, FORWARD, MAIN),
@@ -307,6 +308,8 @@ def test_chains_are_listed_once_across_tables(tmp_path: Path) -> None:
         ("memory_events", 1, 0, "forward", "net/model.py", 12),
         ("memory_events", 1, 1, "<module>", "~/train.py", 3),
         ("memory_events", 2, 0, "<module>", "~/train.py", 3),
+        ("memory_blocks", 1, 0, "forward", "net/model.py", 12),
+        ("memory_blocks", 1, 1, "<module>", "~/train.py", 3),
         ("memory_blocks", 3, 0, "at::empty(c10::ArrayRef<long>)", None, None),
         ("memory_blocks", 3, 1, "<module>", "~/train.py", 3),
     ]

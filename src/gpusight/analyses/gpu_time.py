@@ -9,7 +9,7 @@ import polars as pl
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.devices import device_names
 from gpusight.analyses.select import ACTIVITY, EVERYTHING, GPU_WORK, Scope, Selection
-from gpusight.model.intervals import Intervals, coverage, union
+from gpusight.model.intervals import Intervals, coverage, subtract, union
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ def _per_device(scope: Scope) -> pl.DataFrame:
 def computing(trace: Trace, device: int) -> Intervals:
     """Give the time during which any kernel (or whole graph) ran on a GPU."""
     return _union(_spans(Scope(trace), device, _COMPUTE))
+
+
+def idle(scope: Scope, device: int) -> Intervals:
+    """Give the time of the window in which nothing ran on a GPU, selected or not."""
+    everything = _union(_spans(Scope(scope.trace), device, GPU_WORK))
+    return subtract(scope.window.intervals, everything)
+
+
+def busiest(times: TableResult) -> dict[str, Any]:
+    """Give the row of the GPU that computed longest."""
+    return times.frame.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
 
 
 def _split(scope: Scope, device: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.advice import advice_for
+from gpusight.analyses.printed import printed_totals
 from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import DURATION, names_of, share_of, timing, timing_fields
 from gpusight.model.kernel_names import classify
@@ -31,10 +32,16 @@ FIELDS = (
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 
-# What a table of totals lists beside kernels: copies, fills, and marks laid over the GPU's work.
-_COPIES = re.compile(r"Memcpy |Memset ")
-_MARKS = re.compile(r"ProfilerStep|Optimizer\.|Torch-Compiled Region|## |[a-z]{3,6}:\w+$")
+# What a table of totals lists beside kernels: copies, fills, waits, and marks laid over the GPU's
+# work.
+_OTHERS = re.compile(
+    r"Memcpy |Memset |(?:Context|Stream|Event|Unknown) Sync$|Stream Wait Event$"
+    r"|ProfilerStep|Optimizer\.|Torch-Compiled Region|## |[a-z]{3,6}:\w+$"
+)
+_TRITON = "triton_"
+"""What torch.compile names a kernel and the operator that launches it alike."""
 _CUT = "..."
+_WHOLE = 0.995
 _UNTOLD = ("median_ns", "min_ns", "max_ns", "stddev_ns")
 
 
@@ -143,7 +150,7 @@ def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplica
             "total_ns": int(rows["total_ns"].sum()),
             "any_gpu_busy_ns": None,
         },
-        notes=_totals_notes([names[code] for code in frame["code"]]),
+        notes=_totals_notes(trace, [names[code] for code in frame["code"]]),
     )
 
 
@@ -151,28 +158,60 @@ def _listed_kernels(trace: Trace) -> pl.DataFrame:
     """Keep rows of kernels: a mark is listed on the host's side too, or named as frameworks do."""
     rows = trace.table("op_totals", ["name", "side", "calls", "self_gpu_ns"])
     names = names_of(rows["name"])
-    on_gpu = pl.col("side").cast(pl.String) == "gpu"
-    on_host = set(rows.filter(~on_gpu)["name"].to_physical())
-    other = [c for c, n in enumerate(names) if c in on_host or _COPIES.match(n) or _MARKS.match(n)]
-    return (
-        rows.filter(on_gpu & pl.col("self_gpu_ns").is_not_null() & (pl.col("calls") > 0))
-        .select(
-            pl.col("name").to_physical().alias("code"),
-            "calls",
-            pl.col("self_gpu_ns").alias("total_ns"),
-        )
-        .filter(~pl.col("code").is_in(other))
+    everything = printed_totals(trace).gpu_ns
+    listed = rows.select(
+        pl.col("name").to_physical().alias("code"),
+        "calls",
+        pl.col("self_gpu_ns").alias("total_ns"),
+        (pl.col("side").cast(pl.String) == "gpu").fill_null(value=False).alias("on_gpu"),
     )
+    on_gpu = listed.filter(
+        pl.col("on_gpu") & pl.col("total_ns").is_not_null() & (pl.col("calls") > 0),
+        ~pl.col("code").is_in([c for c, name in enumerate(names) if _OTHERS.match(name)]),
+        # The printed total holds every kernel, and no marks.
+        pl.lit(value=True) if everything is None else pl.col("total_ns") <= everything,
+    ).drop("on_gpu")
+    triton = [c for c, name in enumerate(names) if name.startswith(_TRITON)]
+    return _without_marks(on_gpu, listed.filter(~pl.col("on_gpu")), triton)
 
 
-def _totals_notes(names: list[str]) -> tuple[str, ...]:
+def _without_marks(on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int]) -> pl.DataFrame:
+    """Drop rows named as one of the host's, unless they are certain to be the kernel it launched.
+
+    That is so when they took what the host's row launched itself, and no other row did: a mark
+    around one kernel takes as long as that.
+    """
+    key = ["calls", "total_ns"]
+    shared = pl.col("code").is_in(on_host["code"].to_list()) & ~pl.col("code").is_in(kept)
+    alone = on_gpu.filter(~shared)
+    launched = (
+        on_gpu.filter(shared)
+        .join(on_host, on=["code", *key], how="semi")
+        .join(alone, on=key, how="anti")
+    )
+    return pl.concat([alone, launched])
+
+
+def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
     notes = ["these are the profiler's own totals, of the rows that its table lists"]
     if cut := sum(name.endswith(_CUT) for name in names):
         notes.append(
             f"{cut:,} names were cut short by the table, and what these kernels are is told from "
             "the rest; whole names: key_averages().table(max_name_column_width=1000)"
         )
+    if _lacks_rows(trace):
+        notes.append(
+            "the table lacks rows: an annotation of the GPU's work is taken for a kernel where the "
+            "host's row of its name is missing; all rows: key_averages().table(row_limit=-1)"
+        )
     return tuple(notes)
+
+
+def _lacks_rows(trace: Trace) -> bool:
+    """Tell whether the host's rows hold less than the total below the table, but for rounding."""
+    everything = printed_totals(trace).cpu_ns
+    listed = int(trace.table("op_totals", ["self_cpu_ns"])["self_cpu_ns"].sum())
+    return everything is not None and listed < _WHOLE * everything
 
 
 def _empty_note(rows: pl.DataFrame, selection: Selection) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.key_index import KeyIndex
 from gpusight.analyses.select import GPU_WORK
 from gpusight.model.ordering import number, stable_argsort
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Rows = NDArray[np.int32]
     """Row numbers; -1 stands for none."""
-
-_DENSE = 8
-"""A lookup by key may be this many times as long as there are keys before sorting is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class Launches:
 def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> Launches:
     """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
     api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
-    index = _CallIndex(api.get_column("process"), api.get_column("correlation"))
+    index = KeyIndex(api.get_column("process"), api.get_column("correlation"))
     call_of = {
-        t: index.find(trace.table(t, ["process", "correlation"]))
+        t: index.find(*trace.table(t, ["process", "correlation"])).astype(np.int32)
         for t in held_tables(trace, tables)
     }
     del index
@@ -78,59 +76,6 @@ def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> Launches:
 def held_tables(trace: Trace, tables: Sequence[str]) -> list[str]:
     """Name those of the tables that have rows."""
     return [t for t in tables if trace.has(t)]
-
-
-class _CallIndex:
-    """Finds the API call of a process and correlation id; the outermost when several share it."""
-
-    def __init__(self, process: pl.Series, correlation: pl.Series) -> None:
-        self._known = [p for p in process.unique().to_list() if p is not None]
-        numbers = correlation.fill_null(-1).to_numpy()
-        self._low = int(numbers.min(initial=0))
-        self._span = int(numbers.max(initial=0)) - self._low + 1
-        keys = self._keys(process, numbers)
-        # Written backwards, so that the first call of a correlation id, the outermost, stays.
-        rows = np.flatnonzero((keys >= 0) & (numbers >= 0))[::-1].astype(np.int32)
-        size = self._span * max(len(self._known), 1)
-        self._dense = size <= _DENSE * len(numbers) + 1_000_000
-        if self._dense:
-            self._rows = np.full(size, -1, dtype=np.int32)
-            self._rows[keys[rows]] = rows
-        else:
-            self._sorted, first = np.unique(keys[rows][::-1], return_index=True)
-            self._rows = rows[::-1][first]
-
-    def _keys(self, process: pl.Series, numbers: Ints) -> Ints:
-        """Number process and correlation id as one; -1 for what no call can have."""
-        keys = numbers - self._low
-        if (
-            numbers.min(initial=0) < 0
-            or keys.min(initial=0) < 0
-            or keys.max(initial=0) >= self._span
-        ):
-            keys[(numbers < 0) | (keys < 0) | (keys >= self._span)] = -1
-        # Old captures do not say which process GPU work belongs to: then there is one.
-        if not self._known or process.null_count() == len(process):
-            return keys
-        if process.null_count() == 0 and [process.min()] == [process.max()] == self._known:
-            return keys
-        of = process.fill_null(-1).to_numpy()
-        out = np.full(len(keys), -1, dtype=np.int64)
-        for code, known in enumerate(self._known):
-            mine = (of == known) & (keys >= 0)
-            out[mine] = keys[mine] + code * self._span
-        return out
-
-    def find(self, work: pl.DataFrame) -> Rows:
-        """Give the row of the call that issued each piece of work, -1 where none is known."""
-        numbers = work.get_column("correlation").fill_null(-1).to_numpy()
-        keys = self._keys(work.get_column("process"), numbers)
-        if self._dense:
-            return np.where(keys >= 0, self._rows[keys], np.int32(-1))
-        if not len(self._sorted):
-            return np.full(len(keys), -1, dtype=np.int32)
-        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == keys, self._rows[at], np.int32(-1))
 
 
 def _lay_out(call: Rows, api: pl.DataFrame) -> tuple[Rows, tuple[tuple[int, int, int], ...]]:

@@ -205,8 +205,9 @@ class Scope:
             return self._started_inside(frame, "start_ns")
         unlaunched = pl.col("correlation").is_null() | (pl.col("correlation") == 0)
         calls = self._calls_inside
-        apart = _tells_process(frame) and _tells_process(calls)
-        on = ["process", "correlation"] if apart else ["correlation"]
+        several = self.trace.table("api_calls", ["process"])["process"].n_unique() > 1
+        # Work that names no process belongs to a call of the only one, where there is only one.
+        on = ["process", "correlation"] if several or _tells_process(frame) else ["correlation"]
         calls = calls.select(*on, _SPAN)
         if keep_span:
             launched = frame.join(calls, on=on)

@@ -11,9 +11,10 @@ from gpusight.analyses.advice import advice_for
 from gpusight.analyses.api import api_calls
 from gpusight.analyses.copies import copies
 from gpusight.analyses.devices import device_names
-from gpusight.analyses.gpu_time import gpu_time
+from gpusight.analyses.gpu_time import busiest, gpu_time
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.kernels import graph_notes, kernels
+from gpusight.analyses.overhead import overhead_note
 from gpusight.analyses.ranges import ranges
 from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.statistics import share_of
@@ -141,7 +142,7 @@ def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
     """Give the shares of the busiest GPU; with several, a table shows each."""
     if isinstance(times, NotApplicable):
         return []
-    row = times.frame.sort("busy_ns", descending=True).row(0, named=True)
+    row = busiest(times)
     which = f"GPU {row['device']}" if times.frame.height > 1 else "GPU"
     parts = (
         ("busy_share", "busy", "Part of the window with a kernel running"),
@@ -173,6 +174,7 @@ def _notes(
     notes = [*scope.notes, *graph_notes(trace)]
     if isinstance(times, NotApplicable):
         notes.append(times.reason)
+    notes += overhead_note(scope, times)
     lost = [text for text in serious_messages(trace)["text"] if _says_lost(text)]
     notes += [f"the profiler warns: {' '.join(lost)}"] if lost else []
     for section in sections:

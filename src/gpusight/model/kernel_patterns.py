@@ -104,6 +104,7 @@ PATTERNS: tuple[Pattern, ...] = (
     # fmha_cutlassF_f16_aligned_64x64_rf_sm80, AttentionKernel<cutlass::half_t…>, AttentionBackwardKernel
     Pattern(r"fmha_cutlass|attentionkernel<|attentionbackwardkernel<", "attention", "attention {dir} mem-efficient {p}"),
     # cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_…
+    Pattern(r"sdpa\w{0,40}bprop", "attention", "cudnn attention bwd {p}"),
     Pattern(r"sdpa", "attention", "cudnn attention {dir} {p}"),
     # fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausal…, fmha_v2_flash_attention_fp16_64_128, ck_tile FmhaFwdKernel
     Pattern(r"fmha\w{0,140}(context|generation)", "attention", "fmha {1} {p} {d}"),
@@ -158,18 +159,22 @@ PATTERNS: tuple[Pattern, ...] = (
 
     # --- Layout changes around convolutions and matmuls
     # cudnn::engines_precompiled::nchwToNhwcKernel<float, …>, nhwcToNchwKernel
-    Pattern(r"(nchw|nhwc|ncdhw|ndhwc)_?to_?(nchw|nhwc|ncdhw|ndhwc)", "copy", "{1}→{2} {p}"),
+    Pattern(r"(nchw|nhwc|ncdhw|ndhwc)_?to_?(?:folded)?(nchw|nhwc|ncdhw|ndhwc)", "copy", "{1}→{2} {p}"),
     # MIOpen batched_transpose_16x64_pack_…, cuda::batched_transpose, user transpose_tiled
     Pattern(r"\w{0,30}cast_and_transpose|cast_transpose", "copy", "{base}"),
     Pattern(r"batched_transpose|(?:^|:)(?:\w{1,20}_)?transpose(?:_|<|$|2d|kernel)", "copy", "{fn}"),
+    # cuDNN's tensorTransformGeneric<float, float, float, true, …>
+    Pattern(r"tensortransform", "copy", "tensor transform {np}"),
     # TensorRT genericReformat::copyVectorizedKernel, cuTENSOR permutationKernelPLC3
     Pattern(r"genericreformat", "copy", "reformat"),
     Pattern(r"cutensor\w{0,20}::permutation|permutationkernel", "copy", "tensor permute {np}"),
     Pattern(r"catarraybatchedcopy|concat_kernel", "copy", "cat {np}"),
 
     # --- Convolution, before matmul: implicit GEMM is both
+    # What prepares strided gradients: xmma_cudnn::implicit_gemm::strided_dgrad_indexed::kernel_helper_stage_3
+    Pattern(r"(?:fprop|dgrad|wgrad)\w{0,20}::kernel_helper", "convolution", "conv {conv} {base}"),
     # sm90_xmma_wgrad_indexed_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32_…
-    Pattern(r"xmma_(?:fprop|dgrad|wgrad)|implicit_?gemm_\w{0,20}(?:fprop|dgrad|wgrad)", "convolution", "conv {conv} {p} {data} {tile}"),
+    Pattern(r"xmma_(?:fprop|dgrad|wgrad)|implicit_?gemm(?:_|::)\w{0,20}(?:fprop|dgrad|wgrad)", "convolution", "conv {conv} {p} {data} {tile}"),
     # cutlass_tensorop_s1688dgrad_optimized_tf32_256x64_16x4_nhwc_…
     Pattern(r"\d(?:fprop|dgrad|wgrad)_|implicitgemmconvolution", "convolution", "conv {conv} {p} {data} {tile}"),
     # cutlass__5x_cudnn::Kernel<…reduction::kernel::ReduceSplitK<…>>
@@ -247,6 +252,14 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"upsample_(\w{4,20}?)(?:_|$)", "pooling", "upsample {1} {dir} {np}"),
     Pattern(r"grid_sampler", "pooling", "grid sampler {dir} {np}"),
 
+    # --- Mixtures of experts (choosing them is sorting, above and below)
+    # The outputs of a token's experts, weighted and summed: moe::dev::finalize::finalizeKernelVecLoad,
+    # finalizeMoeRoutingKernel, _finalize_matmul_scatter_bf16, vllm::moe::moe_sum_kernel
+    Pattern(r"moe\w{0,6}::\w{0,12}:?:?finalize|finalize_?moe|finalizekernelvec|_finalize_matmul|moe_?(?:unpermute|sum)|(?:^|_|:)unpermute_", "reduction", "{fn}"),
+    # Tokens laid out by expert: expandInputRowsKernel, moe_permute_topK_kernel, expand_to_fused_impl
+    Pattern(r"expand_?input_?rows|moe_?permute|expand_to_fused", "copy", "{fn}"),
+    Pattern(r"fused_mapping", "sort", "{fn}"),
+
     # --- Embedding, indexing, gather, scatter
     Pattern(r"embedding_?bag", "embedding", "embedding bag {dir} {np}"),
     # krn_partials_per_segment and compute_grad_weight serve embedding_dense_backward
@@ -259,8 +272,6 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"scatter_gather_elementwise", "embedding", "scatter/gather {np}"),
     Pattern(r"vectorized_gather", "embedding", "gather"),
     Pattern(r"index_?(?:put|add|fill|copy|func)|indexing_backward|indexfunc|scatter|gather(?!topk)|take_put|masked_select|linearize_index|pooled_embs|permute_indices|bounds_check_indices|unique_group_indices", "embedding", "{base} {np}"),
-    # Expert routing: finalizeMoeRoutingKernel, expandInputRowsKernel, get_fused_mapping
-    Pattern(r"moe\w{0,6}::\w{0,12}:?:?finalize|finalize_?moe|expand_?input_?rows|moe_?(?:permute|unpermute|sum)|expand_to_fused|fused_mapping|_finalize_matmul", "embedding", "{fn}"),
 
     # --- Sort, scan, top-k
     # cub::DeviceRadixSortOnesweepKernel<…>, at_cuda_detail::cub::DeviceScanKernel<…>

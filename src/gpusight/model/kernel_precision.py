@@ -113,6 +113,9 @@ TRTLLM_FMHA = re.compile(r"_qkv?(e4m3|bfloat16|fp16|e2m1)")
 # Triton's mixture-of-experts matmul: <out>x<activation>x<weight>; weights are widened first.
 OGS = re.compile(r"matmul_ogs_[a-z]{3}_[a-z0-9]{2,8}x([a-z]{1,5}\d{1,2})")
 
+# cuDNN's attention for 16 bits is named f16 whichever of the two types it is given.
+EITHER_HALF = re.compile(r"_sdpa_\w{0,80}_f16(?:_|$)")
+
 MATH = ("matmul", "convolution", "attention")
 UNTOLD = (*MATH, "generated", "other")
 SIMT = re.compile(
@@ -120,7 +123,7 @@ SIMT = re.compile(
     r"|winograd|fft2d|depthwise|wgrad_alg|im2col|preprocess|postprocess|dot_do_o|convert_dq|combine"
 )
 HELPER = re.compile(
-    r"splitk_?reduce|reducesplitk|epilogue::impl|offsets|workspace|tensormaps|metadata|postgsu"
+    r"splitk_?reduce|reducesplitk|epilogue::impl|offsets|workspace|kernel_helper|tensormaps|metadata|postgsu"
     r"|cijk_(?!a[ijkl]{3,4}_b)"
 )
 TENSOR = re.compile(
@@ -141,6 +144,8 @@ def precision_of(parts: Parts, category: str) -> str:
 
 def code_precision(subject: str) -> str | None:
     """The precision a library's own naming gives."""
+    if EITHER_HALF.search(subject):
+        return "unknown"
     for read in (
         xmma_precision,
         nvjet_precision,

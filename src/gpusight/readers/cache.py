@@ -135,6 +135,7 @@ class CachedSource:
         file = self._folder / _OUTLINE
         kept = _read_outline(file)
         if kept is not None:
+            self._costly = True  # else nobody had kept it
             # The capture may lie elsewhere now: what it is called is not part of its identity.
             return msgspec.structs.replace(kept, meta=self._renamed(kept.meta))
         began = time.perf_counter()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.evidence import is_capture_name
+from gpusight.evidence import GZIP, PICKLE, inflated_head, is_capture_name
 from gpusight.model.trace import Trace
 from gpusight.readers.refusal import not_a_capture
 
@@ -20,11 +21,11 @@ _SNIFF_BYTES = 16_384
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 _ARROW_STREAM = b"\xff\xff\xff\xff"
-_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
-_KEY_AVERAGES = b"Self CPU"
+_KEY_AVERAGES = "Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
+_LOG_BLOCKS = 32
+"""Half megabytes of a log that are searched for a table."""
 _PROTOBUF_FIELD_1 = b"\x0a"
 _PLANE_FIELDS = (b"\x08", b"\x12")
 """What the first field of a JAX profile's first plane begins with: its number or its name."""
@@ -113,7 +114,7 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
 
 def _framework_source(path: Path, head: bytes) -> TraceSource:
     """Open what PyTorch and JAX write; a compressed file is told by what is inside."""
-    text = _inflated(path, head) if head.startswith(_GZIP) else head
+    text = _inflated(path, head) if head.startswith(GZIP) else head
     start = text.removeprefix(_BOM).lstrip()[:1]
     # The length of a profile's first plane may look like a bracket; what follows it does not.
     plane = text[:1] == _PROTOBUF_FIELD_1 and text[2:3] in _PLANE_FIELDS
@@ -121,11 +122,11 @@ def _framework_source(path: Path, head: bytes) -> TraceSource:
         from gpusight.readers.chrome.source import ChromeSource
 
         return ChromeSource(path)
-    if text.startswith(_PICKLE):
+    if text.startswith(PICKLE):
         from gpusight.readers.torch.snapshot import snapshot_source
 
         return snapshot_source(path)
-    if _KEY_AVERAGES in text:
+    if _is_printed_table(path, text):
         from gpusight.readers.torch.key_averages import key_averages_source
 
         return key_averages_source(path)
@@ -136,18 +137,35 @@ def _framework_source(path: Path, head: bytes) -> TraceSource:
     raise _foreign(path, head) if text is head else _packed(path, text)
 
 
+def _is_printed_table(path: Path, text: bytes) -> bool:
+    """Look for a heading of `key_averages` in text, wherever a log put the table."""
+    headings = [_KEY_AVERAGES.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
+    if any(heading in text for heading in headings):
+        return True
+    if b"\0" in text or len(text) < _SNIFF_BYTES:
+        return False
+    from gpusight.readers.chrome.stream import Blocks
+
+    seen = before = b""
+    for block in islice(iter(Blocks(path)), _LOG_BLOCKS):
+        seen = before + block
+        if headings[0] in seen:
+            return True
+        before = block[-len(_KEY_AVERAGES) :]
+    return False
+
+
 def _inflated(path: Path, head: bytes) -> bytes:
     """Give the first bytes of what a gzip file holds, of whatever is there of it."""
-    import zlib
-
-    try:
-        text = zlib.decompressobj(wbits=31).decompress(head, _SNIFF_BYTES)
-    except zlib.error as error:
+    text = inflated_head(head)
+    if text is None:
         raise DamagedCaptureError(
-            f"{path} cannot be unpacked", why=str(error), hint="copy it again"
-        ) from error
+            f"{path} cannot be unpacked", why="it is no valid gzip", hint="copy it again"
+        )
     if not text:
-        raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
+        raise DamagedCaptureError(
+            f"{path} is cut off", why=f"it has only {len(head)} bytes", hint="copy it again"
+        )
     return text
 
 
@@ -156,7 +174,10 @@ def _packed(path: Path, text: bytes) -> CaptureError:
     if text.startswith((_SQLITE, _NSYS_REPORT)):
         what = "is a gzip-compressed Nsight Systems capture"
         return NotACaptureError(f"{path} {what}", hint="unpack it with gunzip first")
-    return NotACaptureError(f"{path} is gzip-compressed, but holds no capture that gpusight knows")
+    return NotACaptureError(
+        f"{path} is gzip-compressed, but holds no capture that gpusight knows",
+        hint="look at what is in it with: gzip -dc",
+    )
 
 
 def _foreign(path: Path, head: bytes) -> CaptureError:

@@ -16,6 +16,7 @@ import polars as pl
 
 from gpusight.analyses.select import ACTIVITY, EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.statistics import names_of
+from gpusight.evidence import OWN_TIMELINE
 from gpusight.model.kernel_names import classify
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def write_chrome_trace(
     scope.prepare(*ACTIVITY, "os_calls", "gpu_metrics", "memory_events")
     events = _Events(out)
     tracks = _Tracks(trace)
-    events.raw(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+    events.raw(
+        b'{"displayTimeUnit":"ns","otherData":{%b},"traceEvents":[\n' % OWN_TIMELINE.encode()
+    )
     calls = _write_host(scope, events, tracks, "api_calls", "api")
     _write_host(scope, events, tracks, "os_calls", "os")
     _write_ranges(scope, events, tracks)

@@ -26,9 +26,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.attribution.call_sites import PythonCalls, first_known, stack_sites, text_of
-from gpusight.analyses.attribution.key_index import KeyIndex
 from gpusight.analyses.attribution.nested import NONE, Nested
 from gpusight.analyses.attribution.operators import WAYS, Operators
+from gpusight.analyses.key_index import KeyIndex
 from gpusight.analyses.launches import held_tables
 from gpusight.analyses.select import GPU_WORK
 from gpusight.analyses.statistics import names_of

@@ -30,7 +30,9 @@ _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _STANDARD_FOLDER = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
 _MACHINERY = frozenset({"torch", "functorch", "torchgen", "triton", "numpy"})
 """Packages that launch for others: their callers are who to ask."""
-_GENERATED = "torchinductor_"
+_GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
+"""Files that torch.compile writes: in a folder of that name where the whole path is kept, named by
+a hash in a folder of two letters in any case."""
 _LONGEST = 4_000
 """What is looked at of a frame's text; nobody's path is longer."""
 
@@ -48,9 +50,11 @@ def is_frame(name: str) -> bool:
 def is_own_code(name: str) -> bool:
     """Tell whether a frame lies in the user's code: not the framework's, nor Python's own."""
     match = _FRAME.match(name[:_LONGEST])
-    if match is None or _GENERATED in match["path"]:
+    if match is None:
         return False
     path = match["path"].replace("\\", "/")
+    if _GENERATED.search(path):
+        return False
     package, installed = _INSTALLED.subn("", path)
     first = package.lstrip("/").partition("/")[0].removesuffix(".py")
     if first in _MACHINERY:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Mask: TypeAlias = NDArray[np.bool_]
 
 NONE = -1
+"""Stands for no row and no place."""
 _STEPS = 32
 """Steps outwards before the rest is searched by halving: real stacks are rarely deeper."""
 _WIDE = 1 << 62

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.attribution.key_index import KeyIndex
 from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from gpusight.analyses.attribution.nested import NONE
 from gpusight.analyses.attribution.operators import Operators
 from gpusight.analyses.attribution.work import selected_work
 from gpusight.analyses.flops.costs import Cost, Unknown, cost_of, has_formula
-from gpusight.analyses.statistics import DURATION, names_of
+from gpusight.analyses.statistics import DURATION, names_of, share_of
 from gpusight.model.kernel_names import classify
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 _INPUTS = ["name", "shapes", "types", "concrete", "strides"]
 _ARITHMETIC = ("matmul", "convolution", "attention")
 """Categories of kernels that do an operator's arithmetic, not what goes around it."""
+_SPEEDS = {
+    "fp64": 1, "fp32": 2, "tf32": 3, "bf16": 4, "fp16": 4, "fp8": 5, "int8": 5, "fp4": 6,
+}  # fmt: skip
+"""Precisions in the order of their peaks on one kind of unit; equal numbers are equally fast."""
+_LEAST_SHARE = 0.1
+"""Kernels with less of a call's arithmetic than this do not decide what it ran in."""
 _LOOKUP = "embedding"
 GENERATED = "generated code"
 _NO_OPERATOR = "outside recorded operators"
@@ -55,7 +61,8 @@ class CountedOps:
     """The operator of each entry."""
     calls: pl.DataFrame
     """A row for each call that counts: `op` (row in `cpu_ops`), `entry`, `start_ns`, `process`,
-    `device`, `gpu_ns`; `precision` and `tensor_core` as the names of its kernels say."""
+    `device`, `gpu_ns`; `precision` and `tensor_core` as the names of its kernels say, of the
+    fastest where they differ, and whether they do (`mixed`)."""
     rest: pl.DataFrame
     """Work that belongs to no such call: `name` (null outside operators), `why`, `gpu_ns`,
     `launches`, and `arithmetic_ns`, the part of kernels that would have to be counted."""
@@ -93,7 +100,7 @@ def count_ops(scope: WorkScope) -> CountedOps:
     return CountedOps(
         entries,
         names,
-        _calls(trace, work, entry_of),
+        _calls(trace, work, entries, entry_of),
         _rest(trace, work, entries, names, entry_of),
         work.select("launched_ns", "end_ns", "process", "device", "gpu_ns"),
         chosen.notes,
@@ -206,30 +213,57 @@ def _classes(chosen: Work) -> pl.DataFrame:
     )
 
 
-def _calls(trace: Trace, work: pl.DataFrame, entry_of: Ints) -> pl.DataFrame:
-    """Sum the work of each call that counts, with the precision that most of its time ran in."""
-    counted = work.filter(pl.col("owner").is_not_null())
-    arithmetic = (
-        counted.filter(pl.col("category").is_in(_ARITHMETIC))
-        .group_by("owner", "precision", "tensor_core", maintain_order=True)
-        .agg(pl.col("gpu_ns").sum())
-        # Helpers, such as what adds up the parts of a split product, do not say what units they
-        # use; beside a small product they can take longer than the product itself.
-        .sort(pl.col("tensor_core").is_not_null(), "gpu_ns", descending=True, maintain_order=True)
-        .unique("owner", keep="first")
-        .drop("gpu_ns")
+def _calls(trace: Trace, work: pl.DataFrame, entries: list[Entry], entry_of: Ints) -> pl.DataFrame:
+    """Sum the work of each call that counts, with the precision and the unit it ran in."""
+    of_tensors = pl.Series([getattr(e, "precision", None) for e in entries], dtype=pl.String)
+    counted = work.filter(pl.col("owner").is_not_null()).with_columns(
+        _at(of_tensors, _at(pl.Series(entry_of), pl.col("owner"))).alias("of_tensors")
     )
     ops = trace.table("cpu_ops", ["start_ns", "process"])
     return (
         counted.group_by("owner", maintain_order=True)
         .agg(pl.col("gpu_ns").sum(), pl.col("device").first())
-        .join(arithmetic, on="owner", how="left", maintain_order="left")
+        .join(_arithmetic(counted), on="owner", how="left", maintain_order="left")
         .with_columns(
+            pl.col("mixed").fill_null(value=False),
             _at(pl.Series(entry_of), pl.col("owner")).alias("entry"),
             _at(ops["start_ns"], pl.col("owner")).alias("start_ns"),
             _at(ops["process"], pl.col("owner")).alias("process"),
         )
         .rename({"owner": "op"})
+    )
+
+
+def _arithmetic(counted: pl.DataFrame) -> pl.DataFrame:
+    """Tell in which precision and on which unit each call computed, and whether in several.
+
+    Of several the fastest decides: the operations that each did are not known, and the peak of a
+    slower one is not the most that the call could reach.
+    """
+    told = pl.col("tensor_core").is_not_null()
+    share = share_of(pl.col("gpu_ns"), pl.col("gpu_ns").sum().over("owner", told))
+    return (
+        counted.filter(pl.col("category").is_in(_ARITHMETIC))
+        .group_by("owner", "precision", "tensor_core", "of_tensors", maintain_order=True)
+        .agg(pl.col("gpu_ns").sum())
+        .with_columns(pl.when(told & (share >= _LEAST_SHARE)).then(_speed()).alias("speed"))
+        .with_columns((pl.col("speed").drop_nulls().n_unique().over("owner") > 1).alias("mixed"))
+        # Helpers, such as what adds up the parts of a split product, do not say what units they
+        # use; beside a small product they can take longer than the product itself.
+        .sort(told, "speed", "gpu_ns", descending=True, nulls_last=True, maintain_order=True)
+        .unique("owner", keep="first")
+        .drop("gpu_ns", "speed", "of_tensors")
+    )
+
+
+def _speed() -> pl.Expr:
+    """Rank what kernels run in: on tensor cores before all others, then narrower before wider."""
+    named, of_tensors = (
+        pl.col(column).replace_strict(_SPEEDS, default=None, return_dtype=pl.Int64)
+        for column in ("precision", "of_tensors")
+    )
+    return pl.coalesce(named, of_tensors, 0) + pl.when("tensor_core").then(len(_SPEEDS)).otherwise(
+        0
     )
 
 

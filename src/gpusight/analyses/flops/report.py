@@ -15,20 +15,29 @@ import polars as pl
 from gpusight.analyses.attribution.work import WorkScope
 from gpusight.analyses.flops.counted import GENERATED, count_ops
 from gpusight.analyses.flops.roofs import Arithmetic, roofs_of
-from gpusight.analyses.flops.tables import BY, classes, operators, rest, step_table
+from gpusight.analyses.flops.tables import (
+    BY,
+    classes,
+    operators,
+    rest,
+    step_table,
+    whole_steps,
+)
 from gpusight.analyses.gpu_time import gpu_time
 from gpusight.analyses.kernels import no_kernels
+from gpusight.analyses.overhead import overhead_note
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Selection
 from gpusight.analyses.steps import find_steps
 from gpusight.errors import UsageError
 from gpusight.result import Composite, Fact, Fmt, NotApplicable, TableResult
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.analyses.flops.counted import CountedOps
     from gpusight.analyses.flops.roofs import Roofs
+    from gpusight.analyses.steps import Steps
     from gpusight.model.trace import Trace
 
 _HINT = (
@@ -81,6 +90,10 @@ FACTS = tuple(
 
 _UNITS = {True: " on tensor cores", False: " without tensor cores", None: ""}
 _WORTH_SAYING = 0.01
+_PARTS = (
+    "the selected ranges hold no step wholly, and the FLOPs of a part do not compare with the time "
+    "of the whole"
+)
 _GIVE = "--peak TFLOPS and --bandwidth GB/S say them"
 _OVER_PEAK = (
     "more than 100% of the peak is possible only where the GPU ran above its boost clock, where "
@@ -120,14 +133,21 @@ def flops(
     each = classes(counted, roofs)
     most = _most(each, roofs, given=peak is not None)
     table = operators(each, by, counted.gpu_ns)
-    steps = step_table(find_steps(trace), counted, most.peak)
+    found = find_steps(trace)
+    steps = _steps(scope, found, counted, most)
+    times = gpu_time(trace, selection)
     return Composite(
         "flops",
         "FLOPs" + (f" of {selection.within}" if selection.within else ""),
-        _facts(scope, counted, each, most),
+        _facts(scope, counted, each, most, _busy_ns(times)),
         (_bare(steps), table, rest(counted)),
         meta={"flops": _total(each, "flops"), "by": by},
-        notes=(*scope.notes, *_notes(counted, each, roofs, most, table), *_said(steps)),
+        notes=(
+            *scope.notes,
+            *_notes(counted, each, roofs, most, table),
+            *overhead_note(scope, times, found),
+            *_said(steps),
+        ),
     )
 
 
@@ -194,8 +214,24 @@ def _total(each: pl.DataFrame, column: str) -> int:
     return int((each[column].cast(pl.Float64) * each["calls"]).sum())
 
 
+def _steps(
+    scope: WorkScope, steps: Steps | NotApplicable, counted: CountedOps, most: _Most
+) -> TableResult | NotApplicable:
+    """Sum up the steps of which the selection holds everything."""
+    if isinstance(steps, NotApplicable):
+        return steps
+    if scope.selection.within is None:
+        return step_table(steps, counted, most.peak)
+    whole = whole_steps(steps, scope.spans)
+    if not whole.any():
+        return NotApplicable("steps", _PARTS, f"select steps: --in {steps.steps[0].name!r}")
+    # What the other steps did decides when one of these begins.
+    everything = replace(scope.selection, within=None)
+    return step_table(steps, count_ops(WorkScope(scope.trace, everything)), most.peak, whole)
+
+
 def _facts(
-    scope: WorkScope, counted: CountedOps, each: pl.DataFrame, most: _Most
+    scope: WorkScope, counted: CountedOps, each: pl.DataFrame, most: _Most, busy_ns: int
 ) -> tuple[Fact, ...]:
     done = _total(each, "flops")
     window = scope.window.length_ns
@@ -209,7 +245,7 @@ def _facts(
         "gpu_ns": counted.gpu_ns,
         "counted_share": _ratio(int(each["gpu_ns"].sum()), counted.gpu_ns),
         "tflop": done / 1e12,
-        "busy_tflop_per_s": _ratio(done / 1e3, _busy_ns(scope)),
+        "busy_tflop_per_s": _ratio(done / 1e3, busy_ns),
         "window_tflop_per_s": rate,
         "peak_tflop_per_s": peak,
         "peak_of": most.text,
@@ -225,9 +261,8 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _busy_ns(scope: WorkScope) -> int:
+def _busy_ns(times: TableResult | NotApplicable) -> int:
     """Add up the time during which kernels ran on each GPU."""
-    times = gpu_time(scope.trace, scope.selection)
     return int(times.frame["busy_ns"].sum()) if isinstance(times, TableResult) else 0
 
 
@@ -254,6 +289,8 @@ def _notes(
     yield from _without_roof(each, most)
     if most.gpus > 1:
         yield f"the peak is that of {most.gpus} GPUs together"
+    if not most.given:
+        yield from _mixed(counted)
     yield from each["assumed"].drop_nulls().unique(maintain_order=True)
     yield from _excess(table.frame)
 
@@ -272,6 +309,18 @@ def _missed(counted: CountedOps) -> Iterator[str]:
         yield (
             f"{format_share(share)} of GPU time went to generated code (torch.compile, Triton), "
             "which is not counted"
+        )
+
+
+def _mixed(counted: CountedOps) -> Iterator[str]:
+    """Say how much ran in several precisions, of which one had to be chosen."""
+    calls = counted.calls.filter("mixed")
+    spent_ns = int(calls["gpu_ns"].sum())
+    share = _ratio(spent_ns, counted.gpu_ns)
+    if share is not None and share >= _WORTH_SAYING:
+        yield (
+            f"{calls.height:,} calls ({format_time(spent_ns)} of GPU time) ran kernels of several "
+            "precisions or units: their peak is that of the fastest"
         )
 
 

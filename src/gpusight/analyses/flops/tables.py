@@ -8,7 +8,7 @@ import polars as pl
 
 from gpusight.analyses.flops.roofs import Arithmetic, Bound
 from gpusight.analyses.statistics import share_of
-from gpusight.result import Field, Fmt, NotApplicable, TableResult
+from gpusight.result import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,8 @@ _SHORT = {
     "backward": "bwd",
     "forward": "fwd",
 }
+_NO_PROCESS = -1
+"""Stands for a process that is not known, which a join would match with nothing."""
 _RUN_AS = ["precision", "tensor_core", "gpu"]
 _CLASS = ["entry", "precision", "tensor_core", "device"]
 
@@ -225,12 +227,25 @@ def rest(counted: CountedOps) -> TableResult:
     return TableResult("not_counted", "GPU time that is not counted", REST_FIELDS, frame)
 
 
+def whole_steps(steps: Steps, spans: pl.DataFrame) -> pl.Series:
+    """Tell which steps lie wholly in one of these spans (process, start_ns, end_ns; disjoint)."""
+    process = pl.col("process").fill_null(_NO_PROCESS)
+    around = spans.sort("start_ns").select("start_ns", pl.col("end_ns").alias("until_ns"), process)
+    found = steps.frame.select("start_ns", "end_ns", process).join_asof(
+        around, on="start_ns", by="process", strategy="backward", check_sortedness=False
+    )
+    whole = pl.col("end_ns") <= pl.col("until_ns")
+    return found.select(whole.fill_null(value=False).alias("whole"))["whole"]
+
+
 def step_table(
-    steps: Steps | NotApplicable, counted: CountedOps, peak: float | None
-) -> TableResult | NotApplicable:
-    """Sum up each step that did GPU work in the selection; `peak` is that of all its GPUs."""
-    if isinstance(steps, NotApplicable):
-        return steps
+    steps: Steps, counted: CountedOps, peak: float | None, shown: pl.Series | None = None
+) -> TableResult:
+    """Sum up each step that did GPU work; `peak` is that of all its GPUs.
+
+    `shown` tells for each step whether it gets a row: a step lasts from the end of the GPU work of
+    the one before, so that one must be among those counted all the same.
+    """
     work = counted.work.with_columns(
         steps.holding(counted.work["launched_ns"], counted.work["process"]).alias("step")
     )
@@ -248,6 +263,8 @@ def step_table(
         .with_columns(*_step_rates(peak))
         .rename({"name": "step"})
     )
+    if shown is not None:
+        frame = frame.filter(pl.col("position").is_in(shown.arg_true().cast(pl.Int64).implode()))
     return TableResult(
         "steps",
         "Steps",

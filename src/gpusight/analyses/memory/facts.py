@@ -10,8 +10,13 @@ from gpusight.analyses.memory.view import allocated_at, reserved_at
 from gpusight.result import Fact, Field, Fmt
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.analyses.memory.blocks import Flags
     from gpusight.analyses.memory.growth import Growth
     from gpusight.analyses.memory.view import View
+
+    Floats = NDArray[np.float64]
 
 FACT_FIELDS = (
     Field("peak_bytes", "Peak", Fmt.BYTES, "The most in use at once"),
@@ -83,14 +88,38 @@ def _reserved(view: View) -> dict[str, Any]:
     allocated = allocated_at(view.history, view.points)
     unused = np.full(len(reserved), -np.inf)
     np.divide(reserved - allocated, reserved, out=unused, where=reserved > 0)
-    worst = int(np.argmax(unused))
-    shares = {"fragmentation_at_peak": view.peak, "fragmentation_worst": worst}
     return {
         "reserved_at_peak_bytes": int(reserved[view.peak]),
         "reserved_max_bytes": int(reserved.max()),
-        **{key: float(unused[at]) if reserved[at] > 0 else None for key, at in shares.items()},
+        "fragmentation_at_peak": float(unused[view.peak]) if reserved[view.peak] > 0 else None,
+        **_worst(view, np.where(_settled(view), unused, -np.inf)),
+    }
+
+
+def _worst(view: View, unused: Floats) -> dict[str, Any]:
+    """Find when most of what was reserved was not in use; nothing where that cannot be said."""
+    worst = int(np.argmax(unused))
+    if np.isneginf(unused[worst]):
+        return {}
+    return {
+        "fragmentation_worst": float(unused[worst]),
         "fragmentation_worst_ns": int(view.points.times[worst]),
     }
+
+
+def _settled(view: View) -> Flags:
+    """Tell at which points what is reserved can be compared with what is in use.
+
+    Not before anything is in use; nor inside one request for memory, between the segment that is
+    taken for it and the block that is handed out of that.
+    """
+    history = view.history
+    assert history.reserved is not None, "what is reserved is not known"
+    levels = np.append(history.start_allocated, history.allocated)
+    taken = np.diff(history.reserved, prepend=history.start_reserved or 0) > 0
+    settled = (np.maximum.accumulate(levels)[1:] > 0) & ~(taken & (np.diff(levels) == 0))
+    found: Flags = np.append(settled, history.start_allocated > 0)[view.points.events]
+    return found
 
 
 def _known(**values: Any) -> dict[str, Any]:

@@ -8,9 +8,13 @@ import polars as pl
 
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.ops.fields import completed, fields_for, how_to_record, title_for
+from gpusight.analyses.printed import printed_totals as totals_below
+from gpusight.analyses.statistics import share_of
 from gpusight.result import NotApplicable, TableResult
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
+    from gpusight.analyses.printed import PrintedTotals
     from gpusight.analyses.select import Selection
     from gpusight.model.trace import Trace
 
@@ -29,14 +33,16 @@ def printed_totals(trace: Trace, selection: Selection, by: str) -> TableResult |
     operators = table.filter((pl.col("side") == "host").fill_null(value=True))
     rows = _summed(operators, by)
     gpu = trace.has("op_totals", "self_gpu_ns")
-    everything = int(operators["self_gpu_ns"].sum())
+    whole = totals_below(trace)
+    everything = whole.gpu_ns or int(operators["self_gpu_ns"].sum())
+    of_all_cpu = share_of(pl.col("self_cpu_ns"), whole.cpu_ns or pl.col("self_cpu_ns").sum())
     return TableResult(
         "ops",
         title_for(by, gpu=gpu),
         fields_for(by, gpu=gpu),
-        completed(rows, everything),
+        completed(rows, everything).with_columns(of_all_cpu.alias("cpu_share")),
         meta={"operators": int(rows["calls"].sum()), "gpu_ns": everything if gpu else None},
-        notes=_notes(trace, table.height - operators.height),
+        notes=_notes(trace, whole, table.height - operators.height, gpu=gpu),
     )
 
 
@@ -67,11 +73,20 @@ def _refusal(trace: Trace, selection: Selection, by: str) -> NotApplicable | Non
     return None
 
 
-def _notes(trace: Trace, kernels: int) -> tuple[str, ...]:
-    notes = ["shares are of what the printed table holds"]
-    if kernels:
+def _notes(trace: Trace, whole: PrintedTotals, others: int, *, gpu: bool) -> tuple[str, ...]:
+    notes = [_basis(whole, gpu=gpu)]
+    if others:
         notes.append(
-            f"{kernels:,} rows of kernels, copies and GPU annotations are left out; see the kernels"
-            " with: gpusight kernels FILE"
+            f"{others:,} rows of kernels, copies, waits and GPU annotations are left out; see the"
+            " kernels with: gpusight kernels FILE"
         )
     return (*notes, *trace.meta.notes)
+
+
+def _basis(whole: PrintedTotals, *, gpu: bool) -> str:
+    """Say what shares are of: the totals below the table, or the rows where there are none."""
+    told = [("CPU", whole.cpu_ns)] + ([("GPU", whole.gpu_ns)] if gpu else [])
+    printed = [f"{format_time(ns)} of {side} time" for side, ns in told if ns is not None]
+    rows = [f"the {side} time of its rows" for side, ns in told if ns is None]
+    below = [f"what is printed below the table ({', '.join(printed)})"] if printed else []
+    return f"shares are of {' and of '.join(below + rows)}"

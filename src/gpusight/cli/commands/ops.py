@@ -17,7 +17,10 @@ SUMMARY = "operators: their own time on the CPU and the GPU"
 DESCRIPTION = (
     "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
     "that PyTorch's `key_averages` prints: in itself and with what it called, on the host and for "
-    "the GPU work it launched. By module or call site instead, where Python calls were recorded."
+    "the GPU work it launched. By module or call site instead, where Python calls were recorded. "
+    "Two things differ from what PyTorch prints: waits, which it adds to CUDA time when "
+    "`enable_cuda_sync_events` is on, are not GPU work here; and an asynchronous `nccl` range "
+    "keeps its own time on the host, which it prints as 0."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ops trace.json.gz --top 10",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import polars as pl
 
+from gpusight.readers.chrome.cutting import NOT_JSON
 from gpusight.readers.names import encode
 
 if TYPE_CHECKING:
@@ -145,15 +146,23 @@ class Arguments:
             text = b"[%b]" % block
             try:
                 yield decoder.decode(text)
-            except msgspec.ValidationError:  # an event whose arguments are no object
-                each = msgspec.json.decode(text, type=list[msgspec.Raw])
-                yield decoder.decode(b"[%b]" % b",".join(_objects(each)))
+            except NOT_JSON:
+                yield decoder.decode(b"[%b]" % b",".join(_objects(text, decoder)))
 
 
-def _objects(each: list[msgspec.Raw]) -> list[bytes]:
-    """Give arguments that are objects as they are, others as empty ones."""
-    texts = [bytes(raw).strip() for raw in each]
-    return [text if text.startswith(b"{") else b"{}" for text in texts]
+def _objects(text: bytes, decoder: Any) -> Iterator[bytes]:
+    """Give arguments that can be decoded as they are, others as empty ones.
+
+    Text that is not UTF-8 was passed over by the first decoding, as was what nests too deep.
+    """
+    text = text.decode("utf-8", "replace").encode()
+    for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
+        one = bytes(raw)
+        try:
+            decoder.decode(b"[%b]" % one)
+        except NOT_JSON:
+            one = b"{}"
+        yield one
 
 
 def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
@@ -195,5 +204,5 @@ def compact(raw: bytes) -> str:
     """Write JSON text without spaces, however it was spaced."""
     try:
         return msgspec.json.format(raw, indent=-1).decode("utf-8", "replace")
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return raw.decode("utf-8", "replace")

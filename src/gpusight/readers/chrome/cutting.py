@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding text that is no JSON, or nests beyond all reason, raises."""
 _GUESSES = 6
 _WINDOW = 1 << 16
 """How far from the end of a piece its last object is looked for at first."""
@@ -92,7 +94,7 @@ def decode_each(buffer: bytes, piece: Piece, decode: Decode[T]) -> tuple[list[T]
         return [], 0
     try:
         return decode(b"[%b]" % buffer[piece.ends[0][0] : piece.ends[-1][1]]), 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return _one_by_one([buffer[start:end] for start, end in piece.ends], decode)
 
 
@@ -104,5 +106,5 @@ def _one_by_one(texts: list[bytes], decode: Decode[T]) -> tuple[list[T], int]:
 def _repair_and_decode(text: bytes, decode: Decode[T]) -> list[T]:
     try:
         return decode(b"[%b]" % repaired(text))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return []

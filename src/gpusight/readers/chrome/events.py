@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 19
 _LONGEST_EVENT = 1 << 28
 _LONGEST_HEAD = 1 << 26
+_MOST_KEYS = 16
+"""Places that only look like the beginning of the events: no head has as many."""
 _BOM = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
@@ -87,7 +90,9 @@ class EventReader:
             enough = max(_PIECE_BYTES, 2 * len(buffer))
             if enough > _LONGEST_EVENT and not closed:
                 raise DamagedCaptureError(
-                    f"{self._path} is damaged", why="it holds an event of over 128 MB"
+                    f"{self._path} is damaged",
+                    why="it holds an event of over 128 MB",
+                    hint="copy or export it again",
                 )
             yield events
         if not closed:
@@ -102,9 +107,10 @@ class EventReader:
         buffer = next(blocks, b"").removeprefix(_BOM).lstrip()
         if buffer.startswith(b"["):
             return buffer[1:]
-        looked = 0
-        while True:
-            for match in _EVENTS_KEY.finditer(buffer, max(0, looked - 64)):
+        looked = tried = 0
+        while tried < _MOST_KEYS and looked <= _LONGEST_HEAD:
+            for match in islice(_EVENTS_KEY.finditer(buffer, max(0, looked - 64)), _MOST_KEYS):
+                tried += 1
                 # Only outside of strings and other values does this make a whole object.
                 head = _object(buffer[: match.end()] + b"0}")
                 if head is not None:
@@ -112,9 +118,10 @@ class EventReader:
                     return buffer[match.end() + 1 :]
             looked = len(buffer)
             block = next(blocks, b"")
-            if not block or looked > _LONGEST_HEAD:
-                raise self._no_events(buffer)
+            if not block:
+                break
             buffer += block
+        raise self._no_events(buffer)
 
     def _no_events(self, text: bytes) -> CaptureError:
         if self._blocks.problem or _object(text) is None:
@@ -167,7 +174,7 @@ class EventReader:
     def _try(self, text: bytes) -> list[Any] | None:
         try:
             return self._decode(b"[%b]" % text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except cutting.NOT_JSON:
             return None
 
     def _decode(self, text: bytes) -> list[Any]:
@@ -189,7 +196,7 @@ def _object(text: bytes) -> dict[str, Any] | None:
     for attempt in (text, cutting.repaired(text)):
         try:
             value = msgspec.json.decode(attempt)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except cutting.NOT_JSON:
             continue
         return value if isinstance(value, dict) else None
     return None

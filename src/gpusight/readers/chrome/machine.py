@@ -10,7 +10,8 @@ import polars as pl
 
 from gpusight.model.trace import Meta
 from gpusight.readers.chrome import kinds
-from gpusight.readers.chrome.rows import number_of, thread_key
+from gpusight.readers.chrome.labels import process_labels, thread_labels
+from gpusight.readers.chrome.rows import thread_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,13 @@ _DEVICE_KEYS = {
     "max_shared_per_sm_bytes": ("sharedMemPerMultiprocessor", "maxSharedMemoryPerMultiProcessor"),
     "max_shared_per_block_bytes": ("sharedMemPerBlock",),
     "max_shared_optin_bytes": ("sharedMemPerBlockOptin",),
+}
+
+_DEVICE_SCHEMA = {
+    "device": pl.Int64,
+    "name": pl.String,
+    "max_warps_per_sm": pl.Int64,
+    **dict.fromkeys(_DEVICE_KEYS, pl.Int64),
 }
 
 
@@ -81,14 +89,12 @@ def _devices(events: Sorter, about: dict[str, Any]) -> pl.DataFrame:
     described = [d for d in _list(about.get("deviceProperties")) if isinstance(d, dict)]
     rows = {number: _device(number, d) for d in described if (number := _device_id(d)) is not None}
     used = {number for kind in _GPU_WORK for number in events.of(kind).pid.unique() if number >= 0}
-    for number in sorted(used - rows.keys()):
+    strange = used - rows.keys()
+    if len(described) == len(used) == len(strange) == 1:
         # HIP describes the GPUs that a process sees but numbers its work by those of the machine.
-        only = len(described) == len(used) == 1
-        rows[number] = _device(number, described[0] if only else {})
-    schema = {"device": pl.Int64, "name": pl.String, "max_warps_per_sm": pl.Int64}
-    return pl.DataFrame(
-        list(rows.values()), schema=schema | dict.fromkeys(_DEVICE_KEYS, pl.Int64), orient="row"
-    )
+        return pl.DataFrame([_device(strange.pop(), described[0])], schema=_DEVICE_SCHEMA)
+    rows |= {number: _device(number, {}) for number in sorted(strange)}
+    return pl.DataFrame(list(rows.values()), schema=_DEVICE_SCHEMA)
 
 
 def _device_id(properties: dict[str, Any]) -> int | None:
@@ -109,7 +115,7 @@ def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _processes(events: Sorter) -> pl.DataFrame:
-    names = {number_of(e.pid): text for e in _named(events, "process_name") if (text := _name(e))}
+    names = process_labels(events.settings)
     seen = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
     return pl.DataFrame(
         {"process": seen, "pid": seen, "name": [_executable(names.get(p)) for p in seen]},
@@ -122,12 +128,9 @@ def _executable(name: str | None) -> str | None:
 
 
 def _threads(events: Sorter) -> pl.DataFrame:
-    names = {
-        (number_of(e.pid), number_of(e.tid)): text
-        for e in _named(events, "thread_name")
-        if (text := _name(e))
-    }
-    tracks = [pl.DataFrame({"pid": r.pid, "tid": r.tid}) for k in _HOST if (r := events.of(k))]
+    names = thread_labels(events.settings)
+    kinds_of_host = [events.of(kind) for kind in _HOST]
+    tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in kinds_of_host]
     seen = pl.concat(tracks).unique().sort("pid", "tid")
     labels = [_thread_name(names.get(key)) for key in seen.iter_rows()]
     return pl.DataFrame(
@@ -176,18 +179,6 @@ def _diagnostics(about: dict[str, Any]) -> pl.DataFrame:
         for text in _list(about.get(key))
     ]
     return pl.DataFrame(rows, schema={"severity": pl.String, "text": pl.String}, orient="row")
-
-
-def _named(events: Sorter, what: str) -> list[Any]:
-    return [event for event in events.settings if event.name == what]
-
-
-def _name(event: Any) -> str | None:
-    try:
-        arguments = msgspec.json.decode(bytes(event.args))
-    except msgspec.DecodeError:
-        return None
-    return _text(arguments.get("name")) if isinstance(arguments, dict) else None
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _stream_of_sync(_context: Context, _rows: Rows, columns: list[pl.Series]) ->
     return stream.set((stream < 0) | (stream == _THREAD_OF_STREAMS), None)
 
 
-def _size(count: str) -> Rule:
+def _size(*counts: str) -> Rule:
     """Count the bytes of so many elements of the given type."""
 
     def build(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
@@ -231,7 +231,7 @@ def _size(count: str) -> Rule:
         )
         return elements * width
 
-    return Rule(build, (Wanted((count,), _integers), Wanted(("dtype",), Texts)))
+    return Rule(build, (Wanted(counts, _integers), Wanted(("dtype",), Texts)))
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ _COMMUNICATION = {
     "dtype": _text("dtype"),
     "in_elements": _int("In msg nelems", "In msg size"),
     "out_elements": _int("Out msg nelems", "Out msg size"),
-    "in_bytes": _size("In msg nelems"),
-    "out_bytes": _size("Out msg nelems"),
+    "in_bytes": _size("In msg nelems", "In msg size"),
+    "out_bytes": _size("Out msg nelems", "Out msg size"),
 }
 
 

@@ -7,21 +7,20 @@ versions: five million), says nothing about the GPU, and every stat is text.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import polars as pl
 
 from gpusight.readers.chrome import kinds
 from gpusight.readers.chrome.arguments import Texts, Wanted
-from gpusight.readers.chrome.rows import number_of
+from gpusight.readers.chrome.labels import process_labels, thread_labels
 from gpusight.readers.jax import device, host
 from gpusight.readers.jax.batch import Batch
 from gpusight.readers.jax.profile import profile_tables
 from gpusight.readers.jax.space import Line, Plane, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from gpusight.readers.chrome.kinds import Sorter
@@ -35,83 +34,70 @@ _STATS = tuple(dict.fromkeys((*device.STATS, *host.STATS)))
 
 def is_jax(events: Sorter) -> bool:
     """Tell a trace of JAX by what it calls its processes."""
-    return any(_PLANE.match(name) for name in _named(events.settings, "process_name").values())
+    return any(_PLANE.match(name) for name in process_labels(events.settings).values())
 
 
 def json_tables(path: Path, events: Sorter, notes: Iterable[str]) -> Contents:
     """Read the tables of such a trace."""
     rows = events.of(kinds.PLAIN)
-    threads = _named(events.settings, "thread_name")
-    planes = {
-        pid: _plane(name, pid, rows, threads)
-        for (pid, _), name in _named(events.settings, "process_name").items()
-    }
-    stats = _Columns(rows)
-    places = {id(plane): pid for pid, plane in planes.items()}
-    space = Space(list(planes.values()), [], [], [])
+    names, threads = process_labels(events.settings), thread_labels(events.settings)
+    every = _events(rows)
+    parts = {pid: part for (pid,), part in every.group_by("pid", maintain_order=True)}
+    texts = rows.distinct_names
+    planes = {pid: _plane(name, pid, parts.get(pid), threads, texts) for pid, name in names.items()}
+    pid_of = {id(plane): pid for pid, plane in planes.items()}
+
+    def decode(plane: Plane) -> Iterator[Batch]:
+        part = parts.get(pid_of[id(plane)])
+        if part is not None:
+            yield _batch(plane, part)
+
     return profile_tables(
-        path,
-        "jax-chrome",
-        space,
-        lambda plane: [_batch(plane, places[id(plane)], rows, stats)],
-        notes,
+        path, "jax-chrome", Space(list(planes.values()), [], [], []), decode, notes
     )
 
 
-def _named(settings: list[Any], what: str) -> dict[tuple[int | None, int | None], str]:
-    """Give what processes or threads are called."""
-    thread = what == "thread_name"
-    named = {
-        (number_of(e.pid), number_of(e.tid) if thread else None): _name(e)
-        for e in settings
-        if e.name == what
-    }
-    return {key: name for key, name in named.items() if name is not None}
-
-
-def _name(event: Any) -> str | None:
-    arguments = msgspec.json.decode(bytes(event.args))
-    name = arguments.get("name") if isinstance(arguments, dict) else None
-    return name if isinstance(name, str) else None
+def _events(rows: Rows) -> pl.DataFrame:
+    """Put together all events with all their stats, as text, taken out in one go."""
+    stats = rows.arguments.columns([Wanted((name,), Texts) for name in _STATS])
+    return pl.DataFrame(
+        {
+            "pid": rows.pid,
+            "tid": rows.tid,
+            "code": rows.codes,
+            "start_ns": rows.start_ns,
+            "end_ns": rows.start_ns + rows.duration_ns,
+            **{f"stat {name}": column for name, column in zip(_STATS, stats, strict=True)},
+        }
+    )
 
 
 def _plane(
-    name: str, pid: int | None, rows: Rows, threads: dict[tuple[int | None, int | None], str]
+    name: str,
+    pid: int | None,
+    part: pl.DataFrame | None,
+    threads: dict[tuple[int | None, int | None], str],
+    texts: list[str],
 ) -> Plane:
     plane = Plane(name)
-    counts = rows.tid.filter(rows.pid == pid).value_counts(sort=True).sort(pl.first())
-    for tid, count in counts.iter_rows():
-        plane.lines.append(Line(id=tid, name=threads.get((pid, tid), ""), events=count))
-    for number, text in enumerate(rows.distinct_names):
-        plane.kinds.put(number, text)
+    if part is not None:
+        for code in part["code"].unique().sort():
+            plane.kinds.put(code, texts[code])
+        for tid, count in part.group_by("tid").len().sort("tid").iter_rows():
+            plane.lines.append(Line(id=tid, name=threads.get((pid, tid), ""), events=count))
     return plane
 
 
-def _batch(plane: Plane, pid: int | None, rows: Rows, stats: _Columns) -> Batch:
-    mine = rows.pid == pid
-    places = {line.id: place for place, line in enumerate(plane.lines)}
-    events = pl.DataFrame(
-        {
-            "line": rows.tid.filter(mine).replace_strict(places, return_dtype=pl.Int32),
-            "kind": rows.codes.filter(mine).cast(pl.Int32),
-            "start_ns": rows.start_ns.filter(mine),
-            "end_ns": (rows.start_ns + rows.duration_ns).filter(mine),
-        }
+def _batch(plane: Plane, part: pl.DataFrame) -> Batch:
+    lines = {line.id: place for place, line in enumerate(plane.lines)}
+    events = part.select(
+        pl.col("tid").replace_strict(lines, return_dtype=pl.Int32).alias("line"),
+        pl.Series("kind", plane.kinds.places(part["code"].cast(pl.Int64).to_numpy())),
+        "start_ns",
+        "end_ns",
     )
-    return Batch(events, _JsonStats(stats.of(mine), plane.words))
-
-
-class _Columns:
-    """The stats of all events, as text; taken out of the arguments in one go."""
-
-    def __init__(self, rows: Rows) -> None:
-        wanted = [Wanted((name,), Texts) for name in _STATS]
-        columns = rows.arguments.columns(wanted) if rows.height else []
-        self._columns = dict(zip(_STATS, columns, strict=False))
-
-    def of(self, mine: pl.Series) -> dict[str, pl.Series]:
-        """Give those of some events."""
-        return {name: column.filter(mine) for name, column in self._columns.items()}
+    stats = {name: part[f"stat {name}"] for name in _STATS}
+    return Batch(events, _JsonStats(stats, plane.words))
 
 
 class _JsonStats:

@@ -3,7 +3,7 @@
 PyTorch writes one list of frames for each traceback, and the frames themselves once for all lists;
 both are known again by their identity, which is cheap, and only then by what they say. Chains are
 numbered from 1 across the whole capture: an event and a block with the same number were allocated
-by the same call. Each is listed once, under the table that used it first.
+by the same call. Each is listed once under every table that has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Chains:
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_frame: dict[int, int] = {}
         self._chains: dict[tuple[int, ...], int] = {}
-        self._sources: list[str] = []
+        self._used: dict[str, set[int]] = {}
         self._frames: dict[tuple[str | None, str | None, int | None], int] = {}
 
     def numbers(self, source: str, lists: Iterable[Any]) -> pl.Series:
@@ -38,11 +38,13 @@ class Chains:
         for frames in lists:
             key = id(frames)
             if key not in known:
-                known[key] = self._number(source, frames)
+                known[key] = self._number(frames)
             found.append(known[key])
+        used = self._used.setdefault(source, set())
+        used.update(number for number in found if number is not None)
         return pl.Series("callchain", found, dtype=pl.Int64)
 
-    def _number(self, source: str, frames: Any) -> int | None:
+    def _number(self, frames: Any) -> int | None:
         if not frames:
             return None
         if type(frames) is not list:
@@ -53,15 +55,12 @@ class Chains:
             for key, frame in zip(same, frames, strict=True):
                 if key not in self._by_frame:
                     self._by_frame[key] = self._frame(frame)
-            number = self._by_frames[same] = self._chain(source, same)
+            number = self._by_frames[same] = self._chain(same)
         return number
 
-    def _chain(self, source: str, frames: tuple[int, ...]) -> int:
+    def _chain(self, frames: tuple[int, ...]) -> int:
         chain = tuple([self._by_frame[frame] for frame in frames])
-        number = self._chains.setdefault(chain, len(self._chains) + 1)
-        if number > len(self._sources):
-            self._sources.append(source)
-        return number
+        return self._chains.setdefault(chain, len(self._chains) + 1)
 
     def _frame(self, frame: Any) -> int:
         if type(frame) is not dict:
@@ -80,10 +79,8 @@ class Chains:
         at = pl.Series([f for chain in self._chains for f in chain], dtype=pl.UInt32)
         lengths = pl.Series([len(chain) for chain in self._chains], dtype=pl.Int64)
         chain = lengths.cum_count().cast(pl.Int64).repeat_by(lengths).explode()
-        sources = encode(pl.Series(self._sources, dtype=pl.String))
-        return pl.DataFrame(
+        every = pl.DataFrame(
             {
-                "source": sources.gather(chain - 1),
                 "callchain": chain,
                 "depth": pl.int_ranges(lengths, eager=True).explode(),
                 "symbol": _names([f[0] for f in frames]).gather(at),
@@ -91,6 +88,12 @@ class Chains:
                 "line": pl.Series([f[2] for f in frames], dtype=pl.Int64).gather(at),
             }
         )
+        sources = pl.Enum(list(self._used))
+        listed = [
+            every.filter(chain.is_in(sorted(used))).with_columns(source=pl.lit(source, sources))
+            for source, used in self._used.items()
+        ]
+        return pl.concat(listed) if listed else every.clear()
 
 
 def _names(texts: list[str | None]) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Source files as they are shown: told apart, without the folders that name users and machines."""
+"""Source files as they are shown: told apart, without home folders and what lies above."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _UNKNOWN = frozenset({"", "?", "??"})
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python[\d.]+)/(?=[^/])")
-_HOME = re.compile(r"^.*/(?:home|users)/[^/]+(?=/)|^/root(?=/)", re.IGNORECASE)
+_HOME = re.compile(r"^(?:.*/)?(?:home|users)/[^/]+(?=/)|^/root(?=/)", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _CUT = "..."
 _PLACE = re.compile(r"(?P<file>.+)(?P<place>\(\d+\): .*)", re.DOTALL)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analyses.attribution.nested import Ints
-
 _DENSE = 8
 """A table by key may be this many times as long as there are rows before sorting is cheaper."""
 _SMALL = 1_000_000
@@ -36,11 +35,11 @@ class KeyIndex:
         rows = np.flatnonzero(joint >= 0)
         self._dense = size <= _DENSE * len(numbers) + _SMALL
         if self._dense:
-            self._rows = np.full(size, NONE, dtype=np.int64)
+            self._rows = np.full(size, NONE, dtype=np.int32)
             self._rows[joint[rows[::-1]]] = rows[::-1]  # written backwards: the first row stays
         else:
             self._sorted, first = np.unique(joint[rows], return_index=True)
-            self._rows = rows[first]
+            self._rows = rows[first].astype(np.int32)
 
     def find(self, process: pl.Series, key: pl.Series) -> Ints:
         """Give the row of each process and key, -1 where there is none."""
@@ -48,9 +47,9 @@ class KeyIndex:
         if not len(self._rows):
             return np.full(len(joint), NONE, dtype=np.int64)
         if self._dense:
-            return np.where(joint >= 0, self._rows[joint], NONE)
+            return np.where(joint >= 0, self._rows[joint], np.int64(NONE))
         at = np.minimum(np.searchsorted(self._sorted, joint), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == joint, self._rows[at], NONE)
+        return np.where(self._sorted[at] == joint, self._rows[at], np.int64(NONE))
 
     def _joint(self, process: pl.Series, numbers: Ints) -> Ints:
         """Make one number of process and key; -1 for what no row has."""
