@@ -108,7 +108,17 @@ def test_marks_and_ranges_never_closed_are_no_steps() -> None:
     )
     result = find_steps(trace)
     assert isinstance(result, NotApplicable)
-    assert "record_function" in result.hint
+    assert "nvtx.range" in result.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [("torch-chrome", "record_function"), ("jax-xplane", "StepTraceAnnotation")],
+)
+def test_the_remedy_is_that_of_the_tool(source: str, remedy: str) -> None:
+    result = find_steps(build_trace({"source": source}, ranges=[{"name": "x"}]))
+    assert isinstance(result, NotApplicable)
+    assert remedy in result.hint
 
 
 def test_no_ranges_at_all_is_explained() -> None:

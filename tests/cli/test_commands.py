@@ -304,3 +304,21 @@ def test_every_answer_from_a_trace_cut_off_says_so(
     assert main([command, str(cut), "--format", "json"]) == 0
     notes = json.loads(capsys.readouterr().out)["meta"]["notes"]
     assert any("cut off" in note for note in notes)
+
+
+@pytest.mark.parametrize("command", ["ops", "kernels", "summary"])
+def test_only_pictures_are_written_to_pictures(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "picture.svg"
+    assert main([command, str(DATA / "healthy.json.gz"), "-o", str(out)]) == 2
+    assert "cannot write .svg files" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_capture_without_times_has_no_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = str(DATA / "gpt_small_forward_key_averages.txt")
+    assert main(["export", table, "--to", "chrome", "-o", str(tmp_path / "t.json")]) == 2
+    assert "has no timeline" in capsys.readouterr().err

@@ -313,14 +313,14 @@ def test_an_event_without_end_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("gpusight.readers.chrome.events._LONGEST_EVENT", 1 << 22)
     trace = write(tmp_path / "t.json", '{"traceEvents": [{"name": "' + "x" * (1 << 23) + '"}]}')
-    with pytest.raises(DamagedCaptureError, match="event of over"):
+    with pytest.raises(DamagedCaptureError, match="event without end"):
         trace.has("kernels")
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        {"ts": None}, {"ts": "12.5"}, {"ts": 1e300}, {"dur": -3}, {"dur": None}, {"name": None},
+        {"ts": "12.5"}, {"dur": -3}, {"dur": None}, {"name": None},
         {"pid": None, "tid": None}, {"pid": "", "tid": ""}, {"tid": 2**70}, {"tid": 1.5},
         {"args": None}, {"args": []}, {"args": {"External id": "x", "Input Dims": 3}},
         {"args": {"External id": 2**80}}, {"args": {"External id": [1]}},
@@ -427,3 +427,44 @@ def test_processes_keep_their_correlation_ids_apart(tmp_path: Path) -> None:
     assert trace.kernels["process"].to_list() == [None]
     assert set(gs.ranges(trace).frame["gpu_work_ns"]) <= {None, 0}
     assert len(gs.kernels(trace, within="p11")) == 0
+
+
+@pytest.mark.parametrize("ts", ["null", '"soon"', "1e300", "NaN"])
+def test_events_without_a_time_are_left_out_and_counted(tmp_path: Path, ts: str) -> None:
+    odd = json.dumps(event("odd", ts=0)).replace('"ts": 0', f'"ts": {ts}')
+    good = json.dumps(event("good", ts=1.7e15))
+    trace = write(tmp_path / "t.json", f'{{"schemaVersion": 1, "traceEvents": [{odd}, {good}]}}')
+    assert trace.cpu_ops["name"].to_list() == ["good"]
+    assert trace.meta.duration_ns == 2000
+    assert trace.meta.notes == ("1 events have no time and were left out",)
+
+
+def test_times_that_cannot_all_be_right_are_mentioned(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [event(ts=-5), event(ts=1.7e15)])
+    assert [w for w in trace.meta.warnings if "some of its times are wrong" in w]
+
+
+def test_a_second_trace_behind_the_first_is_mentioned(tmp_path: Path) -> None:
+    one = json.dumps({"schemaVersion": 1, "traceEvents": [event()]})
+    trace = write(tmp_path / "t.json", one + "\n" + one)
+    assert trace.row_count("cpu_ops") == 1
+    assert [w for w in trace.meta.warnings if "was not read" in w]
+
+
+def test_our_own_timeline_is_no_capture(tmp_path: Path) -> None:
+    out = tmp_path / "timeline.json"
+    gs.export(DATA / "healthy.json.gz", out, to="chrome")
+    with pytest.raises(NotACaptureError, match="a timeline that gpusight exported"):
+        open_trace(out, cache=False).has("kernels")
+
+
+@pytest.mark.parametrize("filler", [b" ", b"[", b"\0", b"x", b'{"a":'], ids=repr)
+def test_what_goes_on_and_on_is_refused_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filler: bytes
+) -> None:
+    monkeypatch.setattr("gpusight.readers.chrome.events._LONGEST_EVENT", 1 << 23)
+    monkeypatch.setattr("gpusight.readers.chrome.cutting._MOST_BRACKETS", 100_000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + filler * (1 << 24), 1))
+    with pytest.raises((DamagedCaptureError, NotACaptureError)):
+        open_trace(path, cache=False).has("kernels")

@@ -77,7 +77,9 @@ class Advice:
         """Say how to have one of these tables, in captures of tools that do not record all."""
         if not self.elsewhere:
             return ""
-        options = (w.option for w in self.wanted if w.table in tables and w.column is None)
+        # Copies and fills come with whatever brings kernels.
+        alike = {"kernels" if table in ("copies", "memsets") else table for table in tables}
+        options = (w.option for w in self.wanted if w.table in alike and w.column is None)
         return next((f"it comes with {option}" for option in options), self.elsewhere)
 
 

@@ -40,7 +40,9 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
     """Sum up copies and fills by direction and kinds of memory, the most expensive first."""
     if not (trace.has("copies") or trace.has("memsets")):
         reason = "the capture has no copies or memory fills"
-        return NotApplicable("copies", reason, advice_for(trace.meta).gpu)
+        # Where kernels were recorded, copies would have been too.
+        hint = "" if trace.has("kernels") else advice_for(trace.meta).gpu
+        return NotApplicable("copies", reason, hint)
     scope = Scope(trace, selection)
     scope.prepare(*GPU_WORK)
     rows = with_hidden(scope, operations(scope))

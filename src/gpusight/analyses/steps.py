@@ -30,10 +30,13 @@ _NOT_STEPS = re.compile(r"optim|sched|scaler|zero_?grad|\bopt\b")
 _PROFILER = "profiler step#"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LONGEST_NAME = 200
-_HINT = (
-    "call the profiler's step() once a step, or put each step in a range that counts, such as "
-    "torch.profiler.record_function(f'step_{i}') or torch.cuda.nvtx.range(f'step_{i}')"
-)
+_HINTS = {
+    "nsys": "put each step in a range that counts, such as torch.cuda.nvtx.range(f'step_{i}')",
+    "torch": "call the profiler's step() once a step, or put each step in a range that counts, "
+    "such as torch.profiler.record_function(f'step_{i}')",
+    "jax": "put each step in jax.profiler.StepTraceAnnotation('train', step_num=i)",
+}
+"""By the first word of the capture's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,11 @@ _SCHEMA = {
 def find_steps(trace: Trace) -> Steps | NotApplicable:
     """Find the steps of a capture by the names of its ranges."""
     if not trace.has("ranges"):
-        return _absent("the capture has no ranges that could be steps")
+        return _absent(trace, "the capture has no ranges that could be steps")
     members = _members(trace)
     families = _families(members)
     if families.is_empty():
-        return _absent("no ranges are named like steps that count")
+        return _absent(trace, "no ranges are named like steps that count")
     chosen = members.filter(pl.col("family") == families["family"][0])
     if not families["numbered"][0] and chosen.height > 1:
         chosen = chosen.with_columns(
@@ -110,8 +113,8 @@ def find_steps(trace: Trace) -> Steps | NotApplicable:
     return Steps(tuple(Step(**row) for row in rows))
 
 
-def _absent(reason: str) -> NotApplicable:
-    return NotApplicable("steps", reason, _HINT)
+def _absent(trace: Trace, reason: str) -> NotApplicable:
+    return NotApplicable("steps", reason, _HINTS.get(trace.meta.source.partition("-")[0], ""))
 
 
 def _members(trace: Trace) -> pl.DataFrame:

@@ -13,7 +13,8 @@ FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
     "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
-    "torch.profiler .json[.gz], key_averages text or memory snapshot; JAX .xplane.pb"
+    "torch.profiler .json[.gz], key_averages text or memory snapshot; JAX .xplane.pb or "
+    ".trace.json.gz"
 )
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusight.errors import GpusightError
+from gpusight.errors import GpusightError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpusight.result import Result
 
 _SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
+_PICTURES = frozenset({".svg", ".png", ".pdf", ".html", ".htm", ".jpg", ".jpeg", ".gif", ".webp"})
 _ASCII = str.maketrans({"µ": "u", "…": "...", "×": "x", "─": "-"})
 EXIT_NOT_APPLICABLE = 2
 
@@ -70,6 +71,12 @@ def render(result: Result, form: str, args: argparse.Namespace) -> str:
 def chosen_format(args: argparse.Namespace) -> str:
     """Give the format asked for, or the one that the output file's name implies."""
     suffix = Path(args.output).suffix.lower() if args.output else ""
+    if suffix in _PICTURES and not args.format:
+        raise UsageError(
+            f"this command cannot write {suffix} files",
+            hint="-o takes .json, .csv, .md or any text file; gpusight memory also draws .svg, "
+            ".html, .png and .pdf",
+        )
     form: str = args.format or _SUFFIX_FORMATS.get(suffix, "table")
     return form
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import RawTables
 
 _SNIFF_BYTES = 16_384
+_MOST_NAMED = 1000
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 _ARROW_STREAM = b"\xff\xff\xff\xff"
@@ -203,6 +204,9 @@ def _folder_source(path: Path) -> TraceSource:
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
         return _nsys_source(FolderTables(path, files))
     inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
+    # What jax.profiler.trace(FOLDER) writes lies deeper.
+    profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MOST_NAMED)
+    inside = inside or sorted(str(f.relative_to(path)) for f in profiles)
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         raise NotACaptureError(

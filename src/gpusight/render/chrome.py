@@ -61,12 +61,16 @@ class ExportSummary:
         return sum(self.counts.values())
 
 
+TIMELINE = (*ACTIVITY, "os_calls", "python_calls", "gpu_metrics", "memory_events")
+"""Tables that a timeline is drawn from."""
+
+
 def write_chrome_trace(
     trace: Trace, out: BinaryIO, selection: Selection = EVERYTHING
 ) -> ExportSummary:
     """Write the selected part of a trace as one JSON object; `out` may compress."""
     scope = Scope(trace, selection)
-    scope.prepare(*ACTIVITY, "os_calls", "gpu_metrics", "memory_events")
+    scope.prepare(*TIMELINE)
     events = _Events(out)
     tracks = _Tracks(trace)
     events.raw(
@@ -74,12 +78,14 @@ def write_chrome_trace(
     )
     calls = _write_host(scope, events, tracks, "api_calls", "api")
     _write_host(scope, events, tracks, "os_calls", "os")
+    _write_host(scope, events, tracks, "cpu_ops", "op")
+    _write_host(scope, events, tracks, "python_calls", "python")
     _write_ranges(scope, events, tracks)
     _write_gpu(scope, events, tracks, calls)
     _write_counters(scope, events)
     names = pl.DataFrame({"text": tracks.metadata()}, schema={"text": pl.String})
     events.write("metadata", names, pl.col("text"))
-    events.raw(b'\n],"otherData":{"exported_by":"gpusight"}}\n')
+    events.raw(b"\n]}\n")
     return ExportSummary(dict(events.counts), events.bytes_written)
 
 
@@ -184,13 +190,13 @@ def _write_host(
     nowhere = pl.DataFrame(schema=dict.fromkeys(_CALL_COLUMNS, pl.Int64))
     if not scope.trace.has(table):
         return nowhere
-    extra = ["correlation"] if table == "api_calls" else []
-    columns = ["start_ns", "end_ns", "name", "process", "thread", "return_value", *extra]
+    told = _HOST_ARGUMENTS[table]
+    columns = ["start_ns", "end_ns", "name", "process", "thread", *told.values()]
     frame = _on_host_tracks(scope.host(table, columns), tracks, kind)
-    args = {"return value": _number("return_value"), **{c: _number(c) for c in extra}}
+    args = {label: _number(column) for label, column in told.items()}
     frame = frame.with_columns(_encoded(frame["name"], "label"))
     events.write(table, frame, _slice(kind, pl.col("label"), args))
-    if not extra:
+    if "correlation" not in told:
         return nowhere
     drawn = frame.filter(pl.col("correlation").is_not_null())
     return drawn.select(
@@ -198,6 +204,13 @@ def _write_host(
     ).unique(["process", "correlation"], keep="first")
 
 
+_HOST_ARGUMENTS = {
+    "api_calls": {"return value": "return_value", "correlation": "correlation"},
+    "os_calls": {"return value": "return_value"},
+    "cpu_ops": {"sequence": "sequence"},
+    "python_calls": {},
+}
+"""What is told of each call beside its name."""
 _CALL_COLUMNS = ("process", "correlation", "call_ns", "call_pid", "call_tid")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import GpusightError, MissingDataError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.model.schema import TABLES
 
@@ -85,8 +85,14 @@ def export_chrome(
 ) -> list[Path]:
     """Write a timeline for Perfetto or chrome://tracing; compressed when the name ends in .gz."""
     from gpusight.analyses.select import EVERYTHING
-    from gpusight.render.chrome import write_chrome_trace
+    from gpusight.render.chrome import TIMELINE, write_chrome_trace
 
+    if not any(trace.has(table) for table in TIMELINE):
+        raise MissingDataError(
+            "the capture has no timeline",
+            why="nothing in it has a time",
+            hint="see: gpusight info FILE",
+        )
     chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
     with replacing(out) as stream:

@@ -47,11 +47,16 @@ def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotAp
 def _nothing(trace: Trace) -> NotApplicable:
     wanted = advice_for(trace.meta).wanted
     option = next((w.option for w in wanted if w.table == "memory_events"), None)
-    return NotApplicable(
-        "memory",
-        "the capture has no memory events",
-        f"capture again with: {option}" if option else "",
-    )
+    hint = f"capture again with: {option}" if option else _ELSEWHERE.get(trace.meta.source, "")
+    return NotApplicable("memory", "the capture has no memory events", hint)
+
+
+_ELSEWHERE = {
+    "jax-chrome": "the .xplane.pb beside this trace has them",
+    "torch-key-averages": "printed totals have no times; pass the trace of the same run, "
+    "recorded with profile_memory=True",
+}
+"""Where else they may be, by the form of the capture."""
 
 
 def _fullest(places: Places) -> int | None:

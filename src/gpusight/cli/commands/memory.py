@@ -18,8 +18,8 @@ DESCRIPTION = (
     "How much GPU memory was in use and reserved, the peak and everyone who held a part of it "
     "(operator, module, line of code), the largest blocks, and whether memory grows from step to "
     "step. Reads torch.profiler traces with profile_memory=True, CUDA memory snapshots of PyTorch, "
-    "and nsys captures with --cuda-memory-usage=true. With -o and a name that ends in .svg, .html, "
-    ".png or .pdf it draws memory over time."
+    "JAX .xplane.pb profiles, and nsys captures with --cuda-memory-usage=true. With -o and a name "
+    "that ends in .svg, .html, .png or .pdf it draws memory over time."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight memory trace.json.gz",
@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
 
     form = pictures.picture_format(args)
     result = answer(args, lambda trace: memory(trace, options.selection(args)))
+    if form is not None and not isinstance(result, Composite):
+        args.output, args.format = None, "table"  # there is nothing to draw
     if form is None or not isinstance(result, Composite):
         return present(_shown(result, args), args)
     pictures.emit_picture(_draw(result, form), form, args)

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding text that is no JSON, or nests beyond all reason, raises."""
+_MOST_BRACKETS = 4_000_000
+"""In what is scanned at a time: real events have a hundredth of it."""
 _GUESSES = 6
 _WINDOW = 1 << 16
 """How far from the end of a piece its last object is looked for at first."""
@@ -28,6 +30,10 @@ _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _LAST = re.compile(rb"\}\s*,?\s*\]")
 # A string that the buffer cuts off reaches to its end: nothing inside it is a bracket.
 _TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+
+
+class TooManyBracketsError(ValueError):
+    """Text that is nearly all brackets: no trace, and a scan of it would take minutes."""
 
 
 class Piece(NamedTuple):
@@ -53,7 +59,9 @@ def scan(buffer: bytes) -> Piece:
     """Find every whole object of a list from the start of one, the slow and certain way."""
     ends: list[tuple[int, int]] = []
     depth, began = 0, 0
-    for match in _TOKENS.finditer(buffer):
+    for count, match in enumerate(_TOKENS.finditer(buffer)):
+        if count > _MOST_BRACKETS:
+            raise TooManyBracketsError
         token = buffer[match.start()]
         if token in b"{[":
             began = match.start() if depth == 0 else began

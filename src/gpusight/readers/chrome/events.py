@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpusight.readers.chrome.stream import Blocks
 
 _PIECE_BYTES = 1 << 19
-_LONGEST_EVENT = 1 << 28
+_LONGEST_EVENT = 1 << 27
 _LONGEST_HEAD = 1 << 26
 _MOST_KEYS = 16
 """Places that only look like the beginning of the events: no head has as many."""
@@ -29,6 +29,7 @@ _EXACT_BELOW = float(1 << 43)
 """Microseconds below which a double still tells nanoseconds apart."""
 _NO_ARGS = msgspec.Raw(b"{}")
 _ZERO = msgspec.Raw(b"0")
+_NULL = msgspec.Raw(b"null")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -52,7 +53,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     name: str | None = None
     pid: int | str | float | None = None
     tid: int | str | float | None = None
-    ts: msgspec.Raw = _ZERO
+    ts: msgspec.Raw = _NULL
     dur: msgspec.Raw = _ZERO
     args: msgspec.Raw = _NO_ARGS
 
@@ -73,32 +74,41 @@ class EventReader:
         """Events left out because they are not JSON."""
         self.cut_off = False
         """The file ends before the list of events does."""
+        self.left_over = False
+        """Something follows the list of events that belongs to no trace."""
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Give events, about half a megabyte of them at a time."""
         blocks = iter(self._blocks)
-        buffer = self._read_head(blocks)
-        closed, enough = False, _PIECE_BYTES
+        waiting = [self._read_head(blocks)]
+        closed, size, enough = False, len(waiting[0]), _PIECE_BYTES
         for block in blocks:
-            buffer += block
-            if closed and len(buffer) > _LONGEST_HEAD:
+            waiting.append(block)
+            size += len(block)
+            if closed and size > _LONGEST_HEAD:
                 break
-            if closed or len(buffer) < enough:
+            if closed or size < enough:
                 continue
+            buffer = b"".join(waiting)
             events, rest, closed = self._cut(buffer)
-            buffer = buffer[rest:]
-            enough = max(_PIECE_BYTES, 2 * len(buffer))
+            waiting = [buffer[rest:].lstrip()]
+            size = len(waiting[0])
+            enough = max(_PIECE_BYTES, 2 * size)
             if enough > _LONGEST_EVENT and not closed:
-                raise DamagedCaptureError(
-                    f"{self._path} is damaged",
-                    why="it holds an event of over 128 MB",
-                    hint="copy or export it again",
-                )
+                raise self._endless()
             yield events
+        tail = b"".join(waiting)
         if not closed:
-            events, buffer = self._finish(buffer)
+            events, tail = self._finish(tail)
             yield events
-        self._read_tail(buffer)
+        self._read_tail(tail)
+
+    def _endless(self) -> DamagedCaptureError:
+        return DamagedCaptureError(
+            f"{self._path} is damaged",
+            why="it holds an event without end",
+            hint="copy or export it again",
+        )
 
     # Around the events ---------------------------------------------------------------------------
 
@@ -143,7 +153,9 @@ class EventReader:
         if not tail or tail == b"}":
             return
         rest = _object(b'{"":0' + tail)
-        if rest is not None:
+        if rest is None or "traceEvents" in rest:
+            self.left_over = True
+        else:
             self.about |= {k: v for k, v in rest.items() if k}
 
     # The events ----------------------------------------------------------------------------------
@@ -154,15 +166,21 @@ class EventReader:
             events = self._try(buffer[:end])
             if events is not None:
                 return events, rest, False
-        piece = cutting.scan(buffer)
+        piece = self._scan(buffer)
         return self._decode_each(buffer, piece), piece.rest, piece.closed
+
+    def _scan(self, buffer: bytes) -> cutting.Piece:
+        try:
+            return cutting.scan(buffer)
+        except cutting.TooManyBracketsError as error:
+            raise self._endless() from error
 
     def _finish(self, buffer: bytes) -> tuple[list[Any], bytes]:
         for end, rest in cutting.guesses(buffer, last=True):
             events = self._try(buffer[:end])
             if events is not None:
                 return events, buffer[rest:]
-        piece = cutting.scan(buffer)
+        piece = self._scan(buffer)
         self.cut_off = not piece.closed
         return self._decode_each(buffer, piece), buffer[piece.rest :]
 

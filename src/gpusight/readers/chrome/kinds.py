@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 OPERATOR, ANNOTATION, PYTHON, MEMORY = "operator", "annotation", "python", "memory"
 KERNEL, COPY, FILL, SYNC, GPU_ANNOTATION = "kernel", "copy", "fill", "sync", "gpu annotation"
 RUNTIME, DRIVER, OVERHEAD, COLLECTIVE = "runtime", "driver", "overhead", "collective"
-PLAIN, SPAN, SETTING, SILENT = "plain", "span", "setting", "silent"
+PLAIN, SETTING, SILENT = "plain", "setting", "silent"
 
 _CATEGORIES = {
     "cpu_op": OPERATOR,
@@ -31,7 +31,7 @@ _CATEGORIES = {
     "cuda_sync": SYNC,
     "python_function": PYTHON,
     "overhead": OVERHEAD,
-    "trace": SPAN,
+    "trace": SILENT,
 }
 _INSTANT, _OLD_OPERATOR = "instant", "old operator"
 _MEMORY = "[memory]"
@@ -47,38 +47,31 @@ class Sorter:
         self.rows: dict[str, Rows] = {}
         self.settings: list[Any] = []
         """Events that name processes and threads."""
-        self.spans: list[Any] = []
-        """What the profiler says about its own window."""
         self.unknown: Counter[str] = Counter()
         """Categories and phases that no table is made of."""
-        self._kinds: dict[tuple[str, str | None], str | None] = {}
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Take some more events."""
-        sorted_events: dict[str | None, list[Any]] = defaultdict(list)
-        kinds = self._kinds
+        alike: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
         for event in events:
-            key = (event.ph, event.cat)
-            kind = kinds[key] if key in kinds else self._learn(key)
-            if kind in _DECIDED_BY_EVENT:
-                kind = _DECIDED_BY_EVENT[kind](event)
-            if kind != SILENT:
-                sorted_events[kind].append(event)
-        for kind, members in sorted_events.items():
-            self._put(kind, members, exact=exact)
-
-    def _learn(self, key: tuple[str, str | None]) -> str | None:
-        kind = self._kinds[key] = _kind_of(*key)
-        return kind
+            alike[event.ph, event.cat].append(event)
+        for (phase, category), members in alike.items():
+            kind = _kind_of(phase, category)
+            if kind not in _DECIDED_BY_EVENT:
+                self._put(kind, members, exact=exact)
+                continue
+            apart: dict[str, list[Any]] = defaultdict(list)
+            for event in members:
+                apart[_DECIDED_BY_EVENT[kind](event)].append(event)
+            for decided, some in apart.items():
+                self._put(decided, some, exact=exact)
 
     def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
         if kind is None:
             self.unknown.update(event.cat or f"phase {event.ph!r}" for event in events)
         elif kind == SETTING:
             self.settings += events
-        elif kind == SPAN:
-            self.spans += events
-        else:
+        elif kind != SILENT:
             self._rows(kind).add(events, exact=exact)
             if kind in (OPERATOR, KERNEL):
                 self._put_collectives(kind, events, exact=exact)

@@ -20,6 +20,7 @@ _LAST_NUMBER = re.compile(r"-?\d{1,18}")
 _NAMELESS = "[no name]"
 _TIME_LIMIT = 1 << 61
 """Beyond any clock, in nanoseconds; what lies outside is no time."""
+_LIMIT_US = _TIME_LIMIT / 1000
 
 
 class Interner(dict[str, int]):
@@ -43,13 +44,20 @@ class Rows:
         self._threads: list[pl.Series] = []
         self.arguments = Arguments()
         self.height = 0
+        self.timeless = 0
+        """Events left out because they have no time that a clock could show."""
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Take some more events."""
+        starts = (exact_ns if exact else microseconds)([e.ts for e in events])
+        if starts.null_count():
+            self.timeless += starts.null_count()
+            events = [e for e, timed in zip(events, starts.is_not_null(), strict=True) if timed]
+            starts = starts.drop_nulls()
         names = self._names
         self._codes.append(pl.Series([names[e.name or _NAMELESS] for e in events], dtype=pl.UInt32))
         times = exact_ns if exact else microseconds
-        self._starts.append(times([e.ts for e in events]))
+        self._starts.append(starts)
         self._durations.append(times([e.dur for e in events]))
         self._processes.append(numbers([e.pid for e in events]))
         self._threads.append(numbers([e.tid for e in events]))
@@ -59,7 +67,7 @@ class Rows:
     @cached_property
     def start_ns(self) -> pl.Series:
         """When each began, on the file's own clock."""
-        return _nanoseconds(self._starts).fill_null(0).alias("start_ns")
+        return _nanoseconds(self._starts).alias("start_ns")
 
     @cached_property
     def duration_ns(self) -> pl.Series:
@@ -117,8 +125,17 @@ def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
 
 
 def microseconds(times: list[Any]) -> pl.Series:
-    """Take times as written."""
-    return pl.Series(times, dtype=pl.Float64, strict=False)
+    """Take times as written; null where no clock could show them."""
+    values = pl.Series(times, dtype=pl.Float64, strict=False)
+    least, most = values.min(), values.max()
+    if (
+        isinstance(least, float)
+        and isinstance(most, float)
+        and -_LIMIT_US < least <= most < _LIMIT_US
+    ):
+        return values
+    usable = values.is_finite() & (values.abs() < _LIMIT_US)
+    return values.to_frame("v").select(pl.when(usable).then(pl.col("v"))).to_series()
 
 
 def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
@@ -130,8 +147,6 @@ def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
 
 def rounded_ns(values: pl.Series) -> pl.Series:
     """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
-    usable = values.is_finite() & (values.abs() < _TIME_LIMIT / 1000)
-    values = values.to_frame("v").select(pl.when(usable).then(pl.col("v"))).to_series()
     whole = values.floor()
     return whole.cast(pl.Int64) * 1000 + ((values - whole) * 1000).round().cast(pl.Int64)
 
@@ -150,7 +165,7 @@ def exact_ns(times: list[Any]) -> pl.Series:
     exact = exact.set(parts["whole"].abs() > _TIME_LIMIT // 1000, None)
     if exact.null_count() == 0:
         return exact
-    others = rounded_ns(texts.cast(pl.Float64, strict=False))
+    others = rounded_ns(microseconds(texts.cast(pl.Float64, strict=False).to_list()))
     return exact.zip_with(exact.is_not_null(), others)
 
 

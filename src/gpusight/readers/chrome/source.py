@@ -47,6 +47,8 @@ def _warnings(reader: EventReader, blocks: Blocks) -> Iterable[str]:
     if blocks.problem or reader.cut_off:
         why = blocks.problem or "it ends inside its list of events, as after a killed job"
         yield f"the trace is cut off: {why}; shown is what is there"
+    if reader.left_over:
+        yield "what follows the list of events was not read: it belongs to no trace, or to another"
     if reader.unreadable:
         yield f"{reader.unreadable:,} events are not valid JSON and were left out"
 
@@ -55,6 +57,9 @@ def _notes(events: Sorter) -> Iterable[str]:
     backwards = sum(rows.backwards for rows in events.rows.values())
     if backwards:
         yield f"{backwards:,} events have a negative duration and count as instants"
+    timeless = sum(rows.timeless for rows in events.rows.values())
+    if timeless:
+        yield f"{timeless:,} events have no time and were left out"
     if events.unknown:
         named = ", ".join(f"{name} ({n:,})" for name, n in events.unknown.most_common(8))
         yield f"not read: events of {named}"
@@ -69,6 +74,11 @@ class ChromeSource:
     @cached_property
     def _source(self) -> TraceSource:
         found = scan(self._path)
+        if _is_own_timeline(found.about):
+            raise NotACaptureError(
+                f"{self._path} is a timeline that gpusight exported",
+                hint="open the capture that it was made from",
+            )
         if found.events.rows.keys() - {PLAIN} or _is_torch(found):
             from gpusight.readers.chrome.torch_source import TorchSource
 
@@ -128,6 +138,11 @@ class ChromeSource:
 
     def close(self) -> None:
         """Hold no file open."""
+
+
+def _is_own_timeline(about: dict[str, Any]) -> bool:
+    said = about.get("otherData")
+    return isinstance(said, dict) and said.get("writer") == "gpusight"
 
 
 def _is_torch(found: Scanned) -> bool:

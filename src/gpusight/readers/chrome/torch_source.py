@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 HOST_KINDS = (kinds.OPERATOR, kinds.RUNTIME, kinds.DRIVER, kinds.ANNOTATION, kinds.PYTHON)
 _GPU_KINDS = (kinds.KERNEL, kinds.COPY, kinds.FILL, kinds.GPU_ANNOTATION)
+_DAY_NS = 86_400 * 10**9
+_LONGEST_NS = 30 * _DAY_NS
+"""No profiler records for longer."""
 _TIMED_KINDS = (*HOST_KINDS, *_GPU_KINDS, kinds.SYNC, kinds.OVERHEAD, kinds.MEMORY)
 
 
@@ -39,7 +42,11 @@ class TorchSource:
         """What is known about the capture as a whole."""
         found = self._scanned
         meta = machine.meta(self.path, found.about, self.origin_ns, self.duration_ns)
-        return msgspec.structs.replace(meta, notes=found.notes, warnings=found.warnings)
+        warnings = found.warnings
+        if self.duration_ns > _LONGEST_NS:
+            days = self.duration_ns // _DAY_NS
+            warnings = (*warnings, f"the trace spans {days:,} days: some of its times are wrong")
+        return msgspec.structs.replace(meta, notes=found.notes, warnings=warnings)
 
     def outline(self) -> Outline:
         """Say what is in the file."""
