@@ -229,7 +229,7 @@ def test_pieces_may_end_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
 ) -> None:
     """The same events whatever the size of a block and of a piece, and however it is spaced."""
-    monkeypatch.setattr("gpusight.readers.chrome.stream.BLOCK_BYTES", size)
+    monkeypatch.setattr("gpusight.readers.blocks.BLOCK_BYTES", size)
     monkeypatch.setattr("gpusight.readers.chrome.events._PIECE_BYTES", size)
     about = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": '"traceEvents": ['}]}
     text = json.dumps(

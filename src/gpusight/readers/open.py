@@ -145,7 +145,7 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
         return True
     if b"\0" in text or len(text) < _SNIFF_BYTES:
         return False
-    from gpusight.readers.chrome.stream import Blocks
+    from gpusight.readers.blocks import Blocks
 
     seen = before = b""
     for block in islice(iter(Blocks(path)), _LOG_BLOCKS):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpusight.readers.chrome.stream import Blocks
+    from gpusight.readers.blocks import Blocks
 
 _PIECE_BYTES = 1 << 19
 _LONGEST_EVENT = 1 << 27

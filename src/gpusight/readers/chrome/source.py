@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.blocks import Blocks
 from gpusight.readers.chrome.events import EventReader
 from gpusight.readers.chrome.kinds import PLAIN, Sorter
-from gpusight.readers.chrome.stream import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

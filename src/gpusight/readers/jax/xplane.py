@@ -6,9 +6,7 @@ refer to, then the events of each plane, a few megabytes at a time.
 
 from __future__ import annotations
 
-import gzip
 import mmap
-import zlib
 from array import array
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +14,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.evidence import GZIP
+from gpusight.readers.blocks import Blocks
 from gpusight.readers.frames import FrameSource
 from gpusight.readers.jax import facts
 from gpusight.readers.jax.columns import batches
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from gpusight.readers.jax.profile import Contents
     from gpusight.readers.jax.space import Plane
 
-_GZIP = b"\x1f\x8b"
 _MOST_UNPACKED = 1 << 30
-_CHUNK = 1 << 20
 _PLANE_TAG = PLANE << 3 | BYTES
 _PACKETS = 64
 """So many packets of a Perfetto trace are enough to know it."""
@@ -54,8 +52,8 @@ def xplane_source(path: Path) -> TraceSource:
 def _content(path: Path) -> Iterator[memoryview]:
     """Give the bytes of a file, unpacked where it is packed."""
     with path.open("rb") as file:
-        head = file.read(len(_GZIP))
-        if head == _GZIP or not head:  # what is empty cannot be mapped
+        head = file.read(len(GZIP))
+        if head == GZIP or not head:  # what is empty cannot be mapped
             yield memoryview(_unpacked(path) if head else b"")
             return
         with (
@@ -66,20 +64,19 @@ def _content(path: Path) -> Iterator[memoryview]:
 
 
 def _unpacked(path: Path) -> bytes:
+    blocks = Blocks(path)
     content = bytearray()
-    try:
-        with gzip.open(path) as file:
-            while chunk := file.read(_CHUNK):
-                content += chunk
-                if len(content) > _MOST_UNPACKED:
-                    raise CaptureError(
-                        f"{path} holds more than {_MOST_UNPACKED >> 30} GB",
-                        hint="unpack it first with: gzip -d",
-                    )
-    except (OSError, EOFError, zlib.error) as error:
+    for block in blocks:
+        content += block
+        if len(content) > _MOST_UNPACKED:
+            raise CaptureError(
+                f"{path} holds more than {_MOST_UNPACKED >> 30} GB",
+                hint="unpack it first with: gzip -d",
+            )
+    if blocks.problem:
         raise DamagedCaptureError(
-            f"{path} cannot be unpacked", why=str(error), hint="copy it again"
-        ) from error
+            f"{path} cannot be unpacked", why=blocks.problem, hint="copy it again"
+        )
     return bytes(content)
 
 

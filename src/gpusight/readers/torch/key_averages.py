@@ -16,7 +16,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.model.trace import Meta
-from gpusight.readers.chrome.stream import Blocks
+from gpusight.readers.blocks import Blocks
 from gpusight.readers.frames import FrameSource
 from gpusight.readers.torch.paths import shown_frame
 from gpusight.readers.torch.printed import CALLS, NAME, SOURCE, find_tables

@@ -14,7 +14,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.model.trace import Meta
-from gpusight.readers.chrome.stream import Blocks
+from gpusight.readers.blocks import Blocks
 from gpusight.readers.frames import FrameSource
 from gpusight.readers.torch.chains import Chains
 from gpusight.readers.torch.plain import MisfitError, check_total, no_collecting, rows_of

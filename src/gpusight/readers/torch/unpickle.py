@@ -22,7 +22,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.readers.chrome.stream import Blocks
+from gpusight.readers.blocks import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,10 +1,12 @@
-"""The bytes of a trace file in blocks, inflated on the way where it is compressed."""
+"""The bytes of a file in blocks, inflated on the way where it is compressed."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from typing import TYPE_CHECKING
+
+from gpusight.evidence import GZIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +20,6 @@ _INFLATED_BYTES = 1 << 22
 """Inflated at a time: the parser lets go of the interpreter only every few milliseconds."""
 _AHEAD = 2
 """Pieces of that size that may lie ready before the parser takes them."""
-_GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31
 
 
@@ -32,7 +33,7 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Give block after block; never more than a few in memory."""
         with self._path.open("rb") as file:
-            packed = file.read(len(_GZIP)) == _GZIP
+            packed = file.read(len(GZIP)) == GZIP
             file.seek(0)
             yield from _split(_ahead(self._inflated(file))) if packed else _plain(file)
 
