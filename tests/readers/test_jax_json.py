@@ -48,6 +48,7 @@ def test_the_trace_is_whole(name: str) -> None:
     trace, _ = pair(name)
     trace.validate()
     assert (trace.meta.tool, trace.meta.source) == ("JAX profiler", "jax-chrome")
+    assert not [note for note in trace.meta.notes if "phase" in note]
     assert trace.devices["device"].to_list() == [0]
     kernels = trace.table("kernels", ["start_ns", "stream"]).sort("start_ns")
     assert kernels["start_ns"].min() >= 0  # type: ignore[operator]

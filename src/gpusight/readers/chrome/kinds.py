@@ -96,7 +96,8 @@ def _kind_of(phase: str, category: str | None) -> str | None:
         return SETTING
     if phase in ("i", "I"):
         return _INSTANT
-    if phase in ("s", "t", "f"):  # flows say what correlation and sequence numbers say too
+    # Flows repeat correlation and sequence numbers; JAX ends its list with an empty object.
+    if phase in ("s", "t", "f", ""):
         return SILENT
     if phase != "X":
         return None
