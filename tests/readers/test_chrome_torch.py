@@ -85,6 +85,12 @@ def test_operators_and_annotations_are_told_apart(path: Path) -> None:
     trace = open_trace(path, cache=False)
     assert trace.row_count("cpu_ops") + trace.row_count("ranges") == len(events)
     assert Counter(trace.table("ranges", ["name"])["name"]) == Counter(notes)
+    times = [trace.table(table, ["start_ns", "end_ns"]) for table in ("cpu_ops", "ranges")]
+    ours = sorted((s, e - s) for s, e in pl.concat(times).iter_rows())
+    wanted = sorted((int(e["ts"] * 1000), int(e["dur"] * 1000)) for e in events)
+    origins = {theirs[0] - mine[0] for mine, theirs in zip(ours, wanted, strict=True)}
+    assert len(origins) <= 1, "every row counts from the same origin"
+    assert [length for _, length in ours] == [length for _, length in wanted]
 
 
 @pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
