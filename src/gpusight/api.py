@@ -14,7 +14,7 @@ from gpusight.model.trace import Trace
 from gpusight.result import Composite, NotApplicable, TableResult, with_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -119,7 +119,7 @@ class Page(_Shown):
         """Give a section; raises MissingDataError when the capture could not fill it."""
         for section in self.result.sections:
             if section.command == name:
-                return _section(section)
+                return View(_given(section))
         raise KeyError(name)
 
 
@@ -149,8 +149,7 @@ def info(trace: Capture) -> Page:
     """Say what a capture holds and how complete it is."""
     from gpusight.analyses.info import info as analysis
 
-    trace = _opened(trace)
-    return _page(trace, analysis(trace))
+    return Page(_ask(analysis, trace))
 
 
 def summary(
@@ -163,8 +162,7 @@ def summary(
     """Show on one screen where the time went."""
     from gpusight.analyses.summary import summary as analysis
 
-    trace = _opened(trace)
-    return _page(trace, analysis(trace, _selection(within, device, process)))
+    return Page(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def kernels(
@@ -177,8 +175,7 @@ def kernels(
     """List GPU kernels by the time they took."""
     from gpusight.analyses.kernels import kernels as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def ops(
@@ -192,8 +189,7 @@ def ops(
     """List operators of the framework with their own time on the CPU and the GPU."""
     from gpusight.analyses.ops import ops as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process), by=by))
+    return View(_ask(analysis, trace, _selection(within, device, process), by=by))
 
 
 def launches(
@@ -207,8 +203,7 @@ def launches(
     """List GPU work in order of time, with what launched it."""
     from gpusight.analyses.launch_list import launches as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process), kernel=kernel))
+    return View(_ask(analysis, trace, _selection(within, device, process), kernel=kernel))
 
 
 def flops(
@@ -224,8 +219,8 @@ def flops(
     """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analyses.flops import flops as analysis
 
-    trace, selection = _opened(trace), _selection(within, device, process)
-    return _page(trace, analysis(trace, selection, by=by, peak=peak, bandwidth=bandwidth))
+    selection = _selection(within, device, process)
+    return Page(_ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
 
 
 def ranges(
@@ -238,8 +233,7 @@ def ranges(
     """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
     from gpusight.analyses.ranges import ranges as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def api_calls(
@@ -252,8 +246,7 @@ def api_calls(
     """List CUDA API calls by the time they took."""
     from gpusight.analyses.api import api_calls as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def copies(
@@ -266,8 +259,7 @@ def copies(
     """List memory copies and fills by direction: bytes, time, bandwidth."""
     from gpusight.analyses.copies import copies as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, _selection(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def memory(
@@ -280,16 +272,14 @@ def memory(
     """Follow the memory in use, and say who held it at the peak."""
     from gpusight.analyses.memory import memory as analysis
 
-    trace = _opened(trace)
-    return _page(trace, analysis(trace, _selection(within, device, process)))
+    return Page(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analyses.query import query as analysis
 
-    trace = _opened(trace)
-    return _view(trace, analysis(trace, query))
+    return View(_ask(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -297,9 +287,11 @@ def stats(trace: Capture, report: str) -> View:
     from gpusight.analyses.stats import run_report
     from gpusight.render.stats import as_table
 
-    trace = _opened(trace)
-    answer = run_report(trace, report)
-    return _view(trace, answer if isinstance(answer, NotApplicable) else as_table(answer))
+    def analysis(trace: Trace) -> TableResult | NotApplicable:
+        answer = run_report(trace, report)
+        return answer if isinstance(answer, NotApplicable) else as_table(answer)
+
+    return View(_ask(analysis, trace))
 
 
 def export(
@@ -334,27 +326,16 @@ def _selection(within: str | None, device: int | None, process: str | int | None
     return Selection(within=within, device=device, process=name)
 
 
-def _section(result: TableResult | NotApplicable) -> View:
-    if isinstance(result, NotApplicable):
-        raise MissingDataError(result.reason, hint=result.hint)
-    return View(result)
+def _ask(
+    analysis: Callable[..., Result], trace: Capture, *arguments: object, **options: object
+) -> TableResult | Composite:
+    """Ask a question of a capture; what is wrong with the capture is part of the answer."""
+    opened = _opened(trace)
+    return _given(with_warnings(analysis(opened, *arguments, **options), opened.meta.warnings))
 
 
-def _view(trace: Trace, result: TableResult | NotApplicable) -> View:
-    answer = _whole_truth(trace, result)
-    assert isinstance(answer, TableResult)
-    return View(answer)
-
-
-def _page(trace: Trace, result: Composite | NotApplicable) -> Page:
-    answer = _whole_truth(trace, result)
-    assert isinstance(answer, Composite)
-    return Page(answer)
-
-
-def _whole_truth(trace: Trace, result: Result) -> TableResult | Composite:
-    """Add what is wrong with the capture; raise where there is no answer."""
-    answer = with_warnings(result, trace.meta.warnings)
+def _given(answer: Result) -> TableResult | Composite:
+    """Give the answer; raise where there is none."""
     if isinstance(answer, NotApplicable):
         raise MissingDataError(answer.reason, hint=answer.hint)
     return answer

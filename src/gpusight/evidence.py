@@ -15,8 +15,11 @@ GZIP = b"\x1f\x8b"
 PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 OWN_TIMELINE = '"writer":"gpusight"'
 """What marks a timeline that we exported: that one may be replaced."""
-_MAGIC = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report", b"NVR\0", *PICKLE)
-_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
+SQLITE = b"SQLite format 3\0"
+NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
+NCU_REPORT = b"NVR\0"
+_MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, *PICKLE)
+JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
 """How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
 _PRINTED = b"CPU total %"
 """A heading of every table of key_averages, and of none of ours."""
@@ -49,7 +52,7 @@ def _is_capture(path: Path) -> bool:
         return False
     json = head.lstrip().startswith((b"{", b"["))
     events = json and (b'"traceEvents"' in head or b'"ph"' in head)
-    return head.startswith(_MAGIC) or bool(_PLANE.match(head)) or events or _PRINTED in head
+    return head.startswith(_MAGIC) or bool(JAX_PLANE.match(head)) or events or _PRINTED in head
 
 
 def inflated_head(head: bytes) -> bytes | None:

@@ -269,7 +269,7 @@ def test_older_traces_have_stacks_on_operators() -> None:
     [
         ("train.py(3): main", True),
         ("src/model/block.py(12): forward", True),
-        ("/work/src/model.py(12): <lambda>", True),
+        ("/srv/src/model.py(12): <lambda>", True),
         ("~/train.py(3): main", True),
         ("C:\\code\\train.py(3): main", True),
         ("<ipython-input-3-abc>(1): <module>", True),

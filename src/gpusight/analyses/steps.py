@@ -27,6 +27,8 @@ _STEP = re.compile(rf"(?:^|[^a-z]){_WORDS}(?:[^a-z]|$)")
 _COUNTED = re.compile(rf"(?:^|[^a-z]){_WORDS}[^a-z0-9]{{0,3}}(\d{{1,18}})(?!\d)")
 _LAST_NUMBER = re.compile(r"(\d{1,18})\D*$")
 _NOT_STEPS = re.compile(r"optim|sched|scaler|zero_?grad|\bopt\b")
+PROFILER_STEP = "ProfilerStep#"
+"""What the profiler of PyTorch calls its own steps, before their number."""
 _PROFILER = "profiler step#"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LONGEST_NAME = 200

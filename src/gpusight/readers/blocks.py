@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpusight.evidence import GZIP
@@ -72,30 +72,10 @@ def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield piece[start : start + BLOCK_BYTES]
 
 
-def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Make blocks on a thread of their own, a few ahead of who takes them."""
-    made: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
-    stop = threading.Event()
-
-    def work() -> None:
-        try:
-            for block in blocks:
-                made.put(block)
-                if stop.is_set():
-                    return
-            made.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again where the blocks are used
-            made.put(error)
-
-    worker = threading.Thread(target=work, name="gpusight-inflate", daemon=True)
-    worker.start()
-    try:
-        while (block := made.get()) is not None:
-            if isinstance(block, BaseException):
-                raise block
-            yield block
-    finally:
-        stop.set()
-        while not made.empty():
-            made.get_nowait()
-        worker.join()
+def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Make pieces on a thread of their own, a few ahead of who takes them."""
+    with ThreadPoolExecutor(1, thread_name_prefix="gpusight-inflate") as pool:
+        made = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
+        while (piece := made.popleft().result()) is not None:
+            made.append(pool.submit(next, pieces, None))
+            yield piece

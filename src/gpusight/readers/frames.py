@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+EPOCH_NS = 10**18
+"""A clock that shows more counts from 1970: that was so in 2001."""
+
 
 class FrameSource:
     """Serves tables out of frames that `read` builds when the first of them is asked for.

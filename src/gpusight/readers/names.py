@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+NAMELESS = "[no name]"
+"""Stands where a program gave no name."""
 _SMALL_SPAN = 100_000
 """Up to this, and a few times the rows, a table indexed by id is cheaper than a hash join."""
 

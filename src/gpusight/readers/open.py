@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.evidence import GZIP, PICKLE, inflated_head, is_capture_name
+from gpusight.evidence import (
+    GZIP,
+    JAX_PLANE,
+    NCU_REPORT,
+    NSYS_REPORT,
+    PICKLE,
+    SQLITE,
+    inflated_head,
+    is_capture_name,
+)
 from gpusight.model.trace import Trace
 from gpusight.readers.refusal import not_a_capture
 
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
 
 _SNIFF_BYTES = 16_384
 _MOST_NAMED = 1000
-_SQLITE = b"SQLite format 3\x00"
-_NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
 _KEY_AVERAGES = "Self CPU"
@@ -28,8 +35,6 @@ _KEY_AVERAGES = "Self CPU"
 _LOG_BLOCKS = 32
 """Half megabytes of a log that are searched for a table."""
 _PROTOBUF_FIELD_1 = b"\x0a"
-_PLANE_FIELDS = (b"\x08", b"\x12")
-"""What the first field of a JAX profile's first plane begins with: its number or its name."""
 # Starts of other files that people pass by mistake: what they are and what to do instead.
 _FOREIGN = (
     (
@@ -37,7 +42,7 @@ _FOREIGN = (
         "is a Git LFS pointer, not the capture",
         "fetch the file itself with: git lfs pull",
     ),
-    (b"NVR\x00", "is an Nsight Compute report", "this version reads Nsight Systems captures"),
+    (NCU_REPORT, "is an Nsight Compute report", "this version reads Nsight Systems captures"),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
     (b"\xfd7zXZ\x00", "is xz-compressed", "unpack it with: xz -d"),
     (b"\x28\xb5\x2f\xfd", "is Zstandard-compressed", "unpack it with: zstd -d"),
@@ -85,7 +90,7 @@ def _source(path: Path, *, cache: bool) -> TraceSource:
         head = file.read(_SNIFF_BYTES)
     if not head:
         raise DamagedCaptureError(f"{path} is empty", hint="copy or capture it again")
-    if head.startswith(_SQLITE[: len(head)]) and len(head) < len(_SQLITE):
+    if head.startswith(SQLITE[: len(head)]) and len(head) < len(SQLITE):
         raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
     raw = _nsys_tables(path, head, cache=cache)
     return _nsys_source(raw) if raw is not None else _framework_source(path, head)
@@ -98,11 +103,11 @@ def _nsys_source(raw: RawTables) -> TraceSource:
 
 
 def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
-    if head.startswith(_SQLITE):
+    if head.startswith(SQLITE):
         from gpusight.readers.nsys.sqlite import SqliteTables
 
         return SqliteTables(path)
-    if head.startswith(_NSYS_REPORT):
+    if head.startswith(NSYS_REPORT):
         from gpusight.readers.nsys.report import ReportTables
 
         return ReportTables(path, cache=cache)
@@ -118,8 +123,7 @@ def _framework_source(path: Path, head: bytes) -> TraceSource:
     text = _inflated(path, head) if head.startswith(GZIP) else head
     start = text.removeprefix(_BOM).lstrip()[:1]
     # The length of a profile's first plane may look like a bracket; what follows it does not.
-    plane = text[:1] == _PROTOBUF_FIELD_1 and text[2:3] in _PLANE_FIELDS
-    if start in (b"{", b"[") and not plane:
+    if start in (b"{", b"[") and not JAX_PLANE.match(text):
         from gpusight.readers.chrome.source import ChromeSource
 
         return ChromeSource(path)
@@ -147,10 +151,9 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
         return False
     from gpusight.readers.blocks import Blocks
 
-    seen = before = b""
-    for block in islice(iter(Blocks(path)), _LOG_BLOCKS):
-        seen = before + block
-        if headings[0] in seen:
+    before = b""
+    for block in islice(Blocks(path), _LOG_BLOCKS):
+        if headings[0] in before + block:
             return True
         before = block[-len(_KEY_AVERAGES) :]
     return False
@@ -172,7 +175,7 @@ def _inflated(path: Path, head: bytes) -> bytes:
 
 def _packed(path: Path, text: bytes) -> CaptureError:
     """Name what was compressed by hand."""
-    if text.startswith((_SQLITE, _NSYS_REPORT)):
+    if text.startswith((SQLITE, NSYS_REPORT)):
         what = "is a gzip-compressed Nsight Systems capture"
         return NotACaptureError(f"{path} {what}", hint="unpack it with gunzip first")
     return NotACaptureError(

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.attribution.call_sites import PythonCalls, first_known, stack_sites, text_of
-from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.attribution.nested import NONE, Nested, optional
 from gpusight.analyses.attribution.operators import WAYS, Operators
 from gpusight.analyses.key_index import KeyIndex
 from gpusight.analyses.launches import held_tables
@@ -132,7 +132,7 @@ class _Moments:
     @classmethod
     def of(cls, table: pl.DataFrame, rows: Ints) -> _Moments:
         """Take the beginnings of rows of a table of host events."""
-        at = _optional(rows)
+        at = optional(rows)
         return cls(table["start_ns"].gather(at).fill_null(0).to_numpy(), table["thread"].gather(at))
 
     def or_else(self, other: _Moments) -> _Moments:
@@ -162,7 +162,7 @@ def _attribute(trace: Trace, tables: list[str]) -> pl.DataFrame:
     rows = (call, op, forward_op, stack_op, range_, forward_range, module, site)
     return pl.DataFrame(
         {
-            **{name: _optional(found_rows) for name, found_rows in zip(_ROWS, rows, strict=True)},
+            **{name: optional(found_rows) for name, found_rows in zip(_ROWS, rows, strict=True)},
             "found": pl.Series(WAYS, dtype=pl.Enum(WAYS)).gather(found),
             "in_graph": in_graph,
             "from_forward": from_forward,
@@ -197,7 +197,7 @@ def _in_graph(trace: Trace, work: pl.DataFrame, call: Ints) -> Mask:
 
 def _process_of(work: pl.DataFrame, api: pl.DataFrame, call: Ints) -> pl.Series:
     own = work["process"]
-    return own.zip_with(own.is_not_null(), api["process"].gather(_optional(call)))
+    return own.zip_with(own.is_not_null(), api["process"].gather(optional(call)))
 
 
 def _ranges(
@@ -248,9 +248,3 @@ def _python(trace: Trace, moment: _Moments, forward: _Moments) -> tuple[Ints, In
     from_forward = (own < 0) & (site >= 0) & ((forward_own >= 0) | (frame < 0))
     from_forward |= (module < 0) & (forward_module >= 0)
     return first_known([module, forward_module]), site, from_forward
-
-
-def _optional(rows: Ints) -> pl.Series:
-    """Give rows as a column, null where there is none."""
-    column = pl.Series(rows, dtype=pl.Int64)
-    return column.set(column < 0, None)

@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from gpusight.model.ordering import number
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    import polars as pl
     from numpy.typing import NDArray
 
     Ints: TypeAlias = NDArray[np.int64]
@@ -31,6 +31,12 @@ _STEPS = 32
 """Steps outwards before the rest is searched by halving: real stacks are rarely deeper."""
 _WIDE = 1 << 62
 _LEAST = np.iinfo(np.int64).min
+
+
+def optional(rows: Ints) -> pl.Series:
+    """Give rows as a column, null where there is none."""
+    column = pl.Series(rows, dtype=pl.Int64)
+    return column.set(column < 0, None)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.attribution.nested import optional
 from gpusight.analyses.memory import stacks
 from gpusight.analyses.memory.history import ROW
-from gpusight.analyses.memory.holders import optional
 from gpusight.result import Field, Fmt, TableResult
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from gpusight.analyses.attribution.call_sites import (
     stack_sites,
     text_of,
 )
-from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.attribution.nested import NONE, Nested, optional
 from gpusight.analyses.attribution.operators import Operators
 from gpusight.analyses.statistics import names_of
+from gpusight.analyses.steps import PROFILER_STEP
 
 if TYPE_CHECKING:
     from gpusight.analyses.attribution.nested import Mask
@@ -33,7 +34,6 @@ PLAIN_ALLOCATION = re.compile(
 )
 """Operators that only take memory on behalf of the one around them."""
 _ENGINE = "autograd::engine::evaluate_function: "
-_STEP = "ProfilerStep#"
 _DEEPEST = 200
 """Frames of a stack that are shown."""
 
@@ -108,7 +108,7 @@ def ranges_of(trace: Trace, by: str, times: Ints, keys: pl.Series) -> pl.Series:
     table = table.filter(pl.col("kind").cast(pl.String) == "push_pop")
     nested = _nested(table, by)
     names = names_of(table["name"])
-    wanted = _marked(nested, table["name"], [not n.startswith(_STEP) for n in names])
+    wanted = _marked(nested, table["name"], [not n.startswith(PROFILER_STEP) for n in names])
     places = _outwards(nested, nested.innermost(times, keys), wanted)
     return text_of(table["name"], optional(nested.rows_at(places)))
 
@@ -135,12 +135,6 @@ def _outwards_of(nested: Nested, place: int) -> Ints:
 def no_texts(count: int) -> pl.Series:
     """Make a column of nulls."""
     return pl.Series([None], dtype=pl.String).new_from_index(0, count)
-
-
-def optional(rows: Ints) -> pl.Series:
-    """Give rows as a column, null where there is none."""
-    column = pl.Series(rows, dtype=pl.Int64)
-    return column.set(column < 0, None)
 
 
 def _operators(trace: Trace, nested: Nested, here: Ints) -> tuple[pl.Series, pl.Series]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.attribution.nested import optional
 from gpusight.analyses.memory import holders, stacks
 from gpusight.analyses.memory.blocks import BEFORE
 from gpusight.analyses.memory.history import Origin
-from gpusight.analyses.memory.holders import WHO, Moments, optional
+from gpusight.analyses.memory.holders import WHO, Moments
 from gpusight.analyses.statistics import share_of
 from gpusight.result import Field, Fmt, TableResult
 

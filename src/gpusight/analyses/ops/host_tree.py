@@ -23,6 +23,7 @@ import polars as pl
 from gpusight.analyses.attribution.attribute import main_threads
 from gpusight.analyses.attribution.nested import NONE, Nested
 from gpusight.analyses.statistics import names_of
+from gpusight.analyses.steps import PROFILER_STEP
 
 if TYPE_CHECKING:
     from gpusight.analyses.attribution.nested import Ints, Mask
@@ -41,7 +42,6 @@ _SERVING_THE_PROFILER = frozenset(
         "aten::_version",
     }
 )
-_STEP = "ProfilerStep#"
 _ANY_STEP = "ProfilerStep*"
 
 
@@ -119,7 +119,7 @@ def _part(trace: Trace, kind: int, names: dict[str, int]) -> pl.DataFrame:
     table = _TABLES[kind]
     frame = trace.table(table, ["start_ns", "end_ns", "thread", "process", "name"])
     frame = frame.with_row_index("row")
-    known = [_ANY_STEP if n.startswith(_STEP) else n for n in names_of(frame["name"])]
+    known = [_ANY_STEP if n.startswith(PROFILER_STEP) else n for n in names_of(frame["name"])]
     if kind == ANNOTATION:
         frame = frame.filter(trace.table(table, ["kind"])["kind"].cast(pl.String) == "push_pop")
     elif kind == OPERATOR:

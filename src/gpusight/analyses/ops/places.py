@@ -13,7 +13,7 @@ import polars as pl
 
 from gpusight.analyses.attribution.attribute import names_of_causes
 from gpusight.analyses.attribution.call_sites import is_module, is_own_code, stack_sites
-from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analyses.attribution.nested import NONE, Nested, optional
 from gpusight.analyses.attribution.operators import Operators
 from gpusight.analyses.ops.fields import (
     fields_for,
@@ -96,8 +96,7 @@ def _by_calls(scope: WorkScope, work: Work, by: str) -> tuple[pl.DataFrame, pl.S
     )
     sums = rows.group_by("group").sum()
     names = pl.Series(names_of(calls["name"]), dtype=pl.String).gather(sums["group"])
-    at = pl.Series(place)
-    return sums.with_columns(names.alias("name")), codes.gather(at.set(at < 0, None))
+    return sums.with_columns(names.alias("name")), codes.gather(optional(place))
 
 
 def _calls(scope: WorkScope, by: str, chosen: pl.Series) -> pl.DataFrame:
@@ -159,6 +158,5 @@ def _operators_by_site(scope: WorkScope) -> pl.DataFrame:
 
 
 def _site_column(scope: WorkScope, stack_ops: Ints) -> pl.Series:
-    rows = pl.Series(stack_ops)
     stacks = scope.trace.table("cpu_ops", ["stack"])["stack"]
-    return stack_sites(stacks.gather(rows.set(rows < 0, None)))
+    return stack_sites(stacks.gather(optional(stack_ops)))

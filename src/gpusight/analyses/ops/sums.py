@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.attribution.nested import NONE
+from gpusight.analyses.attribution.nested import NONE, optional
 from gpusight.analyses.ops.host_tree import ANNOTATION, CALL, OPERATOR, OVERHEAD
 from gpusight.analyses.ops.memory import memory_taken
 from gpusight.analyses.statistics import DURATION
@@ -61,8 +61,7 @@ class OpSums:
         inside = np.flatnonzero(places >= 0)
         inside = inside[self._selected[places[inside]]]
         numbers[inside] = self._groups[places[inside]]
-        column = pl.Series(numbers)
-        return column.set(column < 0, None)
+        return optional(numbers)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -102,9 +101,9 @@ class OpSums:
     def _of_operators(self, column: str) -> pl.Series:
         """Spread a column of operators over the places; null for others."""
         tree = self._tree
-        rows = pl.Series(np.where(tree.kinds == OPERATOR, tree.rows, NONE))
+        rows = optional(np.where(tree.kinds == OPERATOR, tree.rows, NONE))
         values = self._scope.trace.table("cpu_ops", [column])[column]
-        return values.gather(rows.set(rows < 0, None))
+        return values.gather(rows)
 
     @cached_property
     def _places_of_work(self) -> Ints:

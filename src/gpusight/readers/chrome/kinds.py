@@ -15,6 +15,9 @@ KERNEL, COPY, FILL, SYNC, GPU_ANNOTATION = "kernel", "copy", "fill", "sync", "gp
 RUNTIME, DRIVER, OVERHEAD, COLLECTIVE = "runtime", "driver", "overhead", "collective"
 PLAIN, SETTING, SILENT = "plain", "setting", "silent"
 
+HOST_KINDS = (OPERATOR, RUNTIME, DRIVER, ANNOTATION, PYTHON)
+GPU_WORK_KINDS = (KERNEL, COPY, FILL)
+
 _CATEGORIES = {
     "cpu_op": OPERATOR,
     "user_annotation": ANNOTATION,

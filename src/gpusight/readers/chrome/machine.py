@@ -12,6 +12,7 @@ from gpusight.model.trace import Meta
 from gpusight.readers.chrome import kinds
 from gpusight.readers.chrome.labels import process_labels, thread_labels
 from gpusight.readers.chrome.rows import thread_key
+from gpusight.readers.frames import EPOCH_NS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from gpusight.readers.chrome.kinds import Sorter
 
 TABLES = frozenset({"devices", "processes", "threads", "streams", "process_groups", "diagnostics"})
-_EPOCH_NS = 10**18
-"""A clock that shows more counts from 1970: that was so in 2001."""
-_GPU_WORK = (kinds.KERNEL, kinds.COPY, kinds.FILL)
-_HOST = (kinds.OPERATOR, kinds.RUNTIME, kinds.DRIVER, kinds.ANNOTATION, kinds.PYTHON, kinds.MEMORY)
+_HOST = (*kinds.HOST_KINDS, kinds.MEMORY)
 _THREAD_LABEL = re.compile(r"thread -?\d+ \((?P<name>.*)\)\s*$")
 _DEVICE_KEYS = {
     "compute_major": ("computeMajor",),
@@ -55,7 +53,7 @@ def meta(path: Path, about: dict[str, Any], origin_ns: int, duration_ns: int) ->
         source="torch-chrome",
         tool="torch.profiler",
         schema_version=None if schema is None else str(schema),
-        start_utc_ns=start if start > _EPOCH_NS else None,
+        start_utc_ns=start if start > EPOCH_NS else None,
         duration_ns=duration_ns,
         cuda_version=_version(about),
         rank=_int(job.get("rank")),
@@ -88,7 +86,12 @@ def tables(events: Sorter, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
 def _devices(events: Sorter, about: dict[str, Any]) -> pl.DataFrame:
     described = [d for d in _list(about.get("deviceProperties")) if isinstance(d, dict)]
     rows = {number: _device(number, d) for d in described if (number := _device_id(d)) is not None}
-    used = {number for kind in _GPU_WORK for number in events.of(kind).pid.unique() if number >= 0}
+    used = {
+        number
+        for kind in kinds.GPU_WORK_KINDS
+        for number in events.of(kind).pid.unique()
+        if number >= 0
+    }
     strange = used - rows.keys()
     if len(described) == len(used) == len(strange) == 1:
         # HIP describes the GPUs that a process sees but numbers its work by those of the machine.
@@ -151,7 +154,7 @@ def _thread_name(label: str | None) -> str | None:
 
 
 def _streams(events: Sorter) -> pl.DataFrame:
-    tracks = [events.of(kind).tid for kind in _GPU_WORK]
+    tracks = [events.of(kind).tid for kind in kinds.GPU_WORK_KINDS]
     return pl.DataFrame({"stream": pl.concat(tracks).unique().sort()})
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.readers.chrome.arguments import Arguments
-from gpusight.readers.names import encode
+from gpusight.readers.names import NAMELESS, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 THREAD_SHIFT = 1 << 32
 _LAST_NUMBER = re.compile(r"-?\d{1,18}")
-_NAMELESS = "[no name]"
 _TIME_LIMIT = 1 << 61
 """Beyond any clock, in nanoseconds; what lies outside is no time."""
 _LIMIT_US = _TIME_LIMIT / 1000
@@ -55,7 +54,7 @@ class Rows:
             events = [e for e, timed in zip(events, starts.is_not_null(), strict=True) if timed]
             starts = starts.drop_nulls()
         names = self._names
-        self._codes.append(pl.Series([names[e.name or _NAMELESS] for e in events], dtype=pl.UInt32))
+        self._codes.append(pl.Series([names[e.name or NAMELESS] for e in events], dtype=pl.UInt32))
         times = exact_ns if exact else microseconds
         self._starts.append(starts)
         self._durations.append(times([e.dur for e in events]))

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from gpusight.readers.chrome.rows import Rows
     from gpusight.readers.chrome.source import Scanned
 
-HOST_KINDS = (kinds.OPERATOR, kinds.RUNTIME, kinds.DRIVER, kinds.ANNOTATION, kinds.PYTHON)
-_GPU_KINDS = (kinds.KERNEL, kinds.COPY, kinds.FILL, kinds.GPU_ANNOTATION)
 _DAY_NS = 86_400 * 10**9
 _LONGEST_NS = 30 * _DAY_NS
 """No profiler records for longer."""
-_TIMED_KINDS = (*HOST_KINDS, *_GPU_KINDS, kinds.SYNC, kinds.OVERHEAD, kinds.MEMORY)
+_TIMED_KINDS = (
+    *kinds.HOST_KINDS,
+    *kinds.GPU_WORK_KINDS,
+    kinds.GPU_ANNOTATION,
+    kinds.SYNC,
+    kinds.OVERHEAD,
+    kinds.MEMORY,
+)
 
 
 class TorchSource:
@@ -141,7 +146,7 @@ class TorchSource:
     @cached_property
     def _host_process(self) -> int | None:
         # A few frames of the interpreter's start stand on process 0.
-        found = {pid for kind in HOST_KINDS for pid in self._of(kind).pid.unique() if pid}
+        found = {pid for kind in kinds.HOST_KINDS for pid in self._of(kind).pid.unique() if pid}
         return found.pop() if len(found) == 1 else None
 
     def _of(self, kind: str) -> Rows:

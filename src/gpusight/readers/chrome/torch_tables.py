@@ -164,6 +164,7 @@ def _gpu_op(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Seri
 
 
 _OP = Rule(_gpu_op, (Wanted(_OP_KEYS, _integers), Wanted(("correlation",), _integers)))
+_BYTES = Rule(lambda _c, _r, columns: columns[0].fill_null(0), (Wanted(("bytes",), _integers),))
 _TIMES = {"start_ns": Rule(_start), "end_ns": Rule(_end)}
 _NAMES = {"name": Rule(lambda _c, rows, _: rows.names)}
 _ON_THREAD = {
@@ -316,10 +317,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             kinds.COPY,
             {
                 **_GPU_WORK,
-                "bytes": Rule(
-                    lambda _c, _r, columns: columns[0].fill_null(0),
-                    (Wanted(("bytes",), _integers),),
-                ),
+                "bytes": _BYTES,
                 "kind": _of_names(_direction),
                 "src_kind": _of_names(_copy_part("src")),
                 "dst_kind": _of_names(_copy_part("dst")),
@@ -331,10 +329,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             kinds.FILL,
             {
                 **_GPU_WORK,
-                "bytes": Rule(
-                    lambda _c, _r, columns: columns[0].fill_null(0),
-                    (Wanted(("bytes",), _integers),),
-                ),
+                "bytes": _BYTES,
                 "memory_kind": _of_names(_fill_kind),
             },
         ),

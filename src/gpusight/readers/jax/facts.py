@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.model.trace import Meta
+from gpusight.readers.frames import EPOCH_NS
 from gpusight.readers.jax.device import device_number
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from gpusight.readers.jax.space import Plane, Space, StatValue
 
 _SCOPES = "/host:__ScopeRangeCallStack__"
-_EPOCH_NS = 10**18
-"""A clock that shows more counts from 1970: that was so in 2001."""
 _MOST = 4 * 10**18
 """Beyond any count, the nanoseconds since 1970 included."""
 _JAX_CALL = "PjitFunction("
@@ -62,7 +61,7 @@ def origin_of(space: Space) -> int:
         line.timestamp_ns
         for plane in space.planes
         for line in plane.lines
-        if line.events and line.timestamp_ns > _EPOCH_NS
+        if line.events and line.timestamp_ns > EPOCH_NS
     ]
     if not absolute:
         return 0
@@ -73,7 +72,7 @@ def origin_of(space: Space) -> int:
 def line_origins(plane: Plane, origin: int) -> Ints:
     """Give the time that each line's events count from, in nanoseconds of the profile."""
     times = np.array([line.timestamp_ns for line in plane.lines], np.int64)
-    return np.where(times > _EPOCH_NS, times - origin, times)
+    return np.where(times > EPOCH_NS, times - origin, times)
 
 
 def meta(space: Space, path: Path, source: str, notes: list[str]) -> Meta:

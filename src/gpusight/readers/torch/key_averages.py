@@ -18,6 +18,7 @@ from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.model.trace import Meta
 from gpusight.readers.blocks import Blocks
 from gpusight.readers.frames import FrameSource
+from gpusight.readers.names import NAMELESS
 from gpusight.readers.torch.paths import shown_frame
 from gpusight.readers.torch.printed import CALLS, NAME, SOURCE, find_tables
 from gpusight.units import format_count, format_share
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _MAX_BYTES, _MAX_LINES = 64 << 20, 500_000
 """A table has some hundred lines; what lies beyond these is not searched for one."""
 _MAX_TABLES = 100
-_NAMELESS = "[no name]"
 _CUT = "..."
 _SHAPES, _OVERLOAD, _NODE = "Input Shapes", "Overload Name", "Node ID"
 _AMOUNT = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d{1,9})?) ?(?P<unit>[A-Za-z]*)")
@@ -120,7 +120,7 @@ def _totals(table: PrintedTable) -> pl.DataFrame:
 
 def _names(table: PrintedTable) -> pl.Series:
     """Give the names; an overload follows its operator as PyTorch writes it, `aten::add.Tensor`."""
-    names = [name or _NAMELESS for name in table.column(NAME)]
+    names = [name or NAMELESS for name in table.column(NAME)]
     if _OVERLOAD in table.headings:
         overloads = table.column(_OVERLOAD)
         names = [f"{n}.{o}" if o else n for n, o in zip(names, overloads, strict=True)]

@@ -34,7 +34,7 @@ def shown_file(path: str) -> str | None:
 
 
 def shown_frame(entry: str) -> str:
-    """Shorten the path in a frame of a printed stack, such as `/work/src/train.py(12): step`."""
+    """Shorten the path in a frame of a printed stack, such as `/srv/src/train.py(12): step`."""
     match = _PLACE.fullmatch(entry)
     if match is None:
         return entry
