@@ -72,10 +72,8 @@ def _show(args: argparse.Namespace, path: str) -> int:
     args.file = path
     code = present(summary(open_capture(path, args), Selection()), args)
     if chosen_format(args) == "table" and not args.output:
-        steps = NEXT[args.which]
+        steps = [(command.replace("DEMO", "$DEMO"), why) for command, why in NEXT[args.which]]
         width = max(len(command) for command, _ in steps)
         lines = [f"  gpusight {command:{width}}  {why}\n" for command, why in steps]
-        write_out(
-            f"\nTry next:\n  DEMO={shlex.quote(path)}\n{''.join(lines).replace('DEMO', '$DEMO')}"
-        )
+        write_out(f"\nTry next:\n  DEMO={shlex.quote(path)}\n{''.join(lines)}")
     return code
