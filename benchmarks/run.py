@@ -3,11 +3,13 @@
     python -m benchmarks.run                 # 1 M kernels, 2 M NVTX ranges, a torch trace of 200 MB
     python -m benchmarks.run --large         # also 10 M kernels and a torch trace of 2 GB
     python -m benchmarks.run --only torch-2g --install-hta
+    python -m benchmarks.run --only ncu      # a report of Nsight Compute of 100 MB
 
 Every command is a process of its own, started cold (no gpusight cache) unless the row says
 otherwise; times are the median of the runs, memory is the peak of all processes of the command.
-The peers are NVIDIA's nsys, looked for at GPUSIGHT_NSYS, in ~/.cache/nsight and on the PATH, and
-HolisticTraceAnalysis, see torch_rows.py; without them only our own times are shown. `--large` needs
+The peers are NVIDIA's nsys and ncu, looked for at GPUSIGHT_NSYS and GPUSIGHT_NCU, in
+~/.cache/nsight and on the PATH, and HolisticTraceAnalysis, see torch_rows.py; without them only our
+own times are shown. `--large` needs
 6 GB of disk and half an hour.
 """
 
@@ -21,7 +23,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import zstandard
+
 from benchmarks.generate import generate
+from benchmarks.generate_ncu import generate as generate_ncu
 from benchmarks.measure import Failed, Limits, Measured, median_of, run_once
 from benchmarks.torch_rows import TorchRows, find_hta, install_hta
 
@@ -30,7 +35,10 @@ OUT = Path(os.environ.get("GPUSIGHT_BENCHMARKS", HERE / "out"))
 CAPTURES = {"1m": (1_000_000, "1 M kernels"), "10m": (10_000_000, "10 M kernels")}
 TRACES = {"torch-200m": 200, "torch-2g": 2000}
 LARGE = {"10m", "torch-2g"}
-NSYS_HOME = Path.home() / ".cache" / "nsight" / "nsys" / "target-linux-x64" / "nsys"
+NSIGHT = Path.home() / ".cache" / "nsight"
+NSYS_HOME = NSIGHT / "nsys" / "target-linux-x64" / "nsys"
+NCU_HOME = NSIGHT / "nsight-compute" / "ncu"
+NCU_MB = 100
 
 
 def measure(command: list[str], *, runs: int, cache: Path, keep_cache: bool = False) -> Measured:
@@ -47,9 +55,10 @@ def measure(command: list[str], *, runs: int, cache: Path, keep_cache: bool = Fa
     return median_of(taken)
 
 
-def find_nsys() -> str | None:
-    """Find NVIDIA's nsys, the peer."""
-    for candidate in (os.environ.get("GPUSIGHT_NSYS"), str(NSYS_HOME), shutil.which("nsys")):
+def find_tool(name: str, home: Path) -> str | None:
+    """Find a tool of NVIDIA's, the peer."""
+    variable = f"GPUSIGHT_{name.upper()}"
+    for candidate in (os.environ.get(variable), str(home), shutil.which(name)):
         if candidate and Path(candidate).exists():
             return candidate
     return None
@@ -58,8 +67,8 @@ def find_nsys() -> str | None:
 class Table:
     """Rows of a Markdown table, printed as they are measured."""
 
-    def __init__(self) -> None:
-        print("| what | nsys | gpusight | ratio | nsys peak | gpusight peak |")
+    def __init__(self, peer: str = "nsys") -> None:
+        print(f"| what | {peer} | gpusight | ratio | {peer} peak | gpusight peak |")
         print("|---|---:|---:|---:|---:|---:|", flush=True)
 
     def row(self, what: str, peer: Measured | None, ours: Measured) -> None:
@@ -128,7 +137,7 @@ def make_report(nsys: str, report: Path) -> None:
 
 def nsys_tables(arguments: argparse.Namespace) -> None:
     """Compare with nsys on captures of kernels and of ranges."""
-    nsys = find_nsys()
+    nsys = find_tool("nsys", NSYS_HOME)
     table = Table()
     start_up = measure(
         [sys.executable, "-m", "gpusight", "--help"], runs=arguments.runs, cache=OUT / "cache"
@@ -144,6 +153,28 @@ def nsys_tables(arguments: argparse.Namespace) -> None:
         print(f"| {label}: size of the capture | | {capture.stat().st_size / 1e6:.0f} MB | | | |")
     if wanted("report", arguments):
         report_rows(table, nsys, arguments.runs)
+
+
+def ncu_table(arguments: argparse.Namespace) -> None:
+    """Compare with ncu on a report of its own kind, plain and packed."""
+    report = OUT / f"ncu_{NCU_MB}.ncu-rep"
+    packed = report.with_suffix(".ncu-repz")
+    if not report.exists():
+        generate_ncu(NCU_MB, report)
+    if not packed.exists():
+        packed.write_bytes(zstandard.ZstdCompressor().compress(report.read_bytes()))
+    ncu = find_tool("ncu", NCU_HOME)
+    table = Table("ncu")
+    cache = OUT / "cache"
+    peer = None
+    if ncu:
+        command = [ncu, "--import", str(report), "--page", "raw", "--csv"]
+        peer = measure(command, runs=arguments.runs, cache=cache)
+    for name, file in (("kernels", report), ("counters", report), ("kernels", packed)):
+        command = [sys.executable, "-m", "gpusight", name, str(file), "--format", "csv"]
+        ours = measure([*command, "--no-cache"], runs=arguments.runs, cache=cache)
+        form = " of the `.ncu-repz`" if file == packed else ""
+        table.row(f"{NCU_MB} MB: `{name}`{form}, against `ncu --page raw`", peer, ours)
 
 
 def torch_tables(arguments: argparse.Namespace) -> None:
@@ -169,13 +200,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", action="store_true", help="also 10 M kernels and 2 GB of JSON")
     parser.add_argument("--runs", type=int, default=5, help="runs a row; the median counts")
-    parser.add_argument("--only", choices=[*CAPTURES, "report", *TRACES], help="one group of rows")
+    parser.add_argument(
+        "--only", choices=[*CAPTURES, "report", "ncu", *TRACES], help="one group of rows"
+    )
     parser.add_argument("--limit", type=float, default=1800, help="seconds a torch row may take")
     parser.add_argument("--install-hta", action="store_true", help="fetch HTA (500 MB) if missing")
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    if arguments.only not in TRACES:
+    if arguments.only not in {*TRACES, "ncu"}:
         nsys_tables(arguments)
+    if wanted("ncu", arguments):
+        ncu_table(arguments)
     torch_tables(arguments)
     shutil.rmtree(OUT / "cache", ignore_errors=True)
 

@@ -7,22 +7,50 @@ from pathlib import Path
 
 from gpusight.errors import UsageError
 
-_CAPTURES = (".nsys-rep", ".qdrep", ".sqlite", ".xplane.pb", ".pickle")
+_CAPTURES = (
+    ".nsys-rep",
+    ".qdrep",
+    ".sqlite",
+    ".xplane.pb",
+    ".pickle",
+    ".ncu-rep",
+    ".ncu-repz",
+    ".nsight-cuprof-report",
+)
 _TRACES = (".json.gz", ".trace.json")
 """What traces are called, and timelines that we export too."""
-_PROTECTED = (*_CAPTURES, ".ncu-rep", ".qdstrm")
+_PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm")
 GZIP = b"\x1f\x8b"
+XZ = b"\xfd7zXZ\x00"
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
 PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 OWN_TIMELINE = '"writer":"gpusight"'
 """What marks a timeline that we exported: that one may be replaced."""
 SQLITE = b"SQLite format 3\0"
 NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 NCU_REPORT = b"NVR\0"
-_MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, *PICKLE)
+_MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, XZ, ZSTANDARD, *PICKLE)
+"""How captures begin, and packed files, which we never write."""
 JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
 """How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
 _PRINTED = b"CPU total %"
 """A heading of every table of key_averages, and of none of ours."""
+NCU_PRINTED = re.compile(
+    rb"""(?xm)
+    Metric\ Name"?[,;\t]"?(?:Metric\ Unit|Metric\ Value)     # a row for each metric
+    | ^\W{0,4}Metric(?:\ Name)?"?[,;\t]
+    | (?:Kernel|Function|Demangled)\ Name"?[,;\t][^\n]*__     # a row for each launch
+    | ^\W{0,4}(?:Kernel|Function|Demangled)\ Name"?[,;\t]     # a column for each launch
+    | "(?:Address|Line\ No)","Source"
+    | "(?:Session|Device|Launch)\ Attribute","
+    | ^\s*Metric\ Name\s+Metric\ Unit\s+M
+    | ,\ Context\ \d+,\ Stream\ \d+
+    | ,\ Invocations\ \d+
+    """
+)
+"""How tables and pages begin that Nsight Compute prints; no table of ours has these headings."""
+NCU_SAID = re.compile(rb"==(?:PROF|ERROR|WARNING)== ")
+"""What Nsight Compute says around them."""
 _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
 
@@ -52,7 +80,8 @@ def _is_capture(path: Path) -> bool:
         return False
     json = head.lstrip().startswith((b"{", b"["))
     events = json and (b'"traceEvents"' in head or b'"ph"' in head)
-    return head.startswith(_MAGIC) or bool(JAX_PLANE.match(head)) or events or _PRINTED in head
+    printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
+    return head.startswith(_MAGIC) or bool(JAX_PLANE.match(head)) or events or bool(printed)
 
 
 def inflated_head(head: bytes) -> bytes | None:

@@ -6,7 +6,6 @@ came with public reports, and exports made here when NVIDIA's nsys is installed.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.rep.tables import RepTables
-from tests.shared import DATA, EVERY_REPORT, SHARED, name
+from tests.shared import DATA, EVERY_REPORT, SHARED, name, tool
 
 PUBLIC = SHARED / "public" / "nsys"
 
@@ -89,13 +88,7 @@ def test_equal_to_the_export_that_came_with_it(stem: str) -> None:
 
 
 def nsys() -> str:
-    """Find NVIDIA's nsys, or skip."""
-    usual = Path.home() / ".cache/nsight/nsys/target-linux-x64/nsys"
-    places = [os.environ.get("GPUSIGHT_NSYS"), shutil.which("nsys"), str(usual)]
-    for place in places:
-        if place and Path(place).exists():
-            return place
-    pytest.skip("NVIDIA's nsys is not installed")
+    return tool("nsys", "nsys/target-linux-x64/nsys")
 
 
 def export(report: Path, to: Path) -> None:

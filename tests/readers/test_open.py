@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from gpusight.errors import CaptureError
 from gpusight.readers import open_trace
+from tests.shared import DATA
 
 
 def sqlite_of_another_program(path: Path) -> None:
@@ -29,7 +33,11 @@ CASES: list[tuple[str, bytes, str]] = [
     ),
     ("raw.qdstrm", b"\xff\xff\xff\xff\x00 stream", "QdstrmImporter"),
     ("text.nsys-rep", b"not a report at all", "header is missing"),
-    ("report.ncu-rep", b"NVR\x00....", "Nsight Compute report"),
+    ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
+    ("short.ncu-rep", b"NVR\x00....", "is not a whole report"),
+    ("packed.sqlite.xz", lzma.compress(b"SQLite format 3\0"), "xz -d"),
+    ("packed.xz", lzma.compress(b"anything"), "xz-compressed, but holds no capture"),
+    ("cut.xz", lzma.compress(b"anything")[:20], "is cut off"),
     ("packed.sqlite.gz", gzip.compress(b"SQLite format 3\0"), "gunzip"),
     ("packed.gz", gzip.compress(b"anything"), "gzip-compressed, but holds no capture"),
     ("cut.gz", b"\x1f\x8b\x08\x00", "is cut off"),
@@ -51,6 +59,17 @@ def test_foreign_files(tmp_path: Path, file: str, content: bytes, says: str) -> 
     assert says in message
     assert str(path) in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "pack", [lzma.compress, zstandard.ZstdCompressor().compress], ids=["xz", "zstandard"]
+)
+def test_traces_may_be_packed_in_any_way(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    plain = DATA / "healthy.json.gz"
+    packed = tmp_path / "trace.packed"
+    packed.write_bytes(pack(gzip.decompress(plain.read_bytes())))
+    ours, theirs = (open_trace(path, cache=False).kernels for path in (packed, plain))
+    assert ours.equals(theirs)
 
 
 def test_another_programs_database(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
-from gpusight.readers.torch.paths import shown_file, shown_frame
+from gpusight.readers.paths import shown_file, shown_frame
 from gpusight.readers.torch.snapshot import snapshot_source
 from tests.shared import DATA
 

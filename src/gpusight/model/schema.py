@@ -8,6 +8,14 @@ Enum of the strings that occur). A column that the capture cannot fill is null t
 from __future__ import annotations
 
 from gpusight.model.tables.columns import Column, Kind, Table
+from gpusight.model.tables.counters import (
+    CODE_LINES,
+    COUNTER_INSTANCES,
+    COUNTERS,
+    PROFILES,
+    RULE_RESULTS,
+    SOURCE_FILES,
+)
 from gpusight.model.tables.gpu import (
     COPIES,
     EVENT_RECORDS,
@@ -74,6 +82,12 @@ TABLES: dict[str, Table] = {
         MEMORY_BLOCKS,
         PAGE_FAULTS,
         GPU_METRICS,
+        PROFILES,
+        COUNTERS,
+        COUNTER_INSTANCES,
+        RULE_RESULTS,
+        SOURCE_FILES,
+        CODE_LINES,
         OVERHEADS,
         DEVICES,
         PROCESSES,

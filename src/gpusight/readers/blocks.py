@@ -6,7 +6,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from gpusight.evidence import GZIP
+from gpusight.evidence import GZIP, XZ, ZSTANDARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,27 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Give block after block; never more than a few in memory."""
         with self._path.open("rb") as file:
-            packed = file.read(len(GZIP)) == GZIP
+            head = file.read(len(XZ))
             file.seek(0)
-            yield from _split(_ahead(self._inflated(file))) if packed else _plain(file)
+            if head.startswith(GZIP):
+                yield from _split(_ahead(self._inflated(file)))
+            elif head.startswith((XZ, ZSTANDARD)):
+                yield from self._unpacked(file, is_xz=head.startswith(XZ))
+            else:
+                yield from _plain(file)
+
+    def _unpacked(self, file: IO[bytes], *, is_xz: bool) -> Iterator[bytes]:
+        """Unpack what people and newer tools pack in other ways."""
+        import lzma
+
+        import zstandard
+
+        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        with lzma.LZMAFile(file) if is_xz else stream as unpacking:
+            try:
+                yield from iter(lambda: unpacking.read(BLOCK_BYTES), b"")
+            except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+                self.problem = f"its compressed data ends early or is damaged ({error})"
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         """Inflate; what is there before a place that is damaged or missing still counts."""
@@ -59,6 +77,16 @@ class Blocks:
             waiting = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
             if block:
                 yield block
+
+
+def head_of(path: Path, length: int) -> bytes:
+    """Give the first bytes of what a file holds, unpacked; fewer where there are no more."""
+    found = b""
+    for block in Blocks(path):
+        found += block
+        if len(found) >= length:
+            break
+    return found[:length]
 
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,19 @@ from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.evidence import (
     GZIP,
     JAX_PLANE,
+    NCU_PRINTED,
     NCU_REPORT,
+    NCU_SAID,
     NSYS_REPORT,
     PICKLE,
     SQLITE,
+    XZ,
+    ZSTANDARD,
     inflated_head,
     is_capture_name,
 )
 from gpusight.model.trace import Trace
+from gpusight.readers.blocks import Blocks, head_of
 from gpusight.readers.refusal import not_a_capture
 
 if TYPE_CHECKING:
@@ -32,9 +38,14 @@ _ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
 _KEY_AVERAGES = "Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
+_NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
+"""How a page of Nsight Compute begins; a list in JSON could not go on like this."""
 _LOG_BLOCKS = 32
 """Half megabytes of a log that are searched for a table."""
 _PROTOBUF_FIELD_1 = b"\x0a"
+_REPORTS = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu", ".ncu-repz": "ncu"}
+_PACKINGS = {GZIP: ("gzip", "gunzip"), XZ: ("xz", "xz -d"), ZSTANDARD: ("Zstandard", "zstd -d")}
+"""How files are packed, and what unpacks them."""
 # Starts of other files that people pass by mistake: what they are and what to do instead.
 _FOREIGN = (
     (
@@ -42,10 +53,7 @@ _FOREIGN = (
         "is a Git LFS pointer, not the capture",
         "fetch the file itself with: git lfs pull",
     ),
-    (NCU_REPORT, "is an Nsight Compute report", "this version reads Nsight Systems captures"),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
-    (b"\xfd7zXZ\x00", "is xz-compressed", "unpack it with: xz -d"),
-    (b"\x28\xb5\x2f\xfd", "is Zstandard-compressed", "unpack it with: zstd -d"),
     (b"\x89HDF", "is an HDF5 export", "make a SQLite one: nsys export --type sqlite X.nsys-rep"),
     (b"PAR1", "is one Parquet file", "pass the folder that nsys export --type parquetdir made"),
 )
@@ -93,7 +101,7 @@ def _source(path: Path, *, cache: bool) -> TraceSource:
     if head.startswith(SQLITE[: len(head)]) and len(head) < len(SQLITE):
         raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
     raw = _nsys_tables(path, head, cache=cache)
-    return _nsys_source(raw) if raw is not None else _framework_source(path, head)
+    return _nsys_source(raw) if raw is not None else _other_source(path, head)
 
 
 def _nsys_source(raw: RawTables) -> TraceSource:
@@ -118,9 +126,24 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
     return None
 
 
-def _framework_source(path: Path, head: bytes) -> TraceSource:
-    """Open what PyTorch and JAX write; a compressed file is told by what is inside."""
-    text = _inflated(path, head) if head.startswith(GZIP) else head
+def _other_source(path: Path, head: bytes) -> TraceSource:
+    """Open what ncu, PyTorch and JAX write; a packed file is told by what is inside."""
+    packing = _packing(head)
+    text = _unpacked(path, head, packing[0]) if packing else head
+    if text.startswith(NCU_REPORT):
+        from gpusight.readers.ncu.source import NcuSource
+
+        return NcuSource(path)
+    if _NCU_PAGE.match(_letters(text)):
+        return _ncu_printed(path)
+    source = _framework_source(path, text)
+    if source is None:
+        raise _packed(path, text, *packing) if packing else _foreign(path, head)
+    return source
+
+
+def _framework_source(path: Path, text: bytes) -> TraceSource | None:
+    """Open what PyTorch and JAX write, or what ncu printed, by how its text begins."""
     start = text.removeprefix(_BOM).lstrip()[:1]
     # The length of a profile's first plane may look like a bracket; what follows it does not.
     if start in (b"{", b"[") and not JAX_PLANE.match(text):
@@ -131,15 +154,20 @@ def _framework_source(path: Path, head: bytes) -> TraceSource:
         from gpusight.readers.torch.snapshot import snapshot_source
 
         return snapshot_source(path)
+    is_text = not JAX_PLANE.match(text)
+    if is_text and NCU_PRINTED.search(_letters(text)):
+        return _ncu_printed(path)
     if _is_printed_table(path, text):
         from gpusight.readers.torch.key_averages import key_averages_source
 
         return key_averages_source(path)
+    if is_text and (NCU_SAID.search(_letters(text)) or _has_ncu_table(path, text)):
+        return _ncu_printed(path)
     if text.startswith(_PROTOBUF_FIELD_1):
         from gpusight.readers.jax.xplane import xplane_source
 
         return xplane_source(path)
-    raise _foreign(path, head) if text is head else _packed(path, text)
+    return None
 
 
 def _is_printed_table(path: Path, text: bytes) -> bool:
@@ -149,8 +177,6 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
         return True
     if b"\0" in text or len(text) < _SNIFF_BYTES:
         return False
-    from gpusight.readers.blocks import Blocks
-
     before = b""
     for block in islice(Blocks(path), _LOG_BLOCKS):
         if headings[0] in before + block:
@@ -159,12 +185,35 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
     return False
 
 
-def _inflated(path: Path, head: bytes) -> bytes:
-    """Give the first bytes of what a gzip file holds, of whatever is there of it."""
-    text = inflated_head(head)
+def _ncu_printed(path: Path) -> TraceSource:
+    from gpusight.readers.ncu.printed.source import ncu_csv_source
+
+    return ncu_csv_source(path)
+
+
+def _letters(text: bytes) -> bytes:
+    """Give text without the zeros that UTF-16 has between its letters."""
+    return text.removeprefix(_BOM).replace(b"\0", b"")
+
+
+def _has_ncu_table(path: Path, text: bytes) -> bool:
+    """Look for a table of Nsight Compute in a log that begins with something else."""
+    if b"\0" in text or len(text) < _SNIFF_BYTES:
+        return False
+    return any(NCU_PRINTED.search(block) for block in islice(Blocks(path), _LOG_BLOCKS))
+
+
+def _packing(head: bytes) -> tuple[str, str] | None:
+    """Name the way that a file is packed, and what unpacks it; None where it is not."""
+    return next((way for magic, way in _PACKINGS.items() if head.startswith(magic)), None)
+
+
+def _unpacked(path: Path, head: bytes, form: str) -> bytes:
+    """Give the first bytes of what a packed file holds, of whatever is there of it."""
+    text = inflated_head(head) if head.startswith(GZIP) else head_of(path, _SNIFF_BYTES)
     if text is None:
         raise DamagedCaptureError(
-            f"{path} cannot be unpacked", why="it is no valid gzip", hint="copy it again"
+            f"{path} cannot be unpacked", why=f"it is no valid {form}", hint="copy it again"
         )
     if not text:
         raise DamagedCaptureError(
@@ -173,14 +222,14 @@ def _inflated(path: Path, head: bytes) -> bytes:
     return text
 
 
-def _packed(path: Path, text: bytes) -> CaptureError:
+def _packed(path: Path, text: bytes, form: str, command: str) -> CaptureError:
     """Name what was compressed by hand."""
     if text.startswith((SQLITE, NSYS_REPORT)):
-        what = "is a gzip-compressed Nsight Systems capture"
-        return NotACaptureError(f"{path} {what}", hint="unpack it with gunzip first")
+        what = f"is a {form}-compressed Nsight Systems capture"
+        return NotACaptureError(f"{path} {what}", hint=f"unpack it first: {command}")
     return NotACaptureError(
-        f"{path} is gzip-compressed, but holds no capture that gpusight knows",
-        hint="look at what is in it with: gzip -dc",
+        f"{path} is {form}-compressed, but holds no capture that gpusight knows",
+        hint=f"unpack it and look at what is in it: {command}",
     )
 
 
@@ -193,9 +242,10 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
             f"{path} is an unprocessed nsys stream",
             hint=f"turn it into a report with: QdstrmImporter -i {path.name} (part of nsys)",
         )
-    if path.suffix.lower() in {".nsys-rep", ".qdrep"}:
+    tool = _REPORTS.get(path.suffix.lower())
+    if tool is not None:
         return DamagedCaptureError(
-            f"{path} is not an nsys report", why="its header is missing", hint="copy it again"
+            f"{path} is not an {tool} report", why="its header is missing", hint="copy it again"
         )
     return not_a_capture(path)
 

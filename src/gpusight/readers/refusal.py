@@ -15,6 +15,6 @@ def not_a_capture(path: Path) -> NotACaptureError:
     return NotACaptureError(
         f"{path} is not a capture that gpusight knows",
         hint="it reads nsys .sqlite, .nsys-rep, .qdrep, parquetdir and arrow exports; "
-        "torch.profiler .json[.gz], key_averages and memory snapshots; JAX .xplane.pb and "
-        ".trace.json.gz",
+        "ncu .ncu-rep reports and CSVs; torch.profiler .json[.gz], key_averages and memory "
+        "snapshots; JAX .xplane.pb and .trace.json.gz",
     )

@@ -12,7 +12,7 @@ from gpusight.model.api_names import strip_api_version
 from gpusight.readers.chrome import kinds
 from gpusight.readers.chrome.arguments import Numbers, Texts, Wanted
 from gpusight.readers.names import demangle, encode
-from gpusight.readers.torch.paths import shown_frame
+from gpusight.readers.paths import shown_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,12 +5,17 @@ Events are decoded by the million and go through `sweep` instead; here a plain l
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Message: TypeAlias = "dict[int, list[int | bytes]]"
 """Field number -> its values in file order; varints and fixed-width numbers are unsigned."""
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+NUMBER = -1
+"""Stands for the start of a field that holds a number."""
 _MAX_FIELDS = 1 << 24
 _FIXED_SIZE = {FIXED64: 8, FIXED32: 4}
 
@@ -35,7 +40,10 @@ def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
 
 def read_span(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """Give start and end of the length-prefixed bytes at `at`."""
-    length, at = read_varint(data, at, end)
+    if at < end and (length := data[at]) < 0x80:  # nearly all are, so no call for them
+        at += 1
+    else:
+        length, at = read_varint(data, at, end)
     if length > end - at:
         raise WireError("a length points beyond its surroundings")
     return at, at + length
@@ -67,6 +75,32 @@ def parse(data: bytes | memoryview) -> Message:
             raise WireError(f"wire type {kind} does not exist")
         message.setdefault(tag >> 3, []).append(value)
     return message
+
+
+def fields(data: bytes | memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Find the fields of one message: number, start and end of each; -1 and the value of numbers.
+
+    For messages of which most is not wanted, or not yet.
+    """
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = read_varint(data, at - 1, end)
+        kind = tag & 7
+        if kind == BYTES:
+            start, at = read_span(data, at, end)
+            yield tag >> 3, start, at
+        elif kind == VARINT:
+            value, at = read_varint(data, at, end)
+            yield tag >> 3, NUMBER, value
+        elif kind in _FIXED_SIZE:
+            start, at = at, at + _FIXED_SIZE[kind]
+            if at > end:
+                raise WireError("a fixed-width number is cut off")
+            yield tag >> 3, NUMBER, int.from_bytes(data[start:at], "little")
+        else:
+            raise WireError(f"wire type {kind} does not exist")
 
 
 def signed(value: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.readers.names import encode
-from gpusight.readers.torch.paths import shown_file
+from gpusight.readers.paths import shown_file
 from gpusight.readers.torch.plain import MisfitError, as_text
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from gpusight.model.trace import Meta
 from gpusight.readers.blocks import Blocks
 from gpusight.readers.frames import FrameSource
 from gpusight.readers.names import NAMELESS
-from gpusight.readers.torch.paths import shown_frame
+from gpusight.readers.paths import shown_frame
 from gpusight.readers.torch.printed import CALLS, NAME, SOURCE, find_tables
 from gpusight.units import format_count, format_share
 

@@ -1,0 +1,1 @@
+"""Nsight Compute: native reports and what it prints."""

@@ -1,0 +1,291 @@
+"""A native report, walked once: its launches, what each says of itself, and its counters.
+
+Messages are decoded inside `Report.decoding`, which turns what is wrong with one into a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError
+from gpusight.model.metrics.names import canonical
+from gpusight.model.metrics.units import unit_of
+from gpusight.readers.names import demangle, encode
+from gpusight.readers.ncu.code import Code
+from gpusight.readers.ncu.container import read_container
+from gpusight.readers.ncu.launches import read_launch
+from gpusight.readers.ncu.rules import rule_rows
+from gpusight.readers.ncu.session import device_row, read_attributes, read_meta
+from gpusight.readers.ncu.unpacked import read_content
+from gpusight.readers.ncu.values import count_parts, has_parts, read_counters, read_parts
+from gpusight.readers.protobuf.wire import WireError
+from gpusight.units import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from gpusight.model.trace import Meta
+    from gpusight.readers.ncu.container import Container
+    from gpusight.readers.ncu.launches import Launch
+
+_ATTRIBUTE = "device__attribute_"
+_DURATION = "gpu__time_duration.sum"
+_DEVICE = ("launch__device_id", f"{_ATTRIBUTE}device_index")
+_MAJOR, _MINOR = f"{_ATTRIBUTE}compute_capability_major", f"{_ATTRIBUTE}compute_capability_minor"
+_BLOCKS = "launch__grid_size"
+_WANTED = (_DURATION, *_DEVICE, _MAJOR, _MINOR, _BLOCKS)
+
+
+class Report:
+    """What a report file holds, as the frames that tables are made of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = read_content(path)
+        self._content = content
+        self._data = content.data
+        self._container: Container = read_container(str(path), content.data)
+        self._undecoded = 0
+        self.launches = list(self._walk())
+        self._code = Code(content.data, self._container.sources)
+        self._cut = content.problem or self._container.problem
+        self._check()
+
+    def _walk(self) -> Iterator[Launch]:
+        for number, result in enumerate(self._container.results):
+            launch = read_launch(self._data, number, result)
+            if launch is None:
+                self._undecoded += 1
+            else:
+                yield launch
+
+    def _check(self) -> None:
+        if self._cut and not self.launches:
+            raise DamagedCaptureError(
+                f"{self.path} is cut off", why=self._cut, hint="copy or capture it again"
+            )
+
+    @contextlib.contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Say in one line what is wrong with a message that cannot be decoded."""
+        try:
+            yield
+        except (WireError, OverflowError) as error:
+            raise DamagedCaptureError(
+                f"{self.path} cannot be decoded",
+                why=str(error),
+                hint="print it with the ncu that made it, and pass that: "
+                f"ncu --import {self.path.name} --page raw --csv > report.csv",
+            ) from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._content.close()
+
+    # About the whole ------------------------------------------------------------------------------
+
+    @cached_property
+    def meta(self) -> Meta:
+        """Say what is known about the report as a whole."""
+        said = self._container.session
+        with self.decoding():
+            return read_meta(str(self.path), said, self._notes(), "; ".join(self._warnings()))
+
+    def _notes(self) -> Iterator[str]:
+        locked = {launch.locked for launch in self.launches}
+        if False in locked:
+            yield "the GPU's clocks were not locked while measuring: durations vary with them"
+
+    def _warnings(self) -> Iterator[str]:
+        if self._cut:
+            whole = format_count(len(self.launches))
+            yield f"the report is damaged: {self._cut}; {whole} launches before that are whole"
+        if self._undecoded:
+            yield f"{format_count(self._undecoded)} launches of the report cannot be decoded"
+
+    # Tables -------------------------------------------------------------------------------------
+
+    def profiles(self) -> pl.DataFrame:
+        """Give one row for each launch."""
+        known = self._known
+        rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def _profile(self, launch: Launch, known: dict[str, float]) -> dict[str, Any]:
+        grid = _blocks(launch, known.get(_BLOCKS)) or (None, None, None)
+        block = launch.block or (None, None, None)
+        major, minor = self._capability(launch, known)
+        return {
+            "launch": launch.number,
+            "kind": launch.kind,
+            "name": demangle(launch.name),
+            "base_name": launch.function,
+            "mangled_name": launch.mangled,
+            "device": next((int(known[name]) for name in _DEVICE if name in known), None),
+            "context": launch.context,
+            "stream": launch.stream,
+            "process": launch.process.pid if launch.process else None,
+            "thread": launch.thread,
+            **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
+            **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
+            "duration_ns": known.get(_DURATION),
+            "compute_major": major,
+            "compute_minor": minor,
+            "ranges": launch.ranges,
+            "binary": self._code.numbers.get(launch.source) if launch.source else None,
+            "address": self._code.addresses.get((launch.source or 0, launch.mangled or "")),
+        }
+
+    def _capability(self, launch: Launch, known: dict[str, float]) -> tuple[int | None, int | None]:
+        if _MAJOR in known:
+            return int(known[_MAJOR]), int(known.get(_MINOR, 0))
+        return self._code.capability(launch.source) or (None, None)
+
+    @cached_property
+    def _known(self) -> dict[int, dict[str, float]]:
+        """Counters that describe the launch itself, by its number."""
+        wanted = [i for i, name in enumerate(self._names) if name in _WANTED]
+        rows = self._counters.filter(pl.col("name").is_in(wanted), pl.col("value").is_finite())
+        found: dict[int, dict[str, float]] = {}
+        for launch, name, value in rows.select("launch", "name", "value").iter_rows():
+            found.setdefault(launch, {}).setdefault(self._names[name], value)
+        return found
+
+    def counters(self) -> pl.DataFrame:
+        """Give every counter of every launch."""
+        units = [unit_of(name) or None for name in self._names]
+        known = zip(self._container.strings, self._names, strict=True)
+        labels = [written if written != name else None for written, name in known]
+        frame = self._counters
+        return self._with_metric(
+            frame.with_columns(
+                self._spread("unit", units, frame), self._spread("label", labels, frame)
+            )
+        )
+
+    def instance_counts(self) -> pl.Series:
+        """Count the parts of every counter, in the order of `counters`."""
+        return count_parts(self._data, self.launches).filter(self._is_named)
+
+    def has_instances(self) -> bool:
+        """Tell whether any counter has parts."""
+        return any(has_parts(self._data, launch) for launch in self.launches)
+
+    def instances(self) -> pl.DataFrame:
+        """Give every part of every counter."""
+        parts = read_parts(self._data, self.launches)
+        named = pl.col("name").is_between(0, len(self._names) - 1)
+        return self._with_metric(parts.filter(named))
+
+    def rules(self) -> pl.DataFrame:
+        """Give what the profiler's own rules said."""
+        schema = {
+            "launch": pl.Int64, "rule": pl.String, "title": pl.String, "section": pl.String,
+            "kind": pl.String, "message": pl.String, "speedup_kind": pl.String,
+            "speedup_percent": pl.Float64,
+        }  # fmt: skip
+        return pl.DataFrame(list(self._rule_rows()), schema=schema)
+
+    def _rule_rows(self) -> Iterator[dict[str, Any]]:
+        for launch in self.launches:
+            for start, end in launch.rules:
+                yield from rule_rows(launch.number, bytes(self._data[start:end]))
+
+    def devices(self) -> pl.DataFrame:
+        """Describe the GPUs, from the session and from what launches say of theirs."""
+        found: dict[int, dict[str, Any]] = {}
+        for number, attributes in self._launch_attributes().items():
+            found.setdefault(number, {}).update(attributes)
+        for number, attributes in read_attributes(self._container.session).items():
+            found.setdefault(number, {}).update(attributes)
+        rows = [device_row(number, found[number]) for number in sorted(found)]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def _launch_attributes(self) -> dict[int, dict[str, Any]]:
+        """Give what the first launch on each GPU says of it; older sessions say nothing."""
+        first: dict[int, int] = {}
+        for launch, known in self._known.items():
+            device = next((int(known[name]) for name in _DEVICE if name in known), 0)
+            first.setdefault(device, launch)
+        about = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
+        rows = self._counters.filter(pl.col("name").is_in(about))
+        return {
+            device: {
+                self._names[name].removeprefix(_ATTRIBUTE): value if text is None else text
+                for _, name, value, text in rows.filter(pl.col("launch") == launch).iter_rows()
+            }
+            for device, launch in first.items()
+        }
+
+    def processes(self) -> pl.DataFrame:
+        """Give the processes that launched something; of their paths only the file name."""
+        processes = (launch.process for launch in self.launches)
+        found = {process.pid: process.name for process in processes if process is not None}
+        rows = [
+            {"process": pid, "pid": pid, "host": 0, "name": _file_name(name)}
+            for pid, name in found.items()
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def threads(self) -> pl.DataFrame:
+        """Give the threads that launched something."""
+        found = {
+            launch.thread: launch.process.pid if launch.process else None
+            for launch in self.launches
+            if launch.thread is not None
+        }
+        rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in found.items()]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    @property
+    def code(self) -> Code:
+        """The binaries in the report."""
+        return self._code
+
+    # Names ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [canonical(name) for name in self._container.strings]
+
+    @cached_property
+    def _decoded(self) -> pl.DataFrame:
+        return read_counters(self._data, self.launches)
+
+    @cached_property
+    def _is_named(self) -> pl.Series:
+        """Tell which counters have a name: in a report that is cut off it may be missing."""
+        return self._decoded.get_column("name").is_between(0, len(self._names) - 1)
+
+    @cached_property
+    def _counters(self) -> pl.DataFrame:
+        return self._decoded.filter(self._is_named)
+
+    def _spread(self, column: str, words: Sequence[str | None], frame: pl.DataFrame) -> pl.Series:
+        """Give each counter the word for its name."""
+        encoded = encode(pl.Series(column, words, dtype=pl.String))
+        return encoded.gather(frame.get_column("name"))
+
+    def _with_metric(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(self._spread("metric", self._names, frame)).drop("name")
+
+
+def _blocks(launch: Launch, blocks: float | None) -> tuple[int, int, int] | None:
+    """Give the size of the grid in blocks; reports up to 2020.2 hold it in threads."""
+    if launch.grid is None or launch.block is None or blocks is None:
+        return launch.grid
+    if prod(launch.grid) == blocks or not all(launch.block):
+        return launch.grid
+    x, y, z = (size // own for size, own in zip(launch.grid, launch.block, strict=True))
+    return (x, y, z) if x * y * z == blocks else launch.grid
+
+
+def _file_name(path: str | None) -> str | None:
+    name = (path or "").rstrip("\0").replace("\\", "/").rpartition("/")[2]
+    return name or None

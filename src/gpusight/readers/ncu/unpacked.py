@@ -1,0 +1,66 @@
+"""The bytes of a report, whether it lies there plain or packed.
+
+Nsight Compute writes plain `.ncu-rep` and, from 2026.3 on, Zstandard-packed `.ncu-repz` files;
+people pack reports with gzip and xz, for the binaries in them shrink thirtyfold. What is unpacked
+goes to a temporary file without a name, so that memory stays small.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpusight.errors import DamagedCaptureError
+from gpusight.evidence import NCU_REPORT
+from gpusight.readers.blocks import Blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import IO
+
+_MAX_BYTES = 32 << 30
+"""Reports have a few hundred megabytes; what unpacks to more than this is meant to do harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a report file holds."""
+
+    data: memoryview
+    mapping: mmap.mmap
+    problem: str | None = None
+    """Why there is no more than this."""
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.data.release()
+        self.mapping.close()
+
+
+def read_content(path: Path) -> Content:
+    """Map a report into memory, unpacked where it is packed."""
+    with path.open("rb") as file:
+        if file.read(len(NCU_REPORT)) == NCU_REPORT:
+            return _mapped(file)
+    return _unpacked(path)
+
+
+def _unpacked(path: Path) -> Content:
+    blocks = Blocks(path)
+    with tempfile.TemporaryFile(prefix="gpusight-") as plain:
+        size = 0
+        for block in blocks:
+            size += plain.write(block)
+            if size > _MAX_BYTES:
+                raise DamagedCaptureError(
+                    f"{path} cannot be unpacked", why="it unpacks to more than 32 GiB"
+                )
+        plain.flush()
+        return _mapped(plain, blocks.problem)
+
+
+def _mapped(file: IO[bytes], problem: str | None = None) -> Content:
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return Content(memoryview(mapping), mapping, problem)
