@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.statistics import names_of
+
 if TYPE_CHECKING:
     from gpusight.model.trace import Meta, Trace
 
@@ -26,14 +28,23 @@ class Wanted:
     """A column of the table that may be empty while the table is not."""
     instead: tuple[str, str] | None = None
     """Table and column that hold the same in captures of other versions of the tool."""
+    metrics: tuple[str, ...] = ()
+    """Of the table `counters`: what their names begin with, where one of them is enough."""
 
     def absent(self, trace: Trace) -> bool:
         """Tell whether the capture lacks it; a column is not missed where its whole table is."""
+        if self.metrics:
+            return not any(name.startswith(self.metrics) for name in _metric_names(trace))
         if self.instead is not None and trace.has(*self.instead):
             return False
         if self.column is None:
             return not trace.has(self.table)
         return trace.has(self.table) and not trace.has(self.table, self.column)
+
+
+def _metric_names(trace: Trace) -> list[str]:
+    """Name the metrics that any launch of the capture has."""
+    return names_of(trace.table("counters", ["metric"])["metric"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +275,106 @@ _JAX = Advice(
     ),
 )
 
+_ONE_BY_ONE = (
+    "Nsight Compute measures kernels one by one and records no timeline: see gpusight kernels, "
+    "counters or diagnose; for a timeline: nsys profile --trace=cuda,nvtx …"
+)
+
+
+def _section(identifier: str, what: str, tells: str, *metrics: str) -> Wanted:
+    return Wanted("counters", what, tells, f"--section {identifier}", metrics=metrics)
+
+
+_NCU = Advice(
+    ranges_name="timeline of NVTX ranges",
+    marks_name="timeline of NVTX marks",
+    calls_name="CUDA API calls",
+    calls_short="CUDA calls",
+    gpu=_ONE_BY_ONE,
+    kernels="measure kernels with: ncu --set full -o report PROGRAM",
+    unrecorded=_ONE_BY_ONE,
+    calls=_ONE_BY_ONE,
+    ranges=f"{_ONE_BY_ONE}; --in RANGE selects launches by the ranges they were made in",
+    select="measure with: ncu --nvtx …",
+    option_label="Option of ncu",
+    no_processes="the capture does not say which process launched what",
+    elsewhere=_ONE_BY_ONE,
+    wanted=(
+        _section(
+            "SpeedOfLight",
+            "durations and throughput",
+            "how long, and how near to the GPU's limits",
+            "gpu__time_duration",
+        ),
+        _section(
+            "MemoryWorkloadAnalysis",
+            "memory traffic",
+            "what the caches and the memory did",
+            "dram__bytes",
+            "l1tex__t_sector_hit_rate",
+        ),
+        _section(
+            "Occupancy",
+            "occupancy",
+            "how many warps hid each other's waits",
+            "sm__warps_active.avg.pct",
+        ),
+        _section(
+            "LaunchStats",
+            "launch statistics",
+            "registers, shared memory, waves",
+            "launch__registers_per_thread",
+        ),
+        _section(
+            "ComputeWorkloadAnalysis",
+            "use of the SM's units",
+            "which unit is the bottleneck",
+            "sm__inst_executed_pipe_",
+        ),
+        _section(
+            "SpeedOfLight_RooflineChart",
+            "operation counts",
+            "where kernels lie under the roofline",
+            "smsp__sass_thread_inst_executed_op_",
+            "sm__sass_thread_inst_executed_op_",
+            "smsp__inst_executed_pipe_fp64",
+        ),
+        _section(
+            "SchedulerStats",
+            "scheduler statistics",
+            "how often no warp could issue",
+            "smsp__issue_active",
+        ),
+        _section(
+            "WarpStateStats",
+            "states of warps",
+            "what warps waited for",
+            "smsp__average_warp",
+            "smsp__average_warps_issue_stalled",
+        ),
+        _section(
+            "SourceCounters",
+            "counters by instruction",
+            "which line of the source costs what",
+            "smsp__pcsamp_",
+        ),
+        Wanted(
+            "rule_results",
+            "the profiler's own advice",
+            "what ncu would change",
+            "--apply-rules yes",
+        ),
+        Wanted("profiles", "NVTX ranges", "which step or layer launched what", "--nvtx", "ranges"),
+        Wanted("source_files", "source code", "the text of hot lines", "--import-source yes"),
+    ),
+)
+
 _BY_SOURCE = (
     ("torch-key-averages", _KEY_AVERAGES),
     ("torch-snapshot", _SNAPSHOT),
     ("torch", _TORCH),
     ("jax", _JAX),
+    ("ncu", _NCU),
 )
 
 

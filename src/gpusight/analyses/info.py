@@ -49,6 +49,9 @@ PROCESS_FIELDS = (
     Field("api_calls", "API calls", Fmt.COUNT, "Calls of the GPU's API that it made"),
     Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it made"),
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels it launched"),
+    Field(
+        "profiles", "Measured", Fmt.COUNT, "Launches of it that were measured; in reports of ncu"
+    ),
 )
 GROUP_FIELDS = (
     Field("group", "Group", Fmt.TEXT, "Name of the process group"),
@@ -61,11 +64,19 @@ MESSAGE_FIELDS = (
     Field("severity", "Severity", Fmt.TEXT, "Warning or error"),
     Field("text", "Message", Fmt.NAME, "What the profiler said"),
 )
+RULE_FIELDS = (
+    Field("section", "Section", Fmt.TEXT, "Section of the report that the rule stands in"),
+    Field("rule", "Rule", Fmt.TEXT, "Identifier of the profiler's own rule", shown=False),
+    Field("title", "Rule", Fmt.NAME, "What the profiler calls it"),
+    Field("launches", "Launches", Fmt.COUNT, "Launches that it was applied to"),
+    Field("advised", "Advises", Fmt.COUNT, "Launches that it would change or warns about"),
+)
+_ADVICE = ("optimization", "warning", "error")
 
 
 def info(trace: Trace) -> Composite:
     """Describe a capture; of its events only the process columns are read."""
-    sections = [_devices(trace), _processes(trace), *_groups(trace)]
+    sections = [_devices(trace), _processes(trace), *_groups(trace), *_rules(trace)]
     sections += [_contents(trace), _missing(trace)]
     messages = serious_messages(trace)
     if messages.height:
@@ -75,7 +86,7 @@ def info(trace: Trace) -> Composite:
     return Composite(
         "info",
         "About this capture",
-        _facts(trace.meta),
+        (*_facts(trace.meta), *_measured_facts(trace)),
         tuple(sections),
         notes=trace.meta.notes,
     )
@@ -98,6 +109,42 @@ def _facts(meta: Meta) -> tuple[Fact, ...]:
         Fact("backend", "Backend", meta.backend, Fmt.TEXT, "Library they communicate through"),
     )
     return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _measured_facts(trace: Trace) -> list[Fact]:
+    """Count what was measured, in reports of launches."""
+    if not trace.has("profiles"):
+        return []
+    rows = trace.table("profiles", ["name", "duration_ns"])
+    timed = rows["duration_ns"].null_count() < rows.height
+    metrics = trace.table("counters", ["metric"])["metric"].n_unique()
+    total_ns = float(rows["duration_ns"].sum()) if timed else None
+    facts = (
+        Fact("launches", "Launches", rows.height, Fmt.COUNT, "Launches that were measured"),
+        Fact("kernel_names", "Kernels", rows["name"].n_unique(), Fmt.COUNT, "Different kernels"),
+        Fact("metrics", "Metrics", metrics, Fmt.COUNT, "Different metrics"),
+        Fact(
+            "total_ns", "GPU time", total_ns, Fmt.TIME, "Time of all launches, each measured alone"
+        ),
+    )
+    return [fact for fact in facts if fact.value is not None]
+
+
+def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
+    """Count the results of the profiler's own rules, in reports that hold some."""
+    if not trace.has("rule_results"):
+        return []
+    names = ["section", "rule", "title", "kind"]
+    frame = trace.table("rule_results", ["launch", *names]).with_columns(
+        pl.col(names).cast(pl.String)
+    )
+    launch = pl.col("launch")
+    counted = frame.group_by("section", "rule", "title", maintain_order=True).agg(
+        launch.n_unique().cast(pl.Int64).alias("launches"),
+        launch.filter(pl.col("kind").is_in(_ADVICE)).n_unique().cast(pl.Int64).alias("advised"),
+    )
+    keys = [f.key for f in RULE_FIELDS]
+    return [TableResult("rules", "The profiler's own rules", RULE_FIELDS, counted.select(keys))]
 
 
 def _utc(start_ns: int | None) -> str | None:
@@ -158,7 +205,7 @@ def _processes(trace: Trace) -> TableResult | NotApplicable:
     frame = trace.table("processes", ["process", "pid", "name"]).with_columns(
         pl.col("name").cast(pl.String)
     )
-    counted = ["api_calls", "ranges", "kernels"]
+    counted = ["profiles"] if trace.has("profiles") else ["api_calls", "ranges", "kernels"]
     if trace.has("cpu_ops"):
         counted.insert(0, "cpu_ops")
     trace.prepare(*counted)

@@ -46,8 +46,13 @@ _UNTOLD = ("median_ns", "min_ns", "max_ns", "stddev_ns")
 
 
 def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
-    """Sum up kernel executions by name, the most expensive first."""
+    """Sum up kernel executions by name, the most expensive first.
+
+    Of a report of measured launches, by name and launch shape, with what was measured.
+    """
     if not trace.has("kernels"):
+        if trace.has("profiles"):
+            return _measured(trace, selection)
         totals = trace.has("op_totals")
         return _from_totals(trace, selection) if totals else no_kernels(trace, "kernels")
     scope = Scope(trace, selection)
@@ -76,6 +81,23 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
         },
         notes=(*scope.notes, *graph_notes(trace), *_empty_note(rows, selection)),
     )
+
+
+def kernel_launches(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """List measured launches, the longest first."""
+    if not trace.has("profiles"):
+        reason = "only launches that were measured one by one are listed with what was measured"
+        return NotApplicable("kernels", reason, "for a timeline: gpusight launches FILE")
+    from gpusight.analyses.counters.kernel_table import by_duration, launch_table
+
+    return by_duration(launch_table(trace, selection))
+
+
+def _measured(trace: Trace, selection: Selection) -> TableResult:
+    # Captures of other tools need not wait for what counters need.
+    from gpusight.analyses.counters.kernel_table import kernel_table
+
+    return kernel_table(trace, selection)
 
 
 def busy_ns(rows: pl.DataFrame) -> int:

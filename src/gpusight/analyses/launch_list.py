@@ -58,9 +58,14 @@ def launches(
 ) -> TableResult | NotApplicable:
     """List GPU work in order of time, with what launched it.
 
-    `kernel` keeps the work whose name it matches: a glob, or a part of the name.
+    `kernel` keeps the work whose name it matches: a glob, or a part of the name. Of a report of
+    measured launches, those in order, with what was measured.
     """
     if not held_tables(trace, GPU_WORK):
+        if trace.has("profiles"):
+            from gpusight.analyses.counters.kernel_table import launch_table
+
+            return launch_table(trace, selection, kernel=kernel)
         hint = advice_for(trace.meta).gpu
         return NotApplicable("launches", "the capture shows no GPU work", hint)
     scope = WorkScope(trace, selection)

@@ -325,18 +325,18 @@ def _match_names(pattern: str, names: pl.Series) -> list[int]:
     candidates = [(int(code), known[int(code)]) for code in occurring.to_list()]
     found = [code for code, name in candidates if name == pattern]
     if not found:
-        matches = _matcher(pattern)
+        matches = matcher(pattern)
         found = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
     if not found:
         raise UsageError(
             f"no range matches {pattern!r}",
-            why=_near_matches(pattern, [name for _, name in candidates]),
+            why="ranges are named like " + near_matches(pattern, [name for _, name in candidates]),
             hint="see: gpusight ranges FILE",
         )
     return found
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
+def matcher(pattern: str) -> Callable[[str], object]:
     """Turn the user's pattern into a test; regular expressions match anywhere in the name."""
     regex = None
     if pattern.startswith("regex:"):
@@ -351,8 +351,8 @@ def _matcher(pattern: str) -> Callable[[str], object]:
         raise UsageError(f"{regex!r} is not a regular expression", why=str(error)) from error
 
 
-def _near_matches(pattern: str, names: list[str]) -> str:
-    """Say which names look like the pattern, however they are written."""
+def near_matches(pattern: str, names: list[str]) -> str:
+    """List names that look like the pattern, however they are written."""
     import difflib
 
     plain = {_plain(name): name for name in reversed(names)}
@@ -360,7 +360,7 @@ def _near_matches(pattern: str, names: list[str]) -> str:
     near = [plain[key] for key in plain if wanted and wanted in key]
     near += [plain[key] for key in difflib.get_close_matches(wanted, list(plain)[:5000], 3, 0.6)]
     shown = list(dict.fromkeys(near))[:5] or names[:5]
-    return "ranges are named like " + ", ".join(repr(name) for name in shown)
+    return ", ".join(repr(name) for name in shown)
 
 
 def _plain(name: str) -> str:

@@ -54,6 +54,10 @@ _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
 
 def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     """Answer in one screen where the time of the selection went."""
+    if trace.has("profiles") and not trace.has("kernels"):
+        from gpusight.analyses.counters.overview import overview
+
+        return overview(trace, selection)
     scope = Scope(trace, selection)
     trace.read_together(READS)
     work, times = kernels(trace, selection), gpu_time(trace, selection)

@@ -1,0 +1,1 @@
+"""Hardware counters of profiled launches: what was measured, under names that outlive versions."""

@@ -1,0 +1,278 @@
+"""Counters as they were measured: launch by metric, one a row or a column for each metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.counters import quantities as q
+from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics, no_counters
+from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.analyses.statistics import names_of
+from gpusight.model.kernel_names import classify
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.model.trace import Trace
+
+COMMAND = "counters"
+_LAUNCH = Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch")
+_KERNEL = Field("kernel", "Kernel", Fmt.NAME, "Kernel name with template arguments")
+FIELDS = (
+    _LAUNCH,
+    _KERNEL,
+    Field("metric", "Metric", Fmt.NAME, "What was measured, as today's Nsight Compute names it"),
+    Field("value", "Value", Fmt.COUNT, "In the unit beside it; a text where the metric is one"),
+    Field("unit", "Unit", Fmt.TEXT, "Base unit: `byte`, `ns`, `%` from 0 to 100, `inst/cycle`, …"),
+    Field("text", "Text", Fmt.TEXT, "The value where it is a text; not in JSON", shown=False),
+    Field("label", "Called", Fmt.NAME, "What the file calls it, if something else", shown=False),
+)
+LIST_FIELDS = (
+    Field("metric", "Metric", Fmt.NAME, "Name to give to --metrics"),
+    Field("unit", "Unit", Fmt.TEXT, "Base unit of its values"),
+    Field("launches", "Launches", Fmt.COUNT, "Selected launches that have it"),
+    Field("min", "Least", Fmt.COUNT, "Smallest value", shown=False),
+    Field("max", "Most", Fmt.COUNT, "Largest value", shown=False),
+    Field("instances", "Parts", Fmt.COUNT, "Most parts that a launch has of it", shown=False),
+)
+WIDE_FIELDS = (
+    _LAUNCH,
+    _KERNEL,
+    Field("METRIC [UNIT]", "Metric", Fmt.COUNT, "A column for each metric chosen; texts as text"),
+)
+"""What rows of the wide form hold, for the documentation."""
+INSTANCE_FIELDS = (
+    _LAUNCH,
+    _KERNEL,
+    Field("metric", "Metric", Fmt.NAME, "Metric that it is a part of"),
+    Field("instance", "Part", Fmt.ID, "Instruction's address, moment in ns, number of a unit"),
+    Field("key", "Key", Fmt.NAME, "The same, where the profiler names it by a text"),
+    Field("value", "Value", Fmt.COUNT, "What the part came to"),
+    Field("unit", "Unit", Fmt.TEXT, "Base unit of the value"),
+    Field("text", "Text", Fmt.TEXT, "The value where it is a text", shown=False),
+)
+_HEADLINES = (
+    q.SM_SHARE,
+    q.MEMORY_SHARE,
+    q.DRAM_SHARE,
+    q.L1_HIT_SHARE,
+    q.L2_HIT_SHARE,
+    q.OCCUPANCY,
+    q.THEORETICAL_OCCUPANCY,
+    q.REGISTERS,
+    q.STATIC_SHARED,
+    q.DYNAMIC_SHARED,
+    q.WAVES,
+)
+_FEW = 12
+_DURATION = "gpu__time_duration.sum"
+
+
+def counters(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    metrics: Sequence[str] = (),
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+) -> TableResult | NotApplicable:
+    """List what was measured: one row for each launch and metric.
+
+    `metrics` are names, globs, regular expressions or parts of names; none means all.
+    """
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
+    rows = _selected(scope, metrics, ["value", "text", "unit", "label"])
+    frame = rows.with_columns(pl.col("metric", "unit", "label").cast(pl.String))
+    return TableResult(
+        COMMAND,
+        "Counters",
+        FIELDS,
+        _with_kernels(scope, frame).select([f.key for f in FIELDS]),
+        meta=_meta(frame),
+    )
+
+
+def wide_counters(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    metrics: Sequence[str] = (),
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+) -> TableResult | NotApplicable:
+    """List launches with a column for each metric, named `metric [unit]`."""
+    tidy = counters(trace, selection, metrics=metrics, kernel=kernel, launches=launches)
+    if isinstance(tidy, NotApplicable):
+        return tidy
+    rows = tidy.frame
+    names = rows.select("metric", "unit", "text").group_by("metric", maintain_order=True)
+    about = names.agg(pl.col("unit").drop_nulls().first(), pl.col("text").is_not_null().any())
+    heading = {m: f"{m} [{u}]" if u else m for m, u, _ in about.iter_rows()}
+    texts = {m for m, _, is_text in about.iter_rows() if is_text}
+    frame = rows.unique(["launch", "kernel"], keep="first", maintain_order=True)
+    frame = frame.select("launch", "kernel")
+    for column, chosen in (("value", heading.keys() - texts), ("text", texts)):
+        some = rows.filter(pl.col("metric").is_in(list(chosen)))
+        if column == "text":  # a metric that is a text at times is one throughout
+            some = some.with_columns(pl.coalesce("text", pl.col("value").cast(pl.String)))
+        wide = some.pivot(on="metric", index="launch", values=column, aggregate_function="first")
+        frame = frame.join(wide, on="launch", how="left", maintain_order="left")
+    frame = frame.select("launch", "kernel", *heading).rename(heading)
+    return TableResult(
+        COMMAND,
+        "Counters by launch",
+        (_LAUNCH, _KERNEL, *(Field(h, h, Fmt.COUNT, m) for m, h in heading.items())),
+        frame,
+        meta=tidy.meta,
+    )
+
+
+def metric_list(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    metrics: Sequence[str] = (),
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+) -> TableResult | NotApplicable:
+    """List the metrics of the selected launches, by name."""
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
+    rows = _selected(scope, metrics, ["value", "unit", "instances"])
+    frame = (
+        rows.group_by("metric")
+        .agg(
+            pl.col("unit").drop_nulls().first().cast(pl.String),
+            pl.col("launch").n_unique().cast(pl.Int64).alias("launches"),
+            pl.col("value").min().alias("min"),
+            pl.col("value").max().alias("max"),
+            pl.col("instances").max(),
+        )
+        .with_columns(pl.col("metric").cast(pl.String))
+        # Series over time and lists of other metrics come last.
+        .sort(pl.col("metric").str.contains(r"^[A-Z]|:"), "metric")
+    )
+    return TableResult(
+        COMMAND,
+        "Metrics",
+        LIST_FIELDS,
+        frame.select([f.key for f in LIST_FIELDS]),
+        meta={"metrics": frame.height, "launches": rows["launch"].n_unique()},
+    )
+
+
+def instances(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    metrics: Sequence[str] = (),
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+) -> TableResult | NotApplicable:
+    """List the parts that metrics are made of: by instruction, unit, moment or operation."""
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    if not trace.has("counter_instances"):
+        return NotApplicable(
+            COMMAND,
+            "the capture holds metrics as wholes only",
+            "reports of ncu hold their parts: by instruction with --section SourceCounters",
+        )
+    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
+    rows = _selected_rows(scope, "counter_instances", metrics, ["instance", "key", "value", "text"])
+    units = _selected(scope, metrics, ["unit"]).unique(["launch", "metric"], keep="first")
+    same = pl.Enum(list(dict.fromkeys([*names_of(rows["metric"]), *names_of(units["metric"])])))
+    frame = rows.with_columns(pl.col("metric").cast(same)).join(
+        units.with_columns(pl.col("metric").cast(same)),
+        on=["launch", "metric"],
+        how="left",
+        maintain_order="left",
+    )
+    frame = frame.with_columns(pl.col("metric", "unit", "key").cast(pl.String))
+    unused = {c for c in ("instance", "key") if frame[c].null_count() == frame.height}
+    return TableResult(
+        COMMAND,
+        "Parts of counters",
+        tuple(replace(f, shown=f.shown and f.key not in unused) for f in INSTANCE_FIELDS),
+        _with_kernels(scope, frame).select([f.key for f in INSTANCE_FIELDS]),
+        meta=_meta(frame),
+    )
+
+
+def brief_counters(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+    wide: bool = False,
+) -> TableResult | NotApplicable:
+    """List the few metrics that tell most, and say how many there are."""
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    known = names_of(trace.table("counters", ["metric"])["metric"])
+    chosen = headlines(known) or known[:_FEW]
+    form = wide_counters if wide else counters
+    result = form(trace, selection, metrics=chosen, kernel=kernel, launches=launches)
+    if isinstance(result, NotApplicable):
+        return result
+    if not wide:
+        order = pl.col("metric").cast(pl.Enum(chosen))
+        result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
+    if len(chosen) == len(known):
+        return result
+    note = f"{len(chosen)} of {len(known):,} metrics are shown; all: --metrics '*', or --list"
+    return replace(result, notes=(*result.notes, note))
+
+
+def headlines(known: Sequence[str]) -> list[str]:
+    """Choose of these metrics the few that tell most: those that tables of kernels show."""
+    present = set(known)
+    wanted = [_DURATION]
+    for quantity in _HEADLINES:
+        ways = (f.metrics for f in quantity.formulas if present.issuperset(f.metrics))
+        wanted += next(ways, ())
+    return [name for name in dict.fromkeys(wanted) if name in present]
+
+
+def _selected(scope: ProfileScope, metrics: Sequence[str], columns: list[str]) -> pl.DataFrame:
+    return _selected_rows(scope, "counters", metrics, columns)
+
+
+def _selected_rows(
+    scope: ProfileScope, table: str, metrics: Sequence[str], columns: list[str]
+) -> pl.DataFrame:
+    """Give `launch`, `metric` and these columns, of the chosen launches and metrics."""
+    frame = scope.trace.table(table, ["launch", "metric", *columns])
+    if not scope.everything:
+        frame = frame.filter(pl.col("launch").is_in(scope.launches().implode()))
+    if metrics:
+        used = frame["metric"].unique().cast(pl.String).sort().to_list()
+        frame = frame.filter(pl.col("metric").is_in(chosen_metrics(used, metrics)))
+    return frame
+
+
+def _with_kernels(scope: ProfileScope, frame: pl.DataFrame) -> pl.DataFrame:
+    names = scope.trace.table("profiles", ["launch", "name"]).select(
+        "launch", pl.col("name").cast(pl.String).alias("kernel")
+    )
+    return frame.join(names, on="launch", how="left", maintain_order="left")
+
+
+def _meta(frame: pl.DataFrame) -> dict[str, int]:
+    return {"launches": frame["launch"].n_unique(), "metrics": frame["metric"].n_unique()}
+
+
+def short_kernels(result: TableResult) -> TableResult:
+    """Give kernels by their readable label, as tables for people do."""
+    names = result.frame["kernel"].unique().drop_nulls().to_list()
+    label = {name: classify(name).short for name in names}
+    frame = result.frame.with_columns(pl.col("kernel").replace_strict(label, default=None))
+    return replace(result, frame=frame)

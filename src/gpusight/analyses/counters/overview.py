@@ -1,0 +1,79 @@
+"""One screen about a report of measured launches: which kernels, and what held them down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.counters.kernel_table import kernel_table
+from gpusight.analyses.devices import device_names
+from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.result import Composite, Fact, Fmt, TableResult
+
+if TYPE_CHECKING:
+    from gpusight.model.trace import Trace
+
+TOP_KERNELS = 10
+_SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
+          "roof_share", "bound", "short_name")  # fmt: skip
+_AVERAGES = (
+    ("sm_share", "SMs busy", "How busy the SMs were, by time"),
+    ("memory_share", "Memory busy", "How busy the memory system was, caches included, by time"),
+    ("dram_share", "DRAM busy", "How busy the GPU's memory was, by time"),
+    ("occupancy", "Occupancy", "Warps resident on an SM, of those that fit, by time"),
+    ("roof_share", "Of the roof", "How near to the roofline, by time"),
+)
+_NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
+
+
+def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
+    """Answer in one screen where the time of the measured launches went."""
+    table = kernel_table(trace, selection, limits=True)
+    fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
+    frame = table.frame.head(TOP_KERNELS)
+    more = f": the first {TOP_KERNELS} of {table.frame.height:,}"
+    title = table.title + (more if table.frame.height > frame.height else "")
+    return Composite(
+        "summary",
+        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        _facts(trace, table),
+        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
+        meta={"path": trace.meta.path},
+        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
+    )
+
+
+def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
+    used = set(table.frame["device"].drop_nulls().to_list())
+    names = [name for device, name in device_names(trace).items() if name and device in used]
+    meta = table.meta
+    facts = [
+        Fact("gpus", "GPU", ", ".join(dict.fromkeys(names)) or None, Fmt.TEXT, "GPUs measured"),
+        Fact("kernels", "Launches", meta["kernels"], Fmt.COUNT, "Launches that were measured"),
+        Fact("kernel_names", "Kernels", meta["kernel_names"], Fmt.COUNT, "Different kernels"),
+        Fact("kernel_ns", "GPU time", meta["total_ns"], Fmt.TIME, "Time of all, each on its own"),
+    ]
+    for key, label, meaning in _AVERAGES:
+        facts.append(Fact(key, label, _average(table.frame, key), Fmt.SHARE, meaning))
+    facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Parts of the time"))
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _average(frame: pl.DataFrame, key: str) -> float | None:
+    """Average over kernels by time, where it is known for all of them."""
+    time = float(frame["total_ns"].sum())
+    if frame[key].null_count() or not time:
+        return None
+    return float((frame[key] * frame["total_ns"]).sum()) / time
+
+
+def _bounds(frame: pl.DataFrame) -> str | None:
+    """Say for which part of the time what was the limit: `memory 61%, latency 39%`."""
+    total = float(frame["total_ns"].sum())
+    known = frame.filter(pl.col("bound").is_not_null())
+    if not total or known.is_empty():
+        return None
+    by = known.group_by("bound").agg(pl.col("total_ns").sum()).sort("total_ns", descending=True)
+    return ", ".join(f"{bound} {time / total:.0%}" for bound, time in by.iter_rows())
