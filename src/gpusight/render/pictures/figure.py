@@ -41,6 +41,8 @@ class Axis:
     low: float | None = None
     high: float | None = None
     """Where it begins and ends; what the data needs by default."""
+    unit: str = ""
+    """What plain numbers are of, such as `FLOP/s`; shown with `k`, `M`, `G`, … before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ class Line:
     steps: bool = False
     """Keep each value until the next x."""
     dashed: bool = False
+    label: str = ""
+    """Written along it; such a line needs no place in the legend."""
+    label_at: float = 0.5
+    """Where along the line the label stands, from 0 at its start to 1 at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,12 @@ class Dots:
     y: Numbers
     labels: tuple[str, ...] = ()
     tone: Tone = Tone.SERIES
+    sizes: Numbers = ()
+    """Radius of each, in pixels; all alike by default."""
+    names: tuple[str, ...] = ()
+    """Written beside each where there is room, the largest first; empty for none."""
+    details: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """For each, rows of two cells that show when pointed at."""
 
 
 Series: TypeAlias = "Stack | Line | Dots"
@@ -131,10 +143,22 @@ class Figure:
     bands: tuple[Band, ...] = ()
     rules: tuple[Rule, ...] = ()
     marks: tuple[Mark, ...] = ()
+    footnotes: tuple[str, ...] = ()
+    """Sentences below the picture: what it leaves out."""
+    taller: float = 0.0
+    """Pixels that it needs beyond the usual height."""
 
     def __post_init__(self) -> None:
-        """Hold the promise that there is a y for every x."""
+        """Hold the promise that there is a y for every x, and a text for every dot."""
         for series in self.series:
+            if isinstance(series, Dots):
+                _check_dots(series)
             values = [p.y for p in series.parts] if isinstance(series, Stack) else [series.y]
             if any(len(y) != len(series.x) for y in values):
                 raise ValueError(f"{series.name}: x and y differ in length")
+
+
+def _check_dots(dots: Dots) -> None:
+    given = (dots.labels, dots.sizes, dots.names, dots.details)
+    if any(values and len(values) != len(dots.x) for values in given):
+        raise ValueError(f"{dots.name}: what is said of the dots differs in number from them")

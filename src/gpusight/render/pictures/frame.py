@@ -28,6 +28,7 @@ PAD = 16.0
 _LINE = 19.0
 _SWATCH = 18.0
 _COLUMN_GAP = 22.0
+_NOTE_LINE = 17.0
 _TWO_COLUMNS = 700.0
 """With this much room a legend has two columns, whatever that cuts off its names."""
 _LONGEST_KEY = 72
@@ -44,6 +45,11 @@ class Size:
 WIDE = Size(1040, 520)
 NARROW = Size(390, 500)
 """For a page, a file or a slide; and for a telephone."""
+
+
+def size_of(figure: Figure, usual: Size = WIDE) -> Size:
+    """Give the size of a picture, as tall as it needs to be."""
+    return Size(usual.width, usual.height + figure.taller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,7 @@ class Frame:
     keys: tuple[Key, ...]
     title: tuple[tuple[str, float], ...]
     subtitle: tuple[tuple[str, float], ...]
+    footnotes: tuple[tuple[str, float], ...]
     """Lines of text, and where each stands."""
 
     def x(self, value: float) -> float:
@@ -139,7 +146,7 @@ def keys(figure: Figure) -> list[Key]:
         if isinstance(series, Stack):
             for part in reversed(series.parts):
                 found.setdefault(part.name, Key(key_text(part.name), slot[part.name], "area"))
-        else:
+        elif series.x and (isinstance(series, Dots) or not series.label):
             shape = "dots" if isinstance(series, Dots) else "dashed" if series.dashed else "line"
             found.setdefault(series.name, Key(key_text(series.name), slot[series.name], shape))
     return list(found.values())
@@ -161,10 +168,12 @@ def lay_out(figure: Figure, size: Size) -> Frame:
     left = PAD + max((text_width(t.label, SMALL) for t in y_ticks), default=0) + 8
     right = size.width - PAD - 14
     x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
-    bottom = size.height - PAD - 2 * SMALL - 10
+    notes = [line for note in figure.footnotes for line in _wrapped(note, room, SMALL)]
+    bottom = size.height - PAD - 2 * SMALL - 10 - len(notes) * _NOTE_LINE
+    footnotes = [(t, bottom + 42 + n * _NOTE_LINE) for n, t in enumerate(notes, start=1)]
     return Frame(
         figure, size, left, right, below + 26, bottom, across, up, x_ticks, y_ticks, placed,
-        title, subtitle,
+        title, subtitle, tuple(footnotes),
     )  # fmt: skip
 
 

@@ -104,7 +104,7 @@
       if (mark && mark.rows.length) return showMark(svg, mark);
       const box = svg.getBoundingClientRect();
       const pixel = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
-      if (data.xs.length) showAt(svg, toX(svg, pixel));
+      if (data.xs.length) showAt(svg, toX(svg, pixel)); else hide();
     };
     svg.addEventListener("pointermove", follow);
     svg.addEventListener("pointerdown", follow);
@@ -112,8 +112,12 @@
     svg.addEventListener("blur", hide);
     svg.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by || !data.xs.length) return;
+      if (!by || !(data.xs.length || data.marks.length)) return;
       event.preventDefault();
+      if (!data.xs.length) {
+        current = (current + by + data.marks.length) % data.marks.length;
+        return showMark(svg, data.marks[current]);
+      }
       const xs = data.xs[0];
       showAt(svg, xs[Math.min(Math.max(current + by, 0), xs.length - 1)]);
     });

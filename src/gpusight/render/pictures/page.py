@@ -18,8 +18,8 @@ import msgspec
 
 from gpusight.render.cells import safe_text, show
 from gpusight.render.html import to_html
-from gpusight.render.pictures.figure import Dots, Stack
-from gpusight.render.pictures.frame import NARROW, WIDE, totals
+from gpusight.render.pictures.figure import Dots, Line, Stack
+from gpusight.render.pictures.frame import NARROW, WIDE, size_of, totals
 from gpusight.render.pictures.svg import css_of, inline_svg
 from gpusight.render.pictures.theme import DARK, LIGHT, slots
 from gpusight.result import Composite
@@ -27,7 +27,7 @@ from gpusight.result import Composite
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusight.render.pictures.figure import Figure, Line, Numbers
+    from gpusight.render.pictures.figure import Figure, Numbers
     from gpusight.render.pictures.theme import Theme
     from gpusight.result import Result
 
@@ -92,7 +92,7 @@ def _pictures(figure: Figure) -> str:
     bare = replace(figure, title="", subtitle="")
     label = escape(safe_text(f"{figure.title}. {figure.subtitle}"))
     return "".join(
-        inline_svg(bare, size, name=f"pic {name}", label=label)
+        inline_svg(bare, size_of(figure, size), name=f"pic {name}", label=label)
         for name, size in (("wide", replace(WIDE, height=WIDE.height - 40)), ("narrow", NARROW))
     )
 
@@ -117,6 +117,7 @@ def _data(figure: Figure) -> dict[str, Any]:
         }
         for mark in figure.marks
     ]
+    marks += list(_dot_marks(figure))
     labels = [show(x, figure.x.fmt) for x in xs[0]] if xs else []
     return {"xs": xs, "labels": labels, "series": series, "marks": marks}
 
@@ -126,7 +127,7 @@ def _rows(figure: Figure) -> Iterator[tuple[dict[str, Any], Numbers, Numbers]]:
     slot = slots(figure)
     parts = []
     for series in figure.series:
-        if isinstance(series, Dots):
+        if isinstance(series, Dots) or (isinstance(series, Line) and series.label):
             continue
         if not isinstance(series, Stack):
             yield _row(series, series.name, slot[series.name]), series.x, series.y
@@ -138,6 +139,17 @@ def _rows(figure: Figure) -> Iterator[tuple[dict[str, Any], Numbers, Numbers]]:
         for part in reversed(stack.parts):
             row = _row(stack, part.name, slot[part.name], kind="part")
             yield {**row, "zero": show(0, figure.y.fmt)}, stack.x, part.y
+
+
+def _dot_marks(figure: Figure) -> Iterator[dict[str, Any]]:
+    """Give what pointing at a dot shows, in the order in which the picture numbers them."""
+    for dots in figure.series:
+        if not isinstance(dots, Dots) or not dots.details:
+            continue
+        labels = dots.labels or (dots.name,) * len(dots.x)
+        for x, label, detail in zip(dots.x, labels, dots.details, strict=True):
+            rows = [[safe_text(cell) for cell in row] for row in detail]
+            yield {"x": x, "label": safe_text(label), "rows": rows}
 
 
 def _row(series: Stack | Line, name: str, slot: str = "", *, kind: str = "") -> dict[str, Any]:

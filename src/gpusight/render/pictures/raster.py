@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gpusight.errors import GpusightError
 from gpusight.render.cells import safe_text
 from gpusight.render.pictures.figure import Line, Stack
-from gpusight.render.pictures.frame import PAD, SMALL, TITLE, WIDE, lay_out, place_mark
+from gpusight.render.pictures.frame import PAD, SMALL, TITLE, lay_out, place_mark, size_of
+from gpusight.render.pictures.labels import dot_names, line_labels
 from gpusight.render.pictures.theme import LIGHT, slots
 
 if TYPE_CHECKING:
     from gpusight.render.pictures.figure import Dots, Figure, Mark, Numbers
     from gpusight.render.pictures.frame import Frame, Key
+    from gpusight.render.pictures.labels import Written
 
 _PIXELS_PER_INCH = 100.0
 _POINT = 72 / _PIXELS_PER_INCH
@@ -45,14 +47,15 @@ def to_bytes(figure: Figure, form: str) -> bytes:
             hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
         ) from error
     out = io.BytesIO()
-    inches = (WIDE.width / _PIXELS_PER_INCH, WIDE.height / _PIXELS_PER_INCH)
+    size = size_of(figure)
+    inches = (size.width / _PIXELS_PER_INCH, size.height / _PIXELS_PER_INCH)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box
         mpl.rcdefaults()
         settings: Any = mpl.rcParams
         settings.update(_SETTINGS)
         canvas = Canvas(figsize=inches, facecolor=LIGHT.background)
-        _Drawing(canvas, lay_out(figure, WIDE)).draw()
+        _Drawing(canvas, lay_out(figure, size)).draw()
         canvas.savefig(out, format=form, dpi=_DPI, metadata=_METADATA[form])
     return out.getvalue()
 
@@ -87,6 +90,10 @@ class _Drawing:
                 self._line(series, LIGHT.colour(slot[series.name]))
             else:
                 self._dots(series, LIGHT.colour(slot[series.name]))
+        for label in line_labels(frame):
+            self._text(label.text, label.x, label.y, LIGHT.muted, angle=-label.angle, halo=True)
+        for name in dot_names(frame):
+            self._written(name)
         for rule in figure.rules:
             y = frame.y(rule.y)
             self._stroke([frame.left, frame.right], [y, y], LIGHT.mark, dashes=(2, 3), width=1)
@@ -111,6 +118,8 @@ class _Drawing:
             self._text(tick.label, frame.left - 8, y + 4, LIGHT.muted, anchor="right")
         for tick in frame.x_ticks:
             x = frame.x(tick.value)
+            if frame.figure.x.log:
+                self._axes.axvline(tick.value, color=LIGHT.grid, linewidth=_POINT, zorder=0.5)
             self._stroke([x, x], [frame.bottom, frame.bottom + 5], LIGHT.grid, width=1)
             self._text(tick.label, x, frame.bottom + 19, LIGHT.muted, anchor="center")
         below = frame.bottom + 37
@@ -150,7 +159,32 @@ class _Drawing:
         )
 
     def _dots(self, dots: Dots, colour: str) -> None:
-        self._axes.scatter(dots.x, dots.y, color=colour, s=(9 * _POINT) ** 2, zorder=3)
+        frame = self._frame
+        # As in the SVG, what lies beyond an end of an axis is drawn there.
+        xs = [min(max(x, frame.across.low), frame.across.high) for x in dots.x]
+        ys = [min(max(y, frame.up.low), frame.up.high) for y in dots.y]
+        if not dots.sizes:
+            self._axes.scatter(xs, ys, color=colour, s=(9 * _POINT) ** 2, zorder=3)
+            return
+        areas = [(2 * size * _POINT) ** 2 for size in dots.sizes]
+        self._axes.scatter(
+            xs,
+            ys,
+            color=colour,
+            s=areas,
+            alpha=0.85,
+            edgecolors=LIGHT.background,
+            linewidths=_POINT,
+            clip_on=False,
+            zorder=3,
+        )
+
+    def _written(self, name: Written) -> None:
+        if name.leader is not None:
+            x0, y0, x1, y1 = name.leader
+            self._stroke([x0, x1], [y0, y1], LIGHT.muted, width=0.75)
+        below = name.box.top + SMALL - 1
+        self._text(name.text, name.box.left, below, LIGHT.text, halo=True)
 
     def _mark(self, mark: Mark) -> None:
         frame, spot = self._frame, place_mark(self._frame, mark)
@@ -163,7 +197,7 @@ class _Drawing:
     def _head(self) -> None:
         for text, y in self._frame.title:
             self._text(text, PAD, y, LIGHT.text, size=TITLE, weight="bold")
-        for text, y in self._frame.subtitle:
+        for text, y in (*self._frame.subtitle, *self._frame.footnotes):
             self._text(text, PAD, y, LIGHT.muted)
         for key in self._frame.keys:
             self._key(key)
@@ -189,9 +223,11 @@ class _Drawing:
         anchor: str = "left",
         size: float = SMALL,
         weight: str = "normal",
+        angle: float = 0.0,
+        halo: bool = False,
     ) -> None:
         # Matplotlib's letters are wider than those of most browsers.
-        self._ground.text(
+        written = self._ground.text(
             x,
             y,
             safe_text(text),
@@ -200,7 +236,15 @@ class _Drawing:
             va="baseline",
             fontsize=size * _POINT * 0.93,
             fontweight=weight,
+            rotation=angle,
+            rotation_mode="anchor",
         )
+        if halo:
+            from matplotlib.patheffects import withStroke
+
+            written.set_path_effects(
+                [withStroke(linewidth=3 * _POINT, foreground=LIGHT.background)]
+            )
 
     def _stroke(
         self,

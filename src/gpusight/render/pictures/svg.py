@@ -8,33 +8,41 @@ from typing import TYPE_CHECKING
 
 from gpusight.render.cells import safe_text
 from gpusight.render.pictures.figure import Dots, Line, Stack
-from gpusight.render.pictures.frame import PAD, SMALL, TITLE, WIDE, Size, lay_out, place_mark
+from gpusight.render.pictures.frame import PAD, SMALL, TITLE, lay_out, place_mark, size_of
+from gpusight.render.pictures.labels import dot_names, line_labels, radius
 from gpusight.render.pictures.theme import DARK, LIGHT, slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpusight.render.pictures.figure import Figure, Mark, Numbers
-    from gpusight.render.pictures.frame import Frame, Key
+    from gpusight.render.pictures.frame import Frame, Key, Size
+    from gpusight.render.pictures.labels import Along, Written
     from gpusight.render.pictures.theme import Theme
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
 _DASHES = "6 4"
+_TARGET = 9.0
+"""A pointer need not come nearer to the middle of a dot than this."""
 
 
-def to_svg(figure: Figure, size: Size = WIDE) -> str:
+def to_svg(figure: Figure) -> str:
     """Write a figure as a file of its own: light, or dark where the viewer prefers that."""
+    size = size_of(figure)
     css = f"{css_of(LIGHT)}@media (prefers-color-scheme:dark){{{css_of(DARK)}}}"
     style = f"<style>{escape(css, quote=False)}</style>"
     background = '<rect class="bg" width="100%" height="100%"/>'
     label = _text(f"{figure.title}. {figure.subtitle}")
     own = f' xmlns="http://www.w3.org/2000/svg" width="{size.width:g}" height="{size.height:g}"'
-    return _svg(lay_out(figure, size), "pic", label, own, style + background) + "\n"
+    frame = lay_out(figure, size)
+    body = _body(frame, pointed=False)
+    return _svg(frame, "pic", label, own, style + background, body) + "\n"
 
 
 def inline_svg(figure: Figure, size: Size, *, name: str, label: str) -> str:
     """Write a figure as a part of a page that has the styles; `label` says it in words."""
-    return _svg(lay_out(figure, size), name, label, ' tabindex="0"', "")
+    frame = lay_out(figure, size)
+    return _svg(frame, name, label, ' tabindex="0"', "", _body(frame, pointed=True))
 
 
 def css_of(theme: Theme) -> str:
@@ -53,6 +61,10 @@ def css_of(theme: Theme) -> str:
         ".drop": f"stroke:{theme.mark};stroke-width:1;stroke-opacity:.55",
         ".cursor": f"stroke:{theme.muted};stroke-width:1",
         ".target": "fill:transparent",
+        ".dot": f"fill-opacity:.85;stroke:{theme.background};stroke-width:1",
+        ".leader": f"stroke:{theme.muted};stroke-width:.75;fill:none",
+        ".pic text.halo": f"paint-order:stroke;stroke:{theme.background};stroke-width:3px;"
+        "stroke-linejoin:round",
     }
     for slot in (*map(str, range(len(theme.palette))), "strong", "quiet", "pale"):
         colour = theme.colour(slot)
@@ -61,7 +73,7 @@ def css_of(theme: Theme) -> str:
     return "".join(f"{name}{{{rule}}}" for name, rule in rules.items())
 
 
-def _svg(frame: Frame, name: str, label: str, more: str, before: str) -> str:
+def _svg(frame: Frame, name: str, label: str, more: str, before: str, body: Iterable[str]) -> str:
     box = f"0 0 {frame.size.width:g} {frame.size.height:g}"
     ends = {
         "left": frame.left,
@@ -72,10 +84,11 @@ def _svg(frame: Frame, name: str, label: str, more: str, before: str) -> str:
     }
     data = "".join(f' data-{key}="{value!r}"' for key, value in ends.items())
     start = f'<svg class="{name}" viewBox="{box}" role="img" aria-label="{label}"{more}{data}>'
-    return f"{start}{before}{''.join(_body(frame))}</svg>"
+    return f"{start}{before}{''.join(body)}</svg>"
 
 
-def _body(frame: Frame) -> Iterator[str]:
+def _body(frame: Frame, *, pointed: bool) -> Iterator[str]:
+    """Draw everything; `pointed` when a page's script shows what the pointer is at."""
     yield from _head(frame)
     yield from (_key(key) for key in frame.keys)
     yield from _bands(frame)
@@ -87,15 +100,20 @@ def _body(frame: Frame) -> Iterator[str]:
         elif isinstance(series, Line):
             yield _line(frame, series, slot[series.name])
         else:
-            yield from _dots(frame, series, slot[series.name])
+            yield from _dots(frame, series, slot[series.name], titled=not pointed)
+    yield from map(_along, line_labels(frame))
+    yield from map(_written, dot_names(frame))
     yield from _rules(frame)
     yield _tag("line", "cursor", x1=0, x2=0, y1=frame.top, y2=frame.bottom, visibility="hidden")
     yield from (_mark(frame, mark, number) for number, mark in enumerate(frame.figure.marks))
+    if pointed:
+        yield from _targets(frame)
 
 
 def _head(frame: Frame) -> Iterator[str]:
     yield from (_label(text, PAD, y, "title") for text, y in frame.title)
     yield from (_label(text, PAD, y, "muted") for text, y in frame.subtitle)
+    yield from (_label(text, PAD, y, "muted") for text, y in frame.footnotes)
 
 
 def _key(key: Key) -> str:
@@ -129,7 +147,8 @@ def _axes(frame: Frame) -> Iterator[str]:
         yield _label(tick.label, frame.left - 8, y + 4, "muted", "end")
     for tick in frame.x_ticks:
         x = frame.x(tick.value)
-        yield _path(f"M{x:.1f} {frame.bottom:.1f}v5", "grid")
+        top = frame.top if frame.figure.x.log else frame.bottom
+        yield _path(f"M{x:.1f} {top:.1f}V{frame.bottom + 5:.1f}", "grid")
         yield _label(tick.label, x, frame.bottom + 19, "muted", "middle")
     yield _label(frame.figure.x.label, frame.right, frame.bottom + 37, "muted", "end")
     yield _label(frame.figure.y.label, PAD, frame.top - 6, "muted")
@@ -150,11 +169,41 @@ def _line(frame: Frame, line: Line, slot: str) -> str:
     return _path(_moves(corners), f"line-{slot}", dashed=line.dashed)
 
 
-def _dots(frame: Frame, dots: Dots, slot: str) -> Iterator[str]:
+def _dots(frame: Frame, dots: Dots, slot: str, *, titled: bool) -> Iterator[str]:
     labels = dots.labels or (dots.name,) * len(dots.x)
-    for x, y, label in zip(dots.x, dots.y, labels, strict=True):
-        inner = f"<title>{_text(label)}</title>"
-        yield _tag("circle", f"fill-{slot}", inner, cx=frame.x(x), cy=frame.y(y), r=4.5)
+    kind = f"fill-{slot} dot" if dots.sizes else f"fill-{slot}"
+    for number, (x, y, label) in enumerate(zip(dots.x, dots.y, labels, strict=True)):
+        detail = dots.details[number] if dots.details else ()
+        lines = (label, *(f"{name}: {value}" for name, value in detail))
+        title = f"<title>{chr(10).join(map(_text, lines))}</title>"
+        inner = title if titled or not dots.details else ""
+        rim = radius(dots, number)
+        yield _tag("circle", kind, inner, cx=frame.x(x), cy=frame.y(y), r=rim)
+
+
+def _along(label: Along) -> str:
+    place = f'transform="translate({label.x:.1f} {label.y:.1f}) rotate({label.angle:.2f})"'
+    return f'<text class="muted halo" {place}>{_text(label.text)}</text>'
+
+
+def _written(name: Written) -> str:
+    leader = ""
+    if name.leader is not None:
+        x0, y0, x1, y1 = name.leader
+        leader = _path(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}", "leader")
+    return leader + _label(name.text, name.box.left, name.box.top + SMALL - 1, "halo")
+
+
+def _targets(frame: Frame) -> Iterator[str]:
+    """Lay over dots with details what the pointer finds them by; numbers follow the marks'."""
+    number = len(frame.figure.marks)
+    for dots in frame.figure.series:
+        if not isinstance(dots, Dots) or not dots.details:
+            continue
+        for at, (x, y) in enumerate(zip(dots.x, dots.y, strict=True)):
+            rim = max(radius(dots, at) + 2, _TARGET)
+            yield _tag("circle", "target", cx=frame.x(x), cy=frame.y(y), r=rim, data_mark=number)
+            number += 1
 
 
 def _rules(frame: Frame) -> Iterator[str]:

@@ -23,6 +23,7 @@ _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _DENSER = 0.75
 """A step may be this much finer than asked for, when it is rounder."""
 _THOUSAND = 1000.0
+_SI = ("", "k", "M", "G", "T", "P", "E")
 _MAX_TICKS = 100
 
 
@@ -53,7 +54,8 @@ class Scale:
         """Mark the axis at about so many round values."""
         if self.axis.log:
             return list(self._decades(about))
-        factor, unit = unit_of(self.axis.fmt, max(abs(self.low), abs(self.high)))
+        largest = max(abs(self.low), abs(self.high))
+        factor, unit = unit_of(self.axis.fmt, largest, self.axis.unit)
         step = _round_step((self.high - self.low) / factor / max(about, 1))
         first = math.ceil(self.low / factor / step - 1e-9)
         last = math.floor(self.high / factor / step + 1e-9)
@@ -68,7 +70,7 @@ class Scale:
         every = max(1, math.ceil((high - low) / max(about, 1)))
         for power in range(low, high + 1, every):
             value = 10.0**power
-            factor, unit = unit_of(self.axis.fmt, value)
+            factor, unit = unit_of(self.axis.fmt, value, self.axis.unit)
             yield Tick(value, _label(value / factor, max(0, -power if factor == 1 else 0), unit))
 
 
@@ -82,8 +84,12 @@ def scale(axis: Axis, low: float, high: float) -> Scale:
     return Scale(axis, first, last if last > first else first + (abs(first) or 1.0))
 
 
-def unit_of(fmt: Fmt, largest: float) -> tuple[float, str]:
+def unit_of(fmt: Fmt, largest: float, unit: str = "") -> tuple[float, str]:
     """Choose the unit that a whole axis is shown in, by its largest value: factor and name."""
+    if unit:
+        steps = math.floor(math.log10(max(largest, 1.0)) / 3 + 1e-9)
+        steps = min(steps, len(_SI) - 1)
+        return _THOUSAND**steps, _SI[steps] + unit
     if fmt is Fmt.SHARE:
         return 0.01, "%"
     show = _SCALED.get(fmt)

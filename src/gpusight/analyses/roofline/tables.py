@@ -1,0 +1,248 @@
+"""Rows of the roofline: kernels, launches, and the roofs over them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analyses.counters.kernel_table import prevailing, weighed_mean
+from gpusight.analyses.counters.quantity import DURATION
+from gpusight.analyses.roofline.arithmetic import FP32, KINDS
+from gpusight.analyses.statistics import names_of, share_of
+from gpusight.model.kernel_names import classify
+from gpusight.result import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NO_ROOFS = "neither the report nor the GPU table tells what the GPU can do"
+NAME_GPU = "--gpu NAME says which GPU it was"
+SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_GROUP = ("name", "device", *SHAPE)
+_TERA = 1e12
+_SUMS = ("flops", "dram_bytes", "l2_bytes", "l1_bytes", *(f"flops_{kind.key}" for kind in KINDS))
+_MEANS = (
+    "compute_roof", "memory_roof", "l2_roof", "l1_roof", "knee", "compute_share", "memory_share",
+    "l2_share", "l1_share", "sm_share", "roof_share", "flop_per_s", "dram_bytes_per_s",
+    "dram_intensity", "l2_intensity", "l1_intensity",
+)  # fmt: skip
+_PREVAILING = ("arithmetic", "bound", "limit", "roofs_from")
+
+_SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
+_PLACE = (
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+    Field(
+        "limit",
+        "Limit",
+        Fmt.TEXT,
+        "What of it: a kind of arithmetic, `sm` (other instructions), `dram`, `l2` or `l1`",
+    ),
+    Field("roof_share", "Of roof", Fmt.SHARE, "Part of the roofline at its intensity; 1 is on it"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of all kinds together"),
+    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Operations for each byte of DRAM"),
+)
+_MORE = (
+    Field("arithmetic", "Arithmetic", Fmt.TEXT, "Kind of arithmetic that is nearest to its peak"),
+    Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Bytes a second read from and written to DRAM"),
+    Field("compute_share", "Of compute", Fmt.SHARE, "Part of the peak of its arithmetic"),
+    Field("memory_share", "Of DRAM", Fmt.SHARE, "Part of the peak of DRAM"),
+    Field("l2_share", "Of L2", Fmt.SHARE, "How busy the L2 cache was"),
+    Field("l1_share", "Of L1", Fmt.SHARE, "How busy the L1 caches were"),
+    Field("sm_share", "Of SM", Fmt.SHARE, "How busy the SMs were with instructions of any kind"),
+    Field("flops", "FLOPs", Fmt.REAL, "Operations counted, of all kinds together"),
+    Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "Bytes read from and written to DRAM"),
+    Field("l2_bytes", "L2 bytes", Fmt.BYTES, "Bytes that the SMs read from and wrote to L2"),
+    Field("l1_bytes", "L1 bytes", Fmt.BYTES, "Bytes that threads read and wrote through L1"),
+    Field("l2_intensity", "FLOP/B L2", Fmt.REAL, "Operations for each byte of L2"),
+    Field("l1_intensity", "FLOP/B L1", Fmt.REAL, "Operations for each byte of L1"),
+    Field("knee", "Knee", Fmt.REAL, "FLOP/byte at which its compute and DRAM roofs meet"),
+    Field("roof_tflop_per_s", "Roof TFLOP/s", Fmt.REAL, "Peak of its arithmetic, 10¹² a second"),
+    Field("roof_bytes_per_s", "DRAM roof", Fmt.RATE, "Peak of DRAM"),
+    *(
+        Field(
+            f"{kind.key}_tflop_per_s",
+            kind.text,
+            Fmt.REAL,
+            f"10¹² operations a second in {kind.text}; null when not counted",
+        )
+        for kind in KINDS
+    ),
+    Field("estimated", "Estimated", Fmt.FLAG, "FLOPs are told from how busy tensor cores were"),
+    Field("roofs_from", "Roofs from", Fmt.TEXT, "Where its roofs come from: report or GPU table"),
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
+    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z"),
+    Field("device", "GPU", Fmt.ID, "GPU that it ran on"),
+)
+_NAMED = (
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+_HIDDEN = tuple(replace(field, shown=False) for field in _MORE)
+FIELDS = (
+    _SHARE,
+    Field("total_ns", "Time", Fmt.TIME, "Time of its launches together"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches that were measured", shown=False),
+    *_PLACE,
+    *_HIDDEN,
+    *_NAMED,
+)
+LAUNCH_FIELDS = (
+    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
+    Field("duration_ns", "Time", Fmt.TIME, "Time that the GPU needed for it"),
+    replace(_SHARE, shown=False),
+    *_PLACE,
+    *_HIDDEN,
+    *_NAMED,
+)
+ROOF_FIELDS = (
+    Field("roof", "Roof", Fmt.TEXT, "`dram`, `l2`, `l1`, or a kind of arithmetic"),
+    Field("kind", "Kind", Fmt.TEXT, "`memory` or `compute`"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of compute roofs"),
+    Field("bytes_per_s", "Bandwidth", Fmt.RATE, "Bytes a second, of memory roofs"),
+    Field("knee", "Knee FLOP/B", Fmt.REAL, "FLOP/byte at which it meets the roof of DRAM"),
+    Field("device", "Device", Fmt.ID, "Number of the GPU", shown=False),
+    Field("gpu", "GPU", Fmt.TEXT, "Name of the GPU", shown=False),
+)
+
+
+def by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sum up launches of one kernel and shape; rates and shares are weighted by time."""
+    own = rows.select("launch", pl.col("bound").alias("own_bound"))
+    rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
+    # What limits is told by the launches that agree with the group on what they are bound by.
+    agrees = pl.col("own_bound") == pl.col("bound")
+    rows = rows.with_columns(pl.when(agrees).then("limit").alias("limit"))
+    for column in ("arithmetic", "limit", "roofs_from"):
+        rows = prevailing(rows, _GROUP, column)
+    frame = rows.group_by(_GROUP, maintain_order=True).agg(
+        pl.col("launch").first(),
+        pl.len().alias("calls"),
+        _whole(DURATION),
+        *map(_whole, _SUMS),
+        *map(weighed_mean, _MEANS),
+        *(pl.col(column).first() for column in _PREVAILING),
+        pl.col("estimated").any(),
+    )
+    return _longest_first(frame)
+
+
+def by_launch(rows: pl.DataFrame) -> pl.DataFrame:
+    """Put launches in order of their time."""
+    return _longest_first(rows.with_columns(pl.lit(1).alias("calls")))
+
+
+def kernel_table(frame: pl.DataFrame) -> TableResult:
+    """Show kernels."""
+    shown = frame.rename({DURATION: "total_ns"})
+    return _table("kernels", "Kernels by GPU time", FIELDS, shown, frame)
+
+
+def launch_table(frame: pl.DataFrame) -> TableResult:
+    """Show launches."""
+    return _table("launches", "Launches by GPU time", LAUNCH_FIELDS, frame, frame)
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], shown: pl.DataFrame, frame: pl.DataFrame
+) -> TableResult:
+    known = shown.with_columns(*_rates(frame), *_names(frame), *_sizes())
+    chosen = known.select([field.key for field in fields])
+    # Without a roofline, how busy the units were is the next best thing to show.
+    busy = ("dram_bytes_per_s", "sm_share", "memory_share")
+    instead = () if _filled(chosen, "roof_share") else busy
+    kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
+    filled = tuple(replace(f, shown=f.shown and _filled(chosen, f.key)) for f in kept)
+    return TableResult(command, title, filled, chosen)
+
+
+def _filled(frame: pl.DataFrame, column: str) -> bool:
+    return frame.is_empty() or frame[column].null_count() < frame.height
+
+
+def _whole(column: str) -> pl.Expr:
+    """Add up; a sum with an unknown part is unknown."""
+    known = pl.col(column).null_count() == 0
+    return pl.when(known).then(pl.col(column).sum()).alias(column)
+
+
+def _longest_first(frame: pl.DataFrame) -> pl.DataFrame:
+    share = share_of(pl.col(DURATION), pl.col(DURATION).sum()).alias("share")
+    return frame.with_columns(share).sort(
+        [DURATION, "launch"], descending=[True, False], nulls_last=True
+    )
+
+
+def _rates(frame: pl.DataFrame) -> Iterator[pl.Series]:
+    """Divide what was summed up; without durations rates are averages."""
+    seconds = pl.col(DURATION) * 1e-9
+    wanted = {
+        "tflop_per_s": pl.coalesce(pl.col("flops") / seconds, "flop_per_s") / _TERA,
+        "dram_bytes_per_s": pl.coalesce(pl.col("dram_bytes") / seconds, "dram_bytes_per_s"),
+        "roof_tflop_per_s": pl.col("compute_roof") / _TERA,
+        "roof_bytes_per_s": pl.col("memory_roof"),
+        **{f"{level}_intensity": _intensity(level) for level in ("dram", "l2", "l1")},
+        **{
+            f"{kind.key}_tflop_per_s": pl.col(f"flops_{kind.key}") / seconds / _TERA
+            for kind in KINDS
+        },
+    }
+    yield from frame.select(value.alias(name) for name, value in wanted.items())
+
+
+def _intensity(level: str) -> pl.Expr:
+    moved = pl.col(f"{level}_bytes")
+    return pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), f"{level}_intensity")
+
+
+def _names(frame: pl.DataFrame) -> Iterator[pl.Series | pl.Expr]:
+    names = names_of(frame["name"])
+    codes = frame["name"].to_physical().to_list()
+    short = {code: classify(names[code]).short for code in set(codes)}
+    yield pl.Series("short_name", [short[code] for code in codes], pl.String)
+    yield pl.col("name").cast(pl.String)
+
+
+def _sizes() -> Iterator[pl.Expr]:
+    yield pl.concat_str(SHAPE[:3], separator="x").alias("grid")
+    yield pl.concat_str(SHAPE[3:], separator="x").alias("block")
+
+
+def roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
+    """Show the roofs of each GPU, on average over the time of its launches."""
+    found: list[dict[str, Any]] = []
+    for (device,), group in rows.group_by("device", maintain_order=True):
+        name = None if device is None else names.get(int(str(device)))
+        found += [{**row, "device": device, "gpu": name} for row in _roofs(group)]
+    schema = {
+        "roof": pl.String, "kind": pl.String, "tflop_per_s": pl.Float64, "bytes_per_s": pl.Float64,
+        "knee": pl.Float64, "device": pl.Int64, "gpu": pl.String,
+    }  # fmt: skip
+    if not found:
+        return NotApplicable("roofs", NO_ROOFS, NAME_GPU)
+    frame = pl.DataFrame(found, schema=schema)
+    several = frame["device"].n_unique() > 1
+    fields = tuple(replace(f, shown=f.shown or (several and f.key == "gpu")) for f in ROOF_FIELDS)
+    return TableResult("roofs", "Roofs", fields, frame)
+
+
+def _roofs(group: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    levels = {"dram": "memory_roof", "l2": "l2_roof", "l1": "l1_roof"}
+    means = group.select(
+        *(weighed_mean(column).alias(level) for level, column in levels.items()),
+        *(weighed_mean(f"peak_{kind.key}").alias(kind.key) for kind in KINDS),
+    ).row(0, named=True)
+    bandwidth = means["dram"]
+    for level in levels:
+        if means[level]:
+            yield {"roof": level, "kind": "memory", "bytes_per_s": means[level]}
+    for kind in KINDS:
+        used = (group[f"flops_{kind.key}"].fill_null(0.0) > 0).any()
+        if means[kind.key] and (used or kind == FP32):
+            yield {
+                "roof": kind.text,
+                "kind": "compute",
+                "tflop_per_s": means[kind.key] / _TERA,
+                "knee": means[kind.key] / bandwidth if bandwidth else None,
+            }
