@@ -1,0 +1,397 @@
+"""A timeline and a report of one program: which launches belong together, and what that tells."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpusight.analyses.join.match import NEEDS, cover, launch_keys, match, normal_name
+from gpusight.analyses.join.names import base_name
+from gpusight.analyses.join.report import join
+from gpusight.analyses.select import Selection
+from gpusight.model.trace import Trace
+from gpusight.readers import open_trace
+from gpusight.result import Composite, NotApplicable, TableResult
+from tests.shared import DATA, SHARED, needs_shared
+from tests.traces import Rows, build_trace
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("void f<(int)4, (bool)1>(T1 *)", "void f<4, true>(float*)"),
+        ("f<int=32>(float*)", "void f<32>(float const*)"),
+        ("f<(unsigned long)2>", "f<2ul>(int)"),
+        ("void at::<unnamed>::g<float>(int, T1)", "at::(anonymous namespace)::g<float>"),
+        ("void <unnamed>::g<float>(T1)", "void (anonymous namespace)::g<float>(float)"),
+        ("h<std::array<char *, (unsigned long)3>>(int)", "h<std::array<char*, 3ul> >(int)"),
+        (
+            "void e<(int)8, void n::i<n::add<float>>(B &, const T1 &)::[lambda(int) (instance 1)]>",
+            "void e<8, n::i<n::add<float> >(B&, n::add<float> const&)::{lambda(int)#1}>(X)",
+        ),
+        (
+            "v<g(B &)::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)]>",
+            "v<g(B&)::{lambda()#2}::operator()() const::{lambda(float)#1}>(int)",
+        ),
+        ("_Z5scaleILi4EEvPf", "void scale<(int)4>(float *)"),
+        ("k [clone .constprop.0]", "k"),
+    ],
+)  # fmt: skip
+def test_spellings_of_one_kernel_are_equal(first: str, second: str) -> None:
+    assert normal_name(first) == normal_name(second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("f<4>(int)", "f<8>(int)"),
+        ("a::f<float>", "b::f<float>"),
+        ("f<float*>", "f<float>"),
+        ("v<g()::{lambda()#1}>", "v<g()::{lambda()#2}>"),
+        ("triton_poi_fused_0", "triton_poi_fused_1"),
+        ("(range)", "(graph)"),
+    ],
+)
+def test_different_kernels_stay_different(first: str, second: str) -> None:
+    assert normal_name(first) != normal_name(second)
+
+
+def test_hostile_names_take_no_time() -> None:
+    for text in ("(" * 50_000, "[lambda" * 9_000, "<(" * 20_000, ") (" * 20_000, "", "::" * 9_000):
+        normal_name(text)
+
+
+def test_a_base_name_has_no_namespace_and_no_arguments() -> None:
+    assert base_name(normal_name("void at::native::f<a::b<3>>(int)")) == "f"
+
+
+# Launches
+
+
+def frame(*launches: str | tuple[str, int], mangled: dict[str, str] | None = None) -> pl.DataFrame:
+    """Make launches of a name, or of a name and a grid."""
+    pairs = [(x, 1) if isinstance(x, str) else x for x in launches]
+    rows = [
+        {"name": name, "mangled_name": (mangled or {}).get(name), "grid_x": grid, "grid_y": 1,
+         "grid_z": 1, "block_x": 32, "block_y": 1, "block_z": 1}
+        for name, grid in pairs
+    ]  # fmt: skip
+    return build_trace(kernels=rows).table("kernels", NEEDS)
+
+
+def test_equal_sequences_are_paired_one_by_one() -> None:
+    sides = frame("a", "b", "a"), frame("a", "b", "a")
+    assert match(*sides).pairs == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_missing_launch_shifts_nothing() -> None:
+    found = match(frame("a", "b", "a", "c", "a"), frame("a", "a", "c", "x", "a"))
+    assert found.pairs == [(0, 0), (2, 1), (3, 2), (4, 4)]
+    assert found.left_only.tolist() == [1]
+    assert found.right_only.tolist() == [3]
+    assert (found.left_why, found.right_why) == (("name",), ("name",))
+    assert found.in_order
+
+
+def test_a_capture_of_some_launches_is_found_within_one_of_all() -> None:
+    chance = random.Random(1)
+    names = [chance.choice("abcdefgh") for _ in range(400)]
+    found = match(frame(*names), frame(*names[1::3]))
+    assert len(found.right) == len(names[1::3])
+    assert len(found.right_only) == 0
+
+
+def test_why_a_launch_has_no_partner() -> None:
+    found = match(frame(("a", 1), ("a", 2), "b", "b"), frame(("a", 3), "b"))
+    assert found.left_why == ("shape", "shape", "place")
+    assert found.right_why == ("shape",)
+
+
+def test_long_sequences_that_differ_throughout_are_paired_by_order_within_a_kernel() -> None:
+    left = frame("x", *["a", "b"] * 3_000)
+    right = frame(*["b", "b", "a"] * 2_000, "y")
+    found = match(left, right)
+    assert not found.in_order
+    keys = found.keys
+    assert (keys.left.gather(found.left) == keys.right.gather(found.right)).all()
+    assert len(found.left) == 5_000
+
+
+def test_pairs_agree_and_add_up_whatever_is_lost() -> None:
+    chance = random.Random(4)
+    for _ in range(40):
+        whole = [chance.choice("abcd") for _ in range(30)]
+        sides = [[x for x in whole if chance.random() > 0.2] for _ in range(2)]
+        left, right = (frame(*side) for side in sides)
+        found = match(left, right)
+        assert all(sides[0][i] == sides[1][j] for i, j in found.pairs)
+        assert len(found.left) + len(found.left_only) == left.height
+        assert len(found.right) + len(found.right_only) == right.height
+        assert (np.diff(found.left) > 0).all()
+        assert (np.diff(found.right) > 0).all()
+
+
+def test_a_run_of_measured_launches_is_found_wherever_it_occurs() -> None:
+    found = cover(frame("x", "a", "b", "a", "x", "a", "b", "a", "b"), frame("a", "b", "a"))
+    assert found.runs == 2
+    assert found.right.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2, 1]
+    assert found.in_sequence.tolist() == [False, True, True, True, False, True, True, True, False]
+    assert found.left_why.to_list() == ["name", "", "", "", "name", "", "", "", ""]
+
+
+def test_launches_that_are_no_run_go_by_order_within_a_kernel_and_around() -> None:
+    found = cover(frame("a", "b", "a", "a", "b", "a"), frame("b", "a", "a", "c"))
+    assert found.runs == 0
+    assert found.right.tolist() == [1, 0, 2, 1, 0, 2]
+    assert found.right_why.to_list() == ["", "", "", "name"]
+
+
+def test_another_grid_is_another_launch() -> None:
+    found = cover(frame(("a", 4), ("a", 5)), frame(("a", 4)))
+    assert found.right.tolist() == [0, -1]
+    assert found.left_why.to_list() == ["", "shape"]
+
+
+def test_runs_are_found_in_repetitive_sequences() -> None:
+    found = cover(frame(*["a"] * 1_000), frame(*["a"] * 7))
+    assert found.runs == 142
+    assert (found.right >= 0).all()
+
+
+def test_names_are_compared_as_written_or_as_demangled() -> None:
+    mangled = {"void f<(int)4>(T1)": "_Z1fILi4EEvPf"}
+    keys = launch_keys(frame("void f<(int)4>(T1)", mangled=mangled), frame("_Z1fILi4EEvPf"))
+    assert keys.left[0] == keys.right[0]
+    odd = {"odd spelling": "_Z1fILi4EEvPf"}
+    keys = launch_keys(frame("odd spelling", mangled=odd), frame("f<4>(float*)"))
+    assert keys.left[0] == keys.right[0]
+    assert keys.by_function == 0
+
+
+def test_namespaces_that_one_side_leaves_out_do_not_matter() -> None:
+    printed = "void at::v<4, at::Gelu(at::B &)::[lambda() (instance 2)]>(int)"
+    whole = "void at::native::v<4, at::native::Gelu(at::B&)::{lambda()#2}>(int)"
+    other = "void at::native::v<4, at::native::Tanh(at::B&)::{lambda()#2}>(int)"
+    keys = launch_keys(frame(whole, other), frame(printed))
+    assert keys.left[0] == keys.right[0] != keys.left[1]
+    both = launch_keys(frame("a::f<1>", "b::f<1>"), frame("b::f<1>", "a::f<1>"))
+    assert both.left.to_list() == both.right.to_list()[::-1]
+
+
+def test_names_without_arguments_are_compared_by_function() -> None:
+    keys = launch_keys(frame("n::f<4>(int)", "n::f<8>(int)", "g<1>"), frame("f", "g<1>"))
+    assert keys.left[0] == keys.left[1] == keys.right[0]
+    assert keys.by_function == 3
+    apart = launch_keys(frame("n::f<4>(int)", "g<1>"), frame("n::f<8>(int)", "g<1>"))
+    assert apart.left[0] != apart.right[0]
+    assert apart.by_function == 0
+
+
+def test_shapes_that_one_side_does_not_tell_are_not_compared() -> None:
+    unshaped = frame("a").with_columns(pl.lit(None, pl.Int64).alias(c) for c in NEEDS[2:])
+    keys = launch_keys(frame(("a", 7)), unshaped)
+    assert keys.left[0] == keys.right[0]
+    assert not keys.shapes
+
+
+# The whole
+
+SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+FLOPS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+OPERATIONS = ("fadd", "fmul", "ffma")
+META = {"source": "ncu-report", "tool": "Nsight Compute"}
+SHAPE = {"grid_x": 4, "grid_y": 1, "grid_z": 1, "block_x": 64, "block_y": 1, "block_z": 1}
+
+
+def timeline(*kernels: tuple[str, int, int], **tables: Rows) -> Trace:
+    """Make a timeline of kernels: name, start and end."""
+    rows = [
+        {"name": name, "start_ns": start, "end_ns": end, "correlation": n + 1, **SHAPE}
+        for n, (name, start, end) in enumerate(kernels)
+    ]
+    return build_trace(None, kernels=rows, **tables)
+
+
+def report(*launches: tuple[str, float, float, float], **shape: int) -> Trace:
+    """Make a report of launches: name, duration, SM % and DRAM %."""
+    profiles: Rows = [
+        {"launch": n, "kind": "kernel", "name": name, "duration_ns": ns, **SHAPE, **shape}
+        for n, (name, ns, *_) in enumerate(launches)
+    ]
+    counters: list[dict[str, Any]] = []
+    for n, (_, ns, sm, dram) in enumerate(launches):
+        counters += [
+            {"launch": n, "metric": "gpu__time_duration.sum", "value": ns, "unit": "ns"},
+            {"launch": n, "metric": SM, "value": sm, "unit": "%"},
+            {"launch": n, "metric": DRAM, "value": dram, "unit": "%"},
+            *({"launch": n, "metric": FLOPS.format(op), "value": 0.0} for op in OPERATIONS),
+        ]
+    return build_trace(META, profiles=profiles, counters=counters)
+
+
+def joined(*arguments: Any) -> Composite:
+    result = join(*arguments)
+    assert isinstance(result, Composite), result
+    return result
+
+
+def section(page: Composite, name: str) -> TableResult:
+    found = next(s for s in page.sections if s.command == name)
+    assert isinstance(found, TableResult)
+    return found
+
+
+def facts(page: Composite) -> dict[str, Any]:
+    return {fact.key: fact.value for fact in page.facts}
+
+
+def test_measured_shares_are_weighed_by_the_time_of_the_timeline() -> None:
+    page = joined(
+        timeline(("a", 0, 300), ("b", 300, 400), ("c", 400, 1000)),
+        report(("a", 600.0, 10.0, 20.0), ("b", 200.0, 50.0, 60.0)),
+    )
+    told = facts(page)
+    assert (told["kernels"], told["covered"], told["launches"]) == (3, 2, 2)
+    assert told["covered_share"] == pytest.approx(0.4)
+    assert told["sm_share"] == pytest.approx((0.1 * 300 + 0.5 * 100) / 400)
+    assert told["dram_share"] == pytest.approx((0.2 * 300 + 0.6 * 100) / 400)
+    notes = " ".join(page.notes)
+    assert "2.00 times as long" in notes
+    assert "1 kernels were not measured: 1 by a name" in notes
+
+
+def test_kernels_are_ranked_by_time_above_their_roof() -> None:
+    page = joined(
+        timeline(("near", 0, 500), ("far", 500, 900), ("far", 900, 1000)),
+        report(("near", 500.0, 10.0, 95.0), ("far", 400.0, 10.0, 50.0)),
+    )
+    rows = section(page, "kernels").rows()
+    keys = ("short_name", "share", "calls", "measured", "roof_share", "gap_ns", "ratio")
+    assert [tuple(r[k] for k in keys) for r in rows] == [
+        ("far", 0.5, 2, 1, pytest.approx(0.5), pytest.approx(250), pytest.approx(1.6)),
+        ("near", 0.5, 1, 1, pytest.approx(0.95), pytest.approx(25), pytest.approx(1.0)),
+    ]
+    assert rows[0]["sentence"].startswith("far is 50% of the window and at 50% of the roof")
+    assert facts(page)["first"] == rows[0]["sentence"]
+    assert facts(page)["roof_share"] == pytest.approx((0.95 * 500 + 0.5 * 500) / 1000)
+
+
+def test_what_has_no_partner_is_listed_on_both_sides_with_why() -> None:
+    kernel = {"kind": "kernel", **SHAPE}
+    page = joined(
+        timeline(("a", 0, 10), ("b", 10, 20), ("c", 20, 30)),
+        build_trace(
+            META,
+            profiles=[
+                {**kernel, "launch": 0, "name": "a", "duration_ns": 10.0},
+                {**kernel, "launch": 1, "name": "b", "duration_ns": 7.0, "grid_x": 9},
+                {**kernel, "launch": 2, "name": "d", "duration_ns": 9.0},
+            ],
+            counters=[{"launch": 0, "metric": SM, "value": 50.0}],
+        ),
+    )
+    keys = ("name", "why", "other")
+    assert [tuple(r[k] for k in keys) for r in section(page, "unmeasured").rows()] == [
+        ("b", "other grid or block", "9x1x1 of 64x1x1"),
+        ("c", "not in the report", None),
+    ]
+    assert [tuple(r[k] for k in keys) for r in section(page, "unused").rows()] == [
+        ("d", "not in the timeline", None),
+        ("b", "other grid or block", "4x1x1 of 64x1x1"),
+    ]
+    assert any("SpeedOfLight_RooflineChart" in note for note in page.notes)
+
+
+def test_a_range_selects_the_timeline() -> None:
+    calls: Rows = [
+        {"start_ns": 0, "end_ns": 1, "correlation": 1},
+        {"start_ns": 50, "end_ns": 51, "correlation": 2},
+    ]
+    marked = timeline(
+        ("a", 10, 20),
+        ("a", 60, 100),
+        api_calls=calls,
+        ranges=[{"start_ns": 40, "end_ns": 90, "name": "step_1"}],
+    )
+    page = joined(marked, report(("a", 40.0, 30.0, 30.0)), Selection(within="step_1"))
+    told = facts(page)
+    assert (told["kernels"], told["window_ns"]) == (1, 60)
+    assert "of step_1" in told["first"]
+
+
+def test_kernels_are_compared_in_order_of_launch_not_of_start() -> None:
+    rows = [
+        {"name": n, "start_ns": s, "end_ns": s + 5, "correlation": c, **SHAPE}
+        for n, s, c in (("b", 0, 2), ("a", 1, 1))
+    ]
+    page = joined(build_trace(kernels=rows), report(("a", 5.0, 1.0, 1.0), ("b", 5.0, 1.0, 1.0)))
+    assert [row["exact"] for row in section(page, "kernels").rows()] == [1, 1]
+
+
+def test_the_two_may_come_in_either_order() -> None:
+    one, other = timeline(("a", 0, 10)), report(("a", 10.0, 1.0, 1.0))
+    assert facts(joined(one, other)) == facts(joined(other, one))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "reason"),
+    [
+        (timeline(("a", 0, 9)), timeline(("a", 0, 9)), "no hardware counters"),
+        (report(("a", 9.0, 1.0, 1.0)), report(("a", 9.0, 1.0, 1.0)), "must be a timeline"),
+        (build_trace(api_calls=[{}]), report(("a", 9.0, 1.0, 1.0)), "no kernels"),
+        (timeline(("a", 0, 9)), report(("b", 9.0, 1.0, 1.0)), "by its names: .*'a'.*'b'"),
+        (timeline(("a", 0, 9)), report(("a", 9.0, 1.0, 1.0), grid_x=5), "grids and blocks"),
+    ],
+)
+def test_captures_that_cannot_be_joined_say_why(left: Trace, right: Trace, reason: str) -> None:
+    absent = join(left, right)
+    assert isinstance(absent, NotApplicable)
+    assert pl.Series([absent.reason]).str.contains(reason).item(), absent.reason
+
+
+def test_captures_of_different_gpus_are_said_to_be() -> None:
+    left = timeline(("a", 0, 9), devices=[{"name": "NVIDIA A100-SXM4-40GB"}])
+    right = build_trace(
+        META,
+        profiles=[{"launch": 0, "kind": "kernel", "name": "a", "duration_ns": 9.0, **SHAPE}],
+        counters=[{"launch": 0, "metric": SM, "value": 50.0}],
+        devices=[{"name": "NVIDIA H200"}],
+    )
+    assert any("A100" in note and "H200" in note for note in joined(left, right).notes)
+
+
+# Real captures
+
+
+def ncu(name: str) -> Trace:
+    return open_trace(SHARED / "ncu" / f"{name}.ncu-rep.xz", cache=False)
+
+
+@needs_shared
+def test_an_inference_of_which_everything_was_measured() -> None:
+    page = joined(open_trace(DATA / "resnet18_infer.sqlite", cache=False), ncu("resnet18"))
+    told = facts(page)
+    assert (told["kernels"], told["covered"], told["launches"]) == (114, 114, 114)
+    assert told["covered_share"] == 1
+    assert sum(row["exact"] for row in section(page, "kernels").rows()) == 114
+    assert [s.command for s in page.sections] == ["kernels"]
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", ["gpt_small_forward.sqlite", "gpt_small_forward.json.gz"])
+def test_two_blocks_of_a_model_tell_of_all_its_steps(capture: str) -> None:
+    page = joined(open_trace(DATA / capture, cache=False), ncu("gpt_fwd"))
+    told = facts(page)
+    assert (told["kernels"], told["covered"], told["launches"]) == (774, 771, 45)
+    assert told["covered_share"] == pytest.approx(0.949, abs=0.002)
+    missing = section(page, "unmeasured").rows()
+    assert [(r["calls"], r["why"]) for r in missing] == [(3, "other grid or block")]
+    # 100.8 M parameters, 2048 tokens, 3 steps: what is not measured is the last matrix product.
+    assert 1.0 < told["tflop"] < 1.3
