@@ -1,0 +1,243 @@
+"""SMs, arithmetic and memory in use over time: what was measured, laid over a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.counters.quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
+from gpusight.analyses.join.match import NEEDS, Cover, cover
+from gpusight.analyses.orion.blocks import SM_NEEDED
+from gpusight.analyses.orion.build import Options, Refused, described, joined
+from gpusight.analyses.orion.launches import COMMAND, how_many
+from gpusight.analyses.orion.matching import (
+    as_enum,
+    differences,
+    match_timeline,
+    timeline_launches,
+)
+from gpusight.model.hardware import find_gpu
+from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.model.trace import Trace
+
+    Reals = NDArray[np.float64]
+
+SERIES = ("sm_share", "compute_share", "memory_share")
+LABELS = {"sm_share": "SMs", "compute_share": "compute", "memory_share": "memory"}
+SERIES_FIELDS = (
+    Field("start_ns", "From", Fmt.TIME, "When the stretch begins"),
+    Field("end_ns", "To", Fmt.TIME, "When it ends"),
+    Field("sm_share", "SMs", Fmt.SHARE, "SMs that its kernels need, of those that there are"),
+    Field("compute_share", "Compute", Fmt.SHARE, "How busy the SMs are, of their peak"),
+    Field("memory_share", "Memory", Fmt.SHARE, "How busy DRAM is, of its peak"),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that run; 0 when the GPU is idle"),
+    Field("unknown", "Unknown", Fmt.COUNT, "Of them, those that were not measured"),
+)
+UNMEASURED_FIELDS = (
+    Field("duration_ns", "Time", Fmt.TIME, "Time on the GPU"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline"),
+    Field("why", "Why", Fmt.TEXT, "What the report lacks"),
+    Field("name", "Kernel", Fmt.NAME, "Name with template arguments"),
+)
+_WHY = {"name": "not in the report", "shape": "other grid or block in the report"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Stretches of the timeline in which the same kernels run."""
+
+    edges: NDArray[np.int64]
+    values: dict[str, Reals]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.edges)
+
+    def average(self, key: str) -> float | None:
+        """Weigh by time; stretches without a kernel count as they are, zero."""
+        whole = int(self.edges[-1] - self.edges[0])
+        return float(self.values[key] @ self.lengths) / whole if whole else None
+
+
+def utilisation(
+    ncu: Trace, nsys: Trace, options: Options, *, raw: Trace | None = None
+) -> Composite | Refused | NotApplicable:
+    """Lay the launches of a report over a timeline of the same program."""
+    report = joined(ncu, raw)
+    if isinstance(report, Refused):
+        return report
+    told = described(report, options)
+    if isinstance(told, NotApplicable):
+        return told
+    launches, notes = told
+    everything = timeline_launches(nsys, options.selection)
+    if isinstance(everything, NotApplicable):
+        return everything
+    timeline, device_notes = _one_device(everything)
+    sms = _sm_count(launches, options)
+    if sms is None:
+        reason = "the report does not say how many SMs the GPU has"
+        return NotApplicable(COMMAND, reason, "name the GPU, such as --gpu A100")
+    found = cover(timeline.select(NEEDS), launches.with_columns(as_enum(launches["name"])))
+    if (found.right < 0).all():
+        unlike = differences(match_timeline(launches, timeline))
+        assert unlike is not None, "nothing matches"
+        return Refused("no kernel of the timeline is in the report", unlike)
+    spans = _spans(timeline, _values(launches, found, sms))
+    return _answer(spans, timeline, found, (*notes, *device_notes))
+
+
+def _one_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Keep the GPU with the most kernel time: shares of several do not add up."""
+    busy = (
+        timeline.group_by("device", maintain_order=True)
+        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        .sort("ns", descending=True)
+    )
+    if busy.height < 2:
+        return timeline, ()
+    device = busy["device"][0]
+    note = f"only GPU {device} of {busy.height}, the busiest, is shown; --device N chooses another"
+    return timeline.filter(pl.col("device") == device), (note,)
+
+
+def _sm_count(launches: pl.DataFrame, options: Options) -> int | None:
+    named = find_gpu(options.limits.gpu) if options.limits.gpu else None
+    if named is not None and named.sm_count:
+        return named.sm_count
+    told = launches[SM_COUNT.key].drop_nulls()
+    return int(told[0]) if len(told) else None
+
+
+def _values(launches: pl.DataFrame, found: Cover, sms: int) -> dict[str, Reals]:
+    """Give for each kernel of the timeline its share of each; zero where it was not measured."""
+    shares = launches.select(
+        (pl.col(SM_NEEDED) / sms).clip(0, 1).alias("sm_share"),
+        pl.col(SM_SHARE.key).alias("compute_share"),
+        pl.col(DRAM_SHARE.key).alias("memory_share"),
+    )
+    known = found.right >= 0
+    rows = np.maximum(found.right, 0)
+    values = {
+        key: np.where(known, np.nan_to_num(shares[key].to_numpy()[rows]), 0.0) for key in SERIES
+    }
+    ones = np.ones(len(known))
+    return {**values, "kernels": ones, "unknown": np.where(known, 0.0, ones)}
+
+
+def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
+    """Add up what runs at the same time; no unit does more than all it can."""
+    starts, ends = timeline["start_ns"].to_numpy(), timeline["end_ns"].to_numpy()
+    edges = np.unique(np.concatenate([starts, ends]))
+    first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+    summed = {}
+    for key, each in values.items():
+        change = np.zeros(len(edges))
+        np.add.at(change, first, each)
+        np.add.at(change, last, -each)
+        running = np.cumsum(change)[:-1]
+        # What is left of a sum of fractions that has come back to zero is rounding.
+        running[np.abs(running) < 1e-9] = 0.0
+        summed[key] = np.clip(running, 0, 1) if key in SERIES else np.round(running)
+    return _Spans(edges, summed)
+
+
+def _answer(
+    spans: _Spans, timeline: pl.DataFrame, found: Cover, notes: tuple[str, ...]
+) -> Composite:
+    lengths = timeline["end_ns"] - timeline["start_ns"]
+    known = found.right >= 0
+    unmeasured = int(lengths.filter(pl.Series(~known)).sum())
+    busy = int(spans.lengths[spans.values["kernels"] > 0].sum())
+    window = int(spans.edges[-1] - spans.edges[0])
+    lacking = _unmeasured(timeline, found)
+    return Composite(
+        COMMAND,
+        "Utilisation over time",
+        (
+            Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
+            Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),
+            *_averages(spans),
+            Fact("kernels", "Kernels", timeline.height, Fmt.COUNT, "Kernels in the timeline"),
+            Fact("measured", "Measured", int(known.sum()), Fmt.COUNT, "Those in the report"),
+            Fact(
+                "unmeasured_ns",
+                "Not measured",
+                unmeasured,
+                Fmt.TIME,
+                "Time of kernels that the report has no like of; counted as using nothing",
+            ),
+        ),
+        (*((lacking,) if lacking is not None else ()), _series(spans)),
+        meta={"action": "plot"},
+        notes=(*notes, *_notes(timeline, found, unmeasured)),
+    )
+
+
+def _averages(spans: _Spans) -> tuple[Fact, ...]:
+    meaning = "Average over the window, weighted by time; idle time counts as idle"
+    return tuple(
+        Fact(f"{key}_average", f"Average {LABELS[key]}", spans.average(key), Fmt.SHARE, meaning)
+        for key in SERIES
+    )
+
+
+def _series(spans: _Spans) -> TableResult:
+    frame = pl.DataFrame(
+        {
+            "start_ns": spans.edges[:-1],
+            "end_ns": spans.edges[1:],
+            **{key: spans.values[key] for key in SERIES},
+            "kernels": spans.values["kernels"].astype(np.int64),
+            "unknown": spans.values["unknown"].astype(np.int64),
+        }
+    )
+    return TableResult("series", "Over time", SERIES_FIELDS, frame)
+
+
+def _unmeasured(timeline: pl.DataFrame, found: Cover) -> TableResult | None:
+    """List the kernels that the report has no like of, the most expensive first."""
+    frame = (
+        timeline.select(
+            pl.col("name").cast(pl.String),
+            (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+            pl.Series("why", [_WHY.get(why) for why in found.left_why], pl.String),
+        )
+        .filter(pl.Series(found.right < 0))
+        .group_by("name", "why")
+        .agg(pl.col("duration_ns").sum(), pl.len().cast(pl.Int64).alias("calls"))
+        .sort("duration_ns", "name", descending=[True, False])
+        .select([f.key for f in UNMEASURED_FIELDS])
+    )
+    if frame.is_empty():
+        return None
+    return TableResult("unmeasured", "Kernels that were not measured", UNMEASURED_FIELDS, frame)
+
+
+def _notes(timeline: pl.DataFrame, found: Cover, unmeasured: int) -> tuple[str, ...]:
+    notes = []
+    if found.runs:
+        times = "once" if found.runs == 1 else f"{found.runs:,} times"
+        notes.append(f"the whole sequence of the report occurs {times} in the timeline")
+    alike = int(((found.right >= 0) & ~found.in_sequence).sum())
+    if alike:
+        notes.append(
+            f"{alike:,} of {timeline.height:,} kernels are outside that sequence: a launch of the "
+            "same kernel, grid and block stands for each"
+            if found.runs
+            else f"the sequences differ: {alike:,} of {timeline.height:,} kernels take the values "
+            "of the launch of the same kernel, grid and block in its place"
+        )
+    if unmeasured:
+        notes.append("averages are lower bounds: kernels that were not measured count as zero")
+    absent = sum(bool(why) for why in found.right_why)
+    if absent:
+        notes.append(f"the timeline has nothing like {how_many(absent)} of the report")
+    return tuple(notes)

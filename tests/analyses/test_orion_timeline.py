@@ -1,0 +1,54 @@
+"""SMs, compute and memory in use over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusight.analyses.orion.build import Options, Refused
+from gpusight.analyses.orion.timeline import utilisation
+from gpusight.result import Composite
+from tests.analyses.orion_reports import CONV, DRAM, SM, facts, launch, report, section, timeline
+
+
+def used(grid: int, sm: float, dram: float) -> dict[str, Any]:
+    """Describe a launch of which an SM holds 8 blocks, on 100 SMs."""
+    counters = {SM: sm, DRAM: dram, "launch__sm_count": 100}
+    return launch(CONV, counters, grid=grid)
+
+
+def test_averages_count_idle_time_as_idle() -> None:
+    nsys = timeline((CONV, 100, 200), (CONV, 400, 500), grid=400)
+    result = utilisation(report(used(400, 80, 20)), nsys, Options())
+    assert isinstance(result, Composite)
+    told = facts(result)
+    assert (told["window_ns"], told["busy_ns"]) == (400, 200)
+    assert told["sm_share_average"] == pytest.approx(0.25)
+    assert told["compute_share_average"] == pytest.approx(0.4)
+    assert told["memory_share_average"] == pytest.approx(0.1)
+    series = section(result, "series")
+    assert series["start_ns"].to_list() == [100, 200, 400]
+    assert series["kernels"].to_list() == [1, 0, 1]
+    assert series["sm_share"].to_list() == [0.5, 0.0, 0.5]
+
+
+def test_kernels_that_overlap_add_up_to_no_more_than_all() -> None:
+    nsys = timeline((CONV, 0, 100), (CONV, 50, 100), grid=600)
+    result = utilisation(report(used(600, 30, 90)), nsys, Options())
+    assert isinstance(result, Composite)
+    series = section(result, "series")
+    assert series["sm_share"].to_list() == [0.75, 1.0]
+    assert series["compute_share"].to_list() == pytest.approx([0.3, 0.6])
+    assert series["memory_share"].to_list() == [0.9, 1.0]
+
+
+def test_kernels_that_were_not_measured_are_said() -> None:
+    nsys = timeline((CONV, 0, 100), ("other", 100, 200), grid=800)
+    result = utilisation(report(used(800, 50, 50)), nsys, Options())
+    assert isinstance(result, Composite)
+    assert facts(result)["unmeasured_ns"] == 100
+    assert section(result, "unmeasured")["name"].to_list() == ["other"]
+    assert any("lower bounds" in note for note in result.notes)
+    none = utilisation(report(used(800, 50, 50)), timeline(("other", 0, 1)), Options())
+    assert isinstance(none, Refused)
