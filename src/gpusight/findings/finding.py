@@ -1,0 +1,114 @@
+"""What a rule found: numbers, their cost, what a fix gives back, and what to do."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class Confidence(enum.Enum):
+    """How far to trust an estimate."""
+
+    HIGH = "high"
+    """Everything that the estimate needs was measured, and it agrees with itself."""
+    MEDIUM = "medium"
+    """A part was assumed, or the fix may cost something that is not counted."""
+    LOW = "low"
+    """An upper bound: whether the program allows the fix cannot be seen in the capture."""
+
+
+SHARE = "share"
+"""Unit of a value that is a fraction of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number that a finding rests on."""
+
+    metric: str
+    """Short name of what was measured."""
+    value: float
+    unit: str
+    """`share` (0 to 1), `byte`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
+    meaning: str
+    """What it says, so that the number can be read alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source line that a finding comes from."""
+
+    path: str
+    line: int
+    share: float
+    """Part of what was found that this line has."""
+    text: str
+    """The line itself; empty where the capture does not hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause of lost time, in one place: a kernel, a range, a step."""
+
+    rule: str
+    """Identifier of the rule, such as `bank-conflict`."""
+    title: str
+    """What was seen, in one line with its main number."""
+    where: str
+    """Name of what it was seen in."""
+    time_ns: float | None
+    """Time that the finding is about."""
+    speedup: float | None
+    """How many times faster that time could pass; 1 when there is nothing to gain."""
+    confidence: Confidence
+    confidence_reason: str
+    estimate: str
+    """How the speed-up was estimated."""
+    evidence: tuple[Evidence, ...]
+    why: str
+    fix: str
+    code: str
+    """Lines to paste or adapt."""
+    misleads: str
+    """When the rule is wrong."""
+    sections: tuple[str, ...] = ()
+    """What the profiler has to collect for this rule."""
+    places: tuple[Place, ...] = ()
+    """Source lines that it comes from, where that was asked for and is known."""
+    also: tuple[str, ...] = ()
+    """Rules that saw the same cause, and are not findings of their own for that reason."""
+
+    @property
+    def saved_ns(self) -> float | None:
+        """Time that the fix gives back."""
+        if self.time_ns is None or self.speedup is None:
+            return None
+        return self.time_ns * (1 - 1 / self.speedup)
+
+    def document(self) -> dict[str, Any]:
+        """Give the finding as plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "where": self.where,
+            "speedup": self.speedup,
+            "saved_ns": self.saved_ns,
+            "confidence": self.confidence.value,
+            "confidence_reason": self.confidence_reason,
+            "estimate": self.estimate,
+            "evidence": [
+                {"metric": e.metric, "value": e.value, "unit": e.unit, "meaning": e.meaning}
+                for e in self.evidence
+            ],
+            "why": self.why,
+            "fix": self.fix,
+            "code": self.code,
+            "misleads": self.misleads,
+            "sections": list(self.sections),
+            "places": [
+                {"path": p.path, "line": p.line, "share": p.share, "text": p.text}
+                for p in self.places
+            ],
+            "also": list(self.also),
+        }

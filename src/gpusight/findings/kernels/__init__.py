@@ -1,0 +1,1 @@
+"""Rules about single kernels, from hardware counters."""

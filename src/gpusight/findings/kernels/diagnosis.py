@@ -1,0 +1,339 @@
+"""What is wrong with the kernels of a capture, ranked by the time that fixes give back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analyses.counters.choose import ProfileScope, no_counters
+from gpusight.analyses.devices import device_names
+from gpusight.analyses.select import EVERYTHING
+from gpusight.errors import UsageError
+from gpusight.findings.kernels.bound import bound_of
+from gpusight.findings.kernels.judge import Judgement, judge
+from gpusight.findings.kernels.launch import Launch, launches
+from gpusight.findings.kernels.lines import hot_lines
+from gpusight.findings.kernels.rules import RULES
+from gpusight.model.kernel_names import classify
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpusight.analyses.select import Selection
+    from gpusight.findings.finding import Finding
+    from gpusight.findings.kernels.rule import Absent
+    from gpusight.model.trace import Trace
+
+COMMAND = "diagnose"
+_PROFILER_RULE = (
+    "launch",
+    "rule",
+    "title",
+    "section",
+    "kind",
+    "message",
+    "speedup_kind",
+    "speedup_percent",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerRule:
+    """What a rule of the profiler itself said of a launch."""
+
+    rule: str
+    title: str | None
+    section: str | None
+    kind: str | None
+    message: str | None
+    speedup_kind: str | None
+    """`global` for a gain of the launch, `local` for one of the part that the rule is about."""
+    speedup_percent: float | None
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "section": self.section,
+            "kind": self.kind,
+            "speedup_kind": self.speedup_kind,
+            "speedup_percent": self.speedup_percent,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDiagnosis:
+    """What the rules say of one launch."""
+
+    name: str
+    launch: int
+    duration_ns: float | None
+    device: int | None
+    grid: tuple[int | None, ...]
+    block: tuple[int | None, ...]
+    bound: str | None
+    """`memory`, `compute` or `latency`; None where that was not measured."""
+    findings: tuple[Finding, ...]
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, Absent]
+    profiler_rules: tuple[ProfilerRule, ...] = ()
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding gives back: fixes do not add up."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "name": self.name,
+            "label": classify(self.name).short,
+            "launch": self.launch,
+            "duration_ns": self.duration_ns,
+            "device": self.device,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "bound": self.bound,
+            "saved_ns": self.saved_ns,
+            "findings": [f.document() for f in self.findings],
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": absent.reason, "sections": list(absent.sections)}
+                for rule, absent in self.not_applicable.items()
+            ],
+            "profiler_rules": [r.document() for r in self.profiler_rules],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """Launches of one kernel in one shape, judged together."""
+
+    name: str
+    label: str
+    """The name made short."""
+    kernels: tuple[KernelDiagnosis, ...]
+    findings: tuple[Finding, ...]
+    """Findings of all its launches, with their times added up; the largest gain first."""
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all its launches."""
+        return sum(k.duration_ns or 0.0 for k in self.kernels)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding gives back."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    @property
+    def longest(self) -> KernelDiagnosis:
+        """The launch that took longest stands for the others."""
+        return max(self.kernels, key=lambda k: k.duration_ns or 0.0)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with the kernels of a capture."""
+
+    groups: tuple[KernelGroup, ...]
+    """The one with the most time to give back first."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    command: str = COMMAND
+    title: str = "Kernels by the time that fixes give back"
+
+    @property
+    def kernels(self) -> tuple[KernelDiagnosis, ...]:
+        """Every launch, in the order of the groups."""
+        return tuple(kernel for group in self.groups for kernel in group.kernels)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every finding of every group, the one that gives most back first."""
+        found = [finding for group in self.groups for finding in group.findings]
+        return tuple(sorted(found, key=lambda f: -(f.saved_ns or 0.0)))
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all launches."""
+        return sum(group.duration_ns for group in self.groups)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the first fix of each group gives back."""
+        return sum(group.saved_ns for group in self.groups)
+
+    def document(self, *, limit: int | None = None) -> dict[str, Any]:
+        """Give the document that `--format json` writes; `limit` launches of it, None for all."""
+        totals = {"launches": len(self.kernels), "duration_ns": self.duration_ns}
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                **totals,
+                "saved_ns": self.saved_ns,
+                "notes": list(self.notes),
+            },
+            "saved_ns": self.saved_ns,
+            "kernels": [kernel.document() for kernel in self.kernels[: limit or None]],
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> Diagnosis:
+        """Say at the top why it may be less than the whole truth."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+def diagnose(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    kernel: str | None = None,
+    launch: Sequence[int] = (),
+    rules: Sequence[str] = (),
+    lines: bool = False,
+) -> Diagnosis | NotApplicable:
+    """Ask every rule about every profiled launch; `rules` keeps only the findings of some.
+
+    `lines` names the source lines too, for which the counters of all instructions are read.
+    """
+    _check_rules(rules)
+    if not trace.has("profiles"):
+        return _not_measured(trace)
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    scope = ProfileScope(trace, selection, kernel=kernel, launches=launch)
+    chosen = set(scope.launches().to_list())
+    said = _profiler_rules(trace)
+    judged = [
+        _diagnosis(one, judge(one), said.get(one.values["launch"], ()), rules)
+        for one in launches(trace)
+        if one.values["launch"] in chosen
+    ]
+    if lines:
+        judged = _with_places(trace, judged)
+    return Diagnosis(_grouped(judged), _meta(trace), _notes(judged))
+
+
+def _check_rules(rules: Iterable[str]) -> None:
+    for rule in rules:
+        if rule not in RULES:
+            raise UsageError(f"no rule {rule!r}", hint=f"rules are {', '.join(RULES)}")
+
+
+def _not_measured(trace: Trace) -> NotApplicable:
+    if not trace.has("kernels"):
+        return no_counters(COMMAND)
+    return NotApplicable(
+        COMMAND,
+        "the capture is a timeline: it says when kernels ran, not what held them up",
+        "for where its time went: gpusight summary FILE; for why its kernels are slow, measure "
+        "them with: ncu --set full -o report PROGRAM",
+    )
+
+
+def _diagnosis(
+    launch: Launch, judgement: Judgement, said: Sequence[ProfilerRule], rules: Sequence[str]
+) -> KernelDiagnosis:
+    def is_asked(rule: str) -> bool:
+        return not rules or rule in rules
+
+    return KernelDiagnosis(
+        name=launch.name,
+        launch=launch.values["launch"],
+        duration_ns=launch.duration_ns,
+        device=launch.values["device"],
+        grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
+        block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
+        bound=bound_of(launch),
+        findings=tuple(f for f in judgement.findings if is_asked(f.rule)),
+        clean=tuple(rule for rule in judgement.clean if is_asked(rule)),
+        not_applicable={r: a for r, a in judgement.absent.items() if is_asked(r)},
+        profiler_rules=tuple(said),
+    )
+
+
+def _with_places(trace: Trace, kernels: Sequence[KernelDiagnosis]) -> list[KernelDiagnosis]:
+    """Name the source lines behind the findings of each launch."""
+    places = hot_lines(trace, {k.launch: [f.rule for f in k.findings] for k in kernels})
+    return [
+        replace(
+            kernel,
+            findings=tuple(
+                replace(f, places=tuple(places.get((kernel.launch, f.rule), ())))
+                for f in kernel.findings
+            ),
+        )
+        for kernel in kernels
+    ]
+
+
+def _profiler_rules(trace: Trace) -> dict[int, tuple[ProfilerRule, ...]]:
+    """Give what the profiler's own rules said, by launch."""
+    said: defaultdict[int, list[ProfilerRule]] = defaultdict(list)
+    if trace.has("rule_results"):
+        rows = trace.table("rule_results", _PROFILER_RULE).with_columns(
+            pl.col("rule", "title", "section", "kind", "speedup_kind").cast(pl.String)
+        )
+        for launch, *columns in rows.iter_rows():
+            said[launch].append(ProfilerRule(*columns))
+    return {launch: tuple(found) for launch, found in said.items()}
+
+
+def _grouped(kernels: Sequence[KernelDiagnosis]) -> tuple[KernelGroup, ...]:
+    """Put launches of one kernel in one shape together, and rank the groups."""
+    together: defaultdict[tuple[object, ...], list[KernelDiagnosis]] = defaultdict(list)
+    for kernel in kernels:
+        together[kernel.name, kernel.device, kernel.grid, kernel.block].append(kernel)
+    groups = [
+        KernelGroup(same[0].name, classify(same[0].name).short, tuple(same), _added(same))
+        for same in together.values()
+    ]
+    return tuple(sorted(groups, key=lambda g: (-g.saved_ns, -g.duration_ns)))
+
+
+def _added(kernels: Sequence[KernelDiagnosis]) -> tuple[Finding, ...]:
+    """Add up the findings of a rule over launches; the longest launch speaks for them."""
+    by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
+    for kernel in kernels:
+        for finding in kernel.findings:
+            by_rule[finding.rule].append(finding)
+    added = [_sum(findings) for findings in by_rule.values()]
+    return tuple(sorted(added, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
+
+
+def _sum(findings: Sequence[Finding]) -> Finding:
+    longest = max(findings, key=lambda f: f.time_ns or 0.0)
+    if any(f.time_ns is None or f.speedup is None for f in findings):
+        return longest
+    time = sum(f.time_ns or 0.0 for f in findings)
+    saved = sum(f.saved_ns or 0.0 for f in findings)
+    return replace(longest, time_ns=time, speedup=time / (time - saved) if time else 1.0)
+
+
+def _meta(trace: Trace) -> dict[str, Any]:
+    names = [name for name in device_names(trace).values() if name]
+    return {
+        "tool": trace.meta.tool,
+        "tool_version": trace.meta.tool_version,
+        "gpus": list(dict.fromkeys(names)),
+    }
+
+
+def _notes(kernels: Sequence[KernelDiagnosis]) -> tuple[str, ...]:
+    """Say which rules could not be judged for most launches, and what to collect for them."""
+    absent = [r for k in kernels for r in k.not_applicable]
+    missing = [rule for rule in RULES if absent.count(rule) * 2 > len(kernels)]
+    if not missing:
+        return ()
+    found = (k.not_applicable.get(rule) for rule in missing for k in kernels)
+    sections = sorted({s for a in found if a is not None for s in a.sections})
+    collect = " ".join(f"--section {s}" for s in sections) or "--set full"
+    return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)

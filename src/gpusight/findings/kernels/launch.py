@@ -1,0 +1,330 @@
+"""One launch as the rules see it: what was measured, which units were busy, what warps waited for.
+
+Rules are pure functions of a `Launch`. Values are those of `quantities`, with shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analyses.counters import quantities as shared
+from gpusight.analyses.counters.quantity import Quantity, measured
+from gpusight.analyses.devices import listed_gpu
+from gpusight.findings.finding import SHARE, Evidence
+from gpusight.findings.kernels import quantities as q
+from gpusight.findings.kernels.said import numbers_said
+from gpusight.model.hardware import sm_limits, with_measured
+from gpusight.model.kernel_names import classify
+from gpusight.model.occupancy import Shape, occupancy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpusight.model.gpu import Gpu
+    from gpusight.model.sm_table import SmLimits
+    from gpusight.model.trace import Trace
+
+WARP = 32
+SECTOR_BYTES = 32
+SCHEDULERS = 4
+"""Schedulers of an SM, of every generation from Pascal's GP10x on."""
+MEMORY_UNITS = ("dram", "l2", "l1_to_l2", "l1_data", "l1")
+SM_UNITS = ("issue", "fma", "alu", "fp64", "xu", "lsu", "fp16", "tensor", "sm")
+UNIT_NAMES = {
+    "dram": "GPU memory (DRAM)",
+    "l2": "the L2 cache",
+    "l1_to_l2": "the way from L1 to L2",
+    "l1_data": "the data pipe of L1 and shared memory",
+    "l1": "the L1 caches",
+    "issue": "the instruction schedulers",
+    "fma": "the FP32 pipe",
+    "alu": "the integer pipe",
+    "fp64": "the FP64 pipe",
+    "xu": "the special-function pipe",
+    "lsu": "the load and store pipe",
+    "fp16": "the FP16 pipe",
+    "tensor": "the tensor cores",
+    "sm": "the SMs",
+    "memory": "the memory system",
+}
+_UNITS: dict[str, Quantity] = {
+    "dram": shared.DRAM_SHARE,
+    "l2": shared.L2_SHARE,
+    "l1_to_l2": q.L1_TO_L2,
+    "l1_data": q.L1_DATA,
+    "issue": q.ISSUE,
+    "fma": q.FMA,
+    "alu": q.ALU,
+    "fp64": q.FP64,
+    "xu": q.XU,
+    "lsu": q.LSU,
+    "fp16": q.FP16,
+    "tensor": q.TENSOR,
+}
+_HIDDEN = 0.05
+"""A total this far above the units that are known is that of a unit that is not."""
+_DEVICE = (
+    "device",
+    "name",
+    "sm_count",
+    "clock_hz",
+    "memory_bytes",
+    "memory_bandwidth",
+    "l2_bytes",
+    "compute_major",
+    "compute_minor",
+)
+_PROFILE = (
+    "kind",
+    "name",
+    "device",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "compute_major",
+    "compute_minor",
+)
+_SHARED = (
+    shared.SM_SHARE,
+    shared.MEMORY_SHARE,
+    shared.DRAM_SHARE,
+    shared.L2_SHARE,
+    shared.OCCUPANCY,
+    shared.THEORETICAL_OCCUPANCY,
+    shared.REGISTERS,
+    shared.STATIC_SHARED,
+    shared.DYNAMIC_SHARED,
+    shared.SHARED_CONFIG,
+    shared.WAVES,
+    shared.SM_COUNT,
+    shared.SM_CLOCK_HZ,
+    shared.DRAM_BYTES,
+    shared.L1_HIT_SHARE,
+    shared.L2_HIT_SHARE,
+)
+
+
+QUANTITIES: tuple[Quantity, ...] = (
+    *_SHARED,
+    *(value for value in vars(q).values() if isinstance(value, Quantity)),
+    *q.STALL_QUANTITIES.values(),
+    *q.OCCUPANCY_LIMITS.values(),
+)
+"""Everything that rules may ask of a launch."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled launch."""
+
+    values: Mapping[str, Any]
+    """Columns of `measured`: those of `profiles`, and a value or None for each quantity."""
+    gpu: Gpu | None = None
+    """The GPU that it ran on, at the clock that it had."""
+
+    def get(self, quantity: Quantity) -> float | None:
+        """Give a quantity; None when it was not measured."""
+        value: float | None = self.values.get(quantity.key)
+        return value
+
+    def known(self, quantity: Quantity) -> float:
+        """Give a quantity that the rule needs, so that it is there."""
+        value = self.get(quantity)
+        assert value is not None, quantity.key
+        return value
+
+    def evidence(self, *quantities: Quantity) -> tuple[Evidence, ...]:
+        """Give those of these quantities that were measured, as evidence."""
+        known = [(quantity, self.get(quantity)) for quantity in quantities]
+        return tuple(
+            Evidence(
+                quantity.key,
+                value,
+                SHARE if quantity.key in _SHARES else quantity.unit,
+                quantity.meaning,
+            )
+            for quantity, value in known
+            if value is not None
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return str(self.values["name"])
+
+    @property
+    def is_kernel(self) -> bool:
+        """Tell a kernel from a graph or a range that was measured as a whole."""
+        return bool(self.values.get("kind", "kernel") == "kernel")
+
+    @property
+    def duration_ns(self) -> float | None:
+        """Time that the GPU needed for it."""
+        value: float | None = self.values["duration_ns"]
+        return value
+
+    @property
+    def category(self) -> str:
+        """What kind of kernel it is, by its name."""
+        return classify(self.name).category
+
+    @cached_property
+    def grid(self) -> int | None:
+        """Blocks of the grid."""
+        return self._product("grid", q.GRID)
+
+    @cached_property
+    def block(self) -> int | None:
+        """Threads of a block."""
+        return self._product("block", q.BLOCK)
+
+    def _product(self, prefix: str, quantity: Quantity) -> int | None:
+        sides = [self.values.get(f"{prefix}_{axis}") for axis in "xyz"]
+        value = self.get(quantity) if None in sides else math.prod(map(int, sides))  # type: ignore[arg-type]
+        return int(value) if value is not None and value >= 1 else None
+
+    @cached_property
+    def sm_count(self) -> int | None:
+        """SMs of the GPU."""
+        value = self.get(shared.SM_COUNT)
+        if value is None:
+            return None if self.gpu is None else self.gpu.sm_count
+        return int(value)
+
+    @cached_property
+    def sm(self) -> SmLimits | None:
+        """What one SM of the GPU holds."""
+        major, minor = self.values.get("compute_major"), self.values.get("compute_minor")
+        if major is None and self.gpu is not None and self.gpu.compute_capability:
+            major, minor = self.gpu.compute_capability
+        return None if major is None else sm_limits(int(major), int(minor or 0))
+
+    @cached_property
+    def busy(self) -> dict[str, float]:
+        """How busy each unit was over the whole launch, 0 to 1; units that are not known are out.
+
+        Where the total of the SMs or of the memory system is well above its known units, the
+        total stands for the one that is missing.
+        """
+        known = {name: self.get(quantity) for name, quantity in _UNITS.items()}
+        busy = {n: min(1.0, max(0.0, share)) for n, share in known.items() if share is not None}
+        totals = {
+            "sm": (self.get(shared.SM_SHARE), SM_UNITS),
+            "l1": (self.get(q.L1_ELAPSED), ("l1_data", "l1_to_l2")),
+            "memory": (self.get(shared.MEMORY_SHARE), MEMORY_UNITS),
+        }
+        for name, (share, parts) in totals.items():
+            highest = max((busy[p] for p in parts if p in busy), default=0.0)
+            if share is not None and share > highest + _HIDDEN:
+                busy[name] = min(1.0, share)
+        return busy
+
+    @cached_property
+    def stalls(self) -> dict[str, float]:
+        """What warps were doing while resident: share of their time by reason; empty if unknown."""
+        counts = {reason: self.get(quantity) for reason, quantity in q.STALL_QUANTITIES.items()}
+        known = {reason: count for reason, count in counts.items() if count and count > 0}
+        total = sum(known.values())
+        return {reason: count / total for reason, count in known.items()} if total else {}
+
+    @cached_property
+    def blocks_by_limit(self) -> dict[str, int]:
+        """Blocks that fit an SM by each limit, as the report says, else as we work it out."""
+        reported = {name: self.get(limit) for name, limit in q.OCCUPANCY_LIMITS.items()}
+        if all(reported[name] for name in ("warps", "blocks", "registers", "shared_memory")):
+            return {name: max(1, int(value)) for name, value in reported.items() if value}
+        registers = self.get(shared.REGISTERS)
+        if self.sm is None or self.block is None or registers is None:
+            return {}
+        config = self.get(shared.SHARED_CONFIG)
+        shape = Shape(
+            block_threads=self.block,
+            registers=int(registers),
+            static_shared_bytes=int(self.get(shared.STATIC_SHARED) or 0),
+            dynamic_shared_bytes=int(self.get(shared.DYNAMIC_SHARED) or 0),
+            shared_config_bytes=None if config is None else int(config),
+        )
+        return occupancy(self.sm, shape).by_limit
+
+    @property
+    def warps_per_block(self) -> int | None:
+        """Warps of a block, the last perhaps not full."""
+        return None if self.block is None else -(-self.block // WARP)
+
+    @property
+    def blocks_per_sm(self) -> int | None:
+        """Blocks that fit an SM at once."""
+        return min(self.blocks_by_limit.values(), default=None)
+
+    @cached_property
+    def waves(self) -> float | None:
+        """Times that the grid fills the GPU."""
+        grid, sms, blocks = self.grid, self.sm_count, self.blocks_per_sm
+        if grid is not None and sms and blocks:
+            return grid / (sms * blocks)
+        return self.get(shared.WAVES)
+
+
+_SHARES = frozenset(
+    quantity.key
+    for quantity in (
+        *_UNITS.values(),
+        shared.SM_SHARE,
+        shared.MEMORY_SHARE,
+        shared.OCCUPANCY,
+        shared.THEORETICAL_OCCUPANCY,
+        shared.L1_HIT_SHARE,
+        shared.L2_HIT_SHARE,
+        q.L1_ELAPSED,
+        q.L2_ATOMICS,
+        q.L2_ATOMICS_HOTTEST,
+        q.L2_READ_HITS,
+        q.SHARED_SHARE,
+        q.SM_ACTIVE,
+        q.UNIFORM_BRANCHES,
+    )
+)
+"""Quantities that are fractions of 1."""
+
+
+def launches(trace: Trace) -> list[Launch]:
+    """Give every profiled launch of a capture, in its order."""
+    frame = measured(trace, QUANTITIES, _PROFILE)
+    known = pl.when(pl.selectors.float().is_finite()).then(pl.selectors.float())
+    rows = frame.with_columns(pl.col("name", "kind").cast(pl.String), known).to_dicts()
+    said = numbers_said(trace)
+    for row in rows:  # what was measured is better than what was said of it
+        told = said.get(row["launch"], {})
+        row.update({key: value for key, value in told.items() if row[key] is None})
+    devices = {row["device"]: row for row in trace.table("devices", _DEVICE).iter_rows(named=True)}
+    return [Launch(row, _gpu(devices.get(row["device"]), row)) for row in rows]
+
+
+def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None:
+    """Find the GPU of a launch, its peaks at the clock of the launch."""
+    if device is None:
+        return None
+    return with_measured(
+        listed_gpu(device),
+        name=device["name"],
+        compute_major=device["compute_major"] or row["compute_major"],
+        compute_minor=device["compute_minor"] or row["compute_minor"],
+        sm_count=device["sm_count"],
+        clock_hz=row.get(shared.SM_CLOCK_HZ.key) or device["clock_hz"],
+        memory_bandwidth_bytes_s=device["memory_bandwidth"],
+        memory_bytes=device["memory_bytes"],
+        l2_bytes=device["l2_bytes"],
+    )
+
+
+def shares(reasons: Iterable[str], stalls: Mapping[str, float]) -> float:
+    """Add up the shares of these reasons."""
+    return sum(stalls.get(reason, 0.0) for reason in reasons)

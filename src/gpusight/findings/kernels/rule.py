@@ -1,0 +1,112 @@
+"""What a kernel rule is, and the three things that it can say of a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusight.analyses.counters.quantity import Quantity
+    from gpusight.findings.finding import Confidence, Evidence
+    from gpusight.findings.kernels.launch import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold of a rule, with the reason for its value."""
+
+    value: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rule applies, and the launch has the problem."""
+
+    title: str
+    time_share: float | None
+    """Part of the duration that is left after the fix, 0 to 1; 1 when there is nothing to gain,
+    None where that is not known."""
+    estimate: str
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence
+    confidence_reason: str
+    fix: str = ""
+    """Advice for this launch, in place of the rule's own."""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """The rule applies, and the launch does not have the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The rule cannot be judged, and what the profiler would have to collect for it."""
+
+    reason: str
+    sections: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Counters of single instructions that tell where a problem is."""
+
+    metrics: tuple[str, ...] = ("smsp__pcsamp_sample_count",)
+    less: tuple[str, ...] = ()
+    """What is taken off: of accesses, those that are needed anyway."""
+    scale: float = 1.0
+
+
+CLEAN = Clean()
+BY_SAMPLES = Located()
+"""Where warps were seen most often."""
+Verdict: TypeAlias = "Found | Clean | Absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: its explanation for people, and the check."""
+
+    id: str
+    detects: str
+    why: str
+    fix: str
+    code: str
+    misleads: str
+    limits: dict[str, Limit]
+    needs: tuple[Quantity, ...]
+    """Quantities without which it cannot be judged."""
+    check: Callable[[Launch], Verdict]
+    estimate: str
+    """How its speed-ups are estimated."""
+    helps: tuple[Quantity, ...] = ()
+    """Quantities that make its estimate better."""
+    located_by: Located = BY_SAMPLES
+    single_kernels: bool = False
+    """Applies to kernels only, not to graphs and ranges, which have no grid of their own."""
+    explains: frozenset[str] = frozenset()
+    """Rules that see the effect of which this one names the cause."""
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of Nsight Compute that collect what it needs."""
+        return tuple(dict.fromkeys(q.section for q in (*self.needs, *self.helps)))
+
+    def judge(self, launch: Launch) -> Verdict:
+        """Say of one launch whether it has the problem."""
+        if self.single_kernels and not launch.is_kernel:
+            return Absent("a graph or range has no grid of its own", ())
+        missing = [q for q in self.needs if launch.get(q) is None]
+        if missing:
+            sections = tuple(dict.fromkeys(q.section for q in missing))
+            return Absent(f"not measured: {_lower(missing[0].meaning)}", sections)
+        return self.check(launch)
+
+
+def _lower(text: str) -> str:
+    """Begin a meaning in the middle of a sentence; names such as `L2` and `SMs` stay."""
+    return text if text[1:2].isupper() or text[1:2].isdigit() else text[0].lower() + text[1:]

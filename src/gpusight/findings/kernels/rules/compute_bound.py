@@ -1,0 +1,88 @@
+"""compute-bound: the SMs' pipes set the pace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analyses.counters import quantities as shared
+from gpusight.findings.finding import Confidence
+from gpusight.findings.kernels import quantities as q
+from gpusight.findings.kernels.bound import COMPUTE, bound_of
+from gpusight.findings.kernels.launch import SM_UNITS, UNIT_NAMES
+from gpusight.findings.kernels.model import AT_ROOF, busiest, roof_distance, steady
+from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+
+if TYPE_CHECKING:
+    from gpusight.findings.kernels.launch import Launch
+
+ROOF = Limit(
+    AT_ROOF,
+    "share of its peak from which on a pipe is at its roof: loops of nothing but multiply-adds "
+    "reach 85 to 98%",
+)
+
+
+def check(launch: Launch) -> Verdict:
+    """See whether a pipe of the SMs is the busiest, and how far from its roof."""
+    bound = bound_of(launch)
+    if bound is None:
+        return Absent("not measured: how busy SMs and memory were", RULE.sections)
+    unit = busiest(launch, SM_UNITS)
+    if bound != COMPUTE or unit is None:
+        return CLEAN
+    name, share = unit
+    at_roof = steady(launch, share) >= ROOF.value
+    left = 1.0 if at_roof else roof_distance(launch, share)
+    return Found(
+        title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+        if at_roof
+        else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
+        if name in {"issue", "sm", "tensor"}
+        else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+        time_share=left,
+        estimate="nothing to gain but by computing less"
+        if at_roof
+        else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
+        evidence=launch.evidence(
+            shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
+        ),
+        confidence=_confidence(launch, at_roof),
+        confidence_reason=_reason(launch, at_roof),
+    )
+
+
+def _confidence(launch: Launch, at_roof: bool) -> Confidence:
+    if not at_roof:
+        return Confidence.LOW
+    return Confidence.MEDIUM if launch.get(q.THREADS_PER_INSTRUCTION) is None else Confidence.HIGH
+
+
+def _reason(launch: Launch, at_roof: bool) -> str:
+    if not at_roof:
+        return "what keeps the unit from its peak is not known"
+    if launch.get(q.THREADS_PER_INSTRUCTION) is None:
+        return "whether all threads take part was not measured: collect WarpStateStats"
+    return "measured"
+
+
+RULE = Rule(
+    id="compute-bound",
+    detects="The schedulers or a pipe of the SMs are busier than any other unit.",
+    why="The launch cannot be faster than its instructions can be issued and computed. At the roof "
+    "it is as fast as this much arithmetic allows.",
+    fix="Compute less, or on a faster unit: a better algorithm, tensor cores, shorter formats, "
+    "fast versions of functions, loop invariants moved out.",
+    code="""\
+// nvcc -use_fast_math, or one by one
+y = __expf(x); z = __fdividef(a, b);
+float r = 1.0f / b;                       // once, outside the loop
+""",
+    misleads="A pipe that is busy with address arithmetic or loop counters is busy too: see the "
+    "source view for what the instructions are.",
+    limits={"ROOF": ROOF},
+    needs=(),
+    helps=(shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA),
+    check=check,
+    estimate="None at the roof; below it, the distance to 80% of the unit's peak, where a roof "
+    "begins.",
+)

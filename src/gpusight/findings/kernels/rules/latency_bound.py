@@ -1,0 +1,111 @@
+"""latency-bound: no unit is busy, and warps wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analyses.counters import quantities as shared
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.kernels import quantities as q
+from gpusight.findings.kernels.bound import LATENCY, bound_of
+from gpusight.findings.kernels.model import ATTAINABLE, RUNNING, SHORT, overhead, roof_limited
+from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rules.uncoalesced_access import load_cycles
+from gpusight.findings.kernels.stalls import STALLS
+
+if TYPE_CHECKING:
+    from gpusight.findings.kernels.launch import Launch
+
+HIDDEN = Limit(0.5, "part of the foremost wait that a fix is taken to hide")
+STARTED = "starting and draining a grid takes most of it"
+SHOWN = 3
+"""Reasons that are shown."""
+
+
+def check(launch: Launch) -> Verdict:
+    """See that no unit is busy, and name what warps wait for."""
+    bound = bound_of(launch)
+    if bound is None:
+        return Absent("not measured: how busy SMs and memory were", RULE.sections)
+    if bound != LATENCY:
+        return CLEAN
+    highest = max(launch.busy.values(), default=0.0)
+    reasons = _reasons(launch)
+    if not reasons:
+        return _without_reasons(launch, highest)
+    reason, share = reasons[0]
+    left = roof_limited(launch, 1 - share * HIDDEN.value)
+    return Found(
+        title=f"as short as a launch gets; {STARTED}"
+        if overhead(launch) >= SHORT
+        else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
+        + STALLS[reason].what,
+        time_share=left,
+        estimate=f"{HIDDEN.value:.0%} of the foremost wait hidden; no unit beyond "
+        f"{ATTAINABLE:.0%} of its peak",
+        evidence=(
+            *(
+                Evidence(
+                    f"stall_{name}", part, "share", f"Warps that waited for {STALLS[name].what}"
+                )
+                for name, part in reasons[:SHOWN]
+            ),
+            *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
+            *_load(launch),
+            *launch.evidence(shared.WAVES),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="how much of a wait can be hidden is a guess",
+        fix=STALLS[reason].fix,
+    )
+
+
+def _reasons(launch: Launch) -> list[tuple[str, float]]:
+    """Give what warps wait for, the most frequent first."""
+    waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
+    return sorted(waits, key=lambda pair: -pair[1])
+
+
+def _without_reasons(launch: Launch, highest: float) -> Found:
+    left = roof_limited(launch, 1 - HIDDEN.value)
+    return Found(
+        title=f"as short as a launch gets; {STARTED}"
+        if overhead(launch) >= SHORT
+        else f"no unit above {highest:.0%}: warps wait",
+        time_share=left,
+        estimate="twice as fast at most; what warps wait for was not measured",
+        evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
+        confidence=Confidence.LOW,
+        confidence_reason="what warps waited for was not measured: collect WarpStateStats",
+    )
+
+
+def _load(launch: Launch) -> tuple[Evidence, ...]:
+    cycles = load_cycles(launch)
+    if cycles is None:
+        return ()
+    return (Evidence("load_cycles", cycles, "cycle", "Wait for one global load, on average"),)
+
+
+RULE = Rule(
+    id="latency-bound",
+    detects="Neither the SMs nor the memory system are busy: warps wait, each for its own reason, "
+    "and there are too few of them to hide it.",
+    why="Time passes in which nothing is issued and nothing is moved.",
+    fix="Look at what warps wait for: have more independent work under way in each thread, or more "
+    "warps.",
+    code="""\
+// four independent loads under way instead of one
+float a0 = p[i], a1 = p[i + n], a2 = p[i + 2 * n], a3 = p[i + 3 * n];
+sum += (a0 + a1) + (a2 + a3);
+// several independent chains in place of one
+for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
+""",
+    misleads="A chain in which each step needs the one before cannot be hidden within itself, only "
+    "behind others.",
+    limits={"HIDDEN": HIDDEN},
+    needs=(),
+    helps=(shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES),
+    check=check,
+    estimate="Half of the foremost wait is hidden, up to 90% of the busiest unit.",
+)

@@ -1,0 +1,55 @@
+"""low-occupancy-registers: registers of each thread keep warps off the SMs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.findings.kernels.rule import Limit, Rule, Verdict
+from gpusight.findings.kernels.rules import low_occupancy
+
+if TYPE_CHECKING:
+    from gpusight.findings.kernels.launch import Launch
+
+FOUR_TIMES = Limit(
+    4,
+    "times the warps that fewer registers are taken to allow: a quarter of them is left where "
+    "values that are held for long are read later instead",
+)
+
+
+def check(launch: Launch) -> Verdict:
+    """Find registers to be the one limit, and waits that more warps would hide."""
+    return low_occupancy.judge(
+        launch,
+        "registers",
+        at_most=FOUR_TIMES.value,
+        what="registers",
+        sections=("Occupancy", "LaunchStats"),
+    )
+
+
+RULE = Rule(
+    id="low-occupancy-registers",
+    detects="Each thread uses so many registers that few warps fit an SM, and the schedulers often "
+    "find none that is ready.",
+    why="While a warp waits for memory or for its own last result, the scheduler needs another "
+    "one. With few warps there is none, and cycles pass empty.",
+    fix="Let the compiler use fewer registers, or let each thread do less: shorter unrolled loops, "
+    "fewer values held at once, a kernel split in two.",
+    code="""\
+// 4 blocks of 256 threads on an SM: at most 64 registers a thread
+__global__ void __launch_bounds__(256, 4) kernel(...)
+// or for a whole file: nvcc -maxrregcount=64
+#pragma unroll 4                          // instead of a full unroll
+""",
+    misleads="Kernels with enough independent instructions in each thread hide waits with few "
+    "warps, and lose by spills when registers are taken from them. Try it, and look for "
+    "register-spill.",
+    limits={"LOW": low_occupancy.LOW, "FOUR_TIMES": FOUR_TIMES},
+    needs=low_occupancy.NEEDS,
+    helps=low_occupancy.HELPS,
+    check=check,
+    single_kernels=True,
+    estimate=low_occupancy.ESTIMATE,
+    explains=low_occupancy.EXPLAINS,
+)

@@ -1,0 +1,56 @@
+"""low-occupancy-shared-memory: shared memory of each block keeps blocks off the SMs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.findings.kernels.rule import Limit, Rule, Verdict
+from gpusight.findings.kernels.rules import low_occupancy
+
+if TYPE_CHECKING:
+    from gpusight.findings.kernels.launch import Launch
+
+EIGHT_TIMES = Limit(
+    8,
+    "times the blocks that less shared memory is taken to allow: an eighth of it is what smaller "
+    "tiles, fewer stages and 16-bit data come to",
+)
+
+
+def check(launch: Launch) -> Verdict:
+    """Find shared memory to be the one limit, and waits that more warps would hide."""
+    return low_occupancy.judge(
+        launch,
+        "shared_memory",
+        at_most=EIGHT_TIMES.value,
+        what="shared memory of the blocks",
+        sections=("Occupancy", "LaunchStats"),
+    )
+
+
+RULE = Rule(
+    id="low-occupancy-shared-memory",
+    detects="Each block takes so much shared memory that few blocks fit an SM, and the schedulers "
+    "often find no warp that is ready.",
+    why="While a warp waits for memory or for its own last result, the scheduler needs another "
+    "one. With few warps there is none, and cycles pass empty.",
+    fix="Ask for less shared memory (only what is used, smaller tiles, fewer pipeline stages, "
+    "16-bit data), or use more threads for the same tile.",
+    code="""\
+size_t bytes = threads * sizeof(float);   // what is used, no more
+kernel<<<blocks, threads, bytes>>>(...);
+// keep more of the SM's memory as shared memory
+cudaFuncSetAttribute(kernel,
+                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                     cudaSharedmemCarveoutMaxShared);
+""",
+    misleads="Large tiles save traffic to memory. Kernels that keep several loads under way in "
+    "each warp hide waits with few of them.",
+    limits={"LOW": low_occupancy.LOW, "EIGHT_TIMES": EIGHT_TIMES},
+    needs=low_occupancy.NEEDS,
+    helps=low_occupancy.HELPS,
+    check=check,
+    single_kernels=True,
+    estimate=low_occupancy.ESTIMATE,
+    explains=low_occupancy.EXPLAINS,
+)

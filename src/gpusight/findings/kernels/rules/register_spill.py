@@ -1,0 +1,113 @@
+"""register-spill: values that do not fit the registers go through local memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analyses.counters import quantities as shared
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.kernels import quantities as q
+from gpusight.findings.kernels.launch import SECTOR_BYTES
+from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
+from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Located, Rule, Verdict
+
+if TYPE_CHECKING:
+    from gpusight.findings.kernels.launch import Launch
+
+PART = Limit(
+    0.05,
+    "least part of the accesses that go to local memory: a few come from calls and the stack, and "
+    "cost nothing that can be measured",
+)
+_WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
+
+
+def check(launch: Launch) -> Verdict:
+    """Compare the accesses to local memory with all others."""
+    local = launch.known(q.LOCAL_INSTRUCTIONS)
+    part = _part(launch, local)
+    if part < PART.value:
+        return CLEAN
+    after = _relieved(launch, part)
+    stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
+    left = time_left(launch, after, waits_left=stays)
+    if not is_worth(left):
+        return CLEAN
+    spills = launch.get(q.SPILL_REQUESTS)
+    return Found(
+        title=f"{part:.0%} of the memory accesses go to local memory",
+        time_share=left,
+        estimate=f"without accesses to local memory; {limit_sentence(launch, after, left)}",
+        evidence=(
+            Evidence("local_share", part, "share", "Part of the accesses that go to local memory"),
+            *launch.evidence(
+                q.LOCAL_INSTRUCTIONS,
+                q.LOCAL_SECTORS,
+                q.LOCAL_MISSES,
+                q.SPILL_REQUESTS,
+                shared.REGISTERS,
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="more registers mean fewer warps, which is not counted"
+        if spills is None or spills > 0
+        else "local memory is an array of the program here, not a spill",
+    )
+
+
+def _part(launch: Launch, local: float) -> float:
+    """Give the part of the accesses to global and local memory that are to local memory."""
+    others = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.STORE_REQUESTS) or 0.0)
+    return local / (local + others) if local else 0.0
+
+
+def _weight(launch: Launch, part: float) -> float:
+    """Weigh waits by sectors where they are known: a spill that hits L1 waits less."""
+    local, moved = launch.get(q.LOCAL_SECTORS), launch.get(q.SECTORS_MOVED)
+    if local is None or moved is None or not local + moved:
+        return part
+    return local / (local + moved)
+
+
+def _relieved(launch: Launch, part: float) -> dict[str, float]:
+    """Take the traffic of local memory off L1, L2 and DRAM."""
+    busy = launch.busy
+    weight = _weight(launch, part)
+    l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
+    after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
+    # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
+    moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
+    kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight
+    after |= {u: busy[u] * kept for u in ("l2", "memory") if u in busy}
+    dram = launch.get(shared.DRAM_BYTES)
+    if "dram" in busy and moved is not None and dram:
+        after["dram"] = busy["dram"] * min(1.0, moved * SECTOR_BYTES / dram)
+    return after
+
+
+RULE = Rule(
+    id="register-spill",
+    detects="Loads and stores of local memory, where the compiler puts what does not fit the "
+    "registers, and arrays that are indexed by a variable.",
+    why="Local memory is ordinary memory behind L1. A spilled value costs a store and a load, "
+    "room in L1 and a wait, where a register costs nothing.",
+    fix="Allow more registers (remove -maxrregcount, loosen __launch_bounds__, smaller blocks), "
+    "hold fewer values at once, and index arrays by constants after unrolling.",
+    code="""\
+// no minimum of blocks, so that the compiler may use more registers
+__global__ void __launch_bounds__(128) kernel(...)
+#pragma unroll  // constant indices: acc[i] becomes a register
+for (int i = 0; i < N; ++i) acc[i] += x * a[i];
+// the compiler says what it spills: nvcc -Xptxas -v
+""",
+    misleads="Spills in code that runs once do not matter. More registers mean fewer warps: see "
+    "low-occupancy-registers.",
+    limits={"PART": PART},
+    needs=(q.LOCAL_INSTRUCTIONS, q.LOAD_REQUESTS),
+    helps=(q.LOCAL_SECTORS, q.SECTORS_MOVED, q.L2_SECTORS, q.WARP_STATES),
+    check=check,
+    located_by=Located(("memory_l2_theoretical_sectors_local",)),
+    estimate="The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; "
+    "waits for memory shrink by the part of the local sectors.",
+    explains=frozenset({"memory-bound", "latency-bound", "uncoalesced-access", "cache-miss"}),
+)

@@ -1,0 +1,1 @@
+"""A diagnosis as text, Markdown, HTML, JSON or CSV."""

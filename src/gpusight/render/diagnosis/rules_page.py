@@ -1,0 +1,97 @@
+"""`docs/kernel-rules.md`: every kernel rule, from its own declaration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.findings.kernels.rules import RULES
+from gpusight.render.markdown import escape, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.findings.kernels.rule import Rule
+
+_INTRODUCTION = """\
+`gpusight diagnose FILE` asks these rules about every kernel of an Nsight Compute report or CSV.
+Each says one of three things: *found*, with evidence, an estimated gain and code to paste; *clean*;
+or *not applicable*, with the section that Nsight Compute has to collect (`ncu --section NAME`, or
+`ncu --set full` for all of them)."""
+_MODEL = """\
+## How gains are estimated
+
+A kernel takes as long as its busiest unit needs, or, where no unit is busy (60% of its peak or
+more), as long as its warps wait. A fix takes load off some units and removes some waits. What is
+left of the time is the larger of what the units still need, the next busiest one included, and of
+the waits that stay. So a fix gets only what it gives. Units are taken to reach 90% of their peak at
+best, and starting and draining a grid takes 1.5 µs in any case. Gains below a tenth are no finding.
+
+Kernels are ranked by the time that their first fix gives back over all their launches; the findings
+of a kernel by their gain. Fixes of one kernel do not add up. Where one rule names the cause of what
+another one sees, such as bank conflicts of a busy L1, only the cause is a finding, and `also` names
+the other.
+
+`memory-bound` and `compute-bound` say where the roof is. A kernel at its roof (80% of the peak of a
+unit) has nothing to gain but by doing less; its speed-up is 1."""
+_CHECKED = """\
+## How well it does
+
+The thresholds were set with 79 kernels of a planted character, measured with `--set full` on an
+H200 beside repaired versions of most of them: the first finding is an accepted one for 78, and for
+all of 5 more. Of 51 gains with a measured counterpart half are within a factor of 1.3;
+the largest errors are in gains of more than ten times, which are known to their order of magnitude
+only. Where a report lacks the counters (`--set basic` has none of accesses, conflicts, spills and
+divergence), the kernels are said to be at a roof and the note says what was not judged."""
+_JSON = """\
+## JSON
+
+`--format json` writes one object. `kernels` has an entry for every launch, those of the kernel with
+the most time to give back first:
+
+```text
+{"meta": {"command", "title", "tool", "tool_version", "gpus", "launches", "duration_ns", "saved_ns",
+          "notes"},
+ "saved_ns": …,
+ "kernels": [{"name", "label", "launch", "duration_ns", "device", "grid", "block", "bound",
+              "saved_ns",
+              "findings": [{"rule", "title", "where", "speedup", "saved_ns", "confidence",
+                            "confidence_reason", "estimate",
+                            "evidence": [{"metric", "value", "unit", "meaning"}],
+                            "why", "fix", "code", "misleads", "sections",
+                            "places": [{"path", "line", "share", "text"}], "also"}],
+              "clean": [rule], "not_applicable": [{"rule", "reason", "sections"}],
+              "profiler_rules": [{"rule", "title", "section", "kind", "speedup_kind",
+                                  "speedup_percent", "message"}]}]}
+```
+
+`speedup` is old time over new, at least 1, or null where nothing measured tells it. `confidence` is
+`high` (all that the estimate needs was measured), `medium` (a part was assumed) or `low` (an upper
+bound). Values of evidence are in base units, those with unit `share` from 0 to 1."""
+
+
+def kernel_rules_parts() -> list[str]:
+    """Give the paragraphs of the page."""
+    parts = ["# Kernel rules", _INTRODUCTION, _overview(), _MODEL, _CHECKED, _JSON]
+    for rule in RULES.values():
+        parts += _rule(rule)
+    return parts
+
+
+def _overview() -> str:
+    rows = [(f"[`{rule.id}`](#{rule.id})", escape(rule.detects)) for rule in RULES.values()]
+    return table(("rule", "finds"), (False, False), rows)
+
+
+def _rule(rule: Rule) -> Iterator[str]:
+    yield f"## {rule.id}"
+    yield escape(rule.detects)
+    yield f"**Why it costs.** {escape(rule.why)}"
+    yield f"**What to do.** {escape(rule.fix)}"
+    yield f"```cuda\n{rule.code.rstrip()}\n```"
+    yield f"**Estimate.** {escape(rule.estimate)}"
+    yield f"**When it misleads.** {escape(rule.misleads)}"
+    sections = ", ".join(f"`{section}`" for section in rule.sections)
+    yield f"Sections: {sections}."
+    rows = [(f"`{n}`", f"{limit.value:g}", escape(limit.why)) for n, limit in rule.limits.items()]
+    if rows:
+        yield table(("threshold", "value", "meaning and reason"), (False, True, False), rows)
