@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from gpusight.errors import MissingDataError
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.trace import Trace
 from gpusight.result import Composite, NotApplicable, TableResult, with_warnings
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analyses.select import Selection
+    from gpusight.render.diagnosis.view import DiagnosisView
     from gpusight.render.layout import Look
     from gpusight.result import Result
 
@@ -273,6 +274,171 @@ def memory(
     from gpusight.analyses.memory import memory as analysis
 
     return Page(_ask(analysis, trace, _selection(within, device, process)))
+
+
+def counters(
+    trace: Capture,
+    *,
+    metrics: str | Sequence[str] = (),
+    form: str = "tidy",
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> View:
+    """List what Nsight Compute measured; `metrics` are names, globs or parts of names, else all.
+
+    `form` is `tidy` (a row for each launch and metric), `wide` (a row for each launch), `list` (a
+    row for each metric), `instances` (the parts of metrics) or `source` (by source line).
+    """
+    from gpusight.analyses.counters.forms import form_of
+
+    chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    options = {"metrics": chosen, "kernel": kernel, "launches": launches}
+    return View(_ask(form_of(form), trace, _selection(within, device, process), **options))
+
+
+def join(
+    timeline: Capture,
+    report: Capture,
+    *,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Join the kernels of a timeline with what an Nsight Compute report measured of them."""
+    from gpusight.analyses.join.report import join as analysis
+
+    measured = _opened(report)
+    answer = _ask(analysis, timeline, measured, _selection(within, device, process))
+    return Page(_given(with_warnings(answer, measured.meta.warnings)))
+
+
+def occupancy(
+    trace: Capture,
+    *,
+    kernel: str | None = None,
+    gpu: str | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Say how many warps kernels have on an SM, what limits them, and what would raise it."""
+    from gpusight.analyses.occupancy import occupancy as analysis
+
+    selection = _selection(within, device, process)
+    return Page(_ask(analysis, trace, selection, kernel=kernel, gpu=gpu))
+
+
+def occupancy_of(
+    gpu: str,
+    block: int = 256,
+    registers: int = 32,
+    shared_bytes: int = 0,
+    *,
+    barriers: int | None = None,
+) -> Page:
+    """Work out the occupancy of a kernel without a capture: `occupancy_of("A100", 256, 64)`."""
+    from gpusight.analyses.occupancy import occupancy_of as calculate
+
+    return Page(calculate(gpu, block, registers, shared_bytes, barriers=barriers))
+
+
+def roofline(
+    trace: Capture,
+    *,
+    kernel: str | None = None,
+    launches: bool = False,
+    gpu: str | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Say how near each measured kernel came to the compute and memory roofs of its GPU."""
+    from gpusight.analyses.roofline import roofline as analysis
+
+    options: dict[str, Any] = {"kernel": kernel, "launches": launches, "gpu": gpu}
+    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+
+
+def orion_build(
+    ncu: Capture,
+    *,
+    model_type: str,
+    raw: Capture | None = None,
+    nsys: Capture | None = None,
+    out: PathLike | None = None,
+    intermediate: PathLike | None = None,
+    columns: int = 5,
+    compat: bool = False,
+    threshold: float | None = None,
+    gpu: str | None = None,
+    max_threads_sm: int | None = None,
+    max_blocks_sm: int | None = None,
+    max_shmem_sm: int | None = None,
+    max_regs_sm: int | None = None,
+    durations: str = "ncu",
+    helpers: str = "next",
+    within: str | None = None,
+    device: int | None = None,
+) -> Page:
+    """Make the kernel-info file of the Orion scheduler; `page["rows"]` are its rows.
+
+    `out` is where to write it, `intermediate` a folder for the tables on the way; without them
+    nothing is written. The others mean what the options of `gpusight orion build` mean.
+    """
+    from gpusight.analyses.orion.blocks import Limits
+    from gpusight.analyses.orion.build import Options, Refused, build
+    from gpusight.render.orion import save
+
+    limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
+    selection = _selection(within, device, None)
+    options = Options(model_type, columns, compat, threshold, limits, durations, helpers, selection)
+    report = _opened(ncu)
+    second, timeline = (None if t is None else _opened(t) for t in (raw, nsys))
+    built = build(report, options, raw=second, nsys=timeline)
+    if isinstance(built, Refused):
+        raise UsageError(built.why, hint=f"the first difference: {built.table.rows()[0]}")
+    if isinstance(built, NotApplicable):
+        raise MissingDataError(built.reason, hint=built.hint)
+    traces = [trace for trace in (report, second, timeline) if trace is not None]
+    files = (None if path is None else Path(path) for path in (out, intermediate))
+    save(built, *files, captures=[trace.meta.path for trace in traces])
+    warnings = [warning for trace in traces for warning in trace.meta.warnings]
+    return Page(_given(with_warnings(built.summary, warnings)))
+
+
+def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
+    """Check a kernel-info file as the Orion scheduler reads it: `page.meta["sound"]`."""
+    from gpusight.analyses.orion.check import check
+    from gpusight.readers.kernel_info import read_kernel_info
+
+    file = Path(path)
+    return Page(check(read_kernel_info(file), file.name, num_kernels))
+
+
+def diagnose(
+    trace: Capture,
+    *,
+    kernel: str | None = None,
+    launch: Sequence[int] = (),
+    rules: Sequence[str] = (),
+    lines: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> DiagnosisView:
+    """Say what holds each measured kernel up, what a fix would give back, and on which `lines`."""
+    from gpusight.findings.kernels.diagnosis import diagnose as analysis
+    from gpusight.render.diagnosis.view import DiagnosisView
+
+    opened = _opened(trace)
+    selection = _selection(within, device, process)
+    found = analysis(opened, selection, kernel=kernel, launch=launch, rules=rules, lines=lines)
+    if isinstance(found, NotApplicable):
+        raise MissingDataError(found.reason, hint=found.hint)
+    return DiagnosisView(found.with_warnings(opened.meta.warnings))
 
 
 def sql(trace: Capture, query: str) -> View:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -229,18 +230,28 @@ def test_every_step_of_the_demo_works(
     for which, steps in demo.NEXT.items():
         capture = str(Path(demo.__file__).parents[2] / demo.CAPTURES[which])
         for command, _ in steps:
-            assert main([word.replace("DEMO", capture) for word in command.split()]) == 0
+            assert main([word.replace("DEMO", capture) for word in shlex.split(command)]) == 0
             assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("which", [[], ["nsys"], ["torch"]])
-def test_demo_says_what_to_try_next(which: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("which", "says", "command"),
+    [
+        ([], "GPU busy", "summary"),
+        (["nsys"], "GPU busy", "summary"),
+        (["torch"], "GPU busy", "summary"),
+        (["ncu"], "atomic-contention", "diagnose"),
+    ],
+)
+def test_demo_says_what_to_try_next(
+    which: list[str], says: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["demo", *which]) == 0
     out = capsys.readouterr().out
-    assert "GPU busy" in out
+    assert says in out
     assert "Try next:" in out
     assert main(["demo", *which, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["meta"]["command"] == "summary"
+    assert json.loads(capsys.readouterr().out)["meta"]["command"] == command
 
 
 def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

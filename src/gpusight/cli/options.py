@@ -13,8 +13,8 @@ FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
     "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
-    "torch.profiler .json[.gz], key_averages text or memory snapshot; JAX .xplane.pb or "
-    ".trace.json.gz"
+    "ncu .ncu-rep or what it printed as CSV; torch.profiler .json[.gz], key_averages text or "
+    "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
 
 
@@ -36,7 +36,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="only what ran inside ranges (NVTX, annotations) of this name; a glob such as "
         "'step_*', or a regular expression written /…/ or regex:…",
     )
-    group.add_argument("--device", type=_number, metavar="N", help="only this GPU")
+    group.add_argument("--device", type=number, metavar="N", help="only this GPU")
     group.add_argument("--process", metavar="PID|NAME", help="only this process")
 
 
@@ -50,7 +50,7 @@ def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FO
     )
     group.add_argument(
         "--top",
-        type=_number,
+        type=number,
         metavar="N",
         help=f"rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
     )
@@ -86,7 +86,8 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _number(text: str) -> int:
+def number(text: str) -> int:
+    """Read a whole number from 0."""
     try:
         value = int(text)
     except ValueError:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
-    import argparse
+    from gpusight.cli.commands import Command
 
 SUMMARY = "the tool at work on small captures that come with it"
 DESCRIPTION = (
-    "Show the summary of a bundled capture, and what to try next. Needs no GPU. Both captures are "
-    "of one program, a GPT in training: one by Nsight Systems, one by torch.profiler."
+    "Show what gpusight says of a bundled capture, and what to try next. Needs no GPU. Two "
+    "captures are of one program, a GPT in training: one by Nsight Systems, one by torch.profiler. "
+    "The third is of six kernels, most of them written badly, by Nsight Compute."
 )
-EXAMPLES: tuple[str, ...] = ("gpusight demo", "gpusight demo torch")
-CAPTURES = {"nsys": "data/demo.sqlite", "torch": "data/demo.json.gz"}
+EXAMPLES: tuple[str, ...] = ("gpusight demo", "gpusight demo torch", "gpusight demo ncu")
+CAPTURES = {
+    "nsys": "data/demo.sqlite",
+    "torch": "data/demo.json.gz",
+    "ncu": "data/demo.ncu-repz",
+}
 NEXT = {
     "nsys": (
         ("kernels DEMO --top 10", "which kernels took the time"),
@@ -26,6 +32,7 @@ NEXT = {
         ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
         ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
         ("demo torch", "the same program, seen by torch.profiler"),
+        ("demo ncu", "kernels, seen by Nsight Compute"),
     ),
     "torch": (
         ("ops DEMO", "which operators took the time"),
@@ -34,6 +41,14 @@ NEXT = {
         ("flops DEMO", "how near to the GPU's peak"),
         ("memory DEMO", "who held the memory at its peak"),
         ("memory DEMO -o memory.html", "the same as a page with a picture"),
+    ),
+    "ncu": (
+        ("kernels DEMO", "how busy each kernel kept the GPU"),
+        ("roofline DEMO", "how near each came to its roof"),
+        ("roofline DEMO -o roofline.html", "the same as a picture"),
+        ("occupancy DEMO", "how many warps fit, and what limits them"),
+        ("counters DEMO --source", "which lines of the kernels cost what"),
+        ("counters DEMO --metrics '*hit_rate*'", "any counter, by name"),
     ),
 }
 
@@ -64,16 +79,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, path: str) -> int:
-    from gpusight.analyses.select import Selection
-    from gpusight.analyses.summary import summary
-    from gpusight.cli.output import chosen_format, present, write_out
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.commands import diagnose, summary
+    from gpusight.cli.output import chosen_format, write_out
 
-    args.file = path
-    code = present(summary(open_capture(path, args), Selection()), args)
+    command: Command = diagnose if args.which == "ncu" else summary
+    code = command.run(_as_asked_of(command, path, args))
     if chosen_format(args) == "table" and not args.output:
         steps = [(command.replace("DEMO", "$DEMO"), why) for command, why in NEXT[args.which]]
         width = max(len(command) for command, _ in steps)
         lines = [f"  gpusight {command:{width}}  {why}\n" for command, why in steps]
         write_out(f"\nTry next:\n  DEMO={shlex.quote(path)}\n{''.join(lines)}")
     return code
+
+
+def _as_asked_of(command: Command, path: str, args: argparse.Namespace) -> argparse.Namespace:
+    """Give the command's own arguments with their defaults, and those given to the demo."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return argparse.Namespace(**{**vars(parser.parse_args([path])), **vars(args)})

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 SUMMARY = "GPU kernels by the time they took"
 DESCRIPTION = (
     "Every kernel that ran on a GPU, grouped by name: launches, total, mean and extreme "
-    "times, and its share of all kernel time."
+    "times, and its share of all kernel time. Of a report of Nsight Compute also by launch shape, "
+    "with how busy it kept the SMs and the memory, occupancy, registers, shared memory and waves."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight kernels run.nsys-rep --top 10",
     "gpusight kernels run.sqlite --in forward --format csv -o kernels.csv",
+    "gpusight kernels report.ncu-rep --launches",
 )
 
 
@@ -24,12 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    parser.add_argument(
+        "--launches",
+        action="store_true",
+        help="list every launch of a report of Nsight Compute, the longest first",
+    )
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.kernels import kernels
+    from gpusight.analyses.kernels import kernel_launches, kernels
     from gpusight.cli.running import run_analysis
 
-    return run_analysis(args, kernels)
+    return run_analysis(args, kernel_launches if args.launches else kernels)

@@ -1,0 +1,157 @@
+"""`gpusight counters`: what Nsight Compute measured, launch by metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.model.trace import Trace
+    from gpusight.result import Result, TableResult
+
+SUMMARY = "hardware counters of each launch, by metric or by source line"
+DESCRIPTION = (
+    "What Nsight Compute measured: a row for each launch and metric, in base units, or with --wide "
+    "a row for each launch and a column for each metric. Reads .ncu-rep reports and the CSV that "
+    "ncu prints. Tables show the metrics that tell most; JSON and CSV hold all of them. --source "
+    "sums up by source line what was measured for single instructions."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight counters report.ncu-rep --list",
+    "gpusight counters report.ncu-rep --metrics 'dram__bytes*' --kernel '*gemm*'",
+    "gpusight counters report.ncu-rep --wide --format csv -o counters.csv",
+    "gpusight counters report.ncu-rep --source --kernel softmax",
+)
+
+_FORMS = ("list", "instances", "source", "wide")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    group = parser.add_argument_group("which counters")
+    group.add_argument(
+        "--metrics",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="GLOB",
+        help="only these metrics, after FILE: names, globs such as 'dram__*', any part of a name, "
+        "regular expressions written /…/ or regex:…",
+    )
+    group.add_argument(
+        "--kernel",
+        metavar="GLOB",
+        help="only launches of this kernel; a glob such as '*gemm*', or any part of the name",
+    )
+    group.add_argument(
+        "--launch",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=options.number,
+        metavar="N",
+        help="only these launches, after FILE, by their number in the report",
+    )
+    options.add_output(parser)
+    _add_forms(parser)
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> None:
+    # Here a wide table is also one with a column for each metric.
+    group = parser.add_argument_group("form", conflict_handler="resolve")
+    group.add_argument(
+        "--wide",
+        action="store_true",
+        help="a row for each launch and a column for each metric; with another form: whole names",
+    )
+    forms = group.add_mutually_exclusive_group()
+    forms.add_argument("--list", action="store_true", help="list the metrics with their units")
+    forms.add_argument(
+        "--instances",
+        action="store_true",
+        help="list the parts of the metrics: by instruction, unit, moment or operation",
+    )
+    forms.add_argument(
+        "--source",
+        action="store_true",
+        help="sum up by source line: samples, instructions, what warps waited for; with --metrics "
+        "those",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import chosen_format, present
+    from gpusight.cli.running import answer
+    from gpusight.result import TableResult
+
+    read = chosen_format(args) in {"table", "markdown"}
+    result = answer(args, lambda trace: _ask(trace, args, read=read))
+    if isinstance(result, TableResult):
+        result = _for_people(result, args) if read else _with_texts(result)
+    return present(result, args)
+
+
+def _ask(trace: Trace, args: argparse.Namespace, *, read: bool) -> Result:
+    from gpusight.analyses.counters.forms import form_of
+    from gpusight.analyses.counters.listing import brief_counters
+
+    selection = options.selection(args)
+    chosen = {"kernel": args.kernel, "launches": args.launch}
+    form = next((name for name in _FORMS if getattr(args, name)), "tidy")
+    if read and not args.metrics and form in {"tidy", "wide"}:
+        return brief_counters(trace, selection, wide=args.wide, **chosen)
+    return form_of(form)(trace, selection, metrics=args.metrics, **chosen)
+
+
+def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
+    """Shorten kernels' names, and write each value with its unit."""
+    from gpusight.analyses.counters.listing import short_kernels
+
+    if not args.wide and not args.source and "kernel" in result.frame.columns:
+        result = short_kernels(result)
+    return _with_units(result) if {"value", "unit"} <= set(result.frame.columns) else result
+
+
+def _with_units(result: TableResult) -> TableResult:
+    import polars as pl
+
+    rows = result.frame.select("value", "text", "unit").iter_rows()
+    cells = [text if text is not None else _quantity(v, u or "") for v, text, u in rows]
+    frame = result.frame.with_columns(pl.Series("value", cells, pl.String)).drop("unit", "text")
+    fields = tuple(f for f in result.fields if f.key not in {"unit", "text"})
+    return replace(result, fields=fields, frame=frame)
+
+
+def _quantity(value: float | None, unit: str) -> str:
+    """Write a value with its unit, scaled where people would."""
+    from gpusight import units
+
+    scaled = {"ns": units.format_time, "byte": units.format_bytes, "byte/s": units.format_rate}
+    if value is None or unit in scaled:
+        return scaled.get(unit, units.format_real)(value)
+    if unit == "hz":
+        return f"{units.format_real(value / 1e6)} MHz"
+    number = units.format_count(value)
+    return f"{number} {unit}" if unit else number
+
+
+def _with_texts(result: TableResult) -> TableResult:
+    """Give one value for each row, a number or a text, as JSON and CSV can."""
+    import polars as pl
+
+    frame = result.frame
+    if not {"value", "text"} <= set(frame.columns):
+        return result
+    if frame["text"].null_count() < frame.height:
+        pairs = frame.select("value", "text").iter_rows()
+        values = [value if text is None else text for value, text in pairs]
+        frame = frame.with_columns(pl.Series("value", values, pl.Object))
+    fields = tuple(f for f in result.fields if f.key != "text")
+    return replace(result, fields=fields, frame=frame.select([f.key for f in fields]))

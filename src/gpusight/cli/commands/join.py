@@ -1,0 +1,51 @@
+"""`gpusight join`: the kernels of a timeline with what Nsight Compute measured of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "a timeline's kernels with what Nsight Compute measured of them"
+DESCRIPTION = (
+    "How much of a step each kernel takes, from a timeline, and how near to the GPU's roof it "
+    "runs, from an Nsight Compute report of the same program. Kernels are matched by name, grid, "
+    "block and order; a report of one step, or of some kernels, tells of all launches of the same "
+    "kernel and shape. What did not match is listed, with why."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight join run.nsys-rep report.ncu-rep",
+    "gpusight join trace.json.gz report.ncu-rep --in 'ProfilerStep#3'",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file", metavar="TIMELINE", help="the timeline: a capture of nsys, torch.profiler or JAX"
+    )
+    parser.add_argument("report", metavar="REPORT", help="the Nsight Compute report: .ncu-rep, CSV")
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.join.report import join
+    from gpusight.cli.output import present
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+    from gpusight.evidence import refuse_capture
+    from gpusight.result import with_warnings
+
+    if args.output and args.output != "-":
+        refuse_capture(Path(args.output), args.report)
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        timeline, report = (open_capture(path, args) for path in (args.file, args.report))
+        result = join(timeline, report, options.selection(args))
+        warnings = (*timeline.meta.warnings, *report.meta.warnings)
+    return present(with_warnings(result, warnings), args)

@@ -1,0 +1,164 @@
+"""`gpusight occupancy`: how many warps an SM holds, what limits it, and what would raise it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options, pictures
+from gpusight.render.pictures import FORMATS
+
+if TYPE_CHECKING:
+    from gpusight.result import Composite, Result, TableResult
+
+SUMMARY = "warps on an SM: theoretical and achieved occupancy, and what limits it"
+DESCRIPTION = (
+    "How many warps each kernel could have on an SM (theoretical occupancy) and had (achieved), "
+    "what limits it (block size, registers, shared memory, barriers), and the smallest change that "
+    "raises it. Reads Nsight Compute reports and CSVs; of timelines (nsys, torch.profiler) the "
+    "theoretical part. Without FILE it is a calculator: --gpu, --block, --regs, --shmem. With -o "
+    "and a name that ends in .svg, .html, .png or .pdf it draws what other block sizes (or "
+    "registers, or shared memory) would give."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight occupancy report.ncu-rep",
+    "gpusight occupancy report.ncu-rep --kernel 'gemm*' -o occupancy.html",
+    "gpusight occupancy --gpu A100 --block 256 --regs 64 --shmem 16384",
+    "gpusight occupancy --gpu sm_90 --block 256 --regs 168 --over registers -o occupancy.png",
+)
+_KIB = 1024
+_OVER = ("block", "registers", "shared-memory")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser, nargs="?")
+    options.add_selection(parser)
+    group = parser.add_argument_group("which kernel")
+    group.add_argument(
+        "--kernel",
+        metavar="NAME",
+        help="only kernels of this name, and all about the longest of them: a glob or a part of it",
+    )
+    group.add_argument(
+        "--gpu",
+        metavar="GPU",
+        help="on this GPU: a name such as A100 or 'RTX 4090', or sm_80; with FILE in place of the "
+        "one that it was captured on",
+    )
+    group.add_argument(
+        "--block", type=_whole, metavar="N", help="without FILE: threads of a block (default: 256)"
+    )
+    group.add_argument(
+        "--regs", type=_whole, metavar="N", help="without FILE: registers of a thread (default: 32)"
+    )
+    group.add_argument(
+        "--shmem",
+        type=_bytes,
+        metavar="BYTES",
+        help="without FILE: all shared memory of a block; 48K is 49152 (default: 0)",
+    )
+    group.add_argument(
+        "--barriers", type=_whole, metavar="N", help="without FILE: barriers of the kernel"
+    )
+    group.add_argument(
+        "--over",
+        choices=_OVER,
+        default=_OVER[0],
+        help="what the picture varies (default: block, the threads of a block)",
+    )
+    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import present
+    from gpusight.result import Composite
+
+    form = pictures.picture_format(args)
+    result = _calculated(args) if args.file is None else _of_capture(args, closely=form is not None)
+    if form is not None and not isinstance(result, Composite):
+        args.output, args.format = None, "table"  # there is nothing to draw
+    if form is None or not isinstance(result, Composite):
+        return present(_brief(result, args), args)
+    pictures.emit_picture(_draw(result, form, args.over), form, args)
+    return 0
+
+
+def _calculated(args: argparse.Namespace) -> Composite:
+    from gpusight.analyses.occupancy import occupancy_of
+    from gpusight.errors import UsageError
+
+    if args.gpu is None:
+        raise UsageError(
+            "occupancy needs a capture or a GPU",
+            hint="give FILE, or: --gpu A100 --block 256 --regs 64 --shmem 16384",
+        )
+    for name in ("kernel", "within", "device", "process"):
+        if getattr(args, name) is not None:
+            option = "--in" if name == "within" else f"--{name}"
+            raise UsageError(f"{option} chooses from a capture", hint="give FILE as well")
+    return occupancy_of(
+        args.gpu,
+        256 if args.block is None else args.block,
+        32 if args.regs is None else args.regs,
+        args.shmem or 0,
+        barriers=args.barriers,
+    )
+
+
+def _of_capture(args: argparse.Namespace, *, closely: bool) -> Result:
+    from gpusight.analyses.occupancy import occupancy
+    from gpusight.cli.running import answer
+    from gpusight.errors import UsageError
+
+    for name in ("block", "regs", "shmem", "barriers"):
+        if getattr(args, name) is not None:
+            raise UsageError(
+                f"--{name} describes a kernel without a capture",
+                hint=f"leave FILE out, or leave --{name} out",
+            )
+    return answer(
+        args,
+        lambda trace: occupancy(
+            trace, options.selection(args), kernel=args.kernel, gpu=args.gpu, closely=closely
+        ),
+    )
+
+
+def _brief(result: Result, args: argparse.Namespace) -> Result:
+    """Show people the block sizes that they choose from; documents hold all of them."""
+    from gpusight.analyses.occupancy.tables import usual_sizes
+    from gpusight.cli.output import chosen_format
+    from gpusight.result import Composite, TableResult
+
+    if not isinstance(result, Composite) or chosen_format(args) not in {"table", "markdown"}:
+        return result
+
+    def brief(section: TableResult) -> TableResult:
+        return usual_sizes(section) if section.command == "block_sizes" else section
+
+    sections = (brief(s) if isinstance(s, TableResult) else s for s in result.sections)
+    return result if args.wide else replace(result, sections=tuple(sections))
+
+
+def _draw(result: Composite, form: str, over: str) -> bytes:
+    from gpusight.render.pictures import draw
+    from gpusight.render.pictures.occupancy import occupancy_figure
+
+    return draw(occupancy_figure(result, over), form, result=result)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,9})(?:(k)(?:i?b)?)?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 16384 or 16K")
+    return int(found[1]) * (_KIB if found[2] else 1)

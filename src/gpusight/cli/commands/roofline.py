@@ -1,0 +1,83 @@
+"""`gpusight roofline`: how near each kernel came to what its GPU can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options, pictures
+from gpusight.render.pictures import FORMATS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.result import Composite
+
+SUMMARY = "how near each kernel came to the compute and memory roofs of its GPU"
+DESCRIPTION = (
+    "FLOP/s of each kernel by kind of arithmetic, bytes at DRAM, L2 and L1, FLOPs for each byte, "
+    "the roofs over it, what it is bound by (compute, memory or latency) and how near to the roof "
+    "it came. Reads Nsight Compute reports and CSVs. With -o and a name that ends in .svg, .html, "
+    ".png or .pdf it draws the roofline."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight roofline report.ncu-rep",
+    "gpusight roofline report.ncu-rep -o roofline.html",
+    "gpusight roofline report.ncu-rep --kernel '*gemm*' --launches --wide",
+    "gpusight roofline counters.csv --gpu 'RTX 3090'",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    group = parser.add_argument_group("which kernels, under which roofs")
+    group.add_argument(
+        "--kernel",
+        metavar="GLOB",
+        help="only launches of this kernel; a glob such as '*gemm*', or any part of the name",
+    )
+    group.add_argument(
+        "--launches",
+        action="store_true",
+        help="a row for every launch (default: one for each kernel and launch shape)",
+    )
+    group.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="roofs of this GPU, such as A100 or 'RTX 4090', where the capture holds none",
+    )
+    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.roofline import roofline
+    from gpusight.cli.output import present
+    from gpusight.cli.running import answer
+    from gpusight.result import Composite
+
+    form = pictures.picture_format(args)
+    result = answer(
+        args,
+        lambda trace: roofline(
+            trace,
+            options.selection(args),
+            kernel=args.kernel,
+            launches=args.launches,
+            gpu=args.gpu,
+        ),
+    )
+    if form is not None and not isinstance(result, Composite):
+        args.output, args.format = None, "table"  # there is nothing to draw
+    if form is None or not isinstance(result, Composite):
+        return present(result, args)
+    pictures.emit_picture(_draw(result, form), form, args)
+    return 0
+
+
+def _draw(result: Composite, form: str) -> bytes:
+    from gpusight.render.pictures import draw
+    from gpusight.render.pictures.roofline import roofline_figure
+
+    return draw(roofline_figure(result), form, result=result)
