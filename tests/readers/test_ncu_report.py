@@ -219,6 +219,14 @@ def test_source_files_come_without_homes(tmp_path: Path) -> None:
     assert trace.profiles.select("binary", "compute_major", "compute_minor").row(0) == (0, 8, 9)
 
 
+def test_a_binary_whose_lines_cannot_be_read_is_said(tmp_path: Path) -> None:
+    source = whole(1, 5) + block(4, b"\x7fELF\x02\x01" + b"\xff" * 90)
+    trace = opened(tmp_path, report(launch("k", {"x": 1}), sources=(source,)))
+    assert not trace.has("code_lines")
+    (said,) = trace.diagnostics["text"].to_list()
+    assert said.startswith("the source lines of a binary cannot be read")
+
+
 # Packed, cut and hostile -------------------------------------------------------------------------
 
 WHOLE = report(launch("a", {"x": 1}), launch("b", {"x": 2, "y": 3}), launch("c", {"x": 4}))

@@ -33,6 +33,11 @@ CASES: list[tuple[str, bytes, str]] = [
     ),
     ("raw.qdstrm", b"\xff\xff\xff\xff\x00 stream", "QdstrmImporter"),
     ("text.nsys-rep", b"not a report at all", "header is missing"),
+    (
+        "rows.csv",
+        b'"0","52","app","127.0.0.1","k(int)","1","7","(32, 1, 1)","(8, 1, 1)","0","9.0","x","y"\n',
+        "not their heading",
+    ),
     ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
     ("short.ncu-rep", b"NVR\x00....", "is not a whole report"),
     ("packed.sqlite.xz", lzma.compress(b"SQLite format 3\0"), "xz -d"),

@@ -40,6 +40,8 @@ _KEY_AVERAGES = "Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
 _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
 """How a page of Nsight Compute begins; a list in JSON could not go on like this."""
+_NCU_ROWS = re.compile(rb'"?\d+"?[,;\t][^\n]*?\(\d+, *\d+, *\d+\)"?[,;\t]"?\(\d+, *\d+, *\d+\)')
+"""A launch with the sizes of its block and grid, as it stands in the rows of a CSV."""
 _LOG_BLOCKS = 32
 """Half megabytes of a log that are searched for a table."""
 _PROTOBUF_FIELD_1 = b"\x0a"
@@ -241,6 +243,12 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
         return NotACaptureError(
             f"{path} is an unprocessed nsys stream",
             hint=f"turn it into a report with: QdstrmImporter -i {path.name} (part of nsys)",
+        )
+    if _NCU_ROWS.match(_letters(head)):
+        return DamagedCaptureError(
+            f"{path} cannot be read",
+            why="it has rows of a CSV of Nsight Compute, but not their heading",
+            hint="print it again with: ncu --import REPORT --csv",
         )
     tool = _REPORTS.get(path.suffix.lower())
     if tool is not None:

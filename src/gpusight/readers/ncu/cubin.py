@@ -31,7 +31,7 @@ class _Section(NamedTuple):
 
 
 class CubinError(ValueError):
-    """The bytes are no cubin that we can read."""
+    """The bytes are no cubin whose lines we can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _lines(tables: list[LineTable], functions: dict[int, str]) -> Iterator[CodeL
 
 def _sections(cubin: memoryview) -> Iterator[_Section]:
     if bytes(cubin[: len(_MAGIC)]) != _MAGIC:
-        raise LineTableError("the binary is no 64-bit ELF file")
+        return  # code in another form, such as PTX, has no table of lines
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [_SECTION_HEADER.unpack_from(cubin, table + i * size) for i in range(count)]

@@ -243,6 +243,11 @@ class Report:
         rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in found.items()]
         return pl.DataFrame(rows, infer_schema_length=None)
 
+    def diagnostics(self) -> pl.DataFrame:
+        """Say what of the binaries in the report cannot be read."""
+        said = pl.Series("text", sorted(set(self._code.problems())), dtype=pl.String)
+        return said.to_frame().with_columns(severity=pl.lit("warning"))
+
     @property
     def code(self) -> Code:
         """The binaries in the report."""

@@ -37,13 +37,10 @@ class NcuSource:
             "rule_results": report.rules,
             "source_files": report.code.files,
             "code_lines": report.code.lines,
+            "diagnostics": report.diagnostics,
             "devices": report.devices,
             "processes": report.processes,
             "threads": report.threads,
-        }
-        self._quick: dict[str, Callable[[], bool]] = {
-            "counter_instances": report.has_instances,
-            "code_lines": report.code.has_lines,
         }
 
     @property
@@ -56,11 +53,10 @@ class NcuSource:
 
     def has(self, table: str) -> bool:
         """Tell whether the table has rows."""
-        quick = self._quick.get(table)
-        if quick is None:
+        if table != "counter_instances":
             return self.row_count(table) > 0
         with self._report.decoding():
-            return quick()
+            return self._report.has_instances()
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
@@ -68,8 +64,8 @@ class NcuSource:
             return False
         if (table, column) == ("counters", _COUNTED):
             return self.has("counter_instances")
-        if table in self._quick:
-            return True  # each of their rows fills what it needs
+        if table == "counter_instances":
+            return True  # each row fills what it needs, and there are very many
         return self._table(table).get_column(column).null_count() < self.row_count(table)
 
     def row_count(self, table: str) -> int:
