@@ -53,7 +53,7 @@ def read_lines(cubin: memoryview) -> list[CodeLine]:
         functions = dict(_functions(cubin, sections))
         tables = read_line_tables(_bytes(cubin, sections[_LINES]))
         return list(_lines(tables, functions))
-    except (struct.error, IndexError, LineTableError) as error:
+    except (struct.error, IndexError, OverflowError, LineTableError) as error:
         raise CubinError(str(error)) from error
 
 
