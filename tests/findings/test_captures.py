@@ -50,11 +50,12 @@ def test_the_first_finding_is_the_planted_character(
 
 
 def test_kernels_at_their_roof_say_so(planted: list[KernelDiagnosis]) -> None:
-    for kernel in planted:
-        if kernel.name.startswith(("copy_coalesced", "fma_heavy")):
-            (finding,) = kernel.findings
-            assert finding.speedup == 1.0
-            assert "at its roof" in finding.title
+    found = [k for k in planted if k.name.startswith(("copy_coalesced", "fma_heavy"))]
+    assert len(found) == 4
+    for kernel in found:
+        (finding,) = kernel.findings
+        assert finding.speedup == 1.0
+        assert "at its roof" in finding.title
 
 
 def test_padding_leaves_no_conflict_and_estimates_what_it_gives(
@@ -106,3 +107,12 @@ def test_products_of_libraries_are_told_to_use_tensor_cores() -> None:
     assert {k.findings[0].rule for k in products} == {"tensor-cores-idle"}
     elementwise = [k for k in view.kernels if "elementwise" in k.name]
     assert all(f.speedup is not None and f.speedup < 2 for k in elementwise for f in k.findings)
+
+
+def test_the_limit_is_the_one_that_the_occupancy_names() -> None:
+    """A carve-out that is just large enough for what registers allow is no limit of its own."""
+    trace = gs.open(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz", cache=False)
+    found = gs.diagnose(trace, launches=[8, 29]).kernels
+    assert {k.launch for k in found} == {8, 29}
+    for kernel in found:
+        assert "low-occupancy-registers" in {f.rule for f in kernel.findings}

@@ -79,7 +79,7 @@ def test_the_document(diagnosis: Diagnosis) -> None:
     assert document["saved_ns"] == pytest.approx(diagnosis.saved_ns)
     first = document["kernels"][0]
     assert (first["name"], first["launch"], first["duration_ns"]) == ("strided(float*)", 2, 200_000)
-    assert first["bound"] == "memory"
+    assert first["held_by"] == "memory"
     finding = first["findings"][0]
     assert finding["rule"] == "uncoalesced-access"
     assert finding["speedup"] > 2
@@ -100,13 +100,17 @@ def test_missing_counters_are_named_with_what_to_collect() -> None:
 def test_selections() -> None:
     trace = trace_of(HEALTHY, SMALL, UNCOALESCED, UNCOALESCED)
     assert [k.launch for k in diagnosed(trace, kernel="strided*").kernels] == [2, 3]
-    assert [k.launch for k in diagnosed(trace, launch=[1]).kernels] == [1]
+    assert [k.launch for k in diagnosed(trace, launches=[1]).kernels] == [1]
     only = diagnosed(trace, rules=["small-grid"])
     assert {f.rule for f in only.findings} == {"small-grid"}
+    # A rule that is asked for alone answers, even where another one would account for it.
+    effect = diagnosed(trace, rules=["memory-bound"], launches=[2]).kernels[0]
+    assert [f.rule for f in effect.findings] == ["memory-bound"]
+    assert (effect.clean, effect.not_applicable) == ((), {})
     with pytest.raises(UsageError, match="no rule 'nope'"):
         diagnose(trace, rules=["nope"])
     with pytest.raises(UsageError, match="no launch 9"):
-        diagnose(trace, launch=[9])
+        diagnose(trace, launches=[9])
 
 
 def test_a_timeline_says_what_it_is_for() -> None:
@@ -219,6 +223,25 @@ def test_lines_of_the_source() -> None:
     ]
     text = to_text(diagnosed(trace, lines=True), Look(80), details=1)
     assert "80.0%  a.cu:3  b[j] = a[j];" in text
+
+
+def test_lines_by_samples_under_an_old_name() -> None:
+    base, far = 0x7000, 1 << 40  # what lies so far off is a moment, not an instruction
+    trace = trace_of(
+        {"counters": IDLE, "mangled_name": "_Z1k", "binary": 0, "address": base},
+        counter_instances=[
+            {"launch": 0, "metric": "samples", "instance": base + 32, "value": 60.0},
+            {"launch": 0, "metric": "samples", "instance": base, "value": 40.0},
+            {"launch": 0, "metric": "samples", "instance": base + far, "value": 900.0},
+        ],
+        code_lines=[
+            {"binary": 0, "function": "_Z1k", "offset": 0, "path": "a.cu", "line": 3},
+            {"binary": 0, "function": "_Z1k", "offset": 32, "path": "a.cu", "line": 7},
+        ],
+    )
+    (finding,) = diagnosed(trace, lines=True).groups[0].findings
+    assert finding.rule == "latency-bound"
+    assert [(p.line, round(p.share, 2)) for p in finding.places] == [(7, 0.6), (3, 0.4)]
 
 
 def test_the_command_refuses_a_timeline_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

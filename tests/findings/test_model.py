@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.kernels.bound import COMPUTE, LATENCY, MEMORY, bound_of
+from gpusight.findings.kernels.held_by import COMPUTE, LATENCY, MEMORY, held_by
 from gpusight.findings.kernels.launch import Launch
 from gpusight.findings.kernels.model import (
     blamed,
@@ -14,8 +14,10 @@ from gpusight.findings.kernels.model import (
     time_left,
     waits_left,
 )
-from gpusight.findings.kernels.residency import binding_limit, ready, room
-from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of
+from gpusight.findings.kernels.residency import ready, room
+from gpusight.findings.kernels.rule import Absent
+from gpusight.findings.kernels.rules.fp64_heavy import RATIO, fp64_rate
+from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 
 def launch(busy: dict[str, float], stalls: dict[str, float] | None = None) -> Launch:
@@ -72,19 +74,19 @@ def test_more_warps_are_ready_more_often() -> None:
 
 
 def test_what_a_launch_is_bound_by() -> None:
-    assert bound_of(launch_of()) == MEMORY
-    assert bound_of(launch_of({**IDLE, f"sm__issue_active{ELAPSED}": 95})) == COMPUTE
+    assert held_by(launch_of()) == MEMORY
+    assert held_by(launch_of({**IDLE, f"sm__issue_active{ELAPSED}": 95})) == COMPUTE
     idle = launch_of({**IDLE, "sm__warps_active.avg.pct_of_peak_sustained_active": 10})
-    assert bound_of(idle) == LATENCY
+    assert held_by(idle) == LATENCY
     # Half of DRAM with the GPU full of warps that wait for it: more warps would not help.
-    assert bound_of(launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})) == MEMORY
+    assert held_by(launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})) == MEMORY
     waiting = {STALLED.format("barrier"): 500.0, f"sm__issue_active{ELAPSED}": 65}
-    assert bound_of(launch_of({**IDLE, **waiting})) == LATENCY
+    assert held_by(launch_of({**IDLE, **waiting})) == LATENCY
     only_sm = launch_of(
         {f"sm__throughput{ELAPSED}": 97}, without=("memory_", "dram", "lts", "l1tex")
     )
-    assert bound_of(only_sm) == COMPUTE
-    assert bound_of(launch_of(without=("throughput", "pipe", "issue", "l1tex2xbar"))) is None
+    assert held_by(only_sm) == COMPUTE
+    assert held_by(launch_of(without=("throughput", "pipe", "issue", "l1tex2xbar"))) is None
 
 
 def test_a_total_stands_for_a_unit_that_is_not_known() -> None:
@@ -96,7 +98,6 @@ def test_a_total_stands_for_a_unit_that_is_not_known() -> None:
 def test_limits_of_the_report_win_and_are_worked_out_otherwise() -> None:
     reported = launch_of({"launch__occupancy_limit_registers": 3})
     assert reported.blocks_per_sm == 3
-    assert binding_limit(reported) == ("registers",)
     computed = launch_of({"launch__registers_per_thread": 128}, without=("occupancy_limit",))
     assert computed.blocks_per_sm == 2
     spare = room(computed, without="registers", at_most=4)
@@ -108,6 +109,73 @@ def test_limits_of_the_report_win_and_are_worked_out_otherwise() -> None:
     spare = room(small, without="registers", at_most=4)
     assert spare is not None
     assert spare.warps_then == spare.warps  # the grid has no more blocks
+
+
+def test_a_carve_out_that_was_chosen_for_the_registers_is_no_limit() -> None:
+    counters = {
+        "launch__registers_per_thread": 128,
+        "launch__shared_mem_per_block_static": 15 * 1024,
+        "launch__shared_mem_config_size": 32 * 1024,
+        "launch__occupancy_limit_registers": 2,
+        "launch__occupancy_limit_shared_mem": 2,
+    }
+    tied = launch_of(counters)
+    assert tied.fit is not None
+    assert tied.fit.by_limit["registers"] == tied.fit.by_limit["shared_memory"] == 2
+    assert tied.fit.limiters == ("registers",)
+    spare = room(tied, without="registers", at_most=4)
+    assert spare is not None
+    assert (spare.warps, spare.warps_then) == (16, 64)
+    assert room(tied, without="shared_memory", at_most=8) is None
+
+
+def test_barriers_can_be_the_limit() -> None:
+    held = launch_of({"launch__barrier_count": 16}, without=("occupancy_limit",))
+    assert held.fit is not None
+    assert held.fit.limiters == ("barriers",)
+    assert room(held, without="registers", at_most=4) is None
+
+
+def test_small_blocks_have_room_for_more_of_them() -> None:
+    small = launch_of({"launch__barrier_count": 1}, without=("occupancy_limit",), block_x=32)
+    assert small.fit is not None
+    assert small.fit.limiters == ("blocks",)
+    spare = room(small, without="blocks", at_most=8)
+    assert spare is not None
+    assert (spare.warps, spare.warps_then) == (32, 64)
+    few = {"launch__registers_per_thread": 16}
+    large = launch_of(few, without=("occupancy_limit",), block_x=768)
+    spare = room(large, without="warps", at_most=8)
+    assert spare is not None
+    assert (spare.warps, spare.warps_then) == (48, 64)
+
+
+def test_limits_of_the_capture_count_before_the_table() -> None:
+    stated = {"device__attribute_max_warps_per_multiprocessor": 16}
+    halved = launch_of(stated, without=("occupancy_limit",))
+    assert halved.sm is not None
+    assert halved.sm.max_warps == 16
+    assert halved.blocks_per_sm == 2
+
+
+def test_rates_of_a_gpu_that_is_not_listed_are_not_taken_from_another() -> None:
+    attribute = "device__attribute_max_{}_per_multiprocessor"
+    stated = {
+        attribute.format("warps"): 64,
+        attribute.format("blocks"): 32,
+        attribute.format("registers"): 65536,
+        attribute.format("shared_memory"): 233_472,
+    }
+    new = launch_of(stated, compute_major=42, compute_minor=0)
+    assert new.fit is not None
+    assert fp64_rate(Launch(new.values, None, new.sm)) == RATIO.value
+
+
+def test_without_the_limits_of_its_gpu_occupancy_is_not_judged() -> None:
+    unknown = launch_of(compute_major=42, compute_minor=0)
+    assert unknown.fit is None
+    assert unknown.blocks_per_sm == 8
+    assert isinstance(verdict_of("low-occupancy-registers", unknown), Absent)
 
 
 def test_values_that_are_no_numbers_are_not_known() -> None:

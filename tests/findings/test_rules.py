@@ -14,6 +14,8 @@ SECTORS = "memory_l2_theoretical_sectors_global"
 SHARED = "memory_l1_wavefronts_shared"
 SHARED_PIPE = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
 ATOMIC_MAX = "lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed"
+FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 WAITING = {**IDLE, "smsp__issue_active.avg.per_cycle_active": 0.1}
 
 FOUND: dict[str, dict[str, Any]] = {
@@ -117,6 +119,7 @@ FOUND: dict[str, dict[str, Any]] = {
             **IDLE,
             f"sm__throughput{ELAPSED}": 90,
             f"sm__pipe_fma_cycles_active{ELAPSED}": 90,
+            FFMA: 10_000_000_000,
         },
         "name": "sgemm_128x128_nn(float*)",
     },
@@ -275,10 +278,13 @@ def test_uneven_blocks_and_starting_blocks_are_seen() -> None:
     verdict = verdict_of("tail-effect", uneven)
     assert isinstance(verdict, Found)
     assert "run much longer" in verdict.title
-    starting = launch_of(IDLE, block_x=64, grid_x=5_000_000, duration_ns=2e6)
+    many: dict[str, Any] = {"block_x": 64, "grid_x": 5_000_000, "duration_ns": 2e6}
+    starting = launch_of({**IDLE, OCCUPANCY: 25}, **many)
     verdict = verdict_of("low-occupancy-block-size", starting)
     assert isinstance(verdict, Found)
     assert "starting them" in verdict.title
+    # SMs that are full all the same do not wait for blocks to start.
+    assert isinstance(verdict_of("low-occupancy-block-size", launch_of(IDLE, **many)), Clean)
     partial = launch_of({**IDLE, f"sm__inst_executed_pipe_xu{ELAPSED}": 95}, block_x=40)
     verdict = verdict_of("low-occupancy-block-size", partial)
     assert isinstance(verdict, Found)

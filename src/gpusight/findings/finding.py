@@ -18,10 +18,6 @@ class Confidence(enum.Enum):
     """An upper bound: whether the program allows the fix cannot be seen in the capture."""
 
 
-SHARE = "share"
-"""Unit of a value that is a fraction of 1."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One number that a finding rests on."""

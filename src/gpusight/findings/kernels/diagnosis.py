@@ -12,20 +12,21 @@ from gpusight.analyses.counters.choose import ProfileScope, no_counters
 from gpusight.analyses.devices import device_names
 from gpusight.analyses.select import EVERYTHING
 from gpusight.errors import UsageError
-from gpusight.findings.kernels.bound import bound_of
+from gpusight.findings.kernels.held_by import held_by
 from gpusight.findings.kernels.judge import Judgement, judge
-from gpusight.findings.kernels.launch import Launch, launches
+from gpusight.findings.kernels.launch import Launch
+from gpusight.findings.kernels.launch import launches as measured_launches
 from gpusight.findings.kernels.lines import hot_lines
 from gpusight.findings.kernels.rules import RULES
 from gpusight.model.kernel_names import classify
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpusight.analyses.select import Selection
     from gpusight.findings.finding import Finding
-    from gpusight.findings.kernels.rule import Absent
+    from gpusight.findings.kernels.rule import Absent, Rule
     from gpusight.model.trace import Trace
 
 COMMAND = "diagnose"
@@ -77,7 +78,7 @@ class KernelDiagnosis:
     device: int | None
     grid: tuple[int | None, ...]
     block: tuple[int | None, ...]
-    bound: str | None
+    held_by: str | None
     """`memory`, `compute` or `latency`; None where that was not measured."""
     findings: tuple[Finding, ...]
     clean: tuple[str, ...]
@@ -99,7 +100,7 @@ class KernelDiagnosis:
             "device": self.device,
             "grid": list(self.grid),
             "block": list(self.block),
-            "bound": self.bound,
+            "held_by": self.held_by,
             "saved_ns": self.saved_ns,
             "findings": [f.document() for f in self.findings],
             "clean": list(self.clean),
@@ -196,25 +197,25 @@ def diagnose(
     selection: Selection = EVERYTHING,
     *,
     kernel: str | None = None,
-    launch: Sequence[int] = (),
+    launches: Sequence[int] = (),
     rules: Sequence[str] = (),
     lines: bool = False,
 ) -> Diagnosis | NotApplicable:
-    """Ask every rule about every profiled launch; `rules` keeps only the findings of some.
+    """Ask every rule, or only `rules`, about every profiled launch.
 
     `lines` names the source lines too, for which the counters of all instructions are read.
     """
-    _check_rules(rules)
+    asked = _asked(rules)
     if not trace.has("profiles"):
         return _not_measured(trace)
     if not trace.has("counters"):
         return no_counters(COMMAND)
-    scope = ProfileScope(trace, selection, kernel=kernel, launches=launch)
+    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
     chosen = set(scope.launches().to_list())
     said = _profiler_rules(trace)
     judged = [
-        _diagnosis(one, judge(one), said.get(one.values["launch"], ()), rules)
-        for one in launches(trace)
+        _diagnosis(one, judge(one, asked), said.get(one.values["launch"], ()))
+        for one in measured_launches(trace)
         if one.values["launch"] in chosen
     ]
     if lines:
@@ -222,10 +223,12 @@ def diagnose(
     return Diagnosis(_grouped(judged), _meta(trace), _notes(judged))
 
 
-def _check_rules(rules: Iterable[str]) -> None:
+def _asked(rules: Sequence[str]) -> dict[str, Rule]:
+    """Choose rules by their names; all where none is named."""
     for rule in rules:
         if rule not in RULES:
             raise UsageError(f"no rule {rule!r}", hint=f"rules are {', '.join(RULES)}")
+    return {name: rule for name, rule in RULES.items() if not rules or name in rules}
 
 
 def _not_measured(trace: Trace) -> NotApplicable:
@@ -240,11 +243,8 @@ def _not_measured(trace: Trace) -> NotApplicable:
 
 
 def _diagnosis(
-    launch: Launch, judgement: Judgement, said: Sequence[ProfilerRule], rules: Sequence[str]
+    launch: Launch, judgement: Judgement, said: Sequence[ProfilerRule]
 ) -> KernelDiagnosis:
-    def is_asked(rule: str) -> bool:
-        return not rules or rule in rules
-
     return KernelDiagnosis(
         name=launch.name,
         launch=launch.values["launch"],
@@ -252,10 +252,10 @@ def _diagnosis(
         device=launch.values["device"],
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
-        bound=bound_of(launch),
-        findings=tuple(f for f in judgement.findings if is_asked(f.rule)),
-        clean=tuple(rule for rule in judgement.clean if is_asked(rule)),
-        not_applicable={r: a for r, a in judgement.absent.items() if is_asked(r)},
+        held_by=held_by(launch),
+        findings=judgement.findings,
+        clean=judgement.clean,
+        not_applicable=judgement.absent,
         profiler_rules=tuple(said),
     )
 

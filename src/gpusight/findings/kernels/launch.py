@@ -15,17 +15,20 @@ import polars as pl
 from gpusight.analyses.counters import quantities as shared
 from gpusight.analyses.counters.quantity import Quantity, measured
 from gpusight.analyses.devices import listed_gpu
-from gpusight.findings.finding import SHARE, Evidence
+from gpusight.analyses.occupancy.answers import shape_of
+from gpusight.analyses.occupancy.limits import LIMIT_QUANTITIES, device_rows, limits_of
+from gpusight.findings.finding import Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.said import numbers_said
-from gpusight.model.hardware import sm_limits, with_measured
+from gpusight.model.hardware import with_measured
 from gpusight.model.kernel_names import classify
-from gpusight.model.occupancy import Shape, occupancy
+from gpusight.model.occupancy import occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpusight.model.gpu import Gpu
+    from gpusight.model.occupancy import Occupancy, Shape
     from gpusight.model.sm_table import SmLimits
     from gpusight.model.trace import Trace
 
@@ -34,7 +37,7 @@ SECTOR_BYTES = 32
 SCHEDULERS = 4
 """Schedulers of an SM, of every generation from Pascal's GP10x on."""
 MEMORY_UNITS = ("dram", "l2", "l1_to_l2", "l1_data", "l1")
-SM_UNITS = ("issue", "fma", "alu", "fp64", "xu", "lsu", "fp16", "tensor", "sm")
+SM_UNITS = ("issue", "fma", "alu", "fp64", "xu", "lsu", "fp16", "tensor", "constants", "sm")
 UNIT_NAMES = {
     "dram": "GPU memory (DRAM)",
     "l2": "the L2 cache",
@@ -49,6 +52,7 @@ UNIT_NAMES = {
     "lsu": "the load and store pipe",
     "fp16": "the FP16 pipe",
     "tensor": "the tensor cores",
+    "constants": "the constant caches",
     "sm": "the SMs",
     "memory": "the memory system",
 }
@@ -65,6 +69,7 @@ _UNITS: dict[str, Quantity] = {
     "lsu": q.LSU,
     "fp16": q.FP16,
     "tensor": q.TENSOR,
+    "constants": q.CONSTANTS,
 }
 _HIDDEN = 0.05
 """A total this far above the units that are known is that of a unit that is not."""
@@ -92,17 +97,26 @@ _PROFILE = (
     "compute_major",
     "compute_minor",
 )
+_ASKED = (
+    shared.REGISTERS,
+    shared.STATIC_SHARED,
+    shared.DYNAMIC_SHARED,
+    shared.BARRIERS,
+    shared.SHARED_CONFIG,
+    shared.REPORTED_SHARED_LIMIT,
+)
+"""What a block asks of an SM, beside its threads."""
 _SHARED = (
+    *_ASKED,
     shared.SM_SHARE,
     shared.MEMORY_SHARE,
     shared.DRAM_SHARE,
     shared.L2_SHARE,
     shared.OCCUPANCY,
     shared.THEORETICAL_OCCUPANCY,
-    shared.REGISTERS,
-    shared.STATIC_SHARED,
-    shared.DYNAMIC_SHARED,
-    shared.SHARED_CONFIG,
+    shared.REPORTED_BLOCKS,
+    shared.GRID_SIZE,
+    shared.BLOCK_SIZE,
     shared.WAVES,
     shared.SM_COUNT,
     shared.SM_CLOCK_HZ,
@@ -116,7 +130,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     *_SHARED,
     *(value for value in vars(q).values() if isinstance(value, Quantity)),
     *q.STALL_QUANTITIES.values(),
-    *q.OCCUPANCY_LIMITS.values(),
+    *LIMIT_QUANTITIES,
 )
 """Everything that rules may ask of a launch."""
 
@@ -129,6 +143,8 @@ class Launch:
     """Columns of `measured`: those of `profiles`, and a value or None for each quantity."""
     gpu: Gpu | None = None
     """The GPU that it ran on, at the clock that it had."""
+    sm: SmLimits | None = None
+    """What one SM of the GPU holds."""
 
     def get(self, quantity: Quantity) -> float | None:
         """Give a quantity; None when it was not measured."""
@@ -145,12 +161,7 @@ class Launch:
         """Give those of these quantities that were measured, as evidence."""
         known = [(quantity, self.get(quantity)) for quantity in quantities]
         return tuple(
-            Evidence(
-                quantity.key,
-                value,
-                SHARE if quantity.key in _SHARES else quantity.unit,
-                quantity.meaning,
-            )
+            Evidence(quantity.key, value, quantity.unit, quantity.meaning)
             for quantity, value in known
             if value is not None
         )
@@ -179,12 +190,12 @@ class Launch:
     @cached_property
     def grid(self) -> int | None:
         """Blocks of the grid."""
-        return self._product("grid", q.GRID)
+        return self._product("grid", shared.GRID_SIZE)
 
     @cached_property
     def block(self) -> int | None:
         """Threads of a block."""
-        return self._product("block", q.BLOCK)
+        return self._product("block", shared.BLOCK_SIZE)
 
     def _product(self, prefix: str, quantity: Quantity) -> int | None:
         sides = [self.values.get(f"{prefix}_{axis}") for axis in "xyz"]
@@ -198,14 +209,6 @@ class Launch:
         if value is None:
             return None if self.gpu is None else self.gpu.sm_count
         return int(value)
-
-    @cached_property
-    def sm(self) -> SmLimits | None:
-        """What one SM of the GPU holds."""
-        major, minor = self.values.get("compute_major"), self.values.get("compute_minor")
-        if major is None and self.gpu is not None and self.gpu.compute_capability:
-            major, minor = self.gpu.compute_capability
-        return None if major is None else sm_limits(int(major), int(minor or 0))
 
     @cached_property
     def busy(self) -> dict[str, float]:
@@ -222,7 +225,7 @@ class Launch:
             "memory": (self.get(shared.MEMORY_SHARE), MEMORY_UNITS),
         }
         for name, (share, parts) in totals.items():
-            highest = max((busy[p] for p in parts if p in busy), default=0.0)
+            highest = max((busy[p] for p in parts if p in busy), default=-_HIDDEN)
             if share is not None and share > highest + _HIDDEN:
                 busy[name] = min(1.0, share)
         return busy
@@ -236,23 +239,19 @@ class Launch:
         return {reason: count / total for reason, count in known.items()} if total else {}
 
     @cached_property
-    def blocks_by_limit(self) -> dict[str, int]:
-        """Blocks that fit an SM by each limit, as the report says, else as we work it out."""
-        reported = {name: self.get(limit) for name, limit in q.OCCUPANCY_LIMITS.items()}
-        if all(reported[name] for name in ("warps", "blocks", "registers", "shared_memory")):
-            return {name: max(1, int(value)) for name, value in reported.items() if value}
-        registers = self.get(shared.REGISTERS)
-        if self.sm is None or self.block is None or registers is None:
-            return {}
-        config = self.get(shared.SHARED_CONFIG)
-        shape = Shape(
-            block_threads=self.block,
-            registers=int(registers),
-            static_shared_bytes=int(self.get(shared.STATIC_SHARED) or 0),
-            dynamic_shared_bytes=int(self.get(shared.DYNAMIC_SHARED) or 0),
-            shared_config_bytes=None if config is None else int(config),
-        )
-        return occupancy(self.sm, shape).by_limit
+    def shape(self) -> Shape | None:
+        """What a block asks of an SM; None when the capture does not say all of it."""
+        asked = {quantity.key: self.get(quantity) for quantity in _ASKED}
+        whole = {key: None if value is None else round(value) for key, value in asked.items()}
+        whole[shared.SHARED_CONFIG.key] = whole[shared.SHARED_CONFIG.key] or None
+        return shape_of({"block_threads": self.block, **whole}, self.sm)
+
+    @cached_property
+    def fit(self) -> Occupancy | None:
+        """How many blocks fit an SM, and what keeps further ones out; None where not known."""
+        if self.sm is None or self.shape is None:
+            return None
+        return occupancy(self.sm, self.shape)
 
     @property
     def warps_per_block(self) -> int | None:
@@ -261,8 +260,11 @@ class Launch:
 
     @property
     def blocks_per_sm(self) -> int | None:
-        """Blocks that fit an SM at once."""
-        return min(self.blocks_by_limit.values(), default=None)
+        """Blocks that fit an SM at once: as the report says, else as we work it out."""
+        reported = self.get(shared.REPORTED_BLOCKS)
+        if reported is not None and reported >= 1:
+            return int(reported)
+        return (self.fit.blocks or None) if self.fit is not None else None
 
     @cached_property
     def waves(self) -> float | None:
@@ -273,39 +275,28 @@ class Launch:
         return self.get(shared.WAVES)
 
 
-_SHARES = frozenset(
-    quantity.key
-    for quantity in (
-        *_UNITS.values(),
-        shared.SM_SHARE,
-        shared.MEMORY_SHARE,
-        shared.OCCUPANCY,
-        shared.THEORETICAL_OCCUPANCY,
-        shared.L1_HIT_SHARE,
-        shared.L2_HIT_SHARE,
-        q.L1_ELAPSED,
-        q.L2_ATOMICS,
-        q.L2_ATOMICS_HOTTEST,
-        q.L2_READ_HITS,
-        q.SHARED_SHARE,
-        q.SM_ACTIVE,
-        q.UNIFORM_BRANCHES,
-    )
-)
-"""Quantities that are fractions of 1."""
-
-
 def launches(trace: Trace) -> list[Launch]:
     """Give every profiled launch of a capture, in its order."""
     frame = measured(trace, QUANTITIES, _PROFILE)
-    known = pl.when(pl.selectors.float().is_finite()).then(pl.selectors.float())
-    rows = frame.with_columns(pl.col("name", "kind").cast(pl.String), known).to_dicts()
+    rows = frame.with_columns(pl.col("name", "kind").cast(pl.String)).to_dicts()
     said = numbers_said(trace)
     for row in rows:  # what was measured is better than what was said of it
         told = said.get(row["launch"], {})
         row.update({key: value for key, value in told.items() if row[key] is None})
     devices = {row["device"]: row for row in trace.table("devices", _DEVICE).iter_rows(named=True)}
-    return [Launch(row, _gpu(devices.get(row["device"]), row)) for row in rows]
+    known = device_rows(trace)
+    return [
+        Launch(row, _gpu(devices.get(row["device"]), row), _sm(known.get(row["device"], {}), row))
+        for row in rows
+    ]
+
+
+def _sm(device: Mapping[str, Any], row: Mapping[str, Any]) -> SmLimits | None:
+    """Find what an SM holds; what the launch says of it counts before what its GPU's row says."""
+    of = row if row["compute_major"] is not None else device
+    stated = (quantity.key for quantity in LIMIT_QUANTITIES)
+    limits = {key: device.get(key) if row[key] is None else row[key] for key in stated}
+    return limits_of(of.get("compute_major"), of.get("compute_minor"), limits)
 
 
 def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.roofline.points import BUSY
 from gpusight.findings.kernels.launch import UNIT_NAMES, shares
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 
     from gpusight.findings.kernels.launch import Launch
 
-SATURATED = 0.6
-"""From this share on a unit sets the pace. Below it, units wait for work: Nsight Compute draws the
-line at the same share."""
+SATURATED = BUSY
+"""From this share on a unit sets the pace. Below it, units wait for work."""
 ATTAINABLE = 0.9
-"""What a unit reaches at best in practice; copies reach 82 to 93% of DRAM, FMA loops 90 to 98%."""
+"""What a unit reaches at best in practice; copies reach 82 to 93% of DRAM."""
+PIPES = ("issue", "fma", "alu", "fp16", "fp64")
+PIPE_ATTAINABLE = 0.97
+"""The same for the schedulers and the pipes of the SMs: loops of arithmetic reach 95 to 98%."""
 AT_ROOF = 0.8
 """From this share of a unit's peak on, a launch is at its roof."""
 WORTH = 1.1
@@ -84,8 +87,18 @@ def limited(launch: Launch, left: float) -> float:
 
 def roof_limited(launch: Launch, left: float) -> float:
     """Keep an estimate above what the busiest unit needs at best."""
-    needed = max(launch.busy.values(), default=0.0) / ATTAINABLE
-    return min(1.0, max(limited(launch, left), overhead(launch) + needed))
+    return min(1.0, max(limited(launch, left), overhead(launch) + needed(launch)))
+
+
+def needed(launch: Launch) -> float:
+    """Give the part of the time that the busiest unit needs at best."""
+    shares_ = [share / attainable(unit) for unit, share in launch.busy.items()]
+    return max(shares_, default=0.0)
+
+
+def attainable(unit: str) -> float:
+    """Give the share of its peak that a unit reaches at best in practice."""
+    return PIPE_ATTAINABLE if unit in PIPES else ATTAINABLE
 
 
 def roof_distance(launch: Launch, share: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.counters import quantities as shared
@@ -10,9 +10,12 @@ from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import shares
 from gpusight.findings.kernels.model import roof_limited
 from gpusight.findings.kernels.stalls import THROTTLES
+from gpusight.model.kernel_names import classify
+from gpusight.model.occupancy import Shape, occupancy, whole_carve_out
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
+    from gpusight.model.sm_table import SmLimits
 
 TENSOR_KERNEL = 0.1
 """From this share on a kernel lives on its tensor cores. Such kernels hide waits within a few
@@ -32,33 +35,12 @@ class Room:
         return self.warps_then / self.warps
 
 
-def binding_limit(launch: Launch) -> tuple[str, ...]:
-    """Name the limits that keep the next block off an SM."""
-    limits = _told_apart(launch)
-    least = min(limits.values(), default=0)
-    return tuple(name for name, blocks in limits.items() if blocks == least)
-
-
-def _told_apart(launch: Launch) -> dict[str, int]:
-    """Leave out limits that are none of their own: of barriers and shared memory not asked for."""
-    limits = dict(launch.blocks_by_limit)
-    if limits.get("barriers") == limits.get("blocks"):
-        limits.pop("barriers", None)
-    asked = (launch.get(shared.STATIC_SHARED) or 0) + (launch.get(shared.DYNAMIC_SHARED) or 0)
-    if not asked:  # what the driver takes for each block then sets the limit, and its carve-out
-        limits.pop("shared_memory", None)
-    return limits
-
-
 def theoretical(launch: Launch) -> float | None:
     """Give the occupancy that the limits allow."""
     reported = launch.get(shared.THEORETICAL_OCCUPANCY)
     if reported is not None:
         return reported
-    blocks, warps, sm = launch.blocks_per_sm, launch.warps_per_block, launch.sm
-    if blocks is None or warps is None or sm is None:
-        return None
-    return blocks * warps / sm.max_warps
+    return None if launch.fit is None else launch.fit.share
 
 
 def room(launch: Launch, *, without: str, at_most: float) -> Room | None:
@@ -66,14 +48,32 @@ def room(launch: Launch, *, without: str, at_most: float) -> Room | None:
 
     The grid must have the blocks, and `at_most` is how much further the limit can be pushed.
     """
-    each, sm, now = launch.warps_per_block, launch.sm, launch.blocks_per_sm
-    if binding_limit(launch) != (without,) or not each or sm is None or not now:
+    fit, sm, shape = launch.fit, launch.sm, launch.shape
+    if fit is None or sm is None or shape is None or not fit.blocks:
         return None
-    others = [blocks for name, blocks in _told_apart(launch).items() if name != without]
-    then = min(min(others, default=now) * each, sm.max_warps)
+    if fit.limiters != (without,):
+        return None
+    each = fit.warps_per_block
+    then = min(_blocks_without(without, sm, shape) * each, sm.max_warps)
     if launch.grid is not None and launch.sm_count:
-        then = min(then, max(now, -(-launch.grid // launch.sm_count)) * each)
-    return Room(now * each, min(then, int(now * each * at_most)))
+        then = min(then, max(fit.blocks, -(-launch.grid // launch.sm_count)) * each)
+    return Room(fit.warps, min(then, int(fit.warps * at_most)))
+
+
+def _blocks_without(limit: str, sm: SmLimits, shape: Shape) -> int:
+    """Give the blocks that would fit if one limit were none; the carve-out is chosen anew."""
+    sm_then, then = sm, whole_carve_out(shape)
+    if limit == "registers":
+        then = replace(then, registers=None)
+    elif limit == "shared_memory":
+        then = replace(then, static_shared_bytes=0, dynamic_shared_bytes=0)
+    elif limit == "barriers":
+        then = replace(then, barriers=None)
+    elif limit == "blocks":
+        sm_then = replace(sm, max_blocks=sm.max_warps)
+    else:
+        sm_then = replace(sm, max_warps=sm.max_warps * sm.max_blocks)
+    return occupancy(sm_then, then).blocks
 
 
 def issue_rate(launch: Launch) -> float | None:
@@ -109,6 +109,8 @@ def time_left_with(launch: Launch, times_warps: float) -> float | None:
 
 
 def lives_on_tensor_cores(launch: Launch) -> bool:
-    """Tell whether the tensor cores do the work."""
-    tensor = launch.busy.get("tensor", 0.0)
+    """Tell whether the tensor cores do the work; by the name where that was not measured."""
+    if "tensor" not in launch.busy:
+        return classify(launch.name).tensor_core is True
+    tensor = launch.busy["tensor"]
     return tensor >= TENSOR_KERNEL or tensor > launch.busy.get("fma", 1.0)

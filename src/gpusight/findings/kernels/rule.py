@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpusight.analyses.counters.source import SAMPLES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,7 +57,8 @@ class Absent:
 class Located:
     """Counters of single instructions that tell where a problem is."""
 
-    metrics: tuple[str, ...] = ("smsp__pcsamp_sample_count",)
+    metrics: tuple[str, ...] = SAMPLES
+    """Names of one counter over the years: the first that a capture has counts."""
     less: tuple[str, ...] = ()
     """What is taken off: of accesses, those that are needed anyway."""
     scale: float = 1.0

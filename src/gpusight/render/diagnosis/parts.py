@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight import units
-from gpusight.findings.finding import SHARE
+from gpusight.analyses.counters.quantity import SHARE
 from gpusight.render.cells import safe_text
 from gpusight.render.diagnosis.tables import NO_GAIN, gain
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 OWN_RULES = 3
 """Results of the profiler's own rules that are shown for a kernel."""
 _SENTENCE = re.compile(r"(?<=[a-z)%])\.\s+(?=[A-Z])")
-_MARKUP = re.compile(r"@(?:url|section|metric|sass|source)?:?|@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def _foremost(said: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
 
 def _said(result: ProfilerRule) -> str:
     """Give a result of the profiler's rules in one sentence of its own."""
-    message = _MARKUP.sub("", " ".join((result.message or "").split()))
+    message = " ".join((result.message or "").split())
     first = safe_text(_SENTENCE.split(message, maxsplit=1)[0]).rstrip(".")
     percent = "" if result.speedup_percent is None else f" ({result.speedup_percent:.0f}%)"
     return f"{safe_text(result.rule)}{percent}: {first}."

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpusight.findings.kernels.diagnosis import Diagnosis
     from gpusight.render.layout import Look
 
-INDENT = "  "
 LABEL = 6
 _EVIDENCE = 5
 """Numbers that are shown of each finding; JSON has them all."""

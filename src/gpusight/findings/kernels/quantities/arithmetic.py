@@ -6,7 +6,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from gpusight.analyses.counters.quantity import Formula, Quantity, total
+from gpusight.analyses.counters.quantity import SHARE, Formula, Quantity, percent, total
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,16 @@ FP32_OTHER = Quantity(
     "",
     "Additions and multiplications in FP32 that threads executed",
     _thread_instructions("fadd", "fmul"),
+    _ROOFLINE,
+)
+FP32_SHARE = Quantity(
+    "fp32_share",
+    SHARE,
+    "Part of the peak rate of the FP32 pipe that was reached",
+    (
+        percent("sm__sass_thread_inst_executed_op_ffma_pred_on.avg.pct_of_peak_sustained_elapsed"),
+        percent("sm__sass_thread_inst_executed_op_ffma_pred_on.sum.pct_of_peak_sustained_elapsed"),
+    ),
     _ROOFLINE,
 )
 HFMA = Quantity(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analyses.counters.quantity import Formula, Quantity, metric, percent, ratio, total
+from gpusight.analyses.counters.quantity import (
+    SHARE,
+    Formula,
+    Quantity,
+    metric,
+    percent,
+    ratio,
+    total,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +104,20 @@ LOAD_SECTORS = Quantity(
     (metric(_GLOBAL_SECTORS[0]),),
     _TABLES,
 )
+TEXTURE_SECTORS = Quantity(
+    "texture_sectors",
+    "",
+    "Sectors of 32 bytes that texture reads touched",
+    (metric("l1tex__t_sectors_pipe_tex_mem_texture.sum"),),
+    _TABLES,
+)
+TEXTURE_REQUESTS = Quantity(
+    "texture_requests",
+    "",
+    "Texture reads of eight threads each",
+    (metric("l1tex__t_requests_pipe_tex_mem_texture.sum"),),
+    _TABLES,
+)
 L2_SECTORS = Quantity(
     "l2_sectors",
     "",
@@ -108,7 +130,7 @@ L2_SECTORS = Quantity(
 )
 L2_READ_HITS = Quantity(
     "l2_read_hits",
-    "",
+    SHARE,
     "Sectors read from the L2 cache that were there",
     (
         percent("lts__t_sector_op_read_hit_rate.pct"),
@@ -180,7 +202,7 @@ SHARED_INSTRUCTIONS = Quantity(
 )
 SHARED_SHARE = Quantity(
     "shared_data",
-    "",
+    SHARE,
     "Part of the data pipe of L1 that shared memory took",
     (percent(f"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.{_ELAPSED}"),),
     _TABLES,
@@ -211,7 +233,6 @@ LOCAL_INSTRUCTIONS = Quantity(
             "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
         ),
         total("sass__inst_executed_local_loads", "sass__inst_executed_local_stores"),
-        metric("derived__local_spilling_requests"),
     ),
     _SOURCE,
 )
@@ -245,6 +266,13 @@ SPILL_REQUESTS = Quantity(
     "",
     "Accesses to local memory that the compiler added to spill registers",
     (metric("derived__local_spilling_requests"),),
+    _SOURCE,
+)
+SPILL_SHARE = Quantity(
+    "spill_share",
+    SHARE,
+    "Part of the accesses to L1 that the compiler added to spill registers",
+    (percent("derived__local_spilling_requests_pct"),),
     _SOURCE,
 )
 GLOBAL_ATOMICS = Quantity(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusight.analyses.counters.quantity import Formula, Quantity, percent, ratio
+from gpusight.analyses.counters.quantity import SHARE, Formula, Quantity, percent, ratio
 
 _SPEED = "SpeedOfLight"
 _COMPUTE = "ComputeWorkloadAnalysis"
@@ -15,17 +15,25 @@ _ACTIVE = "pct_of_peak_sustained_active"
 def _busy(key: str, what: str, *names: str, section: str = _SPEED) -> Quantity:
     """Declare how busy a unit was: over the whole launch, else while its SM was active."""
     formulas = [percent(f"{name}.avg.{over}") for over in (_ELAPSED, _ACTIVE) for name in names]
-    return Quantity(key, "", f"How busy {what}, of the peak", tuple(formulas), section)
+    return Quantity(key, SHARE, f"How busy {what}, of the peak", tuple(formulas), section)
 
 
 L1_ELAPSED = Quantity(
     "l1_elapsed",
-    "",
+    SHARE,
     "How busy the L1 caches were, of the peak",
     (
         percent(f"l1tex__throughput.avg.{_ELAPSED}"),
         Formula(
             (f"l1tex__throughput.avg.{_ACTIVE}", "sm__cycles_active.avg", "sm__cycles_elapsed.max"),
+            lambda values: values[0] * values[1] / values[2] * 0.01,
+        ),
+        Formula(
+            (
+                f"l1tex__throughput.avg.{_ACTIVE}",
+                "sm__cycles_active.avg",
+                "gpc__cycles_elapsed.max",
+            ),
             lambda values: values[0] * values[1] / values[2] * 0.01,
         ),
         percent(f"l1tex__throughput.avg.{_ACTIVE}"),
@@ -35,6 +43,11 @@ L1_ELAPSED = Quantity(
 L1_DATA = _busy(
     "l1_data", "the data pipe of L1 and shared memory was", "l1tex__data_pipe_lsu_wavefronts"
 )
+L1_DELIVERED = _busy(
+    "l1_delivered", "the way from L1 back to the registers was", "l1tex__lsu_writeback_active"
+)
+L1_STORED = _busy("l1_stored", "the way of stored data to L1 was", "sm__mio_pq_read_cycles_active")
+L1_REQUESTS = _busy("l1_requests", "the entrance of L1 was", "l1tex__lsuin_requests")
 L1_TO_L2 = _busy("l1_to_l2", "the way from L1 to L2 was", "l1tex__m_l1tex2xbar_req_cycles_active")
 ISSUE = replace(
     _busy(
@@ -92,17 +105,18 @@ TENSOR = _busy(
     "sm__inst_executed_pipe_tensor",
     section=_COMPUTE,
 )
+CONSTANTS = _busy("constants_busy", "the constant caches were", "idc__request_cycles_active")
 L2_ATOMICS = _busy("l2_atomics", "the atomic units of L2 were", "lts__d_atomic_input_cycles_active")
 L2_ATOMICS_HOTTEST = Quantity(
     "l2_atomics_hottest",
-    "",
+    SHARE,
     "How busy the atomic unit of the busiest L2 slice was, of the peak",
     (percent(f"lts__d_atomic_input_cycles_active.max.{_ELAPSED}"),),
     _SPEED,
 )
 SM_ACTIVE = Quantity(
     "sm_active",
-    "",
+    SHARE,
     "Part of the launch in which an SM had warps, on average",
     (
         ratio("sm__cycles_active.avg", "sm__cycles_elapsed.max"),

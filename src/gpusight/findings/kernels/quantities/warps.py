@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusight.analyses.counters.quantity import Quantity, metric, percent, ratio
+from gpusight.analyses.counters.quantity import SHARE, Quantity, metric, percent, ratio
 
 _SOURCE = "SourceCounters"
 _STATES = "WarpStateStats"
@@ -57,7 +57,7 @@ THREADS_NOT_PREDICATED = Quantity(
 )
 UNIFORM_BRANCHES = Quantity(
     "uniform_branches",
-    "",
+    SHARE,
     "Branches at which all threads of the warp went the same way",
     (percent("smsp__sass_average_branch_targets_threads_uniform.pct"),),
     _SOURCE,
@@ -115,6 +115,6 @@ WARP_STATES = Quantity(
     "warp_states",
     "",
     "What warps were waiting for",
-    tuple(f for q in (STALL_QUANTITIES["selected"],) for f in q.formulas),
+    STALL_QUANTITIES["selected"].formulas,
     _STATES,
 )

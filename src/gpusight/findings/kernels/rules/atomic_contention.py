@@ -41,6 +41,9 @@ TRIES = Limit(
     "least part of the shared-memory instructions that atomics are, for waits on shared memory to "
     "be blamed on them",
 )
+TRY = Limit(4, "instructions of a try: a load, the operation, the exchange, a branch")
+LOOP_WAITS = ("wait", "branch_resolving")
+"""Waits within a loop of tries, for its own instructions."""
 TOGETHER = Limit(256, "threads whose values a block adds up before its one atomic, at most")
 STEPS = Limit(
     8,
@@ -130,7 +133,10 @@ def _in_shared(launch: Launch) -> Verdict:
     removed = 1 - 1 / (each if each >= STEPS.value else WARP)
     kept = 1 - _of_pipe(launch, each) * removed
     after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("l1_data", "l1", "lsu")}
-    stays = waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
+    tried = 0.0 if each >= STEPS.value else _of_instructions(launch, atomics) * removed
+    after |= {u: launch.busy.get(u, 0.0) * (1 - tried) for u in ("issue", "alu", "fma", "sm")}
+    waits = dict.fromkeys(SHARED_WAITS, removed) | dict.fromkeys(LOOP_WAITS, tried)
+    stays = waits_left(launch, waits)
     left = time_left(launch, after, waits_left=stays)
     if not is_worth(left):
         return CLEAN
@@ -157,6 +163,12 @@ def _of_pipe(launch: Launch, each: float) -> float:
     if each < STEPS.value or not steps:
         return 1.0
     return steps / max(steps, whole or steps)
+
+
+def _of_instructions(launch: Launch, tries: float) -> float:
+    """Give the part of the instructions that tries take."""
+    instructions = launch.get(q.INSTRUCTIONS)
+    return min(1.0, TRY.value * tries / instructions) if instructions else 0.0
 
 
 def _retries(launch: Launch, atomics: float) -> bool:
@@ -204,6 +216,7 @@ for (int b = threadIdx.x; b < BINS; b += blockDim.x)
         "TOGETHER": TOGETHER,
         "STEPS": STEPS,
         "TRIES": TRIES,
+        "TRY": TRY,
     },
     needs=(),
     helps=(q.GLOBAL_ATOMICS, q.SHARED_ATOMICS, q.L2_ATOMICS_HOTTEST, q.WARP_STATES),

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Located, Rule, Verdict
+from gpusight.findings.kernels.access import NEEDLESS, OUTSIDE, is_outside, needless_steps
+from gpusight.findings.kernels.model import (
+    SATURATED,
+    is_worth,
+    limit_sentence,
+    time_left,
+    waits_left,
+)
+from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Located, Rule, Verdict
 from gpusight.findings.kernels.stalls import SHARED_WAITS
 
 if TYPE_CHECKING:
@@ -22,7 +29,9 @@ EXCESS = Limit(
 
 def check(launch: Launch) -> Verdict:
     """Compare the steps that shared-memory accesses took with those they needed."""
-    steps, excess = launch.known(q.SHARED_WAVEFRONTS), launch.known(q.SHARED_EXCESS)
+    steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
+    if steps is None or excess is None:
+        return _inferred(launch)
     if steps <= 0 or excess / steps < EXCESS.value:
         return CLEAN
     removed = min(1.0, excess / steps)
@@ -47,6 +56,28 @@ def check(launch: Launch) -> Verdict:
         confidence_reason="conflicts and waits were measured"
         if launch.stalls
         else "what warps waited for was not measured",
+    )
+
+
+def _inferred(launch: Launch) -> Verdict:
+    """Infer conflicts from steps of L1 that neither its requests nor their data account for."""
+    absent = Absent(
+        "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
+    )
+    removed = needless_steps(launch)
+    if removed is None or is_outside(launch) or launch.busy["l1_data"] < SATURATED:
+        return absent
+    after = {u: s * (1 - removed) for u, s in launch.busy.items() if u in {"l1_data", "l1"}}
+    left = time_left(launch, after)
+    if not is_worth(left):
+        return absent
+    return Found(
+        title=f"L1 and shared memory take {1 / (1 - removed):.1f} steps where one would do",
+        time_share=left,
+        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, left),
+        evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED),
+        confidence=Confidence.LOW,
+        confidence_reason="that the steps are conflicts is inferred: collect SourceCounters",
     )
 
 
@@ -84,12 +115,13 @@ tile[row][col ^ (row & 31)] = value;
 """,
     misleads="Accesses of 8 or 16 bytes a thread need two or four steps anyway, which is not "
     "counted as conflict. Conflicts in a phase that takes little time weigh as much as others.",
-    limits={"EXCESS": EXCESS},
-    needs=(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS),
-    helps=(q.WARP_STATES, q.L1_DATA),
+    limits={"EXCESS": EXCESS, "NEEDLESS": NEEDLESS, "OUTSIDE": OUTSIDE},
+    needs=(),
+    helps=(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.WARP_STATES, q.L1_DATA),
     check=check,
     located_by=Located(("memory_l1_wavefronts_shared",), ("memory_l1_wavefronts_shared_ideal",)),
     estimate="The pipe of L1 and shared memory loses the steps that conflicts added, and warps the "
-    "same part of their waits for shared memory.",
+    "same part of their waits for shared memory. Where conflicts were not counted, they are taken "
+    "to be the steps that requests and their data do not account for.",
     explains=frozenset({"memory-bound", "latency-bound"}),
 )

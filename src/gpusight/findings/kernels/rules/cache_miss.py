@@ -8,7 +8,7 @@ from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.access import RANDOM, overflows_l2, reads_at_random
-from gpusight.findings.kernels.bound import MEMORY, bound_of
+from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
 from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
 
@@ -34,7 +34,7 @@ MISS = Limit(
 
 def check(launch: Launch) -> Verdict:
     """See whether reads that could hit L2 go to DRAM, and the launch waits for them."""
-    if bound_of(launch) != MEMORY:
+    if held_by(launch) != MEMORY:
         return CLEAN
     hits = launch.known(q.L2_READ_HITS)
     random, times = reads_at_random(launch), _times_read(launch)

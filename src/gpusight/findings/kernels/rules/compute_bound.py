@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.bound import COMPUTE, bound_of
-from gpusight.findings.kernels.launch import SM_UNITS, UNIT_NAMES
-from gpusight.findings.kernels.model import AT_ROOF, busiest, roof_distance, steady
+from gpusight.findings.kernels.held_by import COMPUTE, held_by
+from gpusight.findings.kernels.launch import SM_UNITS, UNIT_NAMES, WARP
+from gpusight.findings.kernels.model import (
+    AT_ROOF,
+    ATTAINABLE,
+    busiest,
+    limited,
+    roof_distance,
+    steady,
+)
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
 
 if TYPE_CHECKING:
@@ -21,16 +28,26 @@ ROOF = Limit(
     "reach 85 to 98%",
 )
 
+TABLE = """\
+__shared__ float table[ENTRIES];          // a copy for the block
+for (int i = threadIdx.x; i < ENTRIES; i += blockDim.x)
+  table[i] = constants[i];
+__syncthreads();
+y += table[index];                        // a step for each bank
+"""
+
 
 def check(launch: Launch) -> Verdict:
     """See whether a pipe of the SMs is the busiest, and how far from its roof."""
-    bound = bound_of(launch)
-    if bound is None:
+    held = held_by(launch)
+    if held is None:
         return Absent("not measured: how busy SMs and memory were", RULE.sections)
     unit = busiest(launch, SM_UNITS)
-    if bound != COMPUTE or unit is None:
+    if held != COMPUTE or unit is None:
         return CLEAN
     name, share = unit
+    if name == "constants":
+        return _one_at_a_time(launch, share)
     at_roof = steady(launch, share) >= ROOF.value
     left = 1.0 if at_roof else roof_distance(launch, share)
     return Found(
@@ -48,6 +65,25 @@ def check(launch: Launch) -> Verdict:
         ),
         confidence=_confidence(launch, at_roof),
         confidence_reason=_reason(launch, at_roof),
+    )
+
+
+def _one_at_a_time(launch: Launch, share: float) -> Found:
+    """Find constants that threads of a warp read at addresses of their own, one after the other."""
+    others = max(
+        (s for unit, s in launch.busy.items() if unit not in {"constants", "sm"}), default=0
+    )
+    return Found(
+        title=f"threads of a warp read different constants: {UNIT_NAMES['constants']} {share:.0%} "
+        "busy",
+        time_share=limited(launch, max(1 / WARP, others / ATTAINABLE)),
+        estimate="one read in place of 32; no other unit beyond its roof",
+        evidence=launch.evidence(q.CONSTANTS, shared.SM_SHARE, q.ISSUE, shared.DRAM_SHARE),
+        confidence=Confidence.LOW,
+        confidence_reason="how many addresses a warp reads at once is not known",
+        fix="Keep __constant__ for values that all threads read at the same time. Put tables that "
+        "each thread indexes for itself into shared memory, or read them through ordinary loads.",
+        code=TABLE,
     )
 
 

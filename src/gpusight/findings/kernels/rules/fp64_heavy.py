@@ -15,9 +15,11 @@ from gpusight.findings.kernels.model import (
     waits_left,
 )
 from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
+from gpusight.model.hardware import sm_limits
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
+    from gpusight.model.sm_table import SmLimits
 
 BUSY = Limit(
     0.2,
@@ -73,10 +75,10 @@ def _instructions_kept(launch: Launch) -> float:
     operations, instructions = launch.get(q.FP64_OPERATIONS), launch.get(q.INSTRUCTIONS)
     if operations is not None and instructions:
         return max(SERVING.value, min(1.0, operations / WARP / instructions))
-    issue, lanes = launch.busy.get("issue"), launch.sm.fp64_lanes if launch.sm else None
-    if not issue or not lanes:
+    issue, listed = launch.busy.get("issue"), _listed(launch)
+    if not issue or listed is None or not listed.fp64_lanes:
         return 1.0
-    issued = launch.busy.get("fp64", 0.0) * lanes / (SCHEDULERS * WARP)
+    issued = launch.busy.get("fp64", 0.0) * listed.fp64_lanes / (SCHEDULERS * WARP)
     return max(SERVING.value, min(1.0, issued / issue))
 
 
@@ -84,9 +86,15 @@ def fp64_rate(launch: Launch) -> float:
     """Give the FP64 rate of the GPU over its FP32 rate."""
     if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
         return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
-    if launch.sm is not None and launch.sm.fp64_lanes:
-        return launch.sm.fp64_lanes / launch.sm.fp32_lanes
+    listed = _listed(launch)
+    if listed is not None and listed.fp64_lanes:
+        return listed.fp64_lanes / listed.fp32_lanes
     return RATIO.value
+
+
+def _listed(launch: Launch) -> SmLimits | None:
+    """Find the SM in the table: of one that is not there a capture states limits, but no rates."""
+    return None if launch.sm is None else sm_limits(*launch.sm.compute_capability)
 
 
 RULE = Rule(

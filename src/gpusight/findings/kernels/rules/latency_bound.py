@@ -7,41 +7,63 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.bound import LATENCY, bound_of
-from gpusight.findings.kernels.model import ATTAINABLE, RUNNING, SHORT, overhead, roof_limited
+from gpusight.findings.kernels.held_by import LATENCY, held_by
+from gpusight.findings.kernels.model import (
+    ATTAINABLE,
+    RUNNING,
+    SATURATED,
+    SHORT,
+    overhead,
+    roof_limited,
+    time_left,
+    waits_left,
+)
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
 from gpusight.findings.kernels.rules.uncoalesced_access import load_cycles
-from gpusight.findings.kernels.stalls import STALLS
+from gpusight.findings.kernels.stalls import SHARED_WAITS, STALLS
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
 
 HIDDEN = Limit(0.5, "part of the foremost wait that a fix is taken to hide")
 STARTED = "starting and draining a grid takes most of it"
+LADDER_FIX = (
+    "Reduce or scan within each warp, by shuffles, and meet at a barrier once: a row for each "
+    "warp, or one value of each warp through shared memory."
+)
+LADDER_CODE = """\
+for (int d = 16; d; d /= 2)               // no barrier, no memory
+  sum += __shfl_down_sync(0xffffffff, sum, d);
+if (lane == 0) part[warp] = sum;          // then one __syncthreads()
+"""
 SHOWN = 3
 """Reasons that are shown."""
 
 
 def check(launch: Launch) -> Verdict:
     """See that no unit is busy, and name what warps wait for."""
-    bound = bound_of(launch)
-    if bound is None:
+    held = held_by(launch)
+    if held is None:
         return Absent("not measured: how busy SMs and memory were", RULE.sections)
-    if bound != LATENCY:
+    if held != LATENCY:
         return CLEAN
     highest = max(launch.busy.values(), default=0.0)
     reasons = _reasons(launch)
     if not reasons:
         return _without_reasons(launch, highest)
     reason, share = reasons[0]
-    left = roof_limited(launch, 1 - share * HIDDEN.value)
+    ladder = _is_ladder(launch, reason)
+    left = _without_ladder(launch) if ladder else roof_limited(launch, 1 - share * HIDDEN.value)
     return Found(
         title=f"as short as a launch gets; {STARTED}"
         if overhead(launch) >= SHORT
         else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
         + STALLS[reason].what,
         time_share=left,
-        estimate=f"{HIDDEN.value:.0%} of the foremost wait hidden; no unit beyond "
+        estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
+        "instructions"
+        if ladder
+        else f"{HIDDEN.value:.0%} of the foremost wait hidden; no unit beyond "
         f"{ATTAINABLE:.0%} of its peak",
         evidence=(
             *(
@@ -56,14 +78,32 @@ def check(launch: Launch) -> Verdict:
         ),
         confidence=Confidence.LOW,
         confidence_reason="how much of a wait can be hidden is a guess",
-        fix=STALLS[reason].fix,
+        fix=LADDER_FIX if ladder else STALLS[reason].fix,
+        code=LADDER_CODE if ladder else "",
     )
 
 
+def _is_ladder(launch: Launch, reason: str) -> bool:
+    """Tell barriers around steps in shared memory, which is busy with them, from other barriers."""
+    pipe = launch.busy.get("l1_data", 0.0)
+    own = launch.get(q.SHARED_SHARE) or 0.0
+    return reason == "barrier" and pipe >= SATURATED and own >= HIDDEN.value * pipe
+
+
+def _without_ladder(launch: Launch) -> float:
+    """Give what is left when a warp does by shuffles what the block did in shared memory."""
+    own = launch.get(q.SHARED_SHARE) or 0.0
+    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - own) for unit in ("l1_data", "l1", "lsu")}
+    after |= {u: launch.busy.get(u, 0.0) * HIDDEN.value for u in ("issue", "alu", "sm")}
+    stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
+    left = time_left(launch, after, waits_left=stays)
+    return 1.0 if left is None else left
+
+
 def _reasons(launch: Launch) -> list[tuple[str, float]]:
-    """Give what warps wait for, the most frequent first."""
+    """Give what warps wait for, the most frequent first; what has no name last."""
     waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
-    return sorted(waits, key=lambda pair: -pair[1])
+    return sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
 
 
 def _without_reasons(launch: Launch, highest: float) -> Found:
@@ -81,7 +121,7 @@ def _without_reasons(launch: Launch, highest: float) -> Found:
 
 
 def _load(launch: Launch) -> tuple[Evidence, ...]:
-    cycles = load_cycles(launch)
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
     if cycles is None:
         return ()
     return (Evidence("load_cycles", cycles, "cycle", "Wait for one global load, on average"),)
@@ -107,5 +147,6 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
     needs=(),
     helps=(shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES),
     check=check,
-    estimate="Half of the foremost wait is hidden, up to 90% of the busiest unit.",
+    estimate="Half of the foremost wait is hidden, up to 90% of the busiest unit. Of barriers "
+    "between steps in shared memory: without both, and with half of the instructions.",
 )

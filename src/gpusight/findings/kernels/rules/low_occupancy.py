@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.model import SATURATED, WORTH, busiest
+from gpusight.findings.kernels.model import AT_ROOF, SATURATED, WORTH, busiest
 from gpusight.findings.kernels.residency import (
     Room,
     issue_rate,
@@ -41,18 +41,30 @@ def judge(
 ) -> Verdict:
     """Find out whether one limit alone keeps warps away that would hide waits."""
     share = theoretical(launch)
-    if share is None or not launch.blocks_by_limit:
-        return Absent("not measured: which limit keeps blocks off an SM", sections)
+    if share is None or launch.fit is None:
+        return Absent("not known: which limit keeps blocks off an SM", sections)
     spare = room(launch, without=limit, at_most=at_most)
     if share > LOW.value or spare is None or spare.warps_then <= spare.warps:
         return CLEAN
-    roof = busiest(launch)
-    if lives_on_tensor_cores(launch) or (roof is not None and roof[1] >= SATURATED):
+    if lives_on_tensor_cores(launch) or _is_at_a_roof(launch):
         return CLEAN
     left = time_left_with(launch, spare.times)
     if left is None:
         return Absent("not measured: how often the schedulers issued", ("SchedulerStats",))
     return CLEAN if left > 1 / WORTH else _found(launch, share, spare, left, what)
+
+
+def _is_at_a_roof(launch: Launch) -> bool:
+    """Tell whether a unit is so busy that more warps would only queue for it.
+
+    What all SMs share is full well below its peak where accesses are scattered. The pipes of an SM
+    are not: with few warps it is the waits between instructions that keep them from their roof.
+    """
+    common = busiest(launch, ("dram", "l2", "memory"))
+    own = busiest(launch)
+    return (common is not None and common[1] >= SATURATED) or (
+        own is not None and own[1] >= AT_ROOF
+    )
 
 
 def _found(launch: Launch, share: float, spare: Room, left: float, what: str) -> Found:

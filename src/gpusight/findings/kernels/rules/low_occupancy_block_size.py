@@ -9,7 +9,7 @@ from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SM_UNITS, WARP
 from gpusight.findings.kernels.model import WORTH, is_worth, limit_sentence, roof_limited, time_left
-from gpusight.findings.kernels.residency import binding_limit
+from gpusight.findings.kernels.residency import theoretical
 from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
 from gpusight.findings.kernels.rules import low_occupancy
 
@@ -22,13 +22,18 @@ STARTING_CYCLES = Limit(
     "cycles of an SM for each block, below which it does little but start and end blocks; starting "
     "one takes 100 to 200",
 )
+SUPPLIED = Limit(
+    0.75,
+    "part of the warps that an SM could hold which it has, from which on blocks start as fast as "
+    "they end",
+)
 USUAL_BLOCK = Limit(256, "threads of a block that small ones are compared with")
 FILLED = Limit(0.85, "least part of their warps that the threads of a block should fill")
 
 
 def check(launch: Launch) -> Verdict:
     """Look for limits that small blocks run into, and take the one that costs most."""
-    limit = "warps" if binding_limit(launch) == ("warps",) else "blocks"
+    limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
     by_limit = low_occupancy.judge(
         launch,
         limit,
@@ -46,6 +51,8 @@ def _starting(launch: Launch) -> Verdict:
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
         return CLEAN
+    if _supplied(launch) >= SUPPLIED.value:
+        return CLEAN
     fewer = USUAL_BLOCK.value / launch.block
     left = roof_limited(launch, 1 / fewer)
     if left > 1 / WORTH:
@@ -62,6 +69,12 @@ def _starting(launch: Launch) -> Verdict:
         confidence=Confidence.MEDIUM,
         confidence_reason="that starting blocks is what takes the time is inferred",
     )
+
+
+def _supplied(launch: Launch) -> float:
+    """Give the part of the places for warps that are taken; 0 where that is not known."""
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    return achieved / possible if achieved is not None and possible else 0.0
 
 
 def _cycles_per_block(launch: Launch) -> float | None:
@@ -91,7 +104,7 @@ def _partial_warps(launch: Launch) -> Verdict:
         estimate=f"full warps need {filled:.0%} of the instructions; "
         + limit_sentence(launch, after, left),
         evidence=(
-            Evidence("block", launch.block, "", q.BLOCK.meaning),
+            Evidence("block", launch.block, "", shared.BLOCK_SIZE.meaning),
             *launch.evidence(q.THREADS_PER_INSTRUCTION, q.ISSUE, shared.SM_SHARE),
         ),
         confidence=Confidence.HIGH,
@@ -120,6 +133,7 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
         "LOW": low_occupancy.LOW,
         "EIGHT_TIMES": EIGHT_TIMES,
         "STARTING_CYCLES": STARTING_CYCLES,
+        "SUPPLIED": SUPPLIED,
         "USUAL_BLOCK": USUAL_BLOCK,
         "FILLED": FILLED,
     },

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.bound import MEMORY, bound_of
+from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.launch import MEMORY_UNITS, UNIT_NAMES
 from gpusight.findings.kernels.model import AT_ROOF, busiest, roof_distance, steady
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
@@ -25,10 +25,10 @@ NEARLY = 0.85
 
 def check(launch: Launch) -> Verdict:
     """See whether a memory unit is the busiest, and how far from its roof."""
-    bound = bound_of(launch)
-    if bound is None:
+    held = held_by(launch)
+    if held is None:
         return Absent("not measured: how busy SMs and memory were", RULE.sections)
-    if bound != MEMORY:
+    if held != MEMORY:
         return CLEAN
     name, share = _unit(launch)
     at_roof = steady(launch, share) >= ROOF.value

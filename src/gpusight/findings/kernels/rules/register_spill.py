@@ -9,7 +9,7 @@ from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SECTOR_BYTES
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Located, Rule, Verdict
+from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Located, Rule, Verdict
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
@@ -24,8 +24,10 @@ _WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
 
 def check(launch: Launch) -> Verdict:
     """Compare the accesses to local memory with all others."""
-    local = launch.known(q.LOCAL_INSTRUCTIONS)
-    part = _part(launch, local)
+    part = _part(launch)
+    if part is None:
+        sections = (q.LOCAL_INSTRUCTIONS.section, q.LOAD_REQUESTS.section)
+        return Absent("not measured: accesses to local memory", sections)
     if part < PART.value:
         return CLEAN
     after = _relieved(launch, part)
@@ -55,9 +57,15 @@ def check(launch: Launch) -> Verdict:
     )
 
 
-def _part(launch: Launch, local: float) -> float:
-    """Give the part of the accesses to global and local memory that are to local memory."""
-    others = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.STORE_REQUESTS) or 0.0)
+def _part(launch: Launch) -> float | None:
+    """Give the part of the accesses to global and local memory that are to local memory.
+
+    Where only spills were counted, none of them says nothing of arrays in local memory.
+    """
+    local, loads = launch.get(q.LOCAL_INSTRUCTIONS), launch.get(q.LOAD_REQUESTS)
+    if local is None or loads is None:
+        return launch.get(q.SPILL_SHARE) or None
+    others = loads + (launch.get(q.STORE_REQUESTS) or 0.0)
     return local / (local + others) if local else 0.0
 
 
@@ -69,19 +77,29 @@ def _weight(launch: Launch, part: float) -> float:
     return local / (local + moved)
 
 
+def _of_instructions(launch: Launch) -> float:
+    """Give the part of the instructions that spill: those on an array stay, in another memory."""
+    spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
+    return min(1.0, spills / instructions) if spills and instructions else 0.0
+
+
 def _relieved(launch: Launch, part: float) -> dict[str, float]:
     """Take the traffic of local memory off L1, L2 and DRAM."""
     busy = launch.busy
     weight = _weight(launch, part)
     l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
     after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
+    if "issue" in busy:
+        after["issue"] = busy["issue"] * (1 - _of_instructions(launch))
     # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
     moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
     kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight
     after |= {u: busy[u] * kept for u in ("l2", "memory") if u in busy}
     dram = launch.get(shared.DRAM_BYTES)
-    if "dram" in busy and moved is not None and dram:
-        after["dram"] = busy["dram"] * min(1.0, moved * SECTOR_BYTES / dram)
+    if "dram" in busy and dram:
+        after["dram"] = busy["dram"] * (
+            kept if moved is None else min(1.0, moved * SECTOR_BYTES / dram)
+        )
     return after
 
 
@@ -103,8 +121,15 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
     misleads="Spills in code that runs once do not matter. More registers mean fewer warps: see "
     "low-occupancy-registers.",
     limits={"PART": PART},
-    needs=(q.LOCAL_INSTRUCTIONS, q.LOAD_REQUESTS),
-    helps=(q.LOCAL_SECTORS, q.SECTORS_MOVED, q.L2_SECTORS, q.WARP_STATES),
+    needs=(),
+    helps=(
+        q.LOCAL_INSTRUCTIONS,
+        q.LOAD_REQUESTS,
+        q.LOCAL_SECTORS,
+        q.SECTORS_MOVED,
+        q.L2_SECTORS,
+        q.WARP_STATES,
+    ),
     check=check,
     located_by=Located(("memory_l2_theoretical_sectors_local",)),
     estimate="The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; "

@@ -19,9 +19,6 @@ from gpusight.findings.kernels.stalls import MEMORY_WAITS
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
 
-HALF = Limit(
-    0.5, "part of the SMs up to which a grid is first spread over more SMs, then over more warps"
-)
 WAITING = Limit(
     0.5,
     "part of their time that warps wait for memory, from which on a grid that reaches every SM is "
@@ -41,11 +38,11 @@ def check(launch: Launch) -> Verdict:
     if left > 1 / WORTH:
         return CLEAN
     return Found(
-        title=f"{grid:,} blocks for {sms} SMs that hold {sms * blocks:,}",
+        title=f"{grid:,} block{'s' if grid != 1 else ''} for {sms} SMs that hold {sms * blocks:,}",
         time_share=left,
         estimate=_estimate(launch, grid, sms, blocks),
         evidence=(
-            Evidence("grid", grid, "", q.GRID.meaning),
+            Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
             Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
             Evidence("blocks_per_sm", blocks, "", "Blocks that fit an SM at once"),
             *launch.evidence(shared.WAVES, shared.OCCUPANCY, shared.SM_SHARE, q.SM_ACTIVE),
@@ -65,8 +62,7 @@ def _left(launch: Launch, grid: int, sms: int, blocks: int) -> float:
     """Spread the same work over all SMs, and over the warps that each can hold."""
     spread = min(1.0, grid / sms)
     rate = issue_rate(launch)
-    # Far from the SMs there are, the work on each stays what it is; near, warps are missing too.
-    if rate is None or rate <= 0 or spread <= HALF.value:
+    if rate is None or rate <= 0:
         return roof_limited(launch, spread)
     times = blocks / max(1.0, grid / sms)
     return roof_limited(launch, spread * rate / ready(rate, times))
@@ -74,7 +70,7 @@ def _left(launch: Launch, grid: int, sms: int, blocks: int) -> float:
 
 def _estimate(launch: Launch, grid: int, sms: int, blocks: int) -> str:
     spread = f"the work on {sms} SMs instead of {grid}" if grid < sms else "the work on all SMs"
-    filled = "" if grid <= HALF.value * sms else f", with {blocks} blocks on each"
+    filled = f", with {blocks} blocks on each"
     left = _left(launch, grid, sms, blocks)
     floor = "; starting a grid takes 1.5 µs" if left <= 2 * limited(launch, 0.0) else ""
     return spread + filled + floor
@@ -95,9 +91,9 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
 """,
     misleads="A small problem stays small: when there is no more work, only batching, fusing or "
     "running beside another kernel helps.",
-    limits={"HALF": HALF, "WAITING": WAITING},
+    limits={"WAITING": WAITING},
     needs=(),
-    helps=(shared.REGISTERS, shared.SM_COUNT, q.GRID, q.ISSUED, shared.OCCUPANCY),
+    helps=(shared.REGISTERS, shared.SM_COUNT, shared.GRID_SIZE, q.ISSUED, shared.OCCUPANCY),
     check=check,
     single_kernels=True,
     estimate="The same work on all SMs, each with the blocks that it holds; not below the 1.5 µs "

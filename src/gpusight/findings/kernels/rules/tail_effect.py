@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.model import ATTAINABLE, WORTH, limited, roof_limited, steady
+from gpusight.findings.kernels.model import (
+    WORTH,
+    busiest,
+    limited,
+    needed,
+    roof_limited,
+    steady,
+)
 from gpusight.findings.kernels.residency import theoretical
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
 
-NEAR_ROOF = Limit(0.75, "share of a unit from which on a fuller last wave has nothing left to gain")
+NEAR_ROOF = Limit(
+    0.75, "share of DRAM or L2 from which on a fuller last wave has nothing left to gain"
+)
+FULL_PIPE = Limit(0.9, "the same for what each SM has of its own, which comes nearer to its peak")
 EVEN = Limit(0.8, "least part of the launch in which an SM should have warps, on average")
 UNEVEN_CODE = """\
 __shared__ int piece;
@@ -37,10 +47,18 @@ def check(launch: Launch) -> Verdict:
     waves = launch.waves
     if waves is None:
         return Absent("not measured: how many waves the grid makes", RULE.sections)
-    if waves <= 1 or steady(launch, max(launch.busy.values(), default=0.0)) >= NEAR_ROOF.value:
+    if waves <= 1 or _near_roof(launch):
         return CLEAN
     verdicts = [_last_wave(launch, waves), _uneven(launch)]
     return next((verdict for verdict in verdicts if isinstance(verdict, Found)), CLEAN)
+
+
+def _near_roof(launch: Launch) -> bool:
+    """Tell whether a unit is so busy that it hardly matters how full the SMs are."""
+    common, own = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
+    return (common is not None and steady(launch, common[1]) >= NEAR_ROOF.value) or (
+        own is not None and steady(launch, own[1]) >= FULL_PIPE.value
+    )
 
 
 def _last_wave(launch: Launch, waves: float) -> Verdict:
@@ -49,7 +67,7 @@ def _last_wave(launch: Launch, waves: float) -> Verdict:
         return CLEAN
     whole = math.ceil(waves)
     full = _fullness(launch)
-    left = limited(launch, max(waves / whole, full or 0.0, _roof(launch)))
+    left = limited(launch, max(waves / whole, full or 0.0, needed(launch)))
     if left > 1 / WORTH:
         return CLEAN
     return Found(
@@ -101,11 +119,6 @@ def _fullness(launch: Launch) -> float | None:
     return min(1.0, achieved / possible * active)
 
 
-def _roof(launch: Launch) -> float:
-    """Leave the time that the busiest unit needs: a last wave with an SM to itself runs faster."""
-    return max(launch.busy.values(), default=0.0) / ATTAINABLE
-
-
 RULE = Rule(
     id="tail-effect",
     detects="The grid fills the GPU a little more often than a whole number of times, and only "
@@ -124,7 +137,7 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
 """,
     misleads="Blocks of very different length do not run in waves. Another kernel on another "
     "stream may use the SMs that the last wave leaves free.",
-    limits={"FEW_WAVES": FEW_WAVES, "EVEN": EVEN, "NEAR_ROOF": NEAR_ROOF},
+    limits={"FEW_WAVES": FEW_WAVES, "EVEN": EVEN, "NEAR_ROOF": NEAR_ROOF, "FULL_PIPE": FULL_PIPE},
     needs=(),
     helps=(shared.WAVES, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, q.SM_ACTIVE),
     check=check,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.launch import UNIT_NAMES, WARP
-from gpusight.findings.kernels.model import ATTAINABLE, WORTH, limited
+from gpusight.findings.kernels.launch import SECTOR_BYTES, UNIT_NAMES, WARP
+from gpusight.findings.kernels.model import ATTAINABLE, SATURATED, WORTH, busiest, limited
 from gpusight.findings.kernels.residency import lives_on_tensor_cores
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.model.gpu import Peaks
+from gpusight.model.gpu_table import GPUS
 from gpusight.model.kernel_names import classify
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
+    from gpusight.model.gpu import Gpu
 
 EFFICIENCY = Limit(
     0.5, "part of the tensor cores' peak that a library reaches on products of common sizes"
@@ -38,17 +42,39 @@ INTENSITY = Limit(
     "least FP32 operations for each byte of DRAM: a product reads its operands many times, a "
     "stencil or a sum does not",
 )
+STREAM = Limit(
+    4,
+    "operations for each byte of DRAM up to which a product is a stream through memory, whatever "
+    "computes it: matrix times vector, depthwise convolution",
+)
+OPERANDS = Limit(
+    0.25,
+    "least loads for each multiply-add of a product that is held up by its loads; less means that "
+    "registers hold the operands, and then the pipe is busy",
+)
+REREAD = Limit(
+    2,
+    "times that L2 is asked for what DRAM sent, from which on blocks read the same operands: a "
+    "filter on a tile of its own reads it once",
+)
+OF_INSTRUCTIONS = Limit(
+    0.2, "least part of the instructions of such a product that are multiply-adds"
+)
 ELSEWHERE = Limit(
     0.2, "share of the ordinary pipes below which a 16-bit or 8-bit product computes elsewhere"
 )
 _SHORT_FORMATS = ("fp16", "bf16", "fp8", "fp4", "int8")
+_TENSOR_USE = "how busy the tensor cores were"
 _PRODUCTS = ("matmul", "convolution", "attention")
+_FEEDING = ("l1_data", "l1", "lsu")
 
 
 def check(launch: Launch) -> Verdict:
     """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
     if launch.gpu is None:
         return Absent("not known: which GPU it ran on", ())
+    if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
+        return Absent(f"not measured: {_TENSOR_USE}", RULE.sections)
     precision, peak, now = _rates(launch)
     if peak is None or now is None or lives_on_tensor_cores(launch) or _says_so(launch):
         return CLEAN
@@ -82,10 +108,17 @@ def check(launch: Launch) -> Verdict:
     )
 
 
+def _computes_in_fp32(launch: Launch) -> bool:
+    """Tell a product by its name that comes near the peak of the FP32 pipe: it uses that one."""
+    share = launch.get(q.FP32_SHARE)
+    return launch.category in _PRODUCTS and share is not None and share >= ELSEWHERE.value
+
+
 def _rates(launch: Launch) -> tuple[str, float | None, float | None]:
     """Give the format for tensor cores, their rate in it, and the rate of the pipe used now."""
     assert launch.gpu is not None
-    tensor, vector = launch.gpu.tensor, launch.gpu.vector
+    gpu = launch.gpu if launch.gpu.tensor != Peaks() else _of_its_kind(launch.gpu)
+    tensor, vector = gpu.tensor, gpu.vector
     if (launch.get(q.HFMA) or 0.0) > (launch.get(q.FFMA) or 0.0):
         return "fp16", tensor.fp16, vector.fp16 or vector.fp32
     if tensor.tf32 is not None:
@@ -93,11 +126,29 @@ def _rates(launch: Launch) -> tuple[str, float | None, float | None]:
     return "fp16", tensor.fp16, vector.fp32
 
 
+def _of_its_kind(gpu: Gpu) -> Gpu:
+    """Give a GPU of the same compute capability for one that has no name, as in printed tables.
+
+    Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
+    over its FP32 pipe: the ratio is what counts.
+    """
+    known = [
+        (other.sm_count == gpu.sm_count, other.tensor.fp16 / other.vector.fp32, other)
+        for other in GPUS
+        if other.compute_capability == gpu.compute_capability
+        and other.tensor.fp16
+        and other.vector.fp32
+    ]
+    alike = [one for one in known if one[0]] or known
+    ranked = sorted(alike, key=lambda one: one[1])
+    return ranked[len(ranked) // 2][2] if ranked else gpu
+
+
 def _arithmetic(launch: Launch) -> float | None:
     """Give the part of the time that the arithmetic would take at the peak of its pipe."""
     busy = launch.busy
     known = [busy[unit] for unit in ("fma", "fp16") if unit in busy]
-    return max(known) if known else None
+    return max(known) if known else launch.get(q.FP32_SHARE)
 
 
 def _says_so(launch: Launch) -> bool:
@@ -112,21 +163,61 @@ def _says_so(launch: Launch) -> bool:
 
 
 def _is_product(launch: Launch) -> bool:
+    intensity = _intensity(launch)
     if launch.category in _PRODUCTS:
         # Attention of a single query is a stream through memory, whatever computes it.
-        return launch.category != "attention" or (_arithmetic(launch) or 0.0) >= ARITHMETIC.value
-    adds = (launch.get(q.FFMA) or 0.0) + (launch.get(q.HFMA) or 0.0)
-    loads = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.SHARED_INSTRUCTIONS) or 0.0)
-    dram = launch.get(shared.DRAM_BYTES)
-    others, pipe = launch.get(q.FP32_OTHER), _arithmetic(launch) or 0.0
-    if not adds or dram is None or others is None:
+        busy = launch.category != "attention" or (_arithmetic(launch) or 0.0) >= ARITHMETIC.value
+        return busy and (intensity is None or intensity > STREAM.value)
+    adds, others = _multiply_adds(launch), launch.get(q.FP32_OTHER)
+    if not adds or others is None or intensity is None:
         return False
     return (
-        pipe >= max(ARITHMETIC.value, launch.busy.get("alu", 0.0))
-        and others <= PURE.value * adds
-        and loads >= FED.value * adds / WARP
-        and 2 * adds >= INTENSITY.value * dram
+        others <= PURE.value * adds
+        and _loads(launch) >= FED.value * adds / WARP
+        and intensity >= INTENSITY.value
+        and (_fills_its_pipe(launch) or _waits_for_operands(launch, adds))
     )
+
+
+def _fills_its_pipe(launch: Launch) -> bool:
+    pipe = _arithmetic(launch) or 0.0
+    return pipe >= max(ARITHMETIC.value, launch.busy.get("alu", 0.0))
+
+
+def _waits_for_operands(launch: Launch, adds: float) -> bool:
+    """Tell a product without tiles in registers: L1 and shared memory cannot feed the pipe."""
+    instructions, unit = launch.get(q.INSTRUCTIONS), busiest(launch)
+    asked = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
+    return (
+        unit is not None
+        and unit[0] in _FEEDING
+        and unit[1] >= SATURATED
+        and asked >= REREAD.value * (launch.get(shared.DRAM_BYTES) or math.inf)
+        and _loads(launch) >= OPERANDS.value * adds / WARP
+        and adds / WARP >= OF_INSTRUCTIONS.value * (instructions or math.inf)
+    )
+
+
+def _multiply_adds(launch: Launch) -> float:
+    return (launch.get(q.FFMA) or 0.0) + (launch.get(q.HFMA) or 0.0)
+
+
+def _loads(launch: Launch) -> float:
+    return (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.SHARED_INSTRUCTIONS) or 0.0)
+
+
+def _intensity(launch: Launch) -> float | None:
+    """Give the operations for each byte of DRAM; None where they were not counted."""
+    dram = launch.get(shared.DRAM_BYTES)
+    counted = launch.get(q.FFMA) if launch.get(q.HFMA) is None else _multiply_adds(launch)
+    if dram is not None and (counted or launch.get(q.HFMA) is not None):
+        return 2 * _multiply_adds(launch) / dram if dram else math.inf
+    gpu, share, moving = launch.gpu, _arithmetic(launch), launch.busy.get("dram")
+    if gpu is None or not gpu.vector.fp32 or not gpu.memory_bandwidth_bytes_s:
+        return None
+    if share is None or not moving:
+        return None
+    return share * gpu.vector.fp32 * 1e12 / (moving * gpu.memory_bandwidth_bytes_s)
 
 
 def _memory(launch: Launch) -> float:
@@ -165,9 +256,13 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
         "FED": FED,
         "ELSEWHERE": ELSEWHERE,
         "INTENSITY": INTENSITY,
+        "STREAM": STREAM,
+        "OPERANDS": OPERANDS,
+        "REREAD": REREAD,
+        "OF_INSTRUCTIONS": OF_INSTRUCTIONS,
     },
-    needs=(q.TENSOR,),
-    helps=(q.FMA, q.FFMA, q.FP32_OTHER, shared.DRAM_BYTES),
+    needs=(),
+    helps=(q.TENSOR, q.FMA, q.FFMA, q.FP32_OTHER, shared.DRAM_BYTES),
     check=check,
     estimate="The arithmetic at half of the tensor cores' peak, not below what L2 and DRAM need.",
     explains=frozenset({"compute-bound", "memory-bound", "latency-bound"}),

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
-from gpusight.findings.kernels.access import reads_at_random
-from gpusight.findings.kernels.launch import SECTOR_BYTES, shares
+from gpusight.findings.kernels.access import (
+    L2_BUSY,
+    NEEDLESS,
+    OUTSIDE,
+    is_outside,
+    needless_steps,
+    reads_at_random,
+)
+from gpusight.findings.kernels.held_by import MEMORY, held_by
+from gpusight.findings.kernels.launch import SECTOR_BYTES, WARP, shares
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
 from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Located, Rule, Verdict
-from gpusight.findings.kernels.stalls import MEMORY_WAITS, SHARED_WAITS
+from gpusight.findings.kernels.stalls import SHARED_WAITS
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch
@@ -24,8 +32,13 @@ WASTE = Limit(
 UNLOADED_CYCLES = Limit(
     1000,
     "cycles of a load that nothing holds up, at most (500 to 1000 from Pascal to Blackwell): "
-    "what a load takes beyond that, it waits in queues that a fix shortens",
+    "what a load takes beyond that, it waits in queues that a fix empties",
 )
+UNDER_WAY = Limit(
+    2, "loads that a warp has under way where memory is what binds: else it would wait for latency"
+)
+QUEUES = ("lg_throttle", "drain", "membar")
+"""Waits for a full queue end when what fills it is gone; what units still need counts by itself."""
 WIDEST = Limit(
     16,
     "sectors of a warp's widest load, 16 bytes a thread: beyond it sectors are wasted whatever "
@@ -37,10 +50,7 @@ def check(launch: Launch) -> Verdict:
     """Compare the sectors moved with those that hold what was asked for."""
     sectors = _sectors(launch)
     if sectors is None:
-        return Absent(
-            "not measured: how many sectors global accesses touched, and how many they needed",
-            RULE.sections,
-        )
+        return _inferred(launch)
     moved, needed = sectors
     if moved <= 0 or 1 - needed / moved < WASTE.value:
         return CLEAN
@@ -63,6 +73,31 @@ def check(launch: Launch) -> Verdict:
         ),
         confidence=Confidence.HIGH if measured and launch.stalls else Confidence.MEDIUM,
         confidence_reason=_reason(launch, measured),
+    )
+
+
+def _inferred(launch: Launch) -> Verdict:
+    """Infer scattered addresses from steps of L1 that its requests do not account for."""
+    absent = Absent(
+        "not measured: how many sectors global accesses touched, and how many they needed",
+        RULE.sections,
+    )
+    removed = needless_steps(launch)
+    if removed is None or not is_outside(launch):
+        return absent
+    units = ("l1_data", "l1", "l1_to_l2", "l2", "memory")
+    after = {unit: launch.busy[unit] * (1 - removed) for unit in units if unit in launch.busy}
+    left = time_left(launch, after)
+    if not is_worth(left):
+        return absent
+    return Found(
+        title=f"L1 takes {1 / (1 - removed):.1f} steps where one would do",
+        time_share=left,
+        estimate=f"without {removed:.0%} of the steps, and as much of the way to L2; "
+        + limit_sentence(launch, after, left),
+        evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED, q.L1_TO_L2),
+        confidence=Confidence.LOW,
+        confidence_reason="that addresses lie apart is inferred: collect SourceCounters",
     )
 
 
@@ -96,16 +131,23 @@ def _relieved(launch: Launch, moved: float, needed: float) -> dict[str, float]:
 
 def _waits_left(launch: Launch, kept: float) -> float | None:
     """Give the waits that stay: loads do not get faster than they are on an idle GPU."""
-    cycles = load_cycles(launch)
-    fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / cycles)
-    removed = dict.fromkeys((*MEMORY_WAITS, *SHARED_WAITS), 1.0 - kept)
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or _fewest_loads(launch))
+    under_way = UNDER_WAY.value if held_by(launch) == MEMORY else 1.0
+    fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
+    removed = dict.fromkeys(SHARED_WAITS, 1.0 - kept) | dict.fromkeys(QUEUES, 1.0)
     return waits_left(launch, removed | {"long_scoreboard": 1.0 - max(kept, fastest)})
 
 
-def load_cycles(launch: Launch) -> float | None:
-    """Give the cycles that a warp waits for a global load, on average; None if not known."""
+def _fewest_loads(launch: Launch) -> float | None:
+    """Give the fewest loads that can have moved the sectors: one for each thread of a warp."""
+    moved = launch.get(q.SECTORS_MOVED)
+    return None if moved is None else moved / WARP
+
+
+def load_cycles(launch: Launch, loads: float | None) -> float | None:
+    """Give the cycles that a warp waits for one of so many loads; None if not known."""
     warps, rate = launch.get(q.WARPS), launch.get(q.ISSUED)
-    loads, instructions = launch.get(q.LOAD_REQUESTS), launch.get(q.INSTRUCTIONS)
+    instructions = launch.get(q.INSTRUCTIONS)
     if not launch.stalls or not warps or not rate or not loads or not instructions:
         return None
     waiting = shares(("long_scoreboard", "lg_throttle"), launch.stalls)
@@ -139,7 +181,15 @@ out[y * width + x] = in[y * width + x];
     misleads="A gather from random places cannot be coalesced, only sorted or made smaller. "
     "Sectors that later accesses find in L1 are counted as moved; the estimate takes the hits "
     "into account.",
-    limits={"WASTE": WASTE, "UNLOADED_CYCLES": UNLOADED_CYCLES, "WIDEST": WIDEST},
+    limits={
+        "WASTE": WASTE,
+        "UNLOADED_CYCLES": UNLOADED_CYCLES,
+        "UNDER_WAY": UNDER_WAY,
+        "NEEDLESS": NEEDLESS,
+        "OUTSIDE": OUTSIDE,
+        "L2_BUSY": L2_BUSY,
+        "WIDEST": WIDEST,
+    },
     needs=(),
     helps=(q.SECTORS_MOVED, q.SECTORS_NEEDED, q.L2_SECTORS, shared.DRAM_BYTES, q.WARP_STATES),
     check=check,
@@ -147,6 +197,7 @@ out[y * width + x] = in[y * width + x];
         ("memory_l2_theoretical_sectors_global",), ("memory_l2_theoretical_sectors_global_ideal",)
     ),
     estimate="Each memory unit keeps the load of the sectors needed, L2 and DRAM no less than what "
-    "they move beyond that already; loads stay as slow as on an idle GPU.",
+    "they move beyond that already; loads stay as slow as on an idle GPU. Where sectors were not "
+    "counted, the waste is taken to be the steps of L1 that its requests do not account for.",
     explains=frozenset({"memory-bound", "latency-bound", "cache-miss"}),
 )

@@ -1,4 +1,7 @@
-"""What a launch is bound by: memory, compute, or latency."""
+"""What holds a launch up: memory, compute, or latency.
+
+Other than the roofline's `bound`, which tells how busy units were, this asks what warps waited for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def _held_at_barriers(launch: Launch, highest: float) -> bool:
     return highest < AT_ROOF and first == "barrier" and waits[first] >= BARRIERS
 
 
-def bound_of(launch: Launch) -> str | None:
+def held_by(launch: Launch) -> str | None:
     """Say what sets the pace; None where nothing was measured that tells.
 
     A unit that is busy for 60% of the time or more does. Below that, a launch whose warps are many
@@ -51,7 +54,9 @@ def bound_of(launch: Launch) -> str | None:
         # L1 is a part of the SM that feeds its pipes: a product on tensor cores keeps both busy.
         share = NEARLY if memory[0] in _L1_UNITS else 1.0
         return MEMORY if memory[1] * share >= compute[1] else COMPUTE
-    if memory[1] < max(NOTICEABLE, compute[1]):
+    # Steps in shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
+    between_barriers = highest >= SATURATED and memory[0] in _L1_UNITS
+    if between_barriers or memory[1] < max(NOTICEABLE, compute[1]):
         return LATENCY
     waiting = blamed(launch, MEMORY_WAITS)
     occupancy = launch.get(shared.OCCUPANCY)
