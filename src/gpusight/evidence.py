@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _CAPTURES = (
     ".nsys-rep",
@@ -39,11 +44,11 @@ NCU_PRINTED = re.compile(
     rb"""(?xm)
     Metric\ Name"?[,;\t]"?(?:Metric\ Unit|Metric\ Value)     # a row for each metric
     | ^\W{0,4}Metric(?:\ Name)?"?[,;\t]
-    | (?:Kernel|Function|Demangled)\ Name"?[,;\t][^\n]*__     # a row for each launch
+    | (?:Kernel|Function|Demangled)\ Name"?[,;\t][^\n]{0,1000}__  # a row for each launch
     | ^\W{0,4}(?:Kernel|Function|Demangled)\ Name"?[,;\t]     # a column for each launch
     | "(?:Address|Line\ No)","Source"
     | "(?:Session|Device|Launch)\ Attribute","
-    | ^\s*Metric\ Name\s+Metric\ Unit\s+M
+    | ^[ \t]*Metric\ Name\s+Metric\ Unit\s+M
     | ,\ Context\ \d+,\ Stream\ \d+
     | ,\ Invocations\ \d+
     """
@@ -51,6 +56,10 @@ NCU_PRINTED = re.compile(
 """How tables and pages begin that Nsight Compute prints; no table of ours has these headings."""
 NCU_SAID = re.compile(rb"==(?:PROF|ERROR|WARNING)== ")
 """What Nsight Compute says around them."""
+_HEADING_BYTES = 2048
+"""More than any of these patterns takes."""
+LOG_BYTES = 16 << 20
+"""How much of a log is searched for a table."""
 _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
 
@@ -81,7 +90,26 @@ def _is_capture(path: Path) -> bool:
     json = head.lstrip().startswith((b"{", b"["))
     events = json and (b'"traceEvents"' in head or b'"ph"' in head)
     printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
-    return head.startswith(_MAGIC) or bool(JAX_PLANE.match(head)) or events or bool(printed)
+    if head.startswith(_MAGIC) or JAX_PLANE.match(head) or events or printed:
+        return True
+    return len(head) == _HEAD_BYTES and b"\0" not in head and _is_log(path)
+
+
+def _is_log(path: Path) -> bool:
+    """Tell whether a table is printed deep inside a text, behind what a program said."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(_HEAD_BYTES), b"")
+        return holds_ncu_table(islice(blocks, LOG_BYTES // _HEAD_BYTES))
+
+
+def holds_ncu_table(blocks: Iterable[bytes]) -> bool:
+    """Look for a table of Nsight Compute in blocks of text, across their ends too."""
+    before = b""
+    for block in blocks:
+        if NCU_PRINTED.search(before + block):
+            return True
+        before = block[-_HEADING_BYTES:]
+    return False
 
 
 def inflated_head(head: bytes) -> bytes | None:

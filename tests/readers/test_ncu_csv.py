@@ -711,6 +711,16 @@ def test_a_row_without_its_last_quote(tmp_path: Path) -> None:
     assert trace.meta.warnings
 
 
+def test_a_table_of_another_kind_between_rows_is_not_broken(tmp_path: Path) -> None:
+    one, two = (long_row("0", metric, "", "1") for metric in ("launch__block_size", "launch__x"))
+    aside = '"GPU ID","GPU Name","CPU Affinity"\n"0","NVIDIA H200","0-15"'
+    whole = opened(tmp_path, long_table(one, aside, two))
+    assert set(values(whole)) == {"launch__block_size", "launch__x"}
+    assert not whole.meta.warnings
+    cut = opened(tmp_path, long_table(one, aside, two, two[:-12]), "cut.csv")
+    assert cut.meta.warnings == ("rows that are cut off or broken, and left out: 1",)
+
+
 def test_zero_bytes(tmp_path: Path) -> None:
     trace = opened(tmp_path, SMALL.encode() + bytes(1000))
     assert values(trace) == {TIME: 1500.0, BYTES: 2_048_500.0}
@@ -754,6 +764,28 @@ def test_unclosed_quotes_cost_no_time(tmp_path: Path) -> None:
     assert time.perf_counter() - began < 5
 
 
+def test_much_white_space_costs_no_time(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    blank = tmp_path / "blank.txt"
+    blank.write_text("a" + "\n" * 1_000_000)
+    with pytest.raises(NotACaptureError):
+        open_trace(blank, cache=False)
+    trace = opened(tmp_path, f"==WARNING=={' ' * 1_000_000}slow  \n{SMALL}")
+    assert trace.diagnostics.get_column("text").to_list() == ["slow"]
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("line", ["", '"1","k"', '"1","k","1","1"'])
+def test_short_lines_below_a_wide_table_take_little_memory(tmp_path: Path, line: str) -> None:
+    metrics = [f"a__{n}.sum" for n in range(5_000)]
+    head = [row("ID", "Kernel Name", *metrics), row("0", "add", *["1"] * len(metrics))]
+    trace = opened(tmp_path, "\n".join([*head, *[line] * 20_000]))
+    # Each short row would take as much as a whole one: 20,000 of them were 1.6 GB.
+    assert trace.row_count("counters") < 20_000
+    assert set(values(trace).values()) == {1.0}
+    assert bool(trace.meta.warnings) == bool(line)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_never_shows_a_traceback(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -775,8 +807,12 @@ def test_damage_never_shows_a_traceback(tmp_path: Path, seed: int) -> None:
 # Evidence ----------------------------------------------------------------------------------------
 
 
+CHATTER = "epoch 1: loss 0.25\n" * 30_000
+
+
 @pytest.mark.parametrize(
-    "text", [SMALL, PAGE, SMALL.encode("utf-16"), row("ID", "Kernel Name", TIME)]
+    "text",
+    [SMALL, PAGE, SMALL.encode("utf-16"), row("ID", "Kernel Name", TIME), CHATTER + SMALL],
 )
 def test_what_ncu_printed_is_never_written_over(tmp_path: Path, text: str | bytes) -> None:
     path = tmp_path / "evidence.csv"

@@ -9,7 +9,9 @@ import io
 import lzma
 import math
 import re
+import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import gpusight as gs
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
 from gpusight.model.metrics.units import to_base
 from gpusight.model.trace import Trace
+from gpusight.readers.ncu.rules import readable
 from tests.readers import ncu_reports as ncu
 from tests.readers.ncu_reports import Parts, Single, launch, report, whole
 from tests.readers.xspaces import block
@@ -71,6 +74,21 @@ def test_values_of_every_type(tmp_path: Path) -> None:
 def test_names_of_metrics_are_numbered_through_all_blocks(tmp_path: Path) -> None:
     trace = opened(tmp_path, report(launch("a", {"x": 1, "y": 2}), launch("b", {"z": 3, "y": 4})))
     assert counters(trace) == {(0, "x"): 1, (0, "y"): 2, (1, "z"): 3, (1, "y"): 4}
+
+
+def test_launches_are_numbered_process_by_process_as_the_profiler_prints_them(
+    tmp_path: Path,
+) -> None:
+    taking_turns = [
+        launch(name, {"x": Parts(at, {16 * at: at})}, process=(pid, "/opt/demo/program"))
+        for at, (name, pid) in enumerate((("a", 29), ("b", 28), ("c", 29), ("d", 28)))
+    ]
+    trace = opened(tmp_path, report(*taking_turns))
+    shown = trace.table("profiles", ["launch", "name", "process"])
+    assert shown.rows() == [(0, "b", 28), (1, "d", 28), (2, "a", 29), (3, "c", 29)]
+    assert counters(trace) == {(0, "x"): 1, (1, "x"): 3, (2, "x"): 0, (3, "x"): 2}
+    parts = trace.table("counter_instances", ["launch", "instance", "value"])
+    assert parts.rows() == [(0, 16, 1), (1, 48, 3), (2, 0, 0), (3, 32, 2)]
 
 
 def test_parts_of_counters_are_read_when_asked_for(tmp_path: Path) -> None:
@@ -190,6 +208,10 @@ def test_what_the_profilers_own_rules_said(tmp_path: Path) -> None:
          "Look at the Memory Workload and the guide.", "global", 31.5),
         (0, "Other", "Section", "ok", "Fine.", None, None),
     ]  # fmt: skip
+    began = time.perf_counter()
+    hostile = "@section" + ":" * 200_000
+    assert readable(hostile) == hostile
+    assert time.perf_counter() - began < 2
 
 
 def test_no_host_name_command_line_or_environment_is_read(tmp_path: Path) -> None:
@@ -275,6 +297,40 @@ def test_a_packed_report_cut_short(tmp_path: Path) -> None:
         opened(tmp_path, packed[: len(packed) // 2])
 
 
+def _looping() -> bytes:
+    """Give a block whose length leads back to its own beginning, 15 bytes before its end."""
+    header = whole(5, (1 << 64) - 15)
+    assert len(header) + 4 == 15
+    return struct.pack("<I", len(header)) + header
+
+
+@pytest.mark.parametrize("tail", [bytes(50_000_000), _looping()], ids=["zeros", "loop"])
+def test_what_is_no_block_ends_a_report(tmp_path: Path, tail: bytes) -> None:
+    began = time.perf_counter()
+    trace = opened(tmp_path, report(launch("k", {"x": 1})) + tail)
+    assert trace.row_count("profiles") == 1
+    (said,) = trace.meta.warnings
+    assert said == (
+        "the report is damaged: it goes on with something that is no block; "
+        "whole before that: one launch"
+    )
+    assert time.perf_counter() - began < 5
+
+
+def test_messages_of_no_length_end_a_report(tmp_path: Path) -> None:
+    header = whole(2, 1 << 40) + whole(5, 4_000_000)
+    many = struct.pack("<I", len(header)) + header + bytes(4_000_000)
+    trace = opened(tmp_path, report(launch("k", {"x": 1})) + many)
+    assert trace.row_count("profiles") == 1
+
+
+def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path) -> None:
+    bomb = lzma.compress(report(launch("k", {"x": 1})) + bytes(300 << 20), preset=0)
+    assert len(bomb) < 100_000
+    with pytest.raises(DamagedCaptureError, match="grows to more than"):
+        opened(tmp_path, bomb, "x.ncu-rep.xz")
+
+
 def test_packed_files_that_hold_something_else(tmp_path: Path) -> None:
     with pytest.raises(NotACaptureError, match="Zstandard"):
         opened(tmp_path, zstandard.ZstdCompressor().compress(b"hello"), "x.zst")
@@ -284,6 +340,26 @@ def test_a_report_without_launches_has_no_tables(tmp_path: Path) -> None:
     trace = opened(tmp_path, report())
     assert not trace.has("profiles")
     assert not trace.has("counters")
+
+
+@pytest.mark.parametrize("ns", [0.0, -5.0, float("nan"), float("inf"), 1e300])
+def test_a_duration_that_cannot_be_is_not_known(tmp_path: Path, ns: float) -> None:
+    trace = opened(tmp_path, report(launch("k", {"gpu__time_duration.sum": ns})))
+    assert trace.profiles.get_column("duration_ns").to_list() == [None]
+
+
+def test_attributes_that_no_column_can_hold_are_not_known(tmp_path: Path) -> None:
+    metrics = {
+        "gpu__time_duration.sum": 5.0,
+        "device__attribute_multiprocessor_count": 1e300,
+        "device__attribute_total_memory": float("inf"),
+        "device__attribute_l2_cache_size": 4096,
+        "device__attribute_memory_clock_rate": 1 << 60,
+        "device__attribute_global_memory_bus_width": 1 << 60,
+    }
+    device = opened(tmp_path, report(launch("k", metrics))).devices.row(0, named=True)
+    assert (device["sm_count"], device["memory_bytes"], device["l2_bytes"]) == (None, None, 4096)
+    assert device["memory_bandwidth"] is None
 
 
 def test_a_damaged_counter_is_said_in_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.evidence import (
     GZIP,
     JAX_PLANE,
+    LOG_BYTES,
     NCU_PRINTED,
     NCU_REPORT,
     NCU_SAID,
@@ -19,11 +20,12 @@ from gpusight.evidence import (
     SQLITE,
     XZ,
     ZSTANDARD,
+    holds_ncu_table,
     inflated_head,
     is_capture_name,
 )
 from gpusight.model.trace import Trace
-from gpusight.readers.blocks import Blocks, head_of
+from gpusight.readers.blocks import BLOCK_BYTES, Blocks, head_of
 from gpusight.readers.refusal import not_a_capture
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
 """How a page of Nsight Compute begins; a list in JSON could not go on like this."""
 _NCU_ROWS = re.compile(rb'"?\d+"?[,;\t][^\n]*?\(\d+, *\d+, *\d+\)"?[,;\t]"?\(\d+, *\d+, *\d+\)')
 """A launch with the sizes of its block and grid, as it stands in the rows of a CSV."""
-_LOG_BLOCKS = 32
-"""Half megabytes of a log that are searched for a table."""
+_LOG_BLOCKS = LOG_BYTES // BLOCK_BYTES
 _PROTOBUF_FIELD_1 = b"\x0a"
 _REPORTS = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu", ".ncu-repz": "ncu"}
 _PACKINGS = {GZIP: ("gzip", "gunzip"), XZ: ("xz", "xz -d"), ZSTANDARD: ("Zstandard", "zstd -d")}
@@ -202,7 +203,7 @@ def _has_ncu_table(path: Path, text: bytes) -> bool:
     """Look for a table of Nsight Compute in a log that begins with something else."""
     if b"\0" in text or len(text) < _SNIFF_BYTES:
         return False
-    return any(NCU_PRINTED.search(block) for block in islice(Blocks(path), _LOG_BLOCKS))
+    return holds_ncu_table(islice(Blocks(path), _LOG_BLOCKS))
 
 
 def _packing(head: bytes) -> tuple[str, str] | None:

@@ -91,7 +91,10 @@ def _blocks(data: memoryview, at: int) -> Iterator[tuple[Message, Span]]:
     while at < len(data):
         header = _sized(data, at, len(data))
         message = parse(data[header.start : header.end])
-        payload = Span(header.end, header.end + (integer(message, _PAYLOAD) or 0))
+        size = integer(message, _PAYLOAD) or 0
+        if not message or size < 0:  # zeros to the end, or a way back to where we have been
+            raise WireError("it goes on with something that is no block")
+        payload = Span(header.end, header.end + size)
         yield message, payload
         at = payload.end
 
@@ -107,6 +110,8 @@ def _take(container: Container, data: memoryview, header: Message, payload: Span
         for _ in range(integer(header, number) or 0):
             span = _sized(data, at, end)
             at = span.end
+            if span.start == span.end:
+                raise WireError("a message in it is empty")
             if kind == "source":
                 container.sources.append(span)
             else:

@@ -22,7 +22,13 @@ from gpusight.readers.ncu.launches import read_launch
 from gpusight.readers.ncu.rules import rule_rows
 from gpusight.readers.ncu.session import device_row, read_attributes, read_meta
 from gpusight.readers.ncu.unpacked import read_content
-from gpusight.readers.ncu.values import count_parts, has_parts, read_counters, read_parts
+from gpusight.readers.ncu.values import (
+    count_parts,
+    has_parts,
+    known_duration,
+    read_counters,
+    read_parts,
+)
 from gpusight.readers.protobuf.wire import WireError
 from gpusight.units import format_count
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusight.model.trace import Meta
-    from gpusight.readers.ncu.container import Container
+    from gpusight.readers.ncu.container import Container, Result
     from gpusight.readers.ncu.launches import Launch
 
 _ATTRIBUTE = "device__attribute_"
@@ -58,7 +64,9 @@ class Report:
         self._check()
 
     def _walk(self) -> Iterator[Launch]:
-        for number, result in enumerate(self._container.results):
+        # The profiler numbers launches process by process, however they took turns.
+        results = sorted(self._container.results, key=_pid)
+        for number, result in enumerate(results):
             launch = read_launch(self._data, number, result)
             if launch is None:
                 self._undecoded += 1
@@ -104,10 +112,13 @@ class Report:
 
     def _warnings(self) -> Iterator[str]:
         if self._cut:
-            whole = format_count(len(self.launches))
-            yield f"the report is damaged: {self._cut}; {whole} launches before that are whole"
+            yield f"the report is damaged: {self._cut}; whole before that: {self._whole()}"
         if self._undecoded:
-            yield f"{format_count(self._undecoded)} launches of the report cannot be decoded"
+            yield f"launches of the report that cannot be decoded: {format_count(self._undecoded)}"
+
+    def _whole(self) -> str:
+        count = len(self.launches)
+        return "one launch" if count == 1 else f"{format_count(count)} launches"
 
     # Tables -------------------------------------------------------------------------------------
 
@@ -115,7 +126,8 @@ class Report:
         """Give one row for each launch."""
         known = self._known
         rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
-        return pl.DataFrame(rows, infer_schema_length=None)
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        return frame.with_columns(known_duration(pl.col("duration_ns"))) if rows else frame
 
     def _profile(self, launch: Launch, known: dict[str, float]) -> dict[str, Any]:
         grid = _blocks(launch, known.get(_BLOCKS)) or (None, None, None)
@@ -279,6 +291,10 @@ class Report:
 
     def _with_metric(self, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(self._spread("metric", self._names, frame)).drop("name")
+
+
+def _pid(result: Result) -> int:
+    return result.process.pid if result.process else 0
 
 
 def _blocks(launch: Launch, blocks: float | None) -> tuple[int, int, int] | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _KINDS = {0: "information", 1: "ok", 2: "warning", 3: "error", 4: "optimization"}
 _SPEEDUPS = {1: "local", 2: "global"}
 _MESSAGE, _SPEEDUP = 1, 10
-_LINK = re.compile(r"@(?:section|url|source|metric|rule):(?P<what>[^@]*?):(?P<shown>[^@]*)@")
+_LINK = re.compile(r"@(?:section|url|source|metric|rule):(?P<what>[^@:]*):(?P<shown>[^@]*)@")
 _ADDRESS = re.compile(r"@url:(?P<shown>[^@:]*):(?P<what>[^@]*)@")
 
 

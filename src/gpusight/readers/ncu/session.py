@@ -19,6 +19,7 @@ _TOOL, _DRIVER, _CUDA = "Nsight Compute", "Display Driver", "CUDA"
 SECOND_NS = 1_000_000_000
 _PREFIX = "device__attribute_"
 _KILO = 1000
+_MOST = (1 << 63) - 1
 _WHOLE = {
     "compute_major": "compute_capability_major",
     "compute_minor": "compute_capability_minor",
@@ -99,7 +100,7 @@ def _bandwidth(attributes: Mapping[str, Any]) -> int | None:
     """Multiply width and clock of the memory, which transfers twice a clock."""
     clock = _number(attributes.get("memory_clock_rate"), _KILO)
     width = _number(attributes.get("global_memory_bus_width"))
-    return 2 * clock * width // 8 if clock and width else None
+    return _number(2 * clock * width // 8) if clock and width else None
 
 
 def _bus(attributes: Mapping[str, Any]) -> str | None:
@@ -111,7 +112,10 @@ def _bus(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _number(value: Any, scale: int = 1) -> int | None:
-    return int(value) * scale if isinstance(value, (int, float)) else None
+    """Give a whole number; what no column can hold, or is none, is not known."""
+    if not isinstance(value, (int, float)) or not abs(value) * scale <= _MOST:
+        return None
+    return int(value) * scale
 
 
 def _value(message: Message) -> int | str | None:

@@ -69,7 +69,10 @@ class NcuSource:
         return self._table(table).get_column(column).null_count() < self.row_count(table)
 
     def row_count(self, table: str) -> int:
-        """Count rows."""
+        """Count rows; parts of counters without decoding them."""
+        if table == "counter_instances" and table not in self._built:
+            with self._report.decoding():
+                return int(self._report.instance_counts().sum())
         return self._table(table).height if table in self._builders else 0
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from gpusight.errors import DamagedCaptureError
 from gpusight.evidence import NCU_REPORT
 from gpusight.readers.blocks import Blocks
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
 _MAX_BYTES = 32 << 30
-"""Reports have a few hundred megabytes; what unpacks to more than this is meant to do harm."""
+_MAX_RATIO, _NO_MATTER_BYTES = 1000, 256 << 20
+"""Reports have a few hundred megabytes and shrink thirtyfold; much more is meant to do harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,16 @@ def read_content(path: Path) -> Content:
 
 def _unpacked(path: Path) -> Content:
     blocks = Blocks(path)
+    most = min(_MAX_BYTES, max(_NO_MATTER_BYTES, _MAX_RATIO * path.stat().st_size))
     with tempfile.TemporaryFile(prefix="gpusight-") as plain:
         size = 0
         for block in blocks:
             size += plain.write(block)
-            if size > _MAX_BYTES:
+            if size > most:
                 raise DamagedCaptureError(
-                    f"{path} cannot be unpacked", why="it unpacks to more than 32 GiB"
+                    f"{path} cannot be unpacked",
+                    why=f"it grows to more than {format_bytes(most)}, which no report does",
+                    hint="if it is one, unpack it yourself",
                 )
         plain.flush()
         return _mapped(plain, blocks.problem)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _NAME, _VALUE, _PARTS = 1, 2, 3
 _PART_KEY, _PART_VALUE = 1, 2
 _TEXT, _FLOAT, _DOUBLE, _UINT32, _UINT64 = 1, 2, 3, 4, 5
+_LONGEST_NS = 1e15
+"""Eleven days: what a damaged number says beyond that is no duration."""
 _BATCH_BYTES = 64 << 20
 """Counters are decoded together up to this size."""
 
@@ -67,6 +69,11 @@ def read_parts(data: memoryview, launches: Sequence[Launch]) -> pl.DataFrame:
     }  # fmt: skip
     frames = [_parts(data, [launch]) for launch in launches]
     return pl.concat([pl.DataFrame(schema=empty), *frames])
+
+
+def known_duration(time: pl.Expr) -> pl.Expr:
+    """Keep durations that can be: nothing runs for no time, and no rate comes of dividing by it."""
+    return pl.when((time > 0) & (time < _LONGEST_NS)).then(time)
 
 
 def _batches(launches: Sequence[Launch]) -> Iterator[list[Launch]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.readers.ncu.session import device_row
+from gpusight.readers.ncu.values import known_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +36,9 @@ def with_counters(profiles: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFram
         said = _chosen(counters, metric.__eq__).select("launch", said="value")
         rows = profiles.join(said, on="launch", how="left", maintain_order="left")
         own = rows.get_column(column)
-        filled = pl.coalesce(column, pl.col("said").cast(own.dtype)).alias(column)
+        filled = pl.coalesce(column, pl.col("said").cast(own.dtype, strict=False)).alias(column)
         profiles = rows.with_columns(filled).drop("said")
-    return profiles
+    return profiles.with_columns(known_duration(pl.col("duration_ns")))
 
 
 def device_rows(profiles: pl.DataFrame, counters: pl.DataFrame, into: Collected) -> pl.DataFrame:

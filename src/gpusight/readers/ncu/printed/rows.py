@@ -38,11 +38,14 @@ def plain_frame(body: bytes, heading: Heading) -> pl.DataFrame | None:
         return None
     others = _NUMBERED_OR_UNITS if heading.form is Form.WIDE else _NUMBERED
     first = re.compile(_FIRST.get(heading.form, rb'"?\d'))
-    if not first.match(body) or others.search(body, 0, len(body.rstrip(b"\n"))):
+    body = body.rstrip(b"\n")
+    lines = body.count(b"\n") + 1
+    # Rows without cells would still take the memory of whole ones.
+    short = body.count(heading.separator.encode()) < lines * (len(heading.cells) - 2)
+    if short or not first.match(body) or others.search(body):
         return None
     frame = _parsed(body, heading)
     # Quotes that do not match would join lines, or lose the rest of them.
-    lines = body.count(b"\n") + (not body.endswith(b"\n"))
     if frame is None or frame.height != lines or not _are_rows(frame, heading):
         return None
     return frame
@@ -170,7 +173,7 @@ def _is_counted(cells: Sequence[str], heading: Heading) -> bool:
 def _is_wide_row(cells: Sequence[str], heading: Heading) -> bool:
     """Take rows of launches and the row of units, whose first cells are empty."""
     named = _last(heading, ("kernel", "function", *_NUMBERS))
-    if not max(named, min(heading.metrics)) < len(cells) <= len(heading.cells) + 1:
+    if not max(named, heading.metrics[0]) < len(cells) <= len(heading.cells) + 1:
         return False
     number = heading.roles.get("id")
     return number is None or not cells[number].strip() or bool(_INTEGER.fullmatch(cells[number]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import TYPE_CHECKING
 
 from gpusight.errors import DamagedCaptureError
@@ -16,6 +17,7 @@ _PIECE_BYTES = 8 << 20
 _MAX_LINE_BYTES = 64 << 20
 """A longer line is no line: the widest tables known have rows of a few hundred kilobytes."""
 _SAMPLE_BYTES = 512
+_BLANK = re.compile(rb"\n{8,}")
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -93,6 +95,8 @@ def _unix_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         text = held + block
         held = b"\r" if text.endswith(b"\r") else b""
         text = text[: len(text) - len(held)]
-        yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+        # A line costs time even when it is blank, and of many one says as much.
+        yield _BLANK.sub(b"\n\n", text) if b"\n" * 8 in text else text
     if held:
         yield b"\n"

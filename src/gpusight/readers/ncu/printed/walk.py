@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from gpusight.readers.ncu.printed.collected import Collected
 
 _MESSAGE = re.compile(
-    r"==(?P<kind>WARNING|ERROR)==\s*(?P<text>.*\S)|\s{2,}Warning: (?P<about>.*\S)"
+    r"==(?P<kind>WARNING|ERROR)==\s*(?P<text>\S.*)|\s{2,}Warning: (?P<about>.*\S)"
 )
 _MAX_MESSAGES, _MAX_MESSAGE_CHARS = 100, 500
+_MAX_CUT = 1000
+"""Rows of a wide table that are cut off and still read: each takes the memory of a whole one."""
 _ROW_FORMS = (Form.LONG, Form.SUMMARY, Form.WIDE)
 
 
@@ -50,6 +52,9 @@ class Walk:
         self._session: list[list[str]] = []
         self._source: SourcePage | None = None
         self._before: SourcePage | None = None
+        self._aside: int | None = None
+        """Columns of a table of another kind between the rows, such as that of NUMA nodes."""
+        self._cut = 0
         self.headings = 0
         self.is_too_wide = False
 
@@ -97,14 +102,27 @@ class Walk:
         if self._heading is not None and self._heading.form in _ROW_FORMS:
             record = next_record(lines, at, self._heading)
             if record is not None:
-                self._records.append(record.cells)
-                self._into.unreadable += _is_cut(record.cells, self._heading)
+                self._aside = None
+                is_cut = _is_cut(record.cells, self._heading)
+                self._cut += is_cut
+                self._into.unreadable += is_cut
+                if not is_cut or self._cut <= _MAX_CUT:
+                    self._records.append(record.cells)
                 return record.lines
-            self._into.unreadable += _looks_like_row(line)
+            self._into.unreadable += self._is_broken(line)
         elif self._heading is not None and self._read_other(line):
             return 1
         self._say(line)
         return 1
+
+    def _is_broken(self, line: str) -> bool:
+        """Tell whether a line that fits no table should have been a row."""
+        if not line.startswith('"'):
+            return False
+        columns = line.count('","')
+        if not line[1:2].isdigit():
+            self._aside = columns
+        return line[1:2].isdigit() and columns != self._aside
 
     def _belongs(self, heading: Heading) -> bool:
         """Tell whether headings are a row of the turned table that is being read."""
@@ -134,7 +152,7 @@ class Walk:
         if message and len(self._into.messages) < _MAX_MESSAGES:
             kind = "error" if message["kind"] == "ERROR" else "warning"
             said = message["text"] or message["about"]
-            self._into.messages.setdefault(said[:_MAX_MESSAGE_CHARS], kind)
+            self._into.messages.setdefault(said[:_MAX_MESSAGE_CHARS].rstrip(), kind)
         elif not message:
             self._page.read(line)
 
@@ -198,7 +216,3 @@ class Walk:
 def _is_cut(cells: Sequence[str], heading: Heading) -> bool:
     """Tell whether a row of a launch ends before its table does; the last comma may be missing."""
     return heading.form is Form.WIDE and len(cells) < len(heading.cells) - 1
-
-
-def _looks_like_row(line: str) -> bool:
-    return line.startswith('"') and line[1:2].isdigit()
