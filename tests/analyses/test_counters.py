@@ -10,7 +10,7 @@ import pytest
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.api import api_calls
 from gpusight.analyses.copies import copies
-from gpusight.analyses.counters.choose import matching, range_names
+from gpusight.analyses.counters.choose import kernel_codes, matching, range_names
 from gpusight.analyses.counters.forms import FORMS, form_of
 from gpusight.analyses.counters.listing import (
     brief_counters,
@@ -19,6 +19,7 @@ from gpusight.analyses.counters.listing import (
     metric_list,
     wide_counters,
 )
+from gpusight.analyses.counters.quantity import Formula, Quantity, measured, metric
 from gpusight.analyses.counters.source import source_lines
 from gpusight.analyses.info import info
 from gpusight.analyses.kernels import kernel_launches, kernels
@@ -118,10 +119,50 @@ def test_a_pattern_is_a_name_a_glob_a_regex_or_a_part_of_a_name(
     assert matching(pattern, names) == found
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("gemm", [0]),
+        ("sgemm 128", [1]),
+        ("gem", [0, 1, 2]),
+        ("GEMM_", [1, 2]),
+        ("*GEMM", [0]),
+        ("/^v.*gemm/", [2]),
+        ("regex:SGEMM", []),
+        ("nope", []),
+    ],
+)
+def test_a_kernel_is_meant_by_its_name_a_glob_a_regex_or_any_part(
+    pattern: str, found: list[int]
+) -> None:
+    labels = [("gemm", "gemm"), ("ampere_sgemm_128", "sgemm 128"), ("void gemm_x<4>(int)", "x")]
+    known = dict(enumerate(labels))
+    if found:
+        assert kernel_codes(known, pattern) == found
+        return
+    with pytest.raises(UsageError, match=r"no work matches .*'sgemm 128'"):
+        kernel_codes(known, pattern, "work")
+
+
+def test_a_formula_that_comes_to_no_number_gives_way_to_the_next() -> None:
+    quotient = Formula(("a", "b"), lambda values: values[0] / values[1])
+    told = Quantity("q", "", "A quotient", (quotient, metric("c")), "Section")
+    rows = [(0, "a", 1.0), (0, "b", 0.0), (0, "c", 7.0), (1, "a", 0.0), (1, "b", 0.0)]
+    rows += [(2, "a", 6.0), (2, "b", 2.0), (2, "c", 7.0)]
+    counted = [{"launch": n, "metric": m, "value": v} for n, m, v in rows]
+    times = (1.0, float("inf"), float("nan"))
+    bare = {"kind": "kernel", "name": "k"}
+    launched = [{"launch": n, "duration_ns": t, **bare} for n, t in enumerate(times)]
+    frame = measured(build_trace(profiles=launched, counters=counted), [told])
+    assert frame["q"].to_list() == [7.0, None, 3.0]
+    assert frame["duration_ns"].to_list() == [1.0, None, None]
+
+
 def test_ranges_are_found_by_each_name_and_by_paths_with_or_without_domain() -> None:
     names = set(range_names("a/b/c; lib:d/e"))
     assert {"a", "b", "c", "a/b", "b/c", "a/b/c", "d", "e", "d/e", "lib:d", "lib:d/e"} <= names
     assert "a/c" not in names
+    assert sum(map(len, range_names("/" * 50_000))) < 1e8
 
 
 @pytest.mark.parametrize(
@@ -152,6 +193,14 @@ def test_what_matches_nothing_is_said_with_what_there_is() -> None:
 def test_metrics_are_found_by_former_names_and_by_what_pages_call_them() -> None:
     assert set(rows(counters(trace(), metrics=["sm__sol_pct"]), "metric")) == {(SM,)}
     assert set(rows(counters(trace(), metrics=["Duration"]), "metric")) == {(TIME,)}
+
+
+def test_metrics_may_be_given_between_commas() -> None:
+    assert set(rows(counters(trace(), metrics=[f"{SM}, {TIME},"]), "metric")) == {(SM,), (TIME,)}
+    with pytest.raises(UsageError, match="no metric matches 'nope'"):
+        counters(trace(), metrics=[f"{SM},nope"])
+    odd = [{"launch": 0, "metric": "a,b", "value": 1.0}]
+    assert rows(counters(trace(counters=odd), metrics=["a,b"]), "metric") == [("a,b",)]
 
 
 # Listing
@@ -293,6 +342,13 @@ def test_reports_without_counters_of_instructions_say_how_to_have_them() -> None
     assert "--section SourceCounters" in absent.hint
 
 
+def test_metrics_that_were_not_counted_by_instruction_are_said_to_be_so() -> None:
+    parts: Rows = [{"launch": 0, "metric": SM, "instance": 5, "value": 1.0}]
+    absent = source_lines(trace(counter_instances=parts, **LINES), metrics=[SM])
+    assert isinstance(absent, NotApplicable)
+    assert "not counted by instruction" in absent.reason
+
+
 # Kernels, launches, summary, info
 
 
@@ -355,7 +411,7 @@ def test_launches_come_in_order_and_by_time() -> None:
 
 def test_ranges_and_graphs_that_were_measured_as_wholes_are_said() -> None:
     whole = [{**r, "kind": "graph"} if r["launch"] == 1 else r for r in PROFILES]
-    assert "1 of these are ranges or graphs" in table(kernels(trace(profiles=whole))).notes[0]
+    assert "1 of these is a range or graph" in table(kernels(trace(profiles=whole))).notes[0]
 
 
 def test_a_summary_is_one_screen_about_the_kernels() -> None:

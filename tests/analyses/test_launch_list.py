@@ -105,10 +105,16 @@ def test_the_two_causes_that_tell_most_are_shown() -> None:
         ("o*", ["other"]),
         ("copy", ["[copy Host-to-Device]"]),
         ("[copy Host-to-Device]", ["[copy Host-to-Device]"]),
+        ("/^void mine|^oth/", ["void mine<float>(int)", "other"]),
+        ("regex:THER", None),
         ("*e*", ["[copy Host-to-Device]", "void mine<float>(int)", "[memset]", "other"]),
     ],
 )
-def test_work_by_name(pattern: str, names: list[str]) -> None:
+def test_work_by_name(pattern: str, names: list[str] | None) -> None:
+    if names is None:
+        with pytest.raises(UsageError, match="no GPU work matches"):
+            launches(build_trace(None, **WORK), kernel=pattern)
+        return
     result = table(build_trace(None, **WORK), kernel=pattern)
     assert result.frame["name"].to_list() == names
 

@@ -201,6 +201,15 @@ def test_a_kernel_at_its_roof_gains_little() -> None:
     assert row["remark"] == "SMs 93.0% busy already"
 
 
+@pytest.mark.parametrize("registers", [32, 128])
+def test_a_busy_kernel_is_not_blamed_for_its_blocks(registers: int) -> None:
+    grid = 132 * 16 * 8
+    for busy, remark in ((93.5, "SMs 93.5% busy already"), (40.0, "short or uneven blocks")):
+        one = launch(grid=grid, busy=busy, registers_per_thread=registers, achieved=15.0)
+        (row,) = rows(asked(report(one)))
+        assert row["remark"] == remark
+
+
 def test_clusters_that_leave_places_empty_are_named() -> None:
     clustered = launch(registers_per_thread=128, cluster_size=8, cluster_max_active=60)
     (row,) = rows(asked(report(clustered)))
@@ -259,7 +268,7 @@ def test_sizes_that_a_printed_report_rounded_are_restored() -> None:
 
 def test_a_report_that_says_otherwise_is_named() -> None:
     result = asked(report(launch(reported=50.0)))
-    assert any("the report says 50.0%, these rules give 100.0%" in note for note in result.notes)
+    assert any("the report says 50.0% and these rules 100.0%" in note for note in result.notes)
     agreeing = asked(report(launch(reported=100.0)))
     assert not any("these rules" in note for note in agreeing.notes)
 
@@ -274,7 +283,7 @@ def test_a_launch_without_metrics_is_counted_and_named() -> None:
     bare = without_launch_stats("bare")
     result = asked(report(launch(), bare))
     assert rows(result)[1]["theoretical"] is None
-    assert any("1 of 2 launches do not say" in note for note in result.notes)
+    assert any("1 of 2 launches does not say" in note for note in result.notes)
 
 
 def test_a_report_without_the_section_says_which_to_collect() -> None:
@@ -310,7 +319,7 @@ def test_achieved_occupancy_alone_is_shown() -> None:
     result = asked(report({**bare, "metrics": {ACHIEVED: 40.0}}))
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (None, pytest.approx(0.4))
-    assert any("1 of 1 launches do not say" in note for note in result.notes)
+    assert any("no launch says what it asks" in note for note in result.notes)
 
 
 def test_a_gpu_that_nobody_knows() -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpusight.analyses.orion.blocks import Limits
 from gpusight.analyses.orion.build import Built, Options, Refused, build
 from gpusight.analyses.orion.check import check, problems
+from gpusight.analyses.select import Selection
 from gpusight.errors import UsageError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
@@ -93,7 +94,7 @@ def test_the_profilers_own_numbers_count_before_the_calculator() -> None:
 def test_limits_may_be_given() -> None:
     assert sms(limits=Limits(gpu="sm_75")) == 1000, "1024 threads an SM"
     assert sms(limits=Limits(max_blocks=1)) == 1000
-    with pytest.raises(UsageError, match="no GPU 'Foo'"):
+    with pytest.raises(UsageError, match="no GPU named 'Foo'"):
         sms(limits=Limits(gpu="Foo"))
 
 
@@ -213,6 +214,14 @@ def test_exports_of_other_reports_are_refused() -> None:
     assert other.table.rows()[0]["second"] == BN
 
 
+def test_a_raw_page_without_launches_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no launch was measured.*--page raw"):
+        build(report(launch(CONV)), Options(), raw=timeline((CONV, 0, 1)))
+    swapped = build(timeline((CONV, 0, 1)), Options(), raw=report(launch(CONV)))
+    assert isinstance(swapped, NotApplicable)
+    assert "no launches that were measured" in swapped.reason
+
+
 def test_durations_of_the_timeline() -> None:
     nsys = timeline((RELU, 0, 3), (CONV, 10, 17), (BN, 20, 24), (RELU, 30, 32))
     kernels = (launch(CONV), launch(BN), launch(RELU))
@@ -244,6 +253,8 @@ def test_captures_of_two_programs_are_refused() -> None:
 def test_durations_of_the_timeline_need_one() -> None:
     with pytest.raises(UsageError, match="--nsys"):
         built(launch(), durations="nsys")
+    with pytest.raises(UsageError, match="--nsys"):
+        built(launch(), selection=Selection(within="start"))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +267,10 @@ def test_durations_of_the_timeline_need_one() -> None:
             "no registers per thread",
         ),
         (report(launch(duration=math.nan), launch()), "no duration of launch 0"),
+        (
+            report(launch(duration=math.nan, counters={"launch__registers_per_thread": math.nan})),
+            "no duration and registers per thread of any launch",
+        ),
     ],
 )
 def test_what_cannot_be_built_says_why(trace: Trace, words: str) -> None:

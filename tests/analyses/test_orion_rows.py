@@ -70,6 +70,21 @@ def test_roles(name: str, role: Role) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "in_vision"),
+    [
+        ("volta_sgemm_128x64_nn", Role.CONVOLUTION),
+        ("volta_sgemm_128x64_nt", Role.CONVOLUTION),
+        ("volta_sgemm_128x64_tn", Role.GEMM),
+        ("volta_sgemm_64x64_nn", Role.GEMM),
+        ("ampere_sgemm_128x64_nn", Role.GEMM),
+    ],
+)
+def test_products_that_are_convolutions_of_1_x_1_on_volta(name: str, in_vision: Role) -> None:
+    assert role_of(name, "vision") is in_vision
+    assert role_of(name, "bert") is Role.GEMM
+
+
+@pytest.mark.parametrize(
     ("name", "written"),
     [
         (RELU, "void at::native::vectorized_elementwise_kernel"),

@@ -8,8 +8,20 @@ import pytest
 
 from gpusight.analyses.orion.build import Options, Refused
 from gpusight.analyses.orion.timeline import utilisation
+from gpusight.errors import MissingDataError
+from gpusight.render.pictures.orion import orion_figure
 from gpusight.result import Composite
-from tests.analyses.orion_reports import CONV, DRAM, SM, facts, launch, report, section, timeline
+from tests.analyses.orion_reports import (
+    CONV,
+    DRAM,
+    RELU,
+    SM,
+    facts,
+    launch,
+    report,
+    section,
+    timeline,
+)
 
 
 def used(grid: int, sm: float, dram: float) -> dict[str, Any]:
@@ -41,6 +53,41 @@ def test_kernels_that_overlap_add_up_to_no_more_than_all() -> None:
     assert series["sm_share"].to_list() == [0.75, 1.0]
     assert series["compute_share"].to_list() == pytest.approx([0.3, 0.6])
     assert series["memory_share"].to_list() == [0.9, 1.0]
+
+
+def test_what_the_report_does_not_tell_is_not_zero() -> None:
+    nsys = timeline((CONV, 0, 100), (CONV, 100, 200), grid=400)
+    counters = {SM: 80, "launch__sm_count": 100}
+    result = utilisation(report(launch(CONV, counters, grid=400)), nsys, Options())
+    assert isinstance(result, Composite)
+    told = facts(result)
+    assert (told["compute_share_average"], told["memory_share_average"]) == (0.8, None)
+    assert section(result, "series")["memory_share"].to_list() == [None, None]
+    (note,) = [note for note in result.notes if "throughput of DRAM for 2 kernels" in note]
+    assert "--section SpeedOfLight" in note
+
+
+def test_a_share_that_one_launch_lacks_has_no_average() -> None:
+    known, bare = used(400, 80, 20), launch(RELU, {"launch__sm_count": 100}, grid=400)
+    nsys = timeline((CONV, 0, 100), (RELU, 200, 300), grid=400)
+    result = utilisation(report(known, bare), nsys, Options())
+    assert isinstance(result, Composite)
+    told = facts(result)
+    assert (told["compute_share_average"], told["memory_share_average"]) == (None, None)
+    assert told["sm_share_average"] is not None
+    assert section(result, "series")["compute_share"].to_list() == [0.8, 0.0, None]
+    assert any("the SMs and DRAM for one kernel" in note for note in result.notes)
+
+
+def test_a_picture_leaves_out_what_is_not_known() -> None:
+    nsys = timeline((CONV, 0, 100), grid=400)
+    counters = {SM: 80, "launch__sm_count": 100}
+    result = utilisation(report(launch(CONV, counters, grid=400)), nsys, Options())
+    assert isinstance(result, Composite)
+    names = [series.name.partition(",")[0] for series in orion_figure(result).series]
+    assert names == ["SMs in use", "compute"]
+    with pytest.raises(MissingDataError, match="--section SpeedOfLight"):
+        orion_figure(result, only="memory_share")
 
 
 def test_kernels_that_were_not_measured_are_said() -> None:

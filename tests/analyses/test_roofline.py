@@ -375,6 +375,19 @@ def test_the_report_knows_its_roofs() -> None:
     assert found["roofs_from"] == "report"
 
 
+def test_a_peak_of_nothing_is_not_known() -> None:
+    nothing = dict.fromkeys((*FP32_ROOF, *DRAM_ROOF), 0.0)
+    found = point(**nothing, **ops(fma=25e6), **{"dram__bytes.sum": 0.0})
+    keys = ("compute_roof", "memory_roof", "compute_share", "memory_share", "roof_share", "knee")
+    assert [found[key] for key in keys] == [None] * len(keys)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_what_nothing_can_count_is_not_known(value: float) -> None:
+    found = point(**ROOFS, **ops(), **{"dram__bytes.sum": value})
+    assert (found["dram_bytes"], found["memory_share"]) == (None, None)
+
+
 def test_a_peak_without_a_word_on_sparsity_is_halved_where_sparsity_exists() -> None:
     peak = {path("src_bf16_dst_fp32", "sum.peak_sustained"): 8192, **CLOCK}
     assert point(**peak)["peak_tensor_bf16"] == 4096e9
@@ -401,6 +414,10 @@ def test_the_table_stands_in_at_the_clock_of_the_launch() -> None:
     assert full["memory_roof"] == pytest.approx(4.8e12, rel=0.01)
     slow = points(h200_trace("work", **ops(fma=1), **{"sm__cycles_elapsed.avg.per_second": 0.99e9}))
     assert slow["compute_roof"][0] == pytest.approx(full["compute_roof"] / 2)
+    # What a tensor core does a cycle does not depend on the clock that data sheets rate it at.
+    assert full["peak_tensor_bf16"] == pytest.approx(132 * 4096 * 1.83e9)
+    assert slow["peak_tensor_bf16"][0] == pytest.approx(132 * 4096 * 0.99e9)
+    assert slow["peak_tensor_fp64"][0] == pytest.approx(132 * 256 * 0.99e9, rel=1e-3)
 
 
 def test_a_share_of_the_peak_tells_the_peak() -> None:

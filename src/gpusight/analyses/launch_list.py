@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,11 +11,11 @@ from gpusight.analyses.advice import advice_for
 from gpusight.analyses.attribution.attribute import names_of_causes
 from gpusight.analyses.attribution.operators import WAYS
 from gpusight.analyses.attribution.work import Work, WorkScope, selected_work, short_labels
+from gpusight.analyses.counters.choose import kernel_codes
 from gpusight.analyses.kernels import graph_notes
 from gpusight.analyses.launches import held_tables
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Selection
 from gpusight.analyses.statistics import DURATION
-from gpusight.errors import UsageError
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -47,10 +45,6 @@ FIELDS = (
 _CAUSES = ("op", "call_site", "module", "range", "call")
 """What can tell where work came from, the most telling first."""
 _CAUSES_SHOWN = 2
-_WILD = frozenset("*?[")
-_NEAR = 3
-_LONGEST = 2_000
-"""What a pattern looks at: a hostile name of a megabyte could keep it busy for hours."""
 
 
 def launches(
@@ -58,8 +52,8 @@ def launches(
 ) -> TableResult | NotApplicable:
     """List GPU work in order of time, with what launched it.
 
-    `kernel` keeps the work whose name it matches: a glob, or a part of the name. Of a report of
-    measured launches, those in order, with what was measured.
+    `kernel` keeps the work whose name it matches: a glob, a regular expression (`/…/`), or a part
+    of the name. Of a report of measured launches, those in order, with what was measured.
     """
     if not held_tables(trace, GPU_WORK):
         if trace.has("profiles"):
@@ -90,21 +84,12 @@ def launches(
 
 
 def _matching(work: Work, pattern: str) -> Work:
-    """Keep the work of this full or short name, else what a glob or a part of the name matches."""
-    glob = pattern if _WILD.intersection(pattern) else f"*{pattern}*"
-    matches = re.compile(fnmatch.translate(glob), re.IGNORECASE).match
+    """Keep the work of this full or short name, else what the pattern or a part of it matches."""
     codes = work.frame["label"].unique().sort()
-    full, short = work.labels.gather(codes).to_list(), short_labels(work.labels, codes).to_list()
-    names = list(zip(codes.to_list(), full, short, strict=True))
-    found = [code for code, *texts in names if pattern in texts]
-    if not found:
-        found = [code for code, *texts in names if any(matches(t[:_LONGEST]) for t in texts)]
-    if not found and names:
-        raise UsageError(
-            f"no GPU work matches {pattern!r}",
-            why="it is named like " + ", ".join(repr(s) for s in dict.fromkeys(short[:_NEAR])),
-            hint="see: gpusight kernels FILE",
-        )
+    if codes.is_empty():
+        return work
+    texts = zip(work.labels.gather(codes), short_labels(work.labels, codes), strict=True)
+    found = kernel_codes(dict(zip(codes, texts, strict=True)), pattern, "GPU work")
     return Work(work.frame.filter(pl.col("label").is_in(found)), work.labels)
 
 

@@ -53,3 +53,5 @@ class Gpu:
     """The document the values come from."""
     aliases: tuple[str, ...] = ()
     """Other names that drivers and people use for exactly this row."""
+    tensor_clock_mhz: float | None = None
+    """Clock that tensor rates, but for FP64, are published for, where it is not the boost clock."""

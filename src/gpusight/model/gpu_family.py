@@ -63,4 +63,5 @@ def row(
         tdp_w=tdp_w,
         source=source or family.source,
         aliases=aliases,
+        tensor_clock_mhz=tensor_mhz,
     )

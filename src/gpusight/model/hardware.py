@@ -241,12 +241,15 @@ def with_measured(
 
 
 def _at_measured_speed(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:
-    factor = 1.0
-    if sm_count and gpu.sm_count:
-        factor *= sm_count / gpu.sm_count
-    if clock_hz and gpu.boost_clock_mhz:
-        factor *= clock_hz / 1e6 / gpu.boost_clock_mhz
-    return replace(gpu, vector=gpu.vector.scaled(factor), tensor=gpu.tensor.scaled(factor))
+    clocks = clock_hz / 1e6 / gpu.boost_clock_mhz if clock_hz and gpu.boost_clock_mhz else 1.0
+    factor = clocks * (sm_count / gpu.sm_count if sm_count and gpu.sm_count else 1.0)
+    tensor_clock = gpu.tensor_clock_mhz and gpu.tensor_clock_mhz * clocks
+    return replace(
+        gpu,
+        vector=gpu.vector.scaled(factor),
+        tensor=gpu.tensor.scaled(factor),
+        tensor_clock_mhz=tensor_clock,
+    )
 
 
 def _lanes_only(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,7 +17,7 @@ from gpusight.model.metrics.names import canonical
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpusight.model.trace import Trace
 
@@ -23,6 +25,9 @@ _WILD = frozenset("*?[")
 _LONGEST = 2_000
 """What a pattern looks at: a hostile name of a megabyte could keep it busy for hours."""
 _BETWEEN_STACKS = "; "
+_SHOWN = 5
+_DEEPEST = 64
+"""Ranges inside ranges that can be told apart; a hostile name has a slash in every letter."""
 NO_COUNTERS_HINT = "measure the kernels with: ncu --set full -o report PROGRAM"
 
 
@@ -63,7 +68,7 @@ class ProfileScope(Scope):
             _check_launches(frame, self._launches)
             frame = frame.filter(pl.col("launch").is_in(list(self._launches)))
         if self._kernel is not None:
-            frame = frame.filter(_of_kernel(frame["name"], self._kernel))
+            frame = frame.filter(of_kernel(frame["name"], self._kernel))
         if self.selection.within is not None:
             frame = _inside(frame, self.selection.within)
         return frame.select(columns)
@@ -90,14 +95,54 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     return begun or [name for name in known if wanted in name[:_LONGEST].lower()]
 
 
+def kernel_codes(
+    names: Mapping[int, tuple[str, str]], pattern: str, what: str = "kernel"
+) -> list[int]:
+    """Find the kernels that a pattern means; `names` are the full name and the readable label.
+
+    That is those of the very name, else what a glob, a regular expression or a part of the name
+    matches. Raises UsageError where none is meant; `what` is what the message calls them.
+    """
+    found = [code for code, texts in names.items() if pattern in texts]
+    if not found:
+        matches = _kernel_matcher(pattern)
+        found = [c for c, texts in names.items() if any(matches(t[:_LONGEST]) for t in texts)]
+    if not found:
+        labels = list(dict.fromkeys(label for _, label in names.values()))
+        shown = ", ".join(repr(label) for label in labels[:_SHOWN])
+        raise UsageError(
+            f"no {what} matches {pattern!r}",
+            why=f"there is {shown}" if shown else "nothing else is selected",
+            hint="see: gpusight kernels FILE",
+        )
+    return found
+
+
+def _kernel_matcher(pattern: str) -> Callable[[str], object]:
+    """Turn a pattern into a test; only regular expressions tell capitals apart."""
+    if _is_regex(pattern):
+        return matcher(pattern)
+    glob = pattern if _WILD.intersection(pattern) else f"*{pattern}*"
+    return re.compile(fnmatch.translate(glob), re.IGNORECASE).match
+
+
+def of_kernel(names: pl.Series, pattern: str) -> pl.Series:
+    """Tell which rows of a column of names are of the kernels that a pattern means."""
+    known = names_of(names)
+    codes = names.to_physical().unique().sort().to_list()
+    labels = {code: (known[code], classify(known[code]).short) for code in codes}
+    return names.to_physical().is_in(kernel_codes(labels, pattern))
+
+
 def chosen_metrics(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Find the metrics that any of the patterns means, in the order of `known`."""
     names = list(known)
     found: set[str] = set()
-    for pattern in patterns:
+    for pattern in _each(patterns, set(names)):
         hits = _metrics(pattern, names)
         if not hits:
-            near = near_matches(pattern, names)
+            # Lists of other metrics, which have a colon in their names, are hardly ever meant.
+            near = near_matches(pattern, sorted(names, key=lambda name: ":" in name))
             raise UsageError(
                 f"no metric matches {pattern!r}",
                 why=f"the capture has {near}" if names else "the capture has no metrics",
@@ -105,6 +150,14 @@ def chosen_metrics(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
             )
         found.update(hits)
     return [name for name in names if name in found]
+
+
+def _each(patterns: Sequence[str], known: set[str]) -> Iterator[str]:
+    """Give pattern after pattern; several may stand in one, between commas, as ncu has them."""
+    for pattern in patterns:
+        is_one = pattern in known or _is_regex(pattern)
+        parts = [] if is_one else [part.strip() for part in pattern.split(",")]
+        yield from [part for part in parts if part] or [pattern]
 
 
 def _metrics(pattern: str, names: list[str]) -> list[str]:
@@ -132,25 +185,6 @@ def _check_launches(frame: pl.DataFrame, wanted: Sequence[int]) -> None:
             hint=f"launches are numbered {min(known, default=0)} to {last}; "
             "see: gpusight launches FILE",
         )
-
-
-def _of_kernel(names: pl.Series, pattern: str) -> pl.Series:
-    """Tell which launches are of a kernel, by its full name or by its readable label."""
-    codes = names.to_physical().unique().sort().to_list()
-    known = names_of(names)
-    full = {known[code]: code for code in codes}
-    short = [(classify(name).short, code) for name, code in full.items()]
-    found = {full[name] for name in matching(pattern, full)}
-    labels = set(matching(pattern, {label for label, _ in short}))
-    found |= {code for label, code in short if label in labels}
-    if not found:
-        shown = ", ".join(repr(label) for label in dict.fromkeys(label for label, _ in short[:5]))
-        raise UsageError(
-            f"no kernel matches {pattern!r}",
-            why=f"kernels are named like {shown}" if shown else "nothing else is selected",
-            hint="see: gpusight kernels FILE",
-        )
-    return names.to_physical().is_in(list(found))
 
 
 def _inside(frame: pl.DataFrame, within: str) -> pl.DataFrame:
@@ -183,7 +217,7 @@ def range_names(text: str) -> Iterator[str]:
     """
     for stack in text.split(_BETWEEN_STACKS):
         for path in {stack, stack.partition(":")[2]} - {""}:
-            parts = path.split("/")
+            parts = path.split("/", _DEEPEST)
             for start in range(len(parts)):
                 for end in range(start + 1, len(parts) + 1):
                     yield "/".join(parts[start:end])

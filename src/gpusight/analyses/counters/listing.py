@@ -228,7 +228,8 @@ def brief_counters(
         result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
     if len(chosen) == len(known):
         return result
-    note = f"{len(chosen)} of {len(known):,} metrics are shown; all: --metrics '*', or --list"
+    are = "is" if len(chosen) == 1 else "are"
+    note = f"{len(chosen)} of {len(known):,} metrics {are} shown; all: --metrics '*', or --list"
     return replace(result, notes=(*result.notes, note))
 
 

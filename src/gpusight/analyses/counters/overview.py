@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analyses.counters.kernel_table import kernel_table
-from gpusight.analyses.devices import device_names
+from gpusight.analyses.counters import kernel_table
+from gpusight.analyses.counters.choose import ProfileScope
+from gpusight.analyses.counters.kernel_table import GROUP, NAMED, measured_launches, summed_up
+from gpusight.analyses.devices import names_of_used
+from gpusight.analyses.roofline.points import points
 from gpusight.analyses.select import EVERYTHING, Selection
-from gpusight.result import Composite, Fact, Fmt, TableResult
+from gpusight.analyses.statistics import average, prevailing, weighed_mean
+from gpusight.result import Composite, Fact, Field, Fmt, TableResult
 
 if TYPE_CHECKING:
     from gpusight.model.trace import Trace
 
 TOP_KERNELS = 10
+_LIMITS = (
+    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+)
+SUMMARY_FIELDS = (*kernel_table.FIELDS[: -len(NAMED)], *_LIMITS, *NAMED)
+"""Those of the table of kernels, and how near to what the GPU can do."""
 _SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
           "roof_share", "bound", "short_name")  # fmt: skip
 _AVERAGES = (
@@ -30,7 +40,7 @@ _NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
 
 def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     """Answer in one screen where the time of the measured launches went."""
-    table = kernel_table(trace, selection, limits=True)
+    table = _kernels(trace, selection)
     fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
     frame = table.frame.head(TOP_KERNELS)
     more = f": the first {TOP_KERNELS} of {table.frame.height:,}"
@@ -45,28 +55,28 @@ def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     )
 
 
+def _kernels(trace: Trace, selection: Selection) -> TableResult:
+    """Sum up launches by kernel, with how near to the roofline they came."""
+    scope = ProfileScope(trace, selection)
+    under = points(trace).select("launch", "roof_share", "bound")
+    rows = measured_launches(scope).join(under, on="launch", how="left", maintain_order="left")
+    further = (weighed_mean("roof_share"), pl.col("bound").first())
+    return summed_up(scope, prevailing(rows, GROUP, "bound"), SUMMARY_FIELDS, further)
+
+
 def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
-    used = set(table.frame["device"].drop_nulls().to_list())
-    names = [name for device, name in device_names(trace).items() if name and device in used]
     meta = table.meta
+    gpus = names_of_used(trace, table.frame["device"])
     facts = [
-        Fact("gpus", "GPU", ", ".join(dict.fromkeys(names)) or None, Fmt.TEXT, "GPUs measured"),
+        Fact("gpus", "GPU", gpus, Fmt.TEXT, "GPUs measured"),
         Fact("kernels", "Launches", meta["kernels"], Fmt.COUNT, "Launches that were measured"),
         Fact("kernel_names", "Kernels", meta["kernel_names"], Fmt.COUNT, "Different kernels"),
         Fact("kernel_ns", "GPU time", meta["total_ns"], Fmt.TIME, "Time of all, each on its own"),
     ]
     for key, label, meaning in _AVERAGES:
-        facts.append(Fact(key, label, _average(table.frame, key), Fmt.SHARE, meaning))
+        facts.append(Fact(key, label, average(table.frame, key, "total_ns"), Fmt.SHARE, meaning))
     facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Parts of the time"))
     return tuple(fact for fact in facts if fact.value is not None)
-
-
-def _average(frame: pl.DataFrame, key: str) -> float | None:
-    """Average over kernels by time, where it is known for all of them."""
-    time = float(frame["total_ns"].sum())
-    if frame[key].null_count() or not time:
-        return None
-    return float((frame[key] * frame["total_ns"]).sum()) / time
 
 
 def _bounds(frame: pl.DataFrame) -> str | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import polars as pl
+
 from gpusight.analyses.counters.quantity import (
+    SHARE,
+    Formula,
     Quantity,
     during,
     metric,
@@ -11,26 +17,29 @@ from gpusight.analyses.counters.quantity import (
     total,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _SPEED, _OCCUPANCY, _LAUNCH = "SpeedOfLight", "Occupancy", "LaunchStats"
 _MEMORY = "MemoryWorkloadAnalysis"
 
 SM_SHARE = Quantity(
     "sm_share",
-    "",
+    SHARE,
     "How busy the SMs were: the busiest of their units, of what it could do",
     (percent("sm__throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
 MEMORY_SHARE = Quantity(
     "memory_share",
-    "",
+    SHARE,
     "How busy the memory system was: the busiest of its units, caches included",
     (percent("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
 DRAM_SHARE = Quantity(
     "dram_share",
-    "",
+    SHARE,
     "How busy the GPU's memory was, of what it could do",
     (
         percent("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -46,31 +55,21 @@ DRAM_SHARE = Quantity(
 )
 L2_SHARE = Quantity(
     "l2_share",
-    "",
+    SHARE,
     "How busy the L2 cache was, of what it could do",
     (percent("lts__throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
-L1_SHARE = Quantity(
-    "l1_share",
-    "",
-    "How busy the L1 caches were while their SMs were active, of what they could do",
-    (
-        percent("l1tex__throughput.avg.pct_of_peak_sustained_active"),
-        percent("l1tex__throughput.avg.pct_of_peak_sustained_elapsed"),
-    ),
-    _SPEED,
-)
 OCCUPANCY = Quantity(
     "occupancy",
-    "",
+    SHARE,
     "Warps resident on an active SM, of those that fit an SM",
     (percent("sm__warps_active.avg.pct_of_peak_sustained_active"),),
     _OCCUPANCY,
 )
 THEORETICAL_OCCUPANCY = Quantity(
     "theoretical_occupancy",
-    "",
+    SHARE,
     "The same at best, for this block size and these registers and shared memory",
     (percent("sm__maximum_warps_per_active_cycle_pct"),),
     _OCCUPANCY,
@@ -103,6 +102,43 @@ SHARED_CONFIG = Quantity(
     (metric("launch__shared_mem_config_size"),),
     _LAUNCH,
 )
+BARRIERS = Quantity(
+    "barriers",
+    "",
+    "Barriers that the code uses",
+    (metric("launch__barrier_count"),),
+    _LAUNCH,
+)
+GRID_SIZE = Quantity("grid_size", "", "Blocks of the grid", (metric("launch__grid_size"),), _LAUNCH)
+BLOCK_SIZE = Quantity(
+    "block_size", "", "Threads of a block", (metric("launch__block_size"),), _LAUNCH
+)
+_BLOCK_LIMITS = tuple(
+    f"launch__occupancy_limit_{what}"
+    for what in ("registers", "warps", "shared_mem", "blocks", "barriers")
+)
+REPORTED_SHARED_LIMIT = Quantity(
+    "reported_shared_limit",
+    "",
+    "Blocks that an SM has shared memory for, as the profiler itself worked out",
+    (metric("launch__occupancy_limit_shared_mem"),),
+    _OCCUPANCY,
+)
+
+
+def _least(values: Sequence[pl.Expr]) -> pl.Expr:
+    """Take the tightest limit, if the first two are told; old versions leave others out."""
+    told = values[0].is_not_null() & values[1].is_not_null()
+    return pl.when(told).then(pl.min_horizontal(*values))
+
+
+REPORTED_BLOCKS = Quantity(
+    "reported_blocks",
+    "",
+    "Blocks that an SM holds at once, as the profiler itself worked out",
+    (Formula(_BLOCK_LIMITS, _least),),
+    _OCCUPANCY,
+)
 WAVES = Quantity(
     "waves",
     "",
@@ -117,16 +153,18 @@ SM_COUNT = Quantity(
     (metric("launch__sm_count"), metric("device__attribute_multiprocessor_count")),
     _LAUNCH,
 )
+SM_CLOCKS = (
+    "smsp__cycles_elapsed.avg.per_second",
+    "sm__cycles_elapsed.avg.per_second",
+    "gpc__cycles_elapsed.avg.per_second",
+    "gpc__cycles_elapsed.max.per_second",
+)
+"""Counters of the clock that the SMs run at, the best first."""
 SM_CLOCK_HZ = Quantity(
     "sm_clock_hz",
     "hz",
     "Clock of the SMs during the launch",
-    (
-        metric("smsp__cycles_elapsed.avg.per_second"),
-        metric("sm__cycles_elapsed.avg.per_second"),
-        metric("gpc__cycles_elapsed.avg.per_second"),
-        metric("gpc__cycles_elapsed.max.per_second"),
-    ),
+    tuple(metric(name) for name in SM_CLOCKS),
     _SPEED,
 )
 DRAM_BYTES = Quantity(
@@ -144,7 +182,7 @@ DRAM_BYTES = Quantity(
 )
 L1_HIT_SHARE = Quantity(
     "l1_hit_share",
-    "",
+    SHARE,
     "Sectors asked of the L1 caches that were there",
     (
         percent("l1tex__t_sector_hit_rate.pct"),
@@ -154,7 +192,7 @@ L1_HIT_SHARE = Quantity(
 )
 L2_HIT_SHARE = Quantity(
     "l2_hit_share",
-    "",
+    SHARE,
     "Sectors asked of the L2 cache that were there",
     (percent("lts__t_sector_hit_rate.pct"),),
     _MEMORY,

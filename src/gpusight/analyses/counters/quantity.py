@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Trace
 
 DURATION = "duration_ns"
+SHARE = "share"
+"""Unit of a quantity that is a fraction of 1."""
+_MOST = 2.0**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +82,21 @@ def measured(
     """Give one row for each profiled launch: `launch`, `duration_ns`, `columns`, quantities.
 
     `columns` are further columns of the table `profiles`. Rows are in the order of `profiles`.
+    Every number is finite or null, so that nothing spreads from a failed measurement to a sum.
     """
     wanted = tuple(quantities)
     names = dict.fromkeys(m for q in wanted for f in q.formulas for m in f.metrics)
     keys = dict.fromkeys(("launch", DURATION, *columns))
-    launches = trace.table("profiles", tuple(keys))
+    launches = trace.table("profiles", tuple(keys)).with_columns(_finite(pl.col(DURATION)))
     wide = launches.join(_wide(trace, list(names)), on="launch", how="left", maintain_order="left")
     return wide.select(*keys, *(_value(quantity).alias(quantity.key) for quantity in wanted))
-
-
-def is_known(frame: pl.DataFrame, quantity: Quantity) -> bool:
-    """Tell whether any launch of a frame of `measured` has this quantity."""
-    return frame.get_column(quantity.key).null_count() < frame.height
 
 
 def _wide(trace: Trace, names: list[str]) -> pl.DataFrame:
     """Give a column for each of these counters; null where a launch, or the capture, has none."""
     rows = trace.table("counters", ("launch", "metric", "value"))
-    rows = rows.with_columns(pl.col("value").fill_nan(None))  # what a failed pass leaves
+    # A failed pass leaves NaN, a division by nothing infinity, and damage what nothing can count.
+    rows = rows.with_columns(pl.when(pl.col("value").abs() < _MOST).then(pl.col("value")))
     metrics = rows.get_column("metric")
     assert isinstance(metrics.dtype, pl.Enum)
     known = set(metrics.dtype.categories)
@@ -108,4 +108,11 @@ def _wide(trace: Trace, names: list[str]) -> pl.DataFrame:
 
 
 def _value(quantity: Quantity) -> pl.Expr:
-    return pl.coalesce([f.compute([pl.col(m) for m in f.metrics]) for f in quantity.formulas])
+    """Take the first formula that comes to a number."""
+    return pl.coalesce(
+        [_finite(f.compute([pl.col(m) for m in f.metrics])) for f in quantity.formulas]
+    )
+
+
+def _finite(value: pl.Expr) -> pl.Expr:
+    return pl.when(value.is_finite()).then(value)

@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics, no_counters
 from gpusight.analyses.counters.quantity import DURATION
 from gpusight.analyses.select import EVERYTHING, Selection
-from gpusight.analyses.statistics import names_of, share_of
+from gpusight.analyses.statistics import names_of, share_of, shown_if_filled
 from gpusight.model.kernel_names import classify
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
@@ -60,8 +60,13 @@ METRIC_FIELDS = (
     *_WHERE,
 )
 _KEY = ["kernel_code", "path", "line", "offset"]
-_NO_PARTS = "the capture holds no counters of single instructions"
-_COLLECT = "measure with: ncu --section SourceCounters --import-source yes"
+_PART = ["launch", "metric", "instance", "value"]
+_LACKS = (
+    "the capture holds no counters of single instructions",
+    "measure with: ncu --section SourceCounters --import-source yes",
+)
+_OTHER_PARTS = "these metrics were not counted by instruction"
+_NAMED_LIKE = "such are named like inst_executed, memory_l1_… and smsp__pcsamp_…"
 
 
 def source_lines(
@@ -79,12 +84,12 @@ def source_lines(
     if not trace.has("counters"):
         return no_counters(COMMAND)
     if not trace.has("counter_instances") or not trace.has("profiles", "address"):
-        return NotApplicable(COMMAND, _NO_PARTS, _COLLECT)
+        return NotApplicable(COMMAND, *_LACKS)
     scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
-    parts = _instructions(scope, metrics)
+    parts = instructions(scope, _wanted(trace, metrics))
     if parts.is_empty():
-        return NotApplicable(COMMAND, _NO_PARTS, _COLLECT)
-    placed = _placed(trace, parts)
+        return NotApplicable(COMMAND, *((_OTHER_PARTS, _NAMED_LIKE) if metrics else _LACKS))
+    placed = with_lines(trace, parts)
     frame = _by_metric(placed) if metrics else _hot(placed)
     fields = METRIC_FIELDS if metrics else FIELDS
     named = _described(trace, frame).select([f.key for f in fields])
@@ -111,9 +116,8 @@ def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
     hidden = {"samples", "executed", "stall"} if several else {"kernel"}
     if "metric" in frame.columns:
         hidden |= {"text"} if frame["metric"].n_unique() > 1 else {"metric"}
-    return tuple(
-        replace(f, shown=f.shown and f.key not in hidden and _filled(frame, f.key)) for f in fields
-    )
+    kept = (replace(f, shown=f.shown and f.key not in hidden) for f in fields)
+    return shown_if_filled(kept, frame)
 
 
 def _unsampled(placed: pl.DataFrame) -> tuple[str, ...]:
@@ -123,24 +127,33 @@ def _unsampled(placed: pl.DataFrame) -> tuple[str, ...]:
     return (f"{counted}; --section SourceCounters samples them",)
 
 
-def _filled(frame: pl.DataFrame, column: str) -> bool:
-    return frame[column].null_count() < frame.height
-
-
-def _instructions(scope: ProfileScope, metrics: Sequence[str]) -> pl.DataFrame:
-    """Give the parts that belong to instructions, with their place in the kernel."""
-    launches = scope.profiles(["launch", "name", "mangled_name", "binary", "address", DURATION])
-    rows = scope.trace.table("counter_instances", ["launch", "metric", "instance", "value"])
-    known = names_of(rows["metric"])
+def _wanted(trace: Trace, metrics: Sequence[str]) -> list[str]:
+    """Choose the counters to add up: those asked for, else what tells time and waits."""
+    known = metrics_of_instructions(trace)
     if metrics:
-        wanted = chosen_metrics(known, metrics)
-    else:
-        stalls = [m for m in known if m.startswith(STALLS) and not m.endswith(_UNISSUED)]
-        wanted = [*_first(SAMPLES, known), *_first(EXECUTED, known), *stalls]
+        return chosen_metrics(known, metrics)
+    stalls = [m for m in known if m.startswith(STALLS) and not m.endswith(_UNISSUED)]
+    return [*first_of(SAMPLES, known), *first_of(EXECUTED, known), *stalls]
+
+
+def metrics_of_instructions(trace: Trace) -> list[str]:
+    """List the counters that the capture has the parts of."""
+    return names_of(trace.table("counter_instances", _PART)["metric"])
+
+
+def first_of(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Give the name that a capture has of those that one counter had over the years."""
+    return [n for n in names if n in known][:1]
+
+
+def instructions(scope: ProfileScope, wanted: Sequence[str]) -> pl.DataFrame:
+    """Give the parts of counters that belong to instructions, with their place in the kernel."""
+    launches = scope.profiles(["launch", "name", "mangled_name", "binary", "address", DURATION])
+    rows = scope.trace.table("counter_instances", _PART)
     offset = (pl.col("instance") - pl.col("address")).alias("offset")
     return (
         rows.lazy()
-        .filter(pl.col("metric").is_in(wanted), pl.col("value").is_not_null())
+        .filter(pl.col("metric").is_in(list(wanted)), pl.col("value").is_not_null())
         .join(launches.lazy(), on="launch", maintain_order="left")
         .with_columns(offset, pl.col("name").to_physical().alias("kernel_code"))
         .filter(pl.col("offset").is_between(0, _LARGEST_FUNCTION))
@@ -148,11 +161,7 @@ def _instructions(scope: ProfileScope, metrics: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _first(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    return [n for n in names if n in known][:1]
-
-
-def _placed(trace: Trace, parts: pl.DataFrame) -> pl.DataFrame:
+def with_lines(trace: Trace, parts: pl.DataFrame) -> pl.DataFrame:
     """Add the source line of each instruction: that of the last entry at or before it."""
     lines = trace.table("code_lines", ["binary", "function", "offset", "path", "line"])
     function = pl.col("function").cast(pl.String)
@@ -242,13 +251,13 @@ def _described(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
     """Add names, the place as people write it, and the text of the line."""
     names = names_of(trace.table("profiles", ["name"])["name"])
     codes = frame["kernel_code"].to_list()
-    texts = _texts(trace)
+    texts = source_texts(trace)
     rows = list(zip(frame["path"], frame["line"], frame["offset"], strict=True))
     return frame.with_columns(
         pl.Series("kernel", [classify(names[c]).short for c in codes], pl.String),
         pl.Series("name", [names[c] for c in codes], pl.String),
         pl.Series("place", [_place(*row) for row in rows], pl.String),
-        pl.Series("text", [_line(texts, path, line) for path, line, _ in rows], pl.String),
+        pl.Series("text", [line_text(texts, path, line) for path, line, _ in rows], pl.String),
     )
 
 
@@ -258,13 +267,14 @@ def _place(path: str | None, line: int | None, offset: int | None) -> str:
     return f"{(path or '?').replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
-def _texts(trace: Trace) -> dict[str, list[str]]:
+def source_texts(trace: Trace) -> dict[str, list[str]]:
     """Give the lines of every source file that the capture holds."""
     files = trace.table("source_files", ["path", "content"]).drop_nulls().iter_rows()
     return {path: content.splitlines() for path, content in files}
 
 
-def _line(texts: dict[str, list[str]], path: str | None, line: int | None) -> str | None:
+def line_text(texts: dict[str, list[str]], path: str | None, line: int | None) -> str | None:
+    """Give a line of a source file; None where the capture does not hold it."""
     lines = texts.get(path or "", [])
     return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else None
 

@@ -44,6 +44,7 @@ _HINT = (
     "sizes come only from torch.profiler: torch.profiler.profile(record_shapes=True, "
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 )
+_MEASURED = "see what kernels were measured to do: gpusight roofline FILE"
 FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
@@ -163,7 +164,8 @@ def _absent(trace: Trace) -> NotApplicable | None:
     """Explain why nothing can be counted, where that is so."""
     if not trace.has("cpu_ops"):
         reason = "the capture holds no operators of a framework, so no sizes to count FLOPs from"
-        return NotApplicable("flops", reason, _HINT)
+        measured = f"{_MEASURED}; {_HINT}" if trace.has("counters") else _HINT
+        return NotApplicable("flops", reason, measured)
     if not trace.has("cpu_ops", "shapes"):
         reason = "the sizes of the operators' inputs were not recorded"
         return NotApplicable("flops", reason, _HINT)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.join.names import base_name, is_bare, normal_name, without_scopes
+from gpusight.analyses.launch_columns import SHAPE
 from gpusight.analyses.statistics import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-GRID = ("grid_x", "grid_y", "grid_z")
-BLOCK = ("block_x", "block_y", "block_z")
-NEEDS = ("name", "mangled_name", *GRID, *BLOCK)
+NEEDS = ("name", "mangled_name", *SHAPE)
 """Columns of a frame of launches; `kernels` and `profiles` have them all."""
 
 
@@ -39,7 +38,7 @@ class Keys:
 def launch_keys(left: pl.DataFrame, right: pl.DataFrame) -> Keys:
     """Number the launches of two captures by kernel; frames have the columns `NEEDS`."""
     names, by_function = _common_names(left, right)
-    shape = [c for c in (*GRID, *BLOCK) if _told(left, c) and _told(right, c)]
+    shape = [c for c in SHAPE if _told(left, c) and _told(right, c)]
     both = pl.concat(
         side.select(name.alias("name"), *(pl.col(c).cast(pl.Int64) for c in shape))
         for side, name in zip((left, right), names, strict=True)

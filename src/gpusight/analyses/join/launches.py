@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
-import polars.selectors as cs
 
 from gpusight.analyses.counters import quantities as q
 from gpusight.analyses.counters.quantity import DURATION, measured
-from gpusight.analyses.join.match import NEEDS, Cover, cover
+from gpusight.analyses.join.match import NEEDS, ORDER, Cover, cover, in_launch_order
 from gpusight.analyses.roofline.points import points
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _QUANTITIES = (q.SM_SHARE, q.MEMORY_SHARE, q.DRAM_SHARE, q.OCCUPANCY)
 _POINTS = ("launch", "flops", "dram_bytes", "roof_share", "bound", "arithmetic", "estimated")
-_ORDER = ("process", "correlation", "start_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Joined:
 
 def join_launches(scope: Scope, report: Trace) -> Joined:
     """Find for every kernel of the selected timeline what was measured of its like."""
-    kernels = _in_order(scope.gpu("kernels", [*NEEDS, "end_ns", *_ORDER]))
+    kernels = in_launch_order(scope.gpu("kernels", [*NEEDS, "end_ns", *ORDER]))
     told = _measured(report)
     found = cover(kernels.select(NEEDS), told.select(NEEDS))
     left = kernels.select(
@@ -63,18 +61,9 @@ def join_launches(scope: Scope, report: Trace) -> Joined:
     return Joined(both, right, found)
 
 
-def _in_order(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Sort kernels as they were launched, which streams may have run in another order."""
-    if kernels["correlation"].null_count():
-        return kernels
-    return kernels.sort(_ORDER, maintain_order=True)
-
-
 def _measured(report: Trace) -> pl.DataFrame:
     """Give the measured kernels with all that is told of them; not ranges measured as wholes."""
     frame = measured(report, _QUANTITIES, ("kind", *NEEDS))
     frame = frame.filter(pl.col("kind").cast(pl.String) == "kernel").drop("kind")
     under = points(report).select(_POINTS)
-    both = frame.join(under, on="launch", how="left", maintain_order="left")
-    # A measurement that failed is NaN in the report, which would spread to every sum.
-    return both.with_columns(cs.float().fill_nan(None))
+    return frame.join(under, on="launch", how="left", maintain_order="left")

@@ -22,8 +22,20 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
     """Row numbers; -1 stands for none."""
 
-__all__ = ["NEEDS", "Cover", "Match", "cover", "launch_keys", "match", "normal_name"]
+__all__ = [
+    "NEEDS",
+    "ORDER",
+    "Cover",
+    "Match",
+    "cover",
+    "in_launch_order",
+    "launch_keys",
+    "match",
+    "normal_name",
+]
 
+ORDER = ("process", "correlation", "start_ns")
+"""Columns of a timeline that tell in which order its kernels were launched."""
 NO_NAME, NO_SHAPE, NO_PLACE = "name", "shape", "place"
 """Why a launch has no partner: no launch of its name, none of its grid and block, none left at its
 place in the order."""
@@ -70,6 +82,16 @@ class Cover:
     keys: Keys
     runs: int
     """How often the whole sequence of measured launches occurs in the timeline, without overlap."""
+
+
+def in_launch_order(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Sort kernels of a timeline as they were launched, one process after the other.
+
+    Streams may have run them in another order. Where launches are not numbered, that must do.
+    """
+    if kernels["correlation"].null_count():
+        return kernels
+    return kernels.sort(ORDER, maintain_order=True)
 
 
 def match(left: pl.DataFrame, right: pl.DataFrame) -> Match:

@@ -17,8 +17,8 @@ _DEEPEST = 40
 """Brackets inside brackets; what lies deeper is left as it is."""
 
 _ENDINGS = re.compile(r" \[clone [^\]]{0,40}\]|\.kd$")
-_INSTANCE = re.compile(r"\s*\(instance (\d+)\)")
-_BRACED = re.compile(r"[\[{]lambda[^\[\]{}]*?#?(\d*)[\]}]")
+_INSTANCE = re.compile(r"\s?\(instance (\d+)\)")
+_BRACED = re.compile(r"[\[{]lambda[^\[\]{}]*?#?(\d{0,9})[\]}]")
 _PARENTHESES = re.compile(r"\([^()]*\)")
 _UNNAMED = re.compile(r"(?:<?unnamed>|_GLOBAL__N_\w*)(?=::)")
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|class|enum)\b")

@@ -18,6 +18,7 @@ from gpusight.analyses.join.match import NO_SHAPE
 from gpusight.analyses.join.tables import kernel_rows, unmeasured, unused
 from gpusight.analyses.kernels import graph_notes, no_kernels
 from gpusight.analyses.select import EVERYTHING, Scope, Selection
+from gpusight.analyses.statistics import average
 from gpusight.model.kernel_names import classify
 from gpusight.result import Composite, Fact, Fmt, NotApplicable, TableResult
 
@@ -107,6 +108,9 @@ def _nothing_common(joined: Joined) -> NotApplicable:
         for frame, time in ((joined.timeline, "time_ns"), (joined.report, "duration_ns"))
     )
     here, there = longest
+    if not there:
+        reason = "the report measured ranges or graphs as wholes, not single kernels"
+        return NotApplicable(COMMAND, reason, "measure with: ncu --replay-mode kernel …")
     what = "grids and blocks" if (joined.timeline["why"] == NO_SHAPE).any() else "names"
     return NotApplicable(
         COMMAND,
@@ -127,7 +131,7 @@ def _facts(joined: Joined, kernels: TableResult, window_ns: int) -> tuple[Fact, 
     told = rows.filter(pl.col("launch").is_not_null())
     kernel_ns, told_ns = (float(frame["time_ns"].sum()) for frame in (rows, told))
     flops, moved = (_sum(told, column) for column in ("flops", "dram_bytes"))
-    roof = _average(told, "roof_share")
+    roof = average(told, "roof_share", "time_ns")
     values = {
         "first": kernels.frame["sentence"][0],
         "window_ns": window_ns or None,
@@ -136,7 +140,7 @@ def _facts(joined: Joined, kernels: TableResult, window_ns: int) -> tuple[Fact, 
         "kernels": rows.height,
         "covered": told.height,
         "launches": told["launch"].n_unique(),
-        **{c: _average(told, c) for c in ("sm_share", "memory_share", "dram_share")},
+        **{c: average(told, c, "time_ns") for c in ("sm_share", "memory_share", "dram_share")},
         "tflop": _ratio(flops, 1e12),
         "dram_bytes": moved,
         "intensity": _ratio(flops, moved),
@@ -157,13 +161,6 @@ def _ratio(over: float | None, under: float | None) -> float | None:
 def _sum(frame: pl.DataFrame, column: str) -> float | None:
     """Add up what is known of every launch; else nothing can be said of the whole."""
     return None if frame[column].null_count() else float(frame[column].sum())
-
-
-def _average(frame: pl.DataFrame, column: str) -> float | None:
-    time = float(frame["time_ns"].sum())
-    if frame[column].null_count() or not time:
-        return None
-    return float((frame[column] * frame["time_ns"]).sum()) / time
 
 
 def _matching_notes(joined: Joined) -> list[str]:
@@ -200,15 +197,21 @@ def _partner_notes(joined: Joined) -> list[str]:
     alone = joined.timeline.filter(pl.col("launch").is_null())
     unused_rows = joined.report.filter(pl.col("why") != "")
     notes = []
-    for frame, what, where in (
-        (alone, "kernels were not measured", "the report"),
-        (unused_rows, "measured launches tell of nothing", "the timeline"),
+    for frame, one, several, where in (
+        (alone, "kernel was not measured", "kernels were not measured", "the report"),
+        (
+            unused_rows,
+            "measured launch tells of nothing",
+            "measured launches tell of nothing",
+            "the timeline",
+        ),
     ):
         shape = int((frame["why"] == NO_SHAPE).sum())
         absent = frame.height - shape
         parts = [f"{absent:,} by a name that {where} lacks"] if absent else []
         parts += [f"{shape:,} by another grid or block"] if shape else []
         if parts:
+            what = one if frame.height == 1 else several
             notes.append(f"{frame.height:,} {what}: {', '.join(parts)}")
     return notes
 

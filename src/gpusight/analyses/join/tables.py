@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analyses.counters.kernel_table import prevailing, weighed_mean
-from gpusight.analyses.join.keys import BLOCK, GRID
 from gpusight.analyses.join.match import NO_NAME, NO_SHAPE
-from gpusight.analyses.statistics import names_of, share_of
-from gpusight.model.kernel_names import classify
+from gpusight.analyses.launch_columns import SHAPE, shape_texts, short_names
+from gpusight.analyses.statistics import prevailing, share_of, weighed_mean, whole_sum
 from gpusight.result import Field, Fmt, TableResult
 from gpusight.units import format_share
 
@@ -80,7 +78,7 @@ def kernel_rows(joined: Joined, window_ns: int, window: str) -> TableResult:
     frame = (
         known.group_by("key", maintain_order=True)
         .agg(
-            *(pl.col(c).first() for c in ("name", "bound", *GRID, *BLOCK)),
+            *(pl.col(c).first() for c in ("name", "bound", *SHAPE)),
             time.sum().alias("total_ns"),
             pl.len().cast(pl.Int64).alias("calls"),
             time.mean().alias("mean_ns"),
@@ -88,7 +86,7 @@ def kernel_rows(joined: Joined, window_ns: int, window: str) -> TableResult:
             pl.col("launch").n_unique().cast(pl.Int64).alias("measured"),
             pl.col("exact").sum().cast(pl.Int64),
             *(weighed_mean(c, _TIME) for c in _AVERAGED),
-            *(_whole_sum(c) for c in ("flops", "dram_bytes")),
+            *(whole_sum(c) for c in ("flops", "dram_bytes")),
         )
         .with_columns(
             share_of(pl.col("total_ns"), window_ns).alias("share"),
@@ -109,12 +107,6 @@ def kernel_rows(joined: Joined, window_ns: int, window: str) -> TableResult:
 
 _AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share")
 _TOLD = ("short_name", "share", "roof_share", "bound")
-
-
-def _whole_sum(column: str) -> pl.Expr:
-    """Add up, unless some are not known: a part of a sum would pass for the whole."""
-    value = pl.col(column)
-    return pl.when(value.null_count() == 0).then(value.sum()).alias(column)
 
 
 def _sentence(
@@ -151,32 +143,24 @@ def _partnerless(rows: pl.DataFrame, others: pl.DataFrame, time: str, side: str)
     frame = (
         rows.group_by("key", maintain_order=True)
         .agg(
-            *(pl.col(c).first() for c in ("name", "why", "kernel", *GRID, *BLOCK)),
+            *(pl.col(c).first() for c in ("name", "why", "kernel", *SHAPE)),
             pl.col(time).sum().alias("total_ns"),
             pl.len().cast(pl.Int64).alias("calls"),
         )
         .sort("total_ns", descending=True, maintain_order=True)
     )
     why = {code: text.format(side) for code, text in _WHY.items()}
-    other = others.select("kernel", _shape().alias("other")).unique("kernel", keep="first")
+    other = others.select(
+        "kernel", pl.concat_str(shape_texts(), separator=" of ").alias("other")
+    ).unique("kernel", keep="first")
     return frame.join(other, on="kernel", how="left", maintain_order="left").with_columns(
         pl.col("why").replace(why)
     )
 
 
-def _shape() -> pl.Expr:
-    grid, block = (pl.concat_str(c, separator="x") for c in (GRID, BLOCK))
-    return pl.concat_str(grid, block, separator=" of ")
-
-
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    names = names_of(frame["name"])
-    codes = frame["name"].to_physical().to_list()
     return frame.with_columns(
-        pl.col("name").cast(pl.String),
-        pl.Series("short_name", [classify(names[c]).short for c in codes], pl.String),
-        pl.concat_str(GRID, separator="x").alias("grid"),
-        pl.concat_str(BLOCK, separator="x").alias("block"),
+        pl.col("name").cast(pl.String), short_names(frame["name"]), *shape_texts()
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.occupancy.changes import changes
-from gpusight.analyses.occupancy.limits import gpu_limits
+from gpusight.analyses.occupancy.limits import named_limits
 from gpusight.analyses.occupancy.tables import detail, limited_by
 from gpusight.errors import UsageError
-from gpusight.model.hardware import GPUS, SM_LIMITS, find_gpu
+from gpusight.model.hardware import find_gpu
 from gpusight.model.occupancy import Shape, occupancy
 from gpusight.result import Composite, Fact, Fmt
 from gpusight.units import format_share
@@ -34,8 +33,6 @@ CALCULATOR_FACTS = tuple(
     )
 )
 """The facts of the calculator, without their values."""
-_NEAR = 5
-_KNOWN = ("A100", "H100", "RTX 4090", "T4")
 
 
 def occupancy_of(
@@ -62,7 +59,8 @@ def occupancy_of(
         )
     return Composite(
         "occupancy",
-        f"Occupancy of {block} threads, {registers} registers, {shared_bytes:,} B shared memory",
+        f"Occupancy of blocks of {_many(block, 'thread')} with {_many(registers, 'register')} and "
+        f"{shared_bytes:,} B shared memory",
         _facts(gpu, limits, shape, found),
         detail(limits, shape, found),
         meta={
@@ -73,41 +71,6 @@ def occupancy_of(
         },
         notes=_notes(limits, shape),
     )
-
-
-def named_limits(gpu: str) -> SmLimits:
-    """Find the limits of a GPU by name or architecture; raises UsageError with near names."""
-    limits = gpu_limits(gpu)
-    if limits is not None:
-        return limits
-    listed = find_gpu(gpu) if gpu.strip() else None
-    if listed is not None:
-        raise UsageError(
-            f"the limits of {listed.vendor} {listed.name} are not known",
-            why="the calculator knows CUDA's compute capabilities "
-            f"{', '.join(f'{major}.{minor}' for major, minor in SM_LIMITS)}",
-        )
-    raise UsageError(
-        f"no GPU named {gpu!r}", hint=f"did you mean {_near(gpu)}? Architectures: sm_80, 8.0"
-    )
-
-
-def _near(gpu: str) -> str:
-    """Give names that look like this one: `A100` for all kinds of it."""
-    products = dict.fromkeys(name for g in GPUS if g.vendor == "NVIDIA" for name in _short(g.name))
-    known = (*products, *(f"sm_{major}{minor}" for major, minor in SM_LIMITS))
-    names = {name.lower(): name for name in known}
-    wanted = gpu.strip().lower()
-    found = [names[key] for key in difflib.get_close_matches(wanted, names, _NEAR, 0.5)]
-    found += [name for key, name in names.items() if wanted and wanted in key]
-    return ", ".join(list(dict.fromkeys(found))[:_NEAR] or _KNOWN)
-
-
-def _short(name: str) -> tuple[str, ...]:
-    """Give the shortest beginning of a name that says which GPU it is, and the name."""
-    words = name.split()
-    starts = (" ".join(words[:count]) for count in range(1, len(words)))
-    return *(start for start in starts if find_gpu(start) is not None), name
 
 
 def _check(limits: SmLimits, shape: Shape) -> None:
@@ -140,6 +103,10 @@ def _facts(gpu: str, limits: SmLimits, shape: Shape, found: Occupancy) -> tuple[
     }
     facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
     return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _title(gpu: str, limits: SmLimits) -> str:

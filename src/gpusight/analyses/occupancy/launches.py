@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.counters import quantities as q
-from gpusight.analyses.counters.choose import ProfileScope, matching
+from gpusight.analyses.counters.choose import ProfileScope, of_kernel
 from gpusight.analyses.counters.quantity import Quantity, measured, metric
+from gpusight.analyses.launch_columns import BLOCK, GRID, product, whole
 from gpusight.analyses.occupancy.limits import LIMIT_QUANTITIES, device_rows, limits_of
 from gpusight.analyses.select import Scope, Selection
-from gpusight.analyses.statistics import DURATION, names_of
-from gpusight.errors import UsageError
-from gpusight.model.kernel_names import classify
+from gpusight.analyses.statistics import DURATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from gpusight.model.sm_table import SmLimits
@@ -51,16 +50,17 @@ COLUMNS = (
     "sm_count",
 )
 
-_BLOCK = ("block_x", "block_y", "block_z")
-_GRID = ("grid_x", "grid_y", "grid_z")
 _CLUSTER = ("cluster_x", "cluster_y", "cluster_z")
-
-
-def _launch(key: str, meaning: str, *names: str) -> Quantity:
-    ways = tuple(metric(f"launch__{name}") for name in names)
-    return Quantity(key, "", meaning, ways, "LaunchStats")
-
-
+_CLUSTER_SIZE = Quantity(
+    "cluster_blocks", "", "Blocks of a cluster", (metric("launch__cluster_size"),), "LaunchStats"
+)
+_ACTIVE_CLUSTERS = Quantity(
+    "active_clusters",
+    "",
+    "Clusters on the GPU at once, at most",
+    (metric("launch__cluster_max_active"),),
+    "LaunchStats",
+)
 _OF_LAUNCH = (
     q.OCCUPANCY,
     q.SM_SHARE,
@@ -71,12 +71,12 @@ _OF_LAUNCH = (
     q.DYNAMIC_SHARED,
     q.SHARED_CONFIG,
     q.SM_COUNT,
-    _launch("barriers", "Barriers that the code uses", "barrier_count"),
-    _launch("threads", "Threads of a block", "block_size"),
-    _launch("blocks_of_grid", "Blocks of the grid", "grid_size"),
-    _launch("cluster_blocks", "Blocks of a cluster", "cluster_size"),
-    _launch("active_clusters", "Clusters on the GPU at once, at most", "cluster_max_active"),
-    _launch("reported_shared_limit", "The profiler's own", "occupancy_limit_shared_mem"),
+    q.BARRIERS,
+    q.BLOCK_SIZE,
+    q.GRID_SIZE,
+    q.REPORTED_SHARED_LIMIT,
+    _CLUSTER_SIZE,
+    _ACTIVE_CLUSTERS,
 )
 
 
@@ -95,7 +95,7 @@ class Launches:
 
 def profiled_launches(trace: Trace, selection: Selection, kernel: str | None) -> Launches:
     """Take launches that were measured with hardware counters."""
-    columns = ("name", "device", "compute_major", "compute_minor", *_BLOCK, *_GRID)
+    columns = ("name", "device", "compute_major", "compute_minor", *BLOCK, *GRID)
     scope = ProfileScope(trace, selection, kernel=kernel)
     rows = measured(trace, (*_OF_LAUNCH, *LIMIT_QUANTITIES), columns)
     rows = rows.filter(pl.col("launch").is_in(scope.launches().implode()))
@@ -104,12 +104,12 @@ def profiled_launches(trace: Trace, selection: Selection, kernel: str | None) ->
     frame = rows.select(
         "name",
         *_whole("device", "compute_major", "compute_minor"),
-        pl.coalesce(_product(_BLOCK), _rounded("threads")).alias("block_threads"),
+        pl.coalesce(product(BLOCK), whole(q.BLOCK_SIZE.key)).alias("block_threads"),
         *_whole("registers", "static_shared_bytes", "dynamic_shared_bytes", "barriers"),
         _positive("shared_config_bytes"),
-        _rounded("reported_shared_limit"),
+        whole("reported_shared_limit"),
         "duration_ns",
-        pl.coalesce(_product(_GRID), _rounded("blocks_of_grid")).alias("grid_blocks"),
+        pl.coalesce(product(GRID), whole(q.GRID_SIZE.key)).alias("grid_blocks"),
         pl.col("occupancy").alias("achieved"),
         "sm_share",
         "memory_share",
@@ -126,13 +126,13 @@ def timeline_launches(trace: Trace, selection: Selection, kernel: str | None) ->
     """Take the kernels of a timeline: what they asked for is known, what they achieved is not."""
     scope = Scope(trace, selection)
     columns = (
-        *("name", "device", "start_ns", "end_ns", *_BLOCK, *_GRID, *_CLUSTER),
+        *("name", "device", "start_ns", "end_ns", *BLOCK, *GRID, *_CLUSTER),
         *("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes"),
         *("shared_bytes", "executed_shared_bytes"),
     )
     rows = scope.gpu("kernels", columns)
     if kernel is not None:
-        rows = rows.filter(_of_kernel(rows["name"], kernel))
+        rows = rows.filter(of_kernel(rows["name"], kernel))
     devices = device_rows(trace)
     rows = _with_devices(rows, devices)
     split = (
@@ -141,7 +141,7 @@ def timeline_launches(trace: Trace, selection: Selection, kernel: str | None) ->
     frame = rows.select(
         "name",
         *_whole("device", "compute_major", "compute_minor"),
-        _product(_BLOCK).alias("block_threads"),
+        product(BLOCK).alias("block_threads"),
         pl.col("registers_per_thread").alias("registers"),
         pl.when(split).then("static_shared_bytes").otherwise("shared_bytes"),
         pl.when(split)
@@ -152,10 +152,10 @@ def timeline_launches(trace: Trace, selection: Selection, kernel: str | None) ->
         _positive("executed_shared_bytes").alias("shared_config_bytes"),
         pl.lit(None, pl.Int64).alias("reported_shared_limit"),
         DURATION,
-        _product(_GRID).alias("grid_blocks"),
+        product(GRID).alias("grid_blocks"),
         *(pl.lit(None, pl.Float64).alias(key) for key in ("achieved", "sm_share", "memory_share")),
         pl.lit(None, pl.Float64).alias("reported"),
-        _product(_CLUSTER).alias("cluster_blocks"),
+        product(_CLUSTER).alias("cluster_blocks"),
         pl.lit(None, pl.Int64).alias("active_clusters"),
         _positive("sm_count"),
     )
@@ -198,39 +198,10 @@ def _limits(
             yield (row["device"], row["compute_major"], row["compute_minor"]), found
 
 
-def _of_kernel(names: pl.Series, pattern: str) -> pl.Series:
-    """Tell which rows are of a kernel, by its full name or by its readable label."""
-    known = names_of(names)
-    codes = names.to_physical().unique().sort().to_list()
-    labels = {code: classify(known[code]).short for code in codes}
-    full = set(matching(pattern, (known[code] for code in codes)))
-    short = set(matching(pattern, set(labels.values())))
-    found = [code for code in codes if known[code] in full or labels[code] in short]
-    if not found:
-        shown = ", ".join(repr(label) for label in list(dict.fromkeys(labels.values()))[:5])
-        raise UsageError(
-            f"no kernel matches {pattern!r}",
-            why=f"kernels are named like {shown}",
-            hint="see: gpusight kernels FILE",
-        )
-    return names.to_physical().is_in(found)
-
-
-def _product(columns: Iterable[str]) -> pl.Expr:
-    x, y, z = (pl.col(c) for c in columns)
-    return x * y * z
-
-
-def _rounded(column: str) -> pl.Expr:
-    """Give a counter as the whole number it is; some reports hold NaN for `no limit`."""
-    value = pl.col(column).cast(pl.Float64).fill_nan(None)
-    return value.round().cast(pl.Int64, strict=False)
-
-
 def _whole(*columns: str) -> tuple[pl.Expr, ...]:
-    return tuple(_rounded(column) for column in columns)
+    return tuple(whole(column) for column in columns)
 
 
 def _positive(column: str) -> pl.Expr:
-    value = _rounded(column)
+    value = whole(column)
     return pl.when(value > 0).then(value).alias(column)

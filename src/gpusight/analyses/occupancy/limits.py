@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusight.analyses.counters.quantity import Quantity, metric
-from gpusight.analyses.devices import listed_gpu
+from gpusight.analyses.devices import listed_gpu, unknown_gpu
+from gpusight.errors import UsageError
 from gpusight.model.hardware import SM_LIMITS, find_gpu
 
 if TYPE_CHECKING:
@@ -106,6 +107,21 @@ def gpu_limits(name: str) -> SmLimits | None:
             return found
     gpu = find_gpu(name) if name.strip() else None
     return None if gpu is None else SM_LIMITS.get(gpu.compute_capability or (0, 0))
+
+
+def named_limits(gpu: str) -> SmLimits:
+    """Find the limits of a GPU by name or architecture; raises UsageError with near names."""
+    limits = gpu_limits(gpu)
+    if limits is not None:
+        return limits
+    listed = find_gpu(gpu) if gpu.strip() else None
+    if listed is None:
+        raise unknown_gpu(gpu, architectures=True)
+    raise UsageError(
+        f"the limits of {listed.vendor} {listed.name} are not known",
+        why="the calculator knows CUDA's compute capabilities "
+        f"{', '.join(f'{major}.{minor}' for major, minor in SM_LIMITS)}",
+    )
 
 
 def _nearest(major: int, minor: int) -> SmLimits:

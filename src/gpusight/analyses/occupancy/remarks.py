@@ -27,8 +27,9 @@ def remarks(row: Mapping[str, Any]) -> list[str]:
         return [f"cannot be launched: {row['refused']}"]
     if row["theoretical"] is None:
         return []
-    found = (_gap(row), _clusters(row), _busy(row))
-    return [text for text in found if text]
+    more_would_fit = row["theoretical"] < _FULL
+    found = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None)
+    return list(dict.fromkeys(text for text in found if text))
 
 
 def _gap(row: Mapping[str, Any]) -> str | None:
@@ -42,14 +43,14 @@ def _gap(row: Mapping[str, Any]) -> str | None:
         return None
     if waves is not None and waves / math.ceil(waves) < _EMPTY_TAIL:
         return f"tail: {waves:.2f} waves"
-    return "short or uneven blocks"
+    return _busy(row) or "short or uneven blocks"
 
 
 def _busy(row: Mapping[str, Any]) -> str | None:
     """Say when more warps could not make the kernel much faster."""
     units = (("SMs", row["sm_share"]), ("memory", row["memory_share"]))
     name, share = max(units, key=lambda unit: unit[1] or 0)
-    if row["theoretical"] >= _FULL or not share or share < _BUSY:
+    if not share or share < _BUSY:
         return None
     return f"{name} {format_share(share)} busy already"
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analyses.devices import device_names
+from gpusight.analyses.devices import device_names, names_of_used
 from gpusight.analyses.kernels import graph_notes, no_kernels
+from gpusight.analyses.launch_columns import short_names
 from gpusight.analyses.occupancy.answers import limits_of_row, shape_of, with_answers
-from gpusight.analyses.occupancy.calculator import named_limits
 from gpusight.analyses.occupancy.changes import changes
 from gpusight.analyses.occupancy.fields import ADVICE_FIELDS, FACTS, FIELDS, LIMITER_FIELDS
 from gpusight.analyses.occupancy.launches import SHAPE, profiled_launches, timeline_launches
-from gpusight.analyses.occupancy.limits import device_rows
+from gpusight.analyses.occupancy.limits import device_rows, named_limits
 from gpusight.analyses.occupancy.remarks import remarks
 from gpusight.analyses.occupancy.tables import detail
 from gpusight.analyses.select import EVERYTHING, Selection
-from gpusight.analyses.statistics import names_of, share_of
+from gpusight.analyses.statistics import share_of, shown_if_filled, weighed_mean
 from gpusight.model.kernel_names import classify
 from gpusight.model.occupancy import LIMITS, whole_carve_out
 from gpusight.model.occupancy import occupancy as work_out
-from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.result import Composite, Fact, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def occupancy(
         _facts(trace, rows, gpu),
         (
             _limiters(rows),
-            replace(table, fields=_shown(FIELDS, table.frame)),
+            replace(table, fields=shown_if_filled(FIELDS, table.frame)),
             _advice(launches, frame, other),
             *looked_at,
         ),
@@ -123,7 +123,7 @@ def _absent(trace: Trace, launches: Launches, rows: pl.DataFrame) -> NotApplicab
         what = "the capture does not say how many registers its kernels use"
         return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
     if not launches.limits:
-        names = ", ".join(str(name) for name in device_names(trace).values() if name)
+        names = names_of_used(trace, device_names(trace))
         what = f"the limits of {names} are not known" if names else "the capture names no GPU"
         return NotApplicable("occupancy", what, "name a GPU to ask about: --gpu A100, --gpu sm_80")
     what = "the capture does not say what its kernels ask of an SM"
@@ -141,7 +141,11 @@ def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
     total = rows["duration_ns"].sum() or 0
     return (
         rows.group_by(_GROUP, maintain_order=True)
-        .agg(*_sums(), *(_mean(key) for key in _AVERAGED), *(pl.col(k).first() for k in _OF_SHAPE))
+        .agg(
+            *_sums(),
+            *(weighed_mean(key) for key in _AVERAGED),
+            *(pl.col(k).first() for k in _OF_SHAPE),
+        )
         .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
         .sort("total_ns", descending=True, nulls_last=True, maintain_order=True)
     )
@@ -153,12 +157,12 @@ def _limiters(rows: pl.DataFrame) -> TableResult:
     frame = (
         rows.with_columns(pl.col("limiters").fill_null("not known"))
         .group_by("limiters", maintain_order=True)
-        .agg(*_sums(), _mean("theoretical"), _mean("achieved"))
+        .agg(*_sums(), weighed_mean("theoretical"), weighed_mean("achieved"))
         .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
         .sort(["total_ns", "calls"], descending=True, nulls_last=True, maintain_order=True)
         .select([field.key for field in LIMITER_FIELDS])
     )
-    fields = _shown(LIMITER_FIELDS, frame)
+    fields = shown_if_filled(LIMITER_FIELDS, frame)
     return TableResult("limiters", "What limits occupancy", fields, frame)
 
 
@@ -171,27 +175,12 @@ def _sums() -> tuple[pl.Expr, pl.Expr]:
     )
 
 
-def _mean(key: str) -> pl.Expr:
-    """Average over launches by their time; plainly where no time was measured."""
-    value, weight = pl.col(key), pl.col("duration_ns")
-    weights = weight.filter(value.is_not_null()).sum()
-    return (
-        pl.when(weights > 0)
-        .then((value * weight).sum() / weights)
-        .otherwise(value.mean())
-        .alias(key)
-    )
-
-
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """Add what is told from the name and from the other columns."""
     rows = frame.iter_rows(named=True)
-    names = names_of(frame["name"])
-    codes = frame["name"].to_physical().to_list()
-    short = {code: classify(names[code]).short for code in set(codes)}
     return frame.with_columns(
         pl.col("name").cast(pl.String),
-        pl.Series("short_name", [short[code] for code in codes], pl.String),
+        short_names(frame["name"]),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.Series("remark", ["; ".join(remarks(row)) or None for row in rows], pl.String),
     ).select([field.key for field in FIELDS])
@@ -215,12 +204,6 @@ def _advice(launches: Launches, frame: pl.DataFrame, other: SmLimits | None) -> 
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
     return TableResult("advice", "What would help", ADVICE_FIELDS, pl.DataFrame(rows, schema))
-
-
-def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Hide columns that hold nothing."""
-    empty = {key for key in frame.columns if frame[key].null_count() == frame.height}
-    return tuple(replace(f, shown=f.shown and f.key not in empty) for f in fields)
 
 
 def _closely(
@@ -251,12 +234,12 @@ def _block_of(
 
 
 def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...]:
-    known = device_names(trace)
-    used = (known.get(device) for device in rows["device"].unique().drop_nulls().sort().to_list())
-    averages = rows.select(*_sums(), _mean("theoretical"), _mean("achieved")).row(0, named=True)
+    averages = rows.select(*_sums(), weighed_mean("theoretical"), weighed_mean("achieved")).row(
+        0, named=True
+    )
     values: dict[str, Any] = {
         **averages,
-        "gpus": gpu or ", ".join(dict.fromkeys(name for name in used if name)) or None,
+        "gpus": gpu or names_of_used(trace, rows["device"].unique()),
         "launches": rows.height,
     }
     found = (replace(fact, value=values[fact.key]) for fact in FACTS)
@@ -265,8 +248,11 @@ def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...
 
 def _notes(launches: Launches, rows: pl.DataFrame, gpu: str | None) -> Iterator[str]:
     unknown = rows["theoretical"].null_count()
-    if unknown:
-        yield f"{unknown:,} of {rows.height:,} launches do not say what they ask of an SM"
+    if unknown == rows.height:
+        yield "no launch says what it asks of an SM"
+    elif unknown:
+        says = "does not say what it asks" if unknown == 1 else "do not say what they ask"
+        yield f"{unknown:,} of {rows.height:,} launches {says} of an SM"
     if gpu is not None:
         yield f"worked out for {gpu}; what was measured on another kind of GPU is left out"
     elif not launches.measured:
@@ -287,6 +273,7 @@ def _disagreements(rows: pl.DataFrame) -> Iterator[str]:
     if differs.height:
         first = differs.row(0, named=True)
         yield (
-            f"{differs.height:,} launches: the report says {format_share(first['reported'])}, "
-            f"these rules give {format_share(first['computed'])} (the first of them)"
+            f"of {'one launch' if differs.height == 1 else f'{differs.height:,} launches'} the "
+            f"report says {format_share(first['reported'])} and these rules "
+            f"{format_share(first['computed'])}{'' if differs.height == 1 else ' (the first)'}"
         )

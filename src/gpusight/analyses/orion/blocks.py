@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analyses.counters.quantities import (
+    BARRIERS,
     DYNAMIC_SHARED,
     REGISTERS,
+    REPORTED_BLOCKS,
     SHARED_CONFIG,
     STATIC_SHARED,
 )
 from gpusight.analyses.occupancy.limits import (
     LIMIT_QUANTITIES,
     device_rows,
-    gpu_limits,
     limits_of,
+    named_limits,
 )
-from gpusight.analyses.orion.launches import BARRIERS, COMMAND, REPORTED_BLOCKS, how_many
-from gpusight.errors import UsageError
+from gpusight.analyses.orion.launches import COMMAND, how_many
 from gpusight.model.hardware import SM_LIMITS
 from gpusight.model.occupancy import Shape, occupancy
 from gpusight.result import NotApplicable
@@ -72,13 +73,7 @@ class Limits:
 
     def named(self) -> SmLimits | None:
         """Give the limits of the GPU that is named; None where none is."""
-        if self.gpu is None:
-            return None
-        found = gpu_limits(self.gpu)
-        if found is None:
-            hint = "docs/hardware.md lists the GPUs; a compute capability such as sm_80 will do"
-            raise UsageError(f"no GPU {self.gpu!r}", hint=hint)
-        return found
+        return None if self.gpu is None else named_limits(self.gpu)
 
     def over(self, limits: SmLimits) -> SmLimits:
         """Put the limits that are given in place of a GPU's."""

@@ -97,6 +97,8 @@ def build(
     """Make the file from a report, a second export of it, and a timeline of the same program."""
     if options.durations == "nsys" and nsys is None:
         raise UsageError("durations of nsys need a timeline", hint="add --nsys FILE")
+    if options.selection and nsys is None:
+        raise UsageError("a range or GPU is chosen of the timeline", hint="add --nsys FILE")
     report = joined(ncu, raw)
     if isinstance(report, Refused):
         return report
@@ -118,12 +120,16 @@ def build(
 
 def joined(ncu: Trace, raw: Trace | None) -> Trace | Refused:
     """Make one capture of a report and a second export of it, if they agree on the launches."""
-    if raw is None:
+    if raw is not None and not raw.has("profiles"):
+        raise UsageError(
+            f"no launch was measured in {raw.meta.path}, the file of --ncu-raw",
+            hint="print the raw page of the report: ncu --import FILE --page raw --csv",
+        )
+    if raw is None or not ncu.has("profiles"):
         return ncu
-    both = ncu.has("profiles") and raw.has("profiles")
-    unequal = disagreements(ncu, raw) if both else []
+    unequal = disagreements(ncu, raw)
     if unequal:
-        why = f"--ncu and --ncu-raw do not agree on {len(unequal):,} launches"
+        why = f"--ncu and --ncu-raw do not agree on {how_many(len(unequal))}"
         return Refused(why, disagreement_table(unequal))
     return merge(ncu, raw)
 

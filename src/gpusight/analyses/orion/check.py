@@ -31,7 +31,6 @@ class _Row:
     """A row that can be read."""
 
     profile: int
-    sm_usage: int
     duration: float
 
 
@@ -90,7 +89,7 @@ def _read(line: str, columns: int) -> _Row | str:
         return "empty line"
     cells = line.split(",")
     problem = _miscounted(cells, columns) if len(cells) != columns else _problem(cells)
-    return problem or _Row(int(cells[1]), int(cells[3]), float(cells[4]))
+    return problem or _Row(int(cells[1]), float(cells[4]))
 
 
 def _miscounted(cells: list[str], columns: int) -> str:
@@ -191,5 +190,6 @@ def _facts(
 def _notes(count: int, num_kernels: int | None, agrees: bool | None) -> tuple[str, ...]:
     if agrees is not False:
         return ()
-    counts = f"the job's num_kernels is {num_kernels:,} and the file has {count:,} rows"
+    rows = "one row" if count == 1 else f"{count:,} rows"
+    counts = f"the job's num_kernels is {num_kernels:,} and the file has {rows}"
     return (f"{counts}: the scheduler would wait for ever, or start over too early",)

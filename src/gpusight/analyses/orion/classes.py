@@ -82,7 +82,6 @@ def with_profile(
     limit = default if threshold is None else pl.lit(threshold)
     frame = (
         launches.join(told, on="launch", how="left", maintain_order="left")
-        .with_columns(pl.col("_flops", "_bytes", "knee").fill_nan(None))
         .with_columns(_intensity().alias(INTENSITY), limit.cast(pl.Float64).alias("_limit"))
         .with_columns(_profile().alias(PROFILE))
     )

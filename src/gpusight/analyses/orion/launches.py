@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.counters.quantities import (
+    BARRIERS,
+    BLOCK_SIZE,
     DRAM_SHARE,
     DYNAMIC_SHARED,
+    GRID_SIZE,
     REGISTERS,
+    REPORTED_BLOCKS,
     SHARED_CONFIG,
     SM_COUNT,
     SM_SHARE,
     STATIC_SHARED,
 )
-from gpusight.analyses.counters.quantity import Formula, Quantity, measured, metric
+from gpusight.analyses.counters.quantity import Quantity, measured
+from gpusight.analyses.launch_columns import SHAPE, whole
 from gpusight.analyses.occupancy.limits import LIMIT_QUANTITIES
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpusight.model.trace import Trace
 
 COMMAND = "orion"
@@ -30,32 +33,6 @@ CAPTURE_HINT = 'collect them: ncu --set detailed --nvtx --nvtx-include "start/" 
 _LAUNCH_STATS = "LaunchStats"
 
 
-def _least(values: Sequence[pl.Expr]) -> pl.Expr:
-    """Take the tightest limit, if the first two are told; old versions leave others out."""
-    told = values[0].is_not_null() & values[1].is_not_null()
-    return pl.when(told).then(pl.min_horizontal(*(value.fill_nan(None) for value in values)))
-
-
-_GRID_SIZE = Quantity(
-    "grid_size", "", "Blocks of the grid", (metric("launch__grid_size"),), _LAUNCH_STATS
-)
-_BLOCK_SIZE = Quantity(
-    "block_size", "", "Threads of a block", (metric("launch__block_size"),), _LAUNCH_STATS
-)
-_LIMITS = tuple(
-    f"launch__occupancy_limit_{what}"
-    for what in ("registers", "warps", "blocks", "shared_mem", "barriers")
-)
-REPORTED_BLOCKS = Quantity(
-    "reported_blocks",
-    "",
-    "Blocks that an SM holds at once, as the profiler itself worked out",
-    (Formula(_LIMITS, _least),),
-    "Occupancy",
-)
-BARRIERS = Quantity(
-    "barriers", "", "Barriers that the code uses", (metric("launch__barrier_count"),), _LAUNCH_STATS
-)
 _WHOLE = (
     REGISTERS,
     STATIC_SHARED,
@@ -74,12 +51,7 @@ _PROFILE = (
     "device",
     "compute_major",
     "compute_minor",
-    "grid_x",
-    "grid_y",
-    "grid_z",
-    "block_x",
-    "block_y",
-    "block_z",
+    *SHAPE,
 )
 _NEEDED = {
     "duration_ns": ("duration", "SpeedOfLight"),
@@ -94,8 +66,7 @@ def launch_table(trace: Trace) -> pl.DataFrame | NotApplicable:
     if not trace.has("profiles"):
         reason = "the capture has no launches that were measured with hardware counters"
         return NotApplicable(COMMAND, reason, CAPTURE_HINT)
-    frame = measured(trace, (*_WHOLE, *_SHARES, _GRID_SIZE, _BLOCK_SIZE), _PROFILE)
-    frame = frame.fill_nan(None)  # what the profiler could not measure
+    frame = measured(trace, (*_WHOLE, *_SHARES, GRID_SIZE, BLOCK_SIZE), _PROFILE)
     kernels = _with_sizes(frame.filter(pl.col("kind").cast(pl.String) == "kernel")).sort("launch")
     if kernels.is_empty():
         reason = "the report measured ranges or graphs as wholes, not single kernels"
@@ -126,19 +97,19 @@ def how_many(count: int) -> str:
 
 def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the sizes of grid and block as single numbers; whole numbers as such."""
-    whole = [pl.col(q.key).round().cast(pl.Int64) for q in _WHOLE]
     return frame.with_columns(
-        *whole,
+        *(whole(quantity.key) for quantity in _WHOLE),
         pl.col("name").cast(pl.String),
-        _product("grid", _GRID_SIZE).alias("grid"),
-        _product("block", _BLOCK_SIZE).alias("block"),
-    ).drop(_GRID_SIZE.key, _BLOCK_SIZE.key)
+        _size("grid", GRID_SIZE).alias("grid"),
+        _size("block", BLOCK_SIZE).alias("block"),
+    ).drop(GRID_SIZE.key, BLOCK_SIZE.key)
 
 
-def _product(what: str, quantity: Quantity) -> pl.Expr:
+def _size(what: str, quantity: Quantity) -> pl.Expr:
+    """Multiply what is told of the axes: some exports leave y and z out."""
     x, y, z = (pl.col(f"{what}_{axis}") for axis in "xyz")
     sizes = x * y.fill_null(1) * z.fill_null(1)
-    return pl.coalesce(sizes, pl.col(quantity.key).round().cast(pl.Int64))
+    return pl.coalesce(sizes, whole(quantity.key))
 
 
 def _missing(launches: pl.DataFrame) -> NotApplicable | None:
@@ -147,7 +118,8 @@ def _missing(launches: pl.DataFrame) -> NotApplicable | None:
     if not lacking:
         return None
     without = launches.filter(pl.any_horizontal(pl.col(lacking).is_null()))["launch"]
-    names = " and ".join(_NEEDED[key][0] for key in lacking)
+    *others, last = (_NEEDED[key][0] for key in lacking)
+    names = f"{', '.join(others)} and {last}" if others else last
     sections = dict.fromkeys(_NEEDED[key][1] for key in lacking)
     options = " ".join(f"--section {section}" for section in sections)
     which = "any launch" if len(without) == launches.height else f"launch {without[0]}"

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.join.match import NEEDS, Match, match
+from gpusight.analyses.join.match import (
+    NEEDS,
+    NO_NAME,
+    NO_PLACE,
+    NO_SHAPE,
+    ORDER,
+    Match,
+    in_launch_order,
+    match,
+)
 from gpusight.analyses.orion.launches import COMMAND, how_many
 from gpusight.analyses.select import Scope, Selection
 from gpusight.model.kernel_names import classify
@@ -36,13 +45,13 @@ DISAGREEMENT_FIELDS = (
     Field("second", "--ncu-raw", Fmt.NAME, "Kernel in the file of --ncu-raw"),
 )
 _WHY = {
-    "name": "no such kernel",
-    "shape": "other grid or block",
-    "place": "not at this place",
+    NO_NAME: "no such kernel",
+    NO_SHAPE: "other grid or block",
+    NO_PLACE: "not at this place",
 }
 _ALIKE = 0.5
 """Part of the launches that captures of one program have in common at least."""
-_TIMELINE = ("start_ns", "end_ns", "device", "correlation", "process", *NEEDS)
+_TIMELINE = ("end_ns", "device", *ORDER, *NEEDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +88,7 @@ def timeline_launches(trace: Trace, selection: Selection) -> pl.DataFrame | NotA
     if rows.is_empty():
         reason = "no kernel of the timeline (--nsys) is inside the selection"
         return NotApplicable(COMMAND, reason, "see gpusight ranges FILE for the ranges there are")
-    numbered = rows["correlation"].null_count() == 0 and rows["process"].n_unique() == 1
-    # Kernels of several streams may start in another order than they were launched in.
-    return rows.sort("correlation", maintain_order=True) if numbered else rows
+    return in_launch_order(rows)
 
 
 def match_timeline(launches: pl.DataFrame, timeline: pl.DataFrame) -> Matched:

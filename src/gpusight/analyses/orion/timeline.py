@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.counters.quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
-from gpusight.analyses.join.match import NEEDS, Cover, cover
+from gpusight.analyses.join.match import NEEDS, NO_NAME, NO_SHAPE, Cover, cover
 from gpusight.analyses.orion.blocks import SM_NEEDED
 from gpusight.analyses.orion.build import Options, Refused, described, joined
 from gpusight.analyses.orion.launches import COMMAND, how_many
@@ -46,7 +46,8 @@ UNMEASURED_FIELDS = (
     Field("why", "Why", Fmt.TEXT, "What the report lacks"),
     Field("name", "Kernel", Fmt.NAME, "Name with template arguments"),
 )
-_WHY = {"name": "not in the report", "shape": "other grid or block in the report"}
+_UNITS = {"compute_share": "the SMs", "memory_share": "DRAM"}
+_WHY = {NO_NAME: "not in the report", NO_SHAPE: "other grid or block in the report"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,21 @@ class _Spans:
 
     edges: NDArray[np.int64]
     values: dict[str, Reals]
+    """A number for each stretch; NaN where the report does not tell it of a kernel that runs."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.edges)
 
     def average(self, key: str) -> float | None:
-        """Weigh by time; stretches without a kernel count as they are, zero."""
+        """Weigh by time; stretches without a kernel count as they are, zero.
+
+        None where a stretch is not known: what is left of the others would pass for the whole.
+        """
         whole = int(self.edges[-1] - self.edges[0])
-        return float(self.values[key] @ self.lengths) / whole if whole else None
+        if not whole or np.isnan(self.values[key]).any():
+            return None
+        return float(self.values[key] @ self.lengths) / whole
 
 
 def utilisation(
@@ -90,8 +97,9 @@ def utilisation(
         unlike = differences(match_timeline(launches, timeline))
         assert unlike is not None, "nothing matches"
         return Refused("no kernel of the timeline is in the report", unlike)
-    spans = _spans(timeline, _values(launches, found, sms))
-    return _answer(spans, timeline, found, (*notes, *device_notes))
+    values = _values(launches, found, sms)
+    further = (*notes, *device_notes, *_untold(values))
+    return _answer(_spans(timeline, values), timeline, found, further)
 
 
 def _one_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -117,7 +125,10 @@ def _sm_count(launches: pl.DataFrame, options: Options) -> int | None:
 
 
 def _values(launches: pl.DataFrame, found: Cover, sms: int) -> dict[str, Reals]:
-    """Give for each kernel of the timeline its share of each; zero where it was not measured."""
+    """Give for each kernel of the timeline its share of each; zero where it was not measured.
+
+    NaN where it was, but not this.
+    """
     shares = launches.select(
         (pl.col(SM_NEEDED) / sms).clip(0, 1).alias("sm_share"),
         pl.col(SM_SHARE.key).alias("compute_share"),
@@ -125,11 +136,21 @@ def _values(launches: pl.DataFrame, found: Cover, sms: int) -> dict[str, Reals]:
     )
     known = found.right >= 0
     rows = np.maximum(found.right, 0)
-    values = {
-        key: np.where(known, np.nan_to_num(shares[key].to_numpy()[rows]), 0.0) for key in SERIES
-    }
+    values = {key: np.where(known, shares[key].to_numpy()[rows], 0.0) for key in SERIES}
     ones = np.ones(len(known))
     return {**values, "kernels": ones, "unknown": np.where(known, 0.0, ones)}
+
+
+def _untold(values: dict[str, Reals]) -> tuple[str, ...]:
+    """Say which shares the report lacks of launches that it has."""
+    lacking = {unit: int(np.isnan(values[key]).sum()) for key, unit in _UNITS.items()}
+    units = " and ".join(unit for unit, count in lacking.items() if count)
+    if not units:
+        return ()
+    kernels = max(lacking.values())
+    which = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
+    lost = f"the report does not tell the throughput of {units} for {which}, so there is no average"
+    return (f"{lost}; collect: --section {SM_SHARE.section}",)
 
 
 def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
@@ -137,15 +158,22 @@ def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
     starts, ends = timeline["start_ns"].to_numpy(), timeline["end_ns"].to_numpy()
     edges = np.unique(np.concatenate([starts, ends]))
     first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-    summed = {}
-    for key, each in values.items():
+
+    def running(each: Reals) -> Reals:
         change = np.zeros(len(edges))
         np.add.at(change, first, each)
         np.add.at(change, last, -each)
-        running = np.cumsum(change)[:-1]
+        total = np.cumsum(change)[:-1]
         # What is left of a sum of fractions that has come back to zero is rounding.
-        running[np.abs(running) < 1e-9] = 0.0
-        summed[key] = np.clip(running, 0, 1) if key in SERIES else np.round(running)
+        total[np.abs(total) < 1e-9] = 0.0
+        return total
+
+    summed = {}
+    for key, each in values.items():
+        total = running(np.nan_to_num(each))
+        unknown = running(np.isnan(each).astype(np.float64)) > 0
+        summed[key] = np.clip(total, 0, 1) if key in SERIES else np.round(total)
+        summed[key][unknown] = np.nan
     return _Spans(edges, summed)
 
 
@@ -182,7 +210,7 @@ def _answer(
 
 
 def _averages(spans: _Spans) -> tuple[Fact, ...]:
-    meaning = "Average over the window, weighted by time; idle time counts as idle"
+    meaning = "Average over the window, by time, idle time as idle; null when not measured"
     return tuple(
         Fact(f"{key}_average", f"Average {LABELS[key]}", spans.average(key), Fmt.SHARE, meaning)
         for key in SERIES
@@ -194,7 +222,7 @@ def _series(spans: _Spans) -> TableResult:
         {
             "start_ns": spans.edges[:-1],
             "end_ns": spans.edges[1:],
-            **{key: spans.values[key] for key in SERIES},
+            **{key: pl.Series(spans.values[key], nan_to_null=True) for key in SERIES},
             "kernels": spans.values["kernels"].astype(np.int64),
             "unknown": spans.values["unknown"].astype(np.int64),
         }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.counters.quantities import SM_CLOCKS
 from gpusight.analyses.counters.quantity import DURATION, Formula, Quantity
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 SECTION = "SpeedOfLight_RooflineChart"
 TENSOR_SECTION = "SpeedOfLight_HierarchicalTensorRooflineChart"
 CYCLES = "smsp__cycles_elapsed.avg"
-CLOCKS = (
-    "smsp__cycles_elapsed.avg.per_second",
-    "sm__cycles_elapsed.avg.per_second",
-    "gpc__cycles_elapsed.avg.per_second",
-    "gpc__cycles_elapsed.max.per_second",
-)
-
-
 SECONDS = pl.coalesce(pl.col(DURATION) * 1e-9, pl.lit(1.0))
 """Time of a launch. Without one, rates are still known: everything is then counted for a second."""
 
@@ -66,7 +59,6 @@ HALF_FMA, HALF_OTHER = "half_fma", "half_other"
 # Instruction -> operations of one thread. The 2 stands for a pair of numbers in one register.
 FP64_WEIGHTS = {"dadd": 1, "dmul": 1, "dfma": 2}
 FP32_WEIGHTS = {"fadd": 1, "fmul": 1, "ffma": 2, "fadd2": 2, "fmul2": 2, "ffma2": 4}
-HALF_WEIGHTS = {"hadd": 2, "hmul": 2, "hfma": 4}
 _ESSENTIAL = {"fp64": "dfma", "fp32": "ffma"}
 _LANES = {
     FP64.key: FP64_WEIGHTS,
@@ -204,7 +196,7 @@ def _counter(base: str, form: str) -> Formula:
     if form == "sum.per_second":
         return in_seconds(name)
     if form == "sum.per_cycle_elapsed":
-        return Formula((name, CYCLES, *CLOCKS), _over_cycles)
+        return Formula((name, CYCLES, *SM_CLOCKS), _over_cycles)
     return timed(Formula((name,), lambda values: values[0]))
 
 
@@ -223,6 +215,12 @@ def timed(formula: Formula) -> Formula:
 def in_seconds(*rates: str) -> Formula:
     """Turn rates into amounts over the launch, or over a second where it has no duration."""
     return Formula(rates, lambda values: reduce(add, values) * SECONDS)
+
+
+def positive(value: pl.Expr | str) -> pl.Expr:
+    """Keep what can be a peak: nothing has a peak of nothing, and reports may say so."""
+    value = pl.col(value) if isinstance(value, str) else value
+    return pl.when(value > 0).then(value)
 
 
 def _weighted(parts: Sequence[tuple[Formula, float]]) -> Formula:

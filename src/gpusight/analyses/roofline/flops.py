@@ -18,6 +18,7 @@ from gpusight.analyses.counters.quantity import (
     metric,
     percent,
 )
+from gpusight.analyses.launch_columns import SHAPE
 from gpusight.analyses.roofline.arithmetic import (
     FP16,
     FP32,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 TENSOR_KEYS = tuple(kind.key for kind in KINDS if kind.tensor)
 _LANE_KEYS = (FP64.key, FP32.key, HALF_FMA, HALF_OTHER)
-_SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _CONSTANTS = 8
 _FEW = 0.1
 """FP16 FMAs that are fewer, a thread or of all instructions, may be no arithmetic: see `_half`."""
@@ -112,7 +112,7 @@ def count(trace: Trace, present: Collection[str]) -> pl.DataFrame:
     """
     counted = (*lane_quantities(present), *tensor_quantities(present))
     used = (_BUSY, _BUSY_ASIDE, _HALF_BUSY, _INSTRUCTIONS)
-    frame = measured(trace, (*counted, *used), ("name", *_SIZES))
+    frame = measured(trace, (*counted, *used), ("name", *SHAPE))
     absent = [key for key in (*_LANE_KEYS, *TENSOR_KEYS) if key not in frame.columns]
     frame = _with_names(frame).with_columns(
         *(pl.lit(None, pl.Float64).alias(key) for key in absent),
@@ -198,7 +198,7 @@ def _half() -> pl.Expr:
     Those are few, come without additions or products, and in kernels not named after FP16.
     """
     threads = pl.lit(1.0)
-    for side in _SIZES:
+    for side in SHAPE:
         threads = threads * pl.col(side)
     fma, other = pl.col(HALF_FMA), pl.col(HALF_OTHER)
     warps = fma / 4 / _LANES

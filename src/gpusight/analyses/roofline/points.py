@@ -14,9 +14,10 @@ import polars as pl
 
 from gpusight.analyses.counters.quantities import MEMORY_SHARE, SM_SHARE
 from gpusight.analyses.counters.quantity import DURATION, Quantity, measured, percent
+from gpusight.analyses.devices import named_gpu
 from gpusight.analyses.roofline.arithmetic import KINDS, SECONDS, uncounted
 from gpusight.analyses.roofline.flops import NO_WORK, count, estimate, total
-from gpusight.analyses.roofline.roofs import compute_roofs, gpus_of, named_gpu
+from gpusight.analyses.roofline.roofs import compute_roofs, gpus_of
 from gpusight.analyses.roofline.traffic import traffic
 
 if TYPE_CHECKING:

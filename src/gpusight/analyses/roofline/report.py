@@ -9,11 +9,11 @@ import polars as pl
 
 from gpusight.analyses.counters.choose import ProfileScope
 from gpusight.analyses.counters.quantity import DURATION
-from gpusight.analyses.devices import device_names
+from gpusight.analyses.devices import device_names, names_of_used
+from gpusight.analyses.launch_columns import SHAPE
 from gpusight.analyses.roofline.notes import notes_of
 from gpusight.analyses.roofline.points import measure
 from gpusight.analyses.roofline.tables import (
-    SHAPE,
     by_kernel,
     by_launch,
     kernel_table,
@@ -21,6 +21,7 @@ from gpusight.analyses.roofline.tables import (
     roof_table,
 )
 from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.analyses.statistics import weighed_mean
 from gpusight.result import Composite, Fact, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def roofline(
     return Composite(
         "roofline",
         "Roofline",
-        _facts(rows, _gpu_names(trace, rows) or (f"{gpu}, as given" if gpu else None)),
+        _facts(
+            rows,
+            names_of_used(trace, rows["device"].unique()) or (f"{gpu}, as given" if gpu else None),
+        ),
         (table, roofs),
         meta={"path": trace.meta.path, "by": "launch" if launches else "kernel"},
         notes=(*scope.notes, *notes_of(placed, rows, name_gpu=told)),
@@ -106,27 +110,19 @@ def _nothing_known() -> NotApplicable:
 
 def _facts(rows: pl.DataFrame, gpus: str | None) -> tuple[Fact, ...]:
     time = rows.get_column(DURATION)
-    known = rows.filter(pl.col("roof_share").is_not_null() & (pl.col(DURATION) > 0))
-    reached = known.select((pl.col("roof_share") * pl.col(DURATION)).sum()).item()
+    reached = rows.filter(pl.col(DURATION) > 0).select(weighed_mean("roof_share")).item()
     total = float(time.sum()) if time.null_count() < len(time) else None
     sources = rows.get_column("roofs_from").drop_nulls().unique().sort().to_list()
     values = {
         "gpus": gpus,
         "launches": rows.height,
         "total_ns": total,
-        "roof_share": reached / known[DURATION].sum() if known.height else None,
+        "roof_share": reached,
         "roofs_from": " and ".join(dict.fromkeys(" and ".join(sources).split(" and "))) or None,
         **{f"{kind}_time_share": _part(rows, kind) for kind in ("compute", "memory", "latency")},
     }
     filled = (replace(fact, value=values[fact.key]) for fact in FACTS)
     return tuple(fact for fact in filled if fact.value is not None)
-
-
-def _gpu_names(trace: Trace, rows: pl.DataFrame) -> str | None:
-    names = device_names(trace)
-    used = rows.get_column("device").drop_nulls().unique().sort().to_list()
-    found = dict.fromkeys(name for number in used if (name := names.get(number)))
-    return ", ".join(found) or None
 
 
 def _part(rows: pl.DataFrame, kind: str) -> float | None:

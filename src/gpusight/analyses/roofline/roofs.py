@@ -23,14 +23,14 @@ from gpusight.analyses.roofline.arithmetic import (
     SECTION,
     TENSOR_SECTION,
     paths,
+    positive,
 )
-from gpusight.errors import UsageError
-from gpusight.model.hardware import PRECISIONS, find_gpu, peak_flops
+from gpusight.model.hardware import PRECISIONS, peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from gpusight.analyses.roofline.arithmetic import Path
+    from gpusight.analyses.roofline.arithmetic import Arithmetic, Path
     from gpusight.model.hardware import Gpu
     from gpusight.model.trace import Trace
 
@@ -40,16 +40,6 @@ _NEVER_SPARSE = ("fp64", "int1")
 _LANES = ((FP64, "dfma", 2.0), (FP32, "ffma", 2.0), (FP16, "hfma", 4.0))
 """An FMA does two operations; one in FP16 works on a pair of numbers."""
 _NOWHERE = -1
-
-
-def named_gpu(name: str) -> Gpu:
-    """Find the GPU that a person names."""
-    gpu = find_gpu(name)
-    if gpu is None:
-        raise UsageError(
-            f"no GPU named {name!r} in the GPU table", hint="docs/hardware.md lists those it knows"
-        )
-    return gpu
 
 
 def gpus_of(trace: Trace, given: Gpu | None) -> dict[int, Gpu]:
@@ -74,8 +64,9 @@ def compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) 
 
 def _peak(key: str, told: Collection[str]) -> Iterator[pl.Expr]:
     clock = pl.coalesce(SM_CLOCK_HZ.key, "table_clock")
-    own = pl.col(key) * clock if key in told else pl.lit(None, pl.Float64)
-    table = pl.col(f"table_{key}") * (clock / pl.col("table_clock")).fill_null(1.0)
+    own = positive(pl.col(key) * clock) if key in told else pl.lit(None, pl.Float64)
+    published = pl.col(SM_CLOCK_HZ.key) / pl.col(f"clock_{key}")
+    table = pl.col(f"table_{key}") * published.fill_null(1.0)
     yield pl.coalesce(own, table).alias(f"peak_{key}")
     yield own.is_not_null().alias(f"own_{key}")
 
@@ -132,19 +123,27 @@ def _share_without_sparsity(path: Path) -> pl.Expr:
 
 
 def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
-    """Give a row for each GPU: its clock, and its peaks at that clock."""
+    """Give a row for each GPU: its clock, its peaks, and the clock that each is published for."""
+    known = [kind for kind in KINDS if kind.precision in PRECISIONS]
     schema = {"device": pl.Int64, "table_clock": pl.Float64}
-    schema |= {f"table_{kind.key}": pl.Float64 for kind in KINDS}
+    schema |= {f"{what}_{kind.key}": pl.Float64 for what in ("table", "clock") for kind in KINDS}
     rows = [
         {
             "device": number,
-            "table_clock": gpu.boost_clock_mhz * 1e6 if gpu.boost_clock_mhz else None,
-            **{
-                f"table_{kind.key}": peak_flops(gpu, kind.precision, tensor=kind.tensor)
-                for kind in KINDS
-                if kind.precision in PRECISIONS
-            },
+            "table_clock": _hertz(gpu.boost_clock_mhz),
+            **{f"table_{k.key}": peak_flops(gpu, k.precision, tensor=k.tensor) for k in known},
+            **{f"clock_{k.key}": _published_clock(gpu, k) for k in known},
         }
         for number, gpu in gpus.items()
     ]
     return pl.DataFrame(rows, schema=schema)
+
+
+def _published_clock(gpu: Gpu, kind: Arithmetic) -> float | None:
+    """Give the clock of a peak: data sheets of Hopper rate tensor cores at a lower one."""
+    lower = gpu.tensor_clock_mhz if kind.tensor and kind.precision != FP64.precision else None
+    return _hertz(lower or gpu.boost_clock_mhz)
+
+
+def _hertz(mhz: float | None) -> float | None:
+    return mhz * 1e6 if mhz else None

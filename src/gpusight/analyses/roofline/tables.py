@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analyses.counters.kernel_table import prevailing, weighed_mean
 from gpusight.analyses.counters.quantity import DURATION
+from gpusight.analyses.launch_columns import SHAPE, shape_texts, short_names
 from gpusight.analyses.roofline.arithmetic import FP32, KINDS
-from gpusight.analyses.statistics import names_of, share_of
-from gpusight.model.kernel_names import classify
+from gpusight.analyses.statistics import (
+    is_filled,
+    prevailing,
+    share_of,
+    shown_if_filled,
+    weighed_mean,
+    whole_sum,
+)
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -19,7 +25,6 @@ if TYPE_CHECKING:
 
 NO_ROOFS = "neither the report nor the GPU table tells what the GPU can do"
 NAME_GPU = "--gpu NAME says which GPU it was"
-SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _GROUP = ("name", "device", *SHAPE)
 _TERA = 1e12
 _SUMS = ("flops", "dram_bytes", "l2_bytes", "l1_bytes", *(f"flops_{kind.key}" for kind in KINDS))
@@ -119,8 +124,8 @@ def by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
     frame = rows.group_by(_GROUP, maintain_order=True).agg(
         pl.col("launch").first(),
         pl.len().alias("calls"),
-        _whole(DURATION),
-        *map(_whole, _SUMS),
+        whole_sum(DURATION),
+        *map(whole_sum, _SUMS),
         *map(weighed_mean, _MEANS),
         *(pl.col(column).first() for column in _PREVAILING),
         pl.col("estimated").any(),
@@ -147,24 +152,14 @@ def launch_table(frame: pl.DataFrame) -> TableResult:
 def _table(
     command: str, title: str, fields: tuple[Field, ...], shown: pl.DataFrame, frame: pl.DataFrame
 ) -> TableResult:
-    known = shown.with_columns(*_rates(frame), *_names(frame), *_sizes())
+    labels = short_names(frame["name"]), pl.col("name").cast(pl.String)
+    known = shown.with_columns(*_rates(frame), *labels, *shape_texts())
     chosen = known.select([field.key for field in fields])
     # Without a roofline, how busy the units were is the next best thing to show.
     busy = ("dram_bytes_per_s", "sm_share", "memory_share")
-    instead = () if _filled(chosen, "roof_share") else busy
+    instead = () if is_filled(chosen, "roof_share") else busy
     kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
-    filled = tuple(replace(f, shown=f.shown and _filled(chosen, f.key)) for f in kept)
-    return TableResult(command, title, filled, chosen)
-
-
-def _filled(frame: pl.DataFrame, column: str) -> bool:
-    return frame.is_empty() or frame[column].null_count() < frame.height
-
-
-def _whole(column: str) -> pl.Expr:
-    """Add up; a sum with an unknown part is unknown."""
-    known = pl.col(column).null_count() == 0
-    return pl.when(known).then(pl.col(column).sum()).alias(column)
+    return TableResult(command, title, shown_if_filled(kept, chosen), chosen)
 
 
 def _longest_first(frame: pl.DataFrame) -> pl.DataFrame:
@@ -194,19 +189,6 @@ def _rates(frame: pl.DataFrame) -> Iterator[pl.Series]:
 def _intensity(level: str) -> pl.Expr:
     moved = pl.col(f"{level}_bytes")
     return pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), f"{level}_intensity")
-
-
-def _names(frame: pl.DataFrame) -> Iterator[pl.Series | pl.Expr]:
-    names = names_of(frame["name"])
-    codes = frame["name"].to_physical().to_list()
-    short = {code: classify(names[code]).short for code in set(codes)}
-    yield pl.Series("short_name", [short[code] for code in codes], pl.String)
-    yield pl.col("name").cast(pl.String)
-
-
-def _sizes() -> Iterator[pl.Expr]:
-    yield pl.concat_str(SHAPE[:3], separator="x").alias("grid")
-    yield pl.concat_str(SHAPE[3:], separator="x").alias("block")
 
 
 def roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:

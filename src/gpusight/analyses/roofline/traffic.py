@@ -27,7 +27,7 @@ from gpusight.analyses.counters.quantity import (
     percent,
     total,
 )
-from gpusight.analyses.roofline.arithmetic import SECONDS, in_seconds, timed
+from gpusight.analyses.roofline.arithmetic import SECONDS, in_seconds, positive, timed
 
 if TYPE_CHECKING:
     from gpusight.model.hardware import Gpu
@@ -201,13 +201,13 @@ def traffic(trace: Trace, gpus: dict[int, Gpu]) -> pl.DataFrame:
     frame = measured(trace, (*wanted, *used), ("device", "compute_major"))
     frame = frame.with_columns(pl.col("device").fill_null(_NOWHERE))
     frame = frame.join(_table(gpus), on="device", how="left", maintain_order="left")
-    own = pl.coalesce(DRAM_ROOF.key, _told(DRAM, _DRAM_OF_PEAK))
+    own = pl.coalesce(positive(DRAM_ROOF.key), _told(DRAM, _DRAM_OF_PEAK))
     return frame.select(
         "launch",
         own.is_not_null().alias("own_dram"),
         pl.coalesce(own, "table_bandwidth").alias(DRAM_ROOF.key),
-        pl.coalesce(L2_ROOF.key, _told(_L2_ALL, _L2_OF_PEAK)).alias(L2_ROOF.key),
-        pl.coalesce(L1_ROOF.key, _l1_roof()).alias(L1_ROOF.key),
+        pl.coalesce(positive(L2_ROOF.key), _told(_L2_ALL, _L2_OF_PEAK)).alias(L2_ROOF.key),
+        pl.coalesce(positive(L1_ROOF.key), _l1_roof()).alias(L1_ROOF.key),
         _seen_by_l1().alias(L1.key),
         *(q.key for q in wanted if not q.key.endswith("_roof") and q is not L1),
     )
@@ -235,7 +235,7 @@ def _told(amount: Quantity, share: Quantity) -> pl.Expr:
 def _l1_roof() -> pl.Expr:
     sms = pl.coalesce(SM_COUNT.key, "table_sms")
     known = pl.when(pl.col("compute_major") >= _L1_SINCE)
-    return known.then(sms * pl.col(SM_CLOCK_HZ.key) * _L1_BYTES_A_CYCLE)
+    return known.then(positive(sms * pl.col(SM_CLOCK_HZ.key)) * _L1_BYTES_A_CYCLE)
 
 
 def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.launch_columns import BLOCK, GRID
 from gpusight.analyses.statistics import names_of
 from gpusight.analyses.stats.owners import add_owner
 from gpusight.analyses.stats.summary import (
@@ -61,8 +62,6 @@ EXEC_SUMMARY = {
     "API Name": Cell.TEXT,
     "Kernel Name": Cell.TEXT,
 }
-_GRID = ("grid_x", "grid_y", "grid_z")
-_BLOCK = ("block_x", "block_y", "block_z")
 
 
 def kernel_frame(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.DataFrame:
@@ -125,11 +124,11 @@ def kernel_summary(trace: Trace, arguments: Arguments) -> pl.DataFrame:
 
 def kernel_grid_summary(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     """cuda_gpu_kern_gb_sum."""
-    frame = kernel_frame(trace, arguments, ["start_ns", "end_ns", *_GRID, *_BLOCK])
-    summary = summarise_times(frame, ["prefix", "label", *_GRID, *_BLOCK])
+    frame = kernel_frame(trace, arguments, ["start_ns", "end_ns", *GRID, *BLOCK])
+    summary = summarise_times(frame, ["prefix", "label", *GRID, *BLOCK])
     summary = summary.with_columns(
-        _dimensions(_GRID).alias("GridXYZ"),
-        _dimensions(_BLOCK).alias("BlockXYZ"),
+        _dimensions(GRID).alias("GridXYZ"),
+        _dimensions(BLOCK).alias("BlockXYZ"),
         full_name().alias("Name"),
     )
     return rank_times(summary, ["GridXYZ", "BlockXYZ", "Name"])
@@ -165,15 +164,15 @@ def executions(trace: Trace, arguments: Arguments, columns: list[str]) -> pl.Dat
 
 def execution_trace(trace: Trace, arguments: Arguments) -> pl.DataFrame:
     """cuda_kern_exec_trace."""
-    frame = add_printed(executions(trace, arguments, [*_GRID, *_BLOCK]), "API Function")
+    frame = add_printed(executions(trace, arguments, [*GRID, *BLOCK]), "API Function")
     queued = pl.col("Queue Dur (ns)").is_not_null()
     frame = frame.with_columns(
         pl.col("call_start_ns").alias("API Start (ns)"),
         pl.when(queued).then("call_end_ns").alias("Queue Start (ns)"),
         pl.col("start_ns").alias("Kernel Start (ns)"),
         pl.col("device").alias("DevId"),
-        _dimensions(_GRID).alias("GridXYZ"),
-        _dimensions(_BLOCK).alias("BlockXYZ"),
+        _dimensions(GRID).alias("GridXYZ"),
+        _dimensions(BLOCK).alias("BlockXYZ"),
         full_name().alias("Kernel Name"),
     )
     return add_owner(trace, frame.sort("API Start (ns)", "Kernel Start (ns)", maintain_order=True))
