@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import gpusight as gs
+from gpusight import api
+from gpusight.cli.commands import COMMANDS
 from gpusight.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +34,28 @@ def test_all_is_sorted_and_every_name_exists() -> None:
     assert set(gs.__all__) <= set(dir(gs))
     with pytest.raises(AttributeError, match="nope"):
         _ = gs.nope
+
+
+def test_results_are_also_found_beside_the_functions_that_give_them() -> None:
+    assert (api.View, api.Page) == (gs.View, gs.Page)
+
+
+def test_every_command_has_its_function() -> None:
+    others = {"api": {"api_calls"}, "orion": {"orion_build", "orion_check", "orion_plot"}}
+    functions = {name for name in gs.__all__ if inspect.isfunction(getattr(gs, name))}
+    for command in set(COMMANDS) - {"cache", "demo"}:
+        assert others.get(command, {command}) <= functions
+
+
+def test_arguments_of_one_name_are_of_one_kind() -> None:
+    kinds: dict[str, set[str]] = {}
+    for name in gs.__all__:
+        if inspect.isfunction(getattr(gs, name)):
+            for parameter in inspect.signature(getattr(gs, name)).parameters.values():
+                kinds.setdefault(parameter.name, set()).add(parameter.annotation)
+    for name in ("launches", "every_launch", "kernel", "within", "device", "process", "metrics"):
+        assert len(kinds[name]) == 1, f"{name} is {kinds[name]}"
+    assert "launch" not in kinds
 
 
 def test_the_package_is_typed_and_has_a_version_in_the_changelog() -> None:

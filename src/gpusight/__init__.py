@@ -1,4 +1,4 @@
-"""Read GPU profiles of Nsight Systems, PyTorch and JAX anywhere, and see where the time went.
+"""Read GPU profiles (Nsight Systems and Compute, PyTorch, JAX) anywhere; see what took the time.
 
 >>> import gpusight as gs
 >>> trace = gs.open("run.nsys-rep")
@@ -18,8 +18,6 @@ from gpusight._version import __version__
 if TYPE_CHECKING:
     from gpusight import errors
     from gpusight.api import (
-        Page,
-        View,
         api_calls,
         copies,
         counters,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
         ops,
         orion_build,
         orion_check,
+        orion_plot,
         ranges,
         roofline,
         sql,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
     from gpusight.errors import GpusightError
     from gpusight.model.trace import Trace
+    from gpusight.views import Page, View
 
 __all__ = [
     "GpusightError",
@@ -70,6 +70,7 @@ __all__ = [
     "ops",
     "orion_build",
     "orion_check",
+    "orion_plot",
     "ranges",
     "roofline",
     "sql",
@@ -79,7 +80,9 @@ __all__ = [
 
 _ELSEWHERE = {
     "GpusightError": ("gpusight.errors", "GpusightError"),
+    "Page": ("gpusight.views", "Page"),
     "Trace": ("gpusight.model.trace", "Trace"),
+    "View": ("gpusight.views", "View"),
     "open": ("gpusight.api", "open_captures"),
 }
 

@@ -7,121 +7,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gpusight.errors import MissingDataError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.result import Composite, NotApplicable, TableResult, with_warnings
+from gpusight.asking import absent, ask, opened, selected, told
+from gpusight.errors import UsageError
+from gpusight.result import NotApplicable
+from gpusight.views import Page as Page  # typed users may import it from here
+from gpusight.views import View as View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    import polars as pl
-
-    from gpusight.analyses.select import Selection
+    from gpusight.analyses.orion.build import Refused
+    from gpusight.asking import Capture, PathLike
+    from gpusight.model.trace import Trace
     from gpusight.render.diagnosis.view import DiagnosisView
-    from gpusight.render.layout import Look
-    from gpusight.result import Result
+    from gpusight.result import TableResult
 
-PathLike: TypeAlias = "str | os.PathLike[str]"
-Capture: TypeAlias = "Trace | PathLike"
-"""An opened capture, or where it lies."""
-REPR_ROWS = 20
-REPR_WIDTH = 100
-
-
-class _Shown:
-    """What tables and pages have in common: they show themselves, in a shell or a notebook."""
-
-    result: TableResult | Composite
-
-    def __init__(self, result: TableResult | Composite) -> None:
-        self.result = result
-
-    @property
-    def title(self) -> str:
-        """What the result is about."""
-        return self.result.title
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """Totals and other values about the result as a whole."""
-        return self.result.meta
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know: incomplete data, what was left out, what was assumed."""
-        return self.result.notes
-
-    def __repr__(self) -> str:
-        """Show it as plain text."""
-        from gpusight.render.plain import to_plain
-
-        return to_plain(self.result, _look()).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        from gpusight.render.html import to_html
-
-        return to_html(self.result, limit=REPR_ROWS)
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.json import to_json
-
-        return to_json(self.result)
-
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes."""
-        from gpusight.render.csv import to_csv
-
-        return to_csv(self.result)
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes, with all rows."""
-        from gpusight.render.markdown import to_markdown
-
-        return to_markdown(self.result)
-
-
-class View(_Shown):
-    """A table: `frame` is the Polars frame, printing it shows the first rows."""
-
-    result: TableResult
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """All rows and fields, in base units (nanoseconds, bytes, fractions of 1)."""
-        return self.result.frame
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Give all rows as plain dictionaries."""
-        return self.result.rows()
-
-    def __len__(self) -> int:
-        """Count the rows."""
-        return self.result.frame.height
-
-
-class Page(_Shown):
-    """A one-screen answer: facts, and tables by name: `page["kernels"]`."""
-
-    result: Composite
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts at the top, in base units."""
-        return {fact.key: fact.value for fact in self.result.facts}
-
-    def __iter__(self) -> Iterator[str]:
-        """Give the names of the sections."""
-        return (section.command for section in self.result.sections)
-
-    def __getitem__(self, name: str) -> View:
-        """Give a section; raises MissingDataError when the capture could not fill it."""
-        for section in self.result.sections:
-            if section.command == name:
-                return View(_given(section))
-        raise KeyError(name)
+_Made = TypeVar("_Made")
 
 
 # A text is itself an iterable of texts; the first signature is the one that applies to it.
@@ -150,7 +53,7 @@ def info(trace: Capture) -> Page:
     """Say what a capture holds and how complete it is."""
     from gpusight.analyses.info import info as analysis
 
-    return Page(_ask(analysis, trace))
+    return Page(ask(analysis, trace))
 
 
 def summary(
@@ -163,20 +66,23 @@ def summary(
     """Show on one screen where the time went."""
     from gpusight.analyses.summary import summary as analysis
 
-    return Page(_ask(analysis, trace, _selection(within, device, process)))
+    return Page(ask(analysis, trace, selected(within, device, process)))
 
 
 def kernels(
     trace: Capture,
     *,
+    every_launch: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List GPU kernels by the time they took."""
-    from gpusight.analyses.kernels import kernels as analysis
+    """List GPU kernels by the time they took; of an Nsight Compute report also `every_launch`."""
+    from gpusight.analyses.kernels import kernel_launches
+    from gpusight.analyses.kernels import kernels as by_name
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    analysis = kernel_launches if every_launch else by_name
+    return View(ask(analysis, trace, selected(within, device, process)))
 
 
 def ops(
@@ -190,7 +96,7 @@ def ops(
     """List operators of the framework with their own time on the CPU and the GPU."""
     from gpusight.analyses.ops import ops as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process), by=by))
+    return View(ask(analysis, trace, selected(within, device, process), by=by))
 
 
 def launches(
@@ -204,7 +110,7 @@ def launches(
     """List GPU work in order of time, with what launched it."""
     from gpusight.analyses.launch_list import launches as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process), kernel=kernel))
+    return View(ask(analysis, trace, selected(within, device, process), kernel=kernel))
 
 
 def flops(
@@ -220,8 +126,8 @@ def flops(
     """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analyses.flops import flops as analysis
 
-    selection = _selection(within, device, process)
-    return Page(_ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
+    selection = selected(within, device, process)
+    return Page(ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
 
 
 def ranges(
@@ -234,7 +140,7 @@ def ranges(
     """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
     from gpusight.analyses.ranges import ranges as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    return View(ask(analysis, trace, selected(within, device, process)))
 
 
 def api_calls(
@@ -247,7 +153,7 @@ def api_calls(
     """List CUDA API calls by the time they took."""
     from gpusight.analyses.api import api_calls as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    return View(ask(analysis, trace, selected(within, device, process)))
 
 
 def copies(
@@ -260,7 +166,7 @@ def copies(
     """List memory copies and fills by direction: bytes, time, bandwidth."""
     from gpusight.analyses.copies import copies as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    return View(ask(analysis, trace, selected(within, device, process)))
 
 
 def memory(
@@ -273,7 +179,7 @@ def memory(
     """Follow the memory in use, and say who held it at the peak."""
     from gpusight.analyses.memory import memory as analysis
 
-    return Page(_ask(analysis, trace, _selection(within, device, process)))
+    return Page(ask(analysis, trace, selected(within, device, process)))
 
 
 def counters(
@@ -296,7 +202,7 @@ def counters(
 
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     options = {"metrics": chosen, "kernel": kernel, "launches": launches}
-    return View(_ask(form_of(form), trace, _selection(within, device, process), **options))
+    return View(ask(form_of(form), trace, selected(within, device, process), **options))
 
 
 def join(
@@ -310,9 +216,8 @@ def join(
     """Join the kernels of a timeline with what an Nsight Compute report measured of them."""
     from gpusight.analyses.join.report import join as analysis
 
-    measured = _opened(report)
-    answer = _ask(analysis, timeline, measured, _selection(within, device, process))
-    return Page(_given(with_warnings(answer, measured.meta.warnings)))
+    captures = opened(timeline), opened(report)
+    return Page(told(analysis(*captures, selected(within, device, process)), captures))
 
 
 def occupancy(
@@ -327,8 +232,8 @@ def occupancy(
     """Say how many warps kernels have on an SM, what limits them, and what would raise it."""
     from gpusight.analyses.occupancy import occupancy as analysis
 
-    selection = _selection(within, device, process)
-    return Page(_ask(analysis, trace, selection, kernel=kernel, gpu=gpu))
+    selection = selected(within, device, process)
+    return Page(ask(analysis, trace, selection, kernel=kernel, gpu=gpu))
 
 
 def occupancy_of(
@@ -349,17 +254,20 @@ def roofline(
     trace: Capture,
     *,
     kernel: str | None = None,
-    launches: bool = False,
+    every_launch: bool = False,
     gpu: str | None = None,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Say how near each measured kernel came to the compute and memory roofs of its GPU."""
+    """Say how near each measured kernel came to the compute and memory roofs of its GPU.
+
+    Launches of one kernel and shape are one row, unless `every_launch` is to have its own.
+    """
     from gpusight.analyses.roofline import roofline as analysis
 
-    options: dict[str, Any] = {"kernel": kernel, "launches": launches, "gpu": gpu}
-    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+    options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
+    return Page(ask(analysis, trace, selected(within, device, process), **options))
 
 
 def orion_build(
@@ -389,24 +297,50 @@ def orion_build(
     nothing is written. The others mean what the options of `gpusight orion build` mean.
     """
     from gpusight.analyses.orion.blocks import Limits
-    from gpusight.analyses.orion.build import Options, Refused, build
+    from gpusight.analyses.orion.build import Options, build
     from gpusight.render.orion import save
 
     limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
-    selection = _selection(within, device, None)
+    selection = selected(within, device, None)
     options = Options(model_type, columns, compat, threshold, limits, durations, helpers, selection)
-    report = _opened(ncu)
-    second, timeline = (None if t is None else _opened(t) for t in (raw, nsys))
-    built = build(report, options, raw=second, nsys=timeline)
-    if isinstance(built, Refused):
-        raise UsageError(built.why, hint=f"the first difference: {built.table.rows()[0]}")
-    if isinstance(built, NotApplicable):
-        raise MissingDataError(built.reason, hint=built.hint)
+    report = opened(ncu)
+    second, timeline = (None if t is None else opened(t) for t in (raw, nsys))
+    built = _of_one_run(build(report, options, raw=second, nsys=timeline))
     traces = [trace for trace in (report, second, timeline) if trace is not None]
     files = (None if path is None else Path(path) for path in (out, intermediate))
     save(built, *files, captures=[trace.meta.path for trace in traces])
-    warnings = [warning for trace in traces for warning in trace.meta.warnings]
-    return Page(_given(with_warnings(built.summary, warnings)))
+    return Page(told(built.summary, traces))
+
+
+def orion_plot(
+    ncu: Capture,
+    nsys: Capture,
+    *,
+    raw: Capture | None = None,
+    gpu: str | None = None,
+    max_threads_sm: int | None = None,
+    max_blocks_sm: int | None = None,
+    max_shmem_sm: int | None = None,
+    max_regs_sm: int | None = None,
+    within: str | None = None,
+    device: int | None = None,
+) -> Page:
+    """Give what `gpusight orion plot` draws: averages, and `page["series"]` over time.
+
+    These are the SMs, compute and memory in use when the launches of a report are laid over a
+    timeline of the same program.
+    """
+    from gpusight.analyses.orion.blocks import Limits
+    from gpusight.analyses.orion.build import Options
+    from gpusight.analyses.orion.timeline import utilisation
+
+    limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
+    options = Options(limits=limits, selection=selected(within, device, None))
+    report, timeline = opened(ncu), opened(nsys)
+    second = None if raw is None else opened(raw)
+    answer = _of_one_run(utilisation(report, timeline, options, raw=second))
+    traces = [trace for trace in (report, second, timeline) if trace is not None]
+    return Page(told(answer, traces))
 
 
 def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
@@ -422,7 +356,7 @@ def diagnose(
     trace: Capture,
     *,
     kernel: str | None = None,
-    launch: Sequence[int] = (),
+    launches: Sequence[int] = (),
     rules: Sequence[str] = (),
     lines: bool = False,
     within: str | None = None,
@@ -433,19 +367,19 @@ def diagnose(
     from gpusight.findings.kernels.diagnosis import diagnose as analysis
     from gpusight.render.diagnosis.view import DiagnosisView
 
-    opened = _opened(trace)
-    selection = _selection(within, device, process)
-    found = analysis(opened, selection, kernel=kernel, launch=launch, rules=rules, lines=lines)
+    capture = opened(trace)
+    selection = selected(within, device, process)
+    found = analysis(capture, selection, kernel=kernel, launches=launches, rules=rules, lines=lines)
     if isinstance(found, NotApplicable):
-        raise MissingDataError(found.reason, hint=found.hint)
-    return DiagnosisView(found.with_warnings(opened.meta.warnings))
+        raise absent(found)
+    return DiagnosisView(found.with_warnings(capture.meta.warnings))
 
 
 def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analyses.query import query as analysis
 
-    return View(_ask(analysis, trace, query))
+    return View(ask(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -457,7 +391,7 @@ def stats(trace: Capture, report: str) -> View:
         answer = run_report(trace, report)
         return answer if isinstance(answer, NotApplicable) else as_table(answer)
 
-    return View(_ask(analysis, trace))
+    return View(ask(analysis, trace))
 
 
 def export(
@@ -477,38 +411,16 @@ def export(
     """
     from gpusight.render.export import export as write
 
-    selection = _selection(within, device, process)
-    return write(_opened(trace), Path(out), to, tables=tables, selection=selection, force=force)
+    selection = selected(within, device, process)
+    return write(opened(trace), Path(out), to, tables=tables, selection=selection, force=force)
 
 
-def _opened(trace: Capture) -> Trace:
-    return trace if isinstance(trace, Trace) else open_captures(trace)
+def _of_one_run(made: _Made | Refused | NotApplicable) -> _Made:
+    """Give what was made of several captures; raise where they are not of one run."""
+    from gpusight.analyses.orion.build import Refused
 
-
-def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:
-    from gpusight.analyses.select import Selection
-
-    name = None if process is None else str(process)
-    return Selection(within=within, device=device, process=name)
-
-
-def _ask(
-    analysis: Callable[..., Result], trace: Capture, *arguments: object, **options: object
-) -> TableResult | Composite:
-    """Ask a question of a capture; what is wrong with the capture is part of the answer."""
-    opened = _opened(trace)
-    return _given(with_warnings(analysis(opened, *arguments, **options), opened.meta.warnings))
-
-
-def _given(answer: Result) -> TableResult | Composite:
-    """Give the answer; raise where there is none."""
-    if isinstance(answer, NotApplicable):
-        raise MissingDataError(answer.reason, hint=answer.hint)
-    return answer
-
-
-def _look() -> Look:
-    from gpusight.render.layout import Look
-
-    advice = "all are in .frame"
-    return Look(REPR_WIDTH, REPR_ROWS, rows_advice=advice, columns_advice=advice)
+    if isinstance(made, Refused):
+        raise UsageError(made.why, hint=f"the first difference: {made.table.rows()[0]}")
+    if isinstance(made, NotApplicable):
+        raise absent(made)
+    return made

@@ -60,8 +60,8 @@ def test_kilobytes_are_those_of_cuda(capsys: pytest.CaptureFixture[str]) -> None
     [
         ([], "needs a capture or a GPU"),
         (["--block", "256"], "needs a capture or a GPU"),
-        (["--gpu", "A100", "--block", "many"], "--block: 'many' is not a whole number"),
-        (["--gpu", "A100", "--block", "-5"], "--block: '-5' is not a whole number"),
+        (["--gpu", "A100", "--block", "many"], "--block: 'many' is not a whole number from 0"),
+        (["--gpu", "A100", "--block", "-5"], "--block: '-5' is not a whole number from 0"),
         (["--gpu", "A100", "--shmem", "1.5"], "such as 16384 or 16K"),
         (["--gpu", "A100", "--over", "time"], "--over: invalid choice"),
         (["--gpu", "A100", "--block", "0"], "a block cannot have 0 threads"),

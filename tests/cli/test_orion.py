@@ -170,6 +170,8 @@ def test_python(report: str, tmp_path: Path) -> None:
     other = details(tmp_path / "raw.csv", ("a(int)", "b(int)"))
     with pytest.raises(UsageError, match="do not agree on 2 launches"):
         gs.orion_build(report, model_type="vision", raw=other)
+    with pytest.raises(UsageError, match="do not agree on 2 launches"):
+        gs.orion_plot(report, NSYS, raw=other)
 
 
 @needs_shared
@@ -202,3 +204,6 @@ def test_the_series(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 <= row[key] <= 1 for row in rows for key in ("sm_share", "memory_share"))
     area = sum((row["end_ns"] - row["start_ns"]) * row["compute_share"] for row in rows)
     assert meta["compute_share_average"] == pytest.approx(area / window)
+    page = gs.orion_plot(REPORT, NSYS)
+    assert page.facts["compute_share_average"] == meta["compute_share_average"]
+    assert page["series"].rows() == [{k: r[k] for k in page["series"].frame.columns} for r in rows]

@@ -37,6 +37,12 @@ def test_version_and_help() -> None:
     assert "kernels" in done.stdout
 
 
+def test_help_is_shown_on_a_terminal_that_has_only_ascii() -> None:
+    done = run("kernels", "--help", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "written /.../ or regex:..." in " ".join(done.stdout.split())
+
+
 HEAVY = ("polars", "rich", "numpy", "msgspec")
 
 

@@ -92,6 +92,13 @@ def test_csv_of_nested_values_and_composites() -> None:
     assert "kernels,1,calls,1000" in lines
 
 
+def test_csv_has_no_nan() -> None:
+    fields = (Field("x", "X", Fmt.REAL, ""), Field("y", "Y", Fmt.REAL, ""))
+    frame = pl.DataFrame({"x": [math.nan, 1.5], "y": [2.5, None]})
+    assert to_csv(TableResult("sql", "Query", fields, frame)) == "x,y\n,2.5\n1.5,\n"
+    assert ",,busy_share," in to_csv(composite()).splitlines()
+
+
 def test_csv_of_nothing_is_an_error() -> None:
     with pytest.raises(MissingDataError, match="no ranges"):
         to_csv(ABSENT)

@@ -84,7 +84,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "not_counted": "gpusight.analyses.flops.tables:REST_FIELDS",
     },
     "kernels REPORT.ncu-rep": {"": "gpusight.analyses.counters.kernel_table:FIELDS"},
-    "summary REPORT.ncu-rep": {"kernels": "gpusight.analyses.counters.kernel_table:SUMMARY_FIELDS"},
+    "summary REPORT.ncu-rep": {"kernels": "gpusight.analyses.counters.overview:SUMMARY_FIELDS"},
     "launches REPORT.ncu-rep": {"": "gpusight.analyses.counters.kernel_table:LAUNCH_FIELDS"},
     "counters": {"": "gpusight.analyses.counters.listing:FIELDS"},
     "counters --wide": {"": "gpusight.analyses.counters.listing:WIDE_FIELDS"},

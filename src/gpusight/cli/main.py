@@ -13,12 +13,12 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gpusight
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
-from gpusight.cli.output import OutputError, flush_out, give_streams, write_error
+from gpusight.cli.output import OutputError, flush_out, give_streams, write_error, write_to
 from gpusight.errors import GpusightError, UsageError
 from gpusight.render.cells import safe_text
 
@@ -42,6 +42,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Make it the one line that every other error is."""
         raise UsageError(message, hint=f"see: {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # The help has letters that not every terminal can show.
+        write_to(file or sys.stderr, message)
 
 
 class _HelpFormatter(argparse.HelpFormatter):

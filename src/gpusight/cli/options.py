@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +15,9 @@ CAPTURE_HELP = (
     "ncu .ncu-rep or what it printed as CSV; torch.profiler .json[.gz], key_averages text or "
     "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
+_MOST_WHOLE = 2**53
+"""Up to here every whole number is also a float, so that none changes on the way."""
+_MOST_REAL = 1e12
 
 
 def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
@@ -38,6 +40,31 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--device", type=number, metavar="N", help="only this GPU")
     group.add_argument("--process", metavar="PID|NAME", help="only this process")
+
+
+def add_kernel(
+    group: argparse._ArgumentGroup, effect: str = "only launches of this kernel"
+) -> None:
+    """Declare which kernels to look at; `effect` says what becomes of those that match."""
+    group.add_argument(
+        "--kernel",
+        metavar="GLOB",
+        help=f"{effect}: a glob such as '*gemm*', any part of the name, or a regular expression "
+        "written /…/ or regex:…",
+    )
+
+
+def add_launch(group: argparse._ArgumentGroup) -> None:
+    """Declare which measured launches to look at."""
+    group.add_argument(
+        "--launch",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=number,
+        metavar="N",
+        help="only these launches, after FILE, by their number in the report",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FORMATS) -> None:
@@ -86,12 +113,28 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def number(text: str) -> int:
-    """Read a whole number from 0."""
+def number(text: str, *, least: int = 0) -> int:
+    """Read a whole number, from 0 unless `least` is another."""
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if not 0 <= value <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    if not least <= value <= _MOST_WHOLE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1."""
+    return number(text, least=1)
+
+
+def positive(text: str) -> float:
+    """Read a number above 0, which need not be whole."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < _MOST_REAL:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value

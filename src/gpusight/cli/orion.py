@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpusight.analyses.orion.build import Built, Options, Refused
     from gpusight.analyses.select import Selection
     from gpusight.model.trace import Trace
+    from gpusight.result import Result
 
 EXIT_BROKEN = 1
 EXIT_REFUSED = 2
@@ -74,15 +75,16 @@ def plot(args: argparse.Namespace) -> int:
     if isinstance(result, Refused):
         return _refuse(result, args)
     warned = _warned(result, [t for t in (ncu, raw, nsys) if t is not None])
-    if form is None or not isinstance(warned, Composite):
-        if form is not None:
-            args.output, args.format = None, "table"  # there is nothing to draw
-        return present(_for_people(warned, args), args)
-    pictures.emit_picture(_draw(warned, form, args.metric), form, args)
-    if args.output and args.output != "-":
-        args.output, args.format = None, "table"
-        return present(_for_people(warned, args), args)
-    return 0
+
+    def draw(answer: Composite, form: str) -> bytes:
+        return _draw(answer, form, args.metric)
+
+    code = pictures.present(warned, args, draw, _for_people)
+    if form is None or args.output in {None, "-"}:
+        return code
+    # The picture is in its file; the screen has its averages.
+    pictures.to_screen(args)
+    return present(_for_people(warned, args), args)
 
 
 def _captures(args: argparse.Namespace) -> list[str]:
@@ -165,20 +167,16 @@ def _refuse(refused: Refused, args: argparse.Namespace) -> int:
     return EXIT_REFUSED
 
 
-def _warned(result: Composite | NotApplicable, traces: list[Trace]) -> Composite | NotApplicable:
+def _warned(result: Result, traces: list[Trace]) -> Result:
     warnings = [warning for trace in traces for warning in trace.meta.warnings]
-    told = with_warnings(result, tuple(dict.fromkeys(warnings)))
-    assert isinstance(told, (Composite, NotApplicable)), "warnings do not change what it is"
-    return told
+    return with_warnings(result, tuple(dict.fromkeys(warnings)))
 
 
-def _for_people(
-    result: Composite | NotApplicable, args: argparse.Namespace
-) -> Composite | NotApplicable:
+def _for_people(result: Result, args: argparse.Namespace) -> Result:
     """Leave out of tables what has a line for every launch."""
-    if isinstance(result, NotApplicable) or chosen_format(args) not in {"table", "markdown"}:
-        return result
-    return _short(result)
+    if isinstance(result, Composite) and chosen_format(args) in {"table", "markdown"}:
+        return _short(result)
+    return result
 
 
 def _short(result: Composite) -> Composite:

@@ -128,7 +128,7 @@ def give_streams() -> None:
 def write_out(text: str) -> None:
     """Write to standard output, whatever its encoding."""
     with _checked_output():
-        _write(sys.stdout, text)
+        write_to(sys.stdout, text)
 
 
 def flush_out() -> None:
@@ -149,10 +149,11 @@ def _checked_output() -> Iterator[None]:
 
 def write_error(line: str) -> None:
     """Write one line to standard error."""
-    _write(sys.stderr, line + "\n")
+    write_to(sys.stderr, line + "\n")
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write_to(stream: TextIO, text: str) -> None:
+    """Write text; letters that the stream cannot show become ones that it can."""
     try:
         stream.write(text)
     except UnicodeEncodeError:

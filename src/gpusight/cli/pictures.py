@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusight.cli import output
 from gpusight.errors import UsageError
+from gpusight.evidence import refuse_capture
 from gpusight.render.pictures import FORMATS
+from gpusight.result import Composite
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    from gpusight.result import Result
 
 _TEXT = ("svg", "html")
 
@@ -21,19 +27,41 @@ def picture_format(args: argparse.Namespace) -> str | None:
     return form if form in FORMATS else None
 
 
+def present(
+    result: Result,
+    args: argparse.Namespace,
+    draw: Callable[[Composite, str], bytes],
+    brief: Callable[[Result, argparse.Namespace], Result] | None = None,
+) -> int:
+    """Draw a result where a picture is asked for, else write it as any other.
+
+    `brief` leaves out what people do not read. Where there is nothing to draw, the reason goes to
+    the screen and no file is made.
+    """
+    form = picture_format(args)
+    if form is not None and isinstance(result, Composite):
+        emit_picture(draw(result, form), form, args)
+        return 0
+    if form is not None:
+        to_screen(args)
+    return output.present(result if brief is None else brief(result, args), args)
+
+
+def to_screen(args: argparse.Namespace) -> None:
+    """Let what comes next be a table on the screen, not the file that was asked for."""
+    args.output, args.format = None, "table"
+
+
 def emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
     """Write a picture to the file of `-o`; those that are text also to standard output."""
-    from gpusight.cli.output import cannot_write, write_out
-    from gpusight.evidence import refuse_capture
-
     if args.output and args.output != "-":
         path = Path(args.output)
         refuse_capture(path, getattr(args, "file", None))
         try:
             path.write_bytes(picture)
         except OSError as error:
-            raise cannot_write(path, error) from error
+            raise output.cannot_write(path, error) from error
     elif form in _TEXT:
-        write_out(picture.decode())
+        output.write_out(picture.decode())
     else:
         raise UsageError(f"{form} is written to a file only", hint=f"add: -o picture.{form}")

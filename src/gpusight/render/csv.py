@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,7 @@ COMPOSITE_HEADER = ("section", "row", "key", "value")
 
 
 def to_csv(result: Result, *, limit: int | None = None) -> str:
-    """Write a result as CSV; null is an empty cell."""
+    """Write a result as CSV; null, and a number that is none, are an empty cell."""
     if isinstance(result, NotApplicable):
         raise MissingDataError(result.reason, hint=result.hint)
     if isinstance(result, Composite):
@@ -33,7 +34,8 @@ def _frame_csv(frame: pl.DataFrame) -> str:
     # Polars writes millions of rows in no time, but has no CSV form for lists, structs and bytes.
     if any(d.is_nested() or str(d) in {"Binary", "Object"} for d in frame.dtypes):
         return write_rows([frame.columns, *frame.iter_rows()])
-    return frame.write_csv()
+    numbers = [name for name, dtype in frame.schema.items() if dtype.is_float()]
+    return frame.with_columns(frame[name].fill_nan(None) for name in numbers).write_csv()
 
 
 def write_rows(rows: Iterable[Iterable[Any]]) -> str:
@@ -46,6 +48,8 @@ def write_rows(rows: Iterable[Iterable[Any]]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and isnan(value):
+        return None
     if isinstance(value, (list, dict)):
         return msgspec.json.encode(value, enc_hook=str).decode()
     return value

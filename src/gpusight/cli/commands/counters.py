@@ -44,20 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only these metrics, after FILE: names, globs such as 'dram__*', any part of a name, "
         "regular expressions written /…/ or regex:…",
     )
-    group.add_argument(
-        "--kernel",
-        metavar="GLOB",
-        help="only launches of this kernel; a glob such as '*gemm*', or any part of the name",
-    )
-    group.add_argument(
-        "--launch",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=options.number,
-        metavar="N",
-        help="only these launches, after FILE, by their number in the report",
-    )
+    options.add_kernel(group)
+    options.add_launch(group)
     options.add_output(parser)
     _add_forms(parser)
 

@@ -38,26 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     group = parser.add_argument_group("which kernels, which rules")
-    group.add_argument(
-        "--kernel",
-        metavar="GLOB",
-        help="only launches of this kernel; a glob such as '*gemm*', or any part of the name",
-    )
-    group.add_argument(
-        "--launch",
-        type=options.number,
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this launch, by the profiler's number; may be given several times",
-    )
+    options.add_kernel(group)
+    options.add_launch(group)
     group.add_argument(
         "--rule",
         type=options.names,
         action="extend",
         default=[],
         metavar="RULE[,RULE]",
-        help="only findings of these rules, such as bank-conflict",
+        help="ask only these rules, such as bank-conflict",
     )
     group.add_argument(
         "--lines",
@@ -106,7 +95,7 @@ def _diagnosis(args: argparse.Namespace) -> Diagnosis | NotApplicable:
             trace,
             selection,
             kernel=args.kernel,
-            launch=args.launch,
+            launches=args.launch,
             rules=args.rule,
             lines=args.lines,
         )
@@ -128,9 +117,10 @@ def _format(args: argparse.Namespace) -> str:
 
 def _refused(absent: NotApplicable, form: str, args: argparse.Namespace) -> int:
     from gpusight.cli.output import present
+    from gpusight.cli.pictures import to_screen
 
     if form != "json":
-        args.output, args.format = None, "table"
+        to_screen(args)
     return present(absent, args)
 
 

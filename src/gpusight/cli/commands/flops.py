@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
+from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
 
 SUMMARY = "how near to its peak the GPU computed, by operator"
 DESCRIPTION = (
@@ -34,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--peak",
-        type=_positive,
+        type=options.positive,
         metavar="TFLOPS",
         help="peak rate in TFLOP/s, in place of the one that gpusight knows for the GPU",
     )
     group.add_argument(
         "--bandwidth",
-        type=_positive,
+        type=options.positive,
         metavar="GB/S",
         help="memory bandwidth in GB/s, in place of the one that gpusight knows for the GPU",
     )
@@ -54,13 +57,3 @@ def run(args: argparse.Namespace) -> int:
 
     analysis = functools.partial(flops, by=args.by, peak=args.peak, bandwidth=args.bandwidth)
     return run_analysis(args, analysis)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value

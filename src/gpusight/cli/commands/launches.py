@@ -29,11 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    parser.add_argument(
-        "--kernel",
-        metavar="GLOB",
-        help="only work of this name; a glob such as '*gemm*', or any part of the name",
-    )
+    group = parser.add_argument_group("which work")
+    options.add_kernel(group, "only work of this name")
     options.add_output(parser)
 
 

@@ -44,18 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.analyses.memory import memory
-    from gpusight.cli.output import present
     from gpusight.cli.running import answer
-    from gpusight.result import Composite
 
-    form = pictures.picture_format(args)
     result = answer(args, lambda trace: memory(trace, options.selection(args)))
-    if form is not None and not isinstance(result, Composite):
-        args.output, args.format = None, "table"  # there is nothing to draw
-    if form is None or not isinstance(result, Composite):
-        return present(_shown(result, args), args)
-    pictures.emit_picture(_draw(result, form), form, args)
-    return 0
+    return pictures.present(result, args, _draw, _shown)
 
 
 def _draw(result: Composite, form: str) -> bytes:

@@ -37,11 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser, nargs="?")
     options.add_selection(parser)
     group = parser.add_argument_group("which kernel")
-    group.add_argument(
-        "--kernel",
-        metavar="NAME",
-        help="only kernels of this name, and all about the longest of them: a glob or a part of it",
-    )
+    options.add_kernel(group, "only kernels of this name, and all about the longest of them")
     group.add_argument(
         "--gpu",
         metavar="GPU",
@@ -49,10 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one that it was captured on",
     )
     group.add_argument(
-        "--block", type=_whole, metavar="N", help="without FILE: threads of a block (default: 256)"
+        "--block",
+        type=options.number,
+        metavar="N",
+        help="without FILE: threads of a block (default: 256)",
     )
     group.add_argument(
-        "--regs", type=_whole, metavar="N", help="without FILE: registers of a thread (default: 32)"
+        "--regs",
+        type=options.number,
+        metavar="N",
+        help="without FILE: registers of a thread (default: 32)",
     )
     group.add_argument(
         "--shmem",
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without FILE: all shared memory of a block; 48K is 49152 (default: 0)",
     )
     group.add_argument(
-        "--barriers", type=_whole, metavar="N", help="without FILE: barriers of the kernel"
+        "--barriers", type=options.number, metavar="N", help="without FILE: barriers of the kernel"
     )
     group.add_argument(
         "--over",
@@ -74,17 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.output import present
-    from gpusight.result import Composite
+    closely = pictures.picture_format(args) is not None
+    result = _calculated(args) if args.file is None else _of_capture(args, closely=closely)
 
-    form = pictures.picture_format(args)
-    result = _calculated(args) if args.file is None else _of_capture(args, closely=form is not None)
-    if form is not None and not isinstance(result, Composite):
-        args.output, args.format = None, "table"  # there is nothing to draw
-    if form is None or not isinstance(result, Composite):
-        return present(_brief(result, args), args)
-    pictures.emit_picture(_draw(result, form, args.over), form, args)
-    return 0
+    def draw(result: Composite, form: str) -> bytes:
+        return _draw(result, form, args.over)
+
+    return pictures.present(result, args, draw, _brief)
 
 
 def _calculated(args: argparse.Namespace) -> Composite:
@@ -149,12 +147,6 @@ def _draw(result: Composite, form: str, over: str) -> bytes:
     from gpusight.render.pictures.occupancy import occupancy_figure
 
     return draw(occupancy_figure(result, over), form, result=result)
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def _bytes(text: str) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 from gpusight.render.pictures import FORMATS
+
+if TYPE_CHECKING:
+    import argparse
 
 SUMMARY = "make and check the kernel-info file of the Orion scheduler"
 DESCRIPTION = (
@@ -80,7 +83,10 @@ def _declare_build(parser: argparse.ArgumentParser) -> None:
 def _declare_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the kernel-info file")
     parser.add_argument(
-        "--num-kernels", type=_count, metavar="N", help="rows that the job's num_kernels asks for"
+        "--num-kernels",
+        type=options.number,
+        metavar="N",
+        help="rows that the job's num_kernels asks for",
     )
     options.add_output(parser)
 
@@ -116,7 +122,9 @@ def _add_captures(parser: argparse.ArgumentParser, *, timeline_needed: bool) -> 
     group.add_argument(
         "--in", dest="within", metavar="RANGE", help="of the timeline, only what ran in this range"
     )
-    group.add_argument("--device", type=_count, metavar="N", help="of the timeline, only this GPU")
+    group.add_argument(
+        "--device", type=options.number, metavar="N", help="of the timeline, only this GPU"
+    )
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +175,7 @@ def _add_classes(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--threshold",
-        type=_positive,
+        type=options.positive,
         metavar="FLOP/BYTE",
         help="arithmetic intensity above which a launch is bound by compute (default: where the "
         "roofs of its GPU meet; 9.72 with --compat)",
@@ -186,7 +194,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         ("regs", "registers", "N"),
     ):
         group.add_argument(
-            f"--max-{name}-sm", type=_size, metavar=unit, help=f"{what} that an SM holds"
+            f"--max-{name}-sm", type=options.count, metavar=unit, help=f"{what} that an SM holds"
         )
 
 
@@ -201,38 +209,10 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--top",
-        type=_count,
+        type=options.number,
         metavar="N",
         help=f"rows of each table; 0 for all (default: {options.DEFAULT_TOP} in tables, else all)",
     )
     group.add_argument(
         "--wide", action="store_true", help="show whole names and every field, however wide"
     )
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _size(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if not least <= value < 2**53:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least}")
-    return value
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e12:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value

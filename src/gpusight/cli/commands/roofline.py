@@ -32,11 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     group = parser.add_argument_group("which kernels, under which roofs")
-    group.add_argument(
-        "--kernel",
-        metavar="GLOB",
-        help="only launches of this kernel; a glob such as '*gemm*', or any part of the name",
-    )
+    options.add_kernel(group)
     group.add_argument(
         "--launches",
         action="store_true",
@@ -53,11 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.analyses.roofline import roofline
-    from gpusight.cli.output import present
     from gpusight.cli.running import answer
-    from gpusight.result import Composite
 
-    form = pictures.picture_format(args)
     result = answer(
         args,
         lambda trace: roofline(
@@ -68,12 +61,7 @@ def run(args: argparse.Namespace) -> int:
             gpu=args.gpu,
         ),
     )
-    if form is not None and not isinstance(result, Composite):
-        args.output, args.format = None, "table"  # there is nothing to draw
-    if form is None or not isinstance(result, Composite):
-        return present(result, args)
-    pictures.emit_picture(_draw(result, form), form, args)
-    return 0
+    return pictures.present(result, args, _draw)
 
 
 def _draw(result: Composite, form: str) -> bytes:

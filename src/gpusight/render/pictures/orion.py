@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.errors import MissingDataError
 from gpusight.render.pictures.figure import Axis, Figure, Line, Part, Rule, Stack, Tone
 from gpusight.result import Fmt, TableResult
 from gpusight.units import format_share, format_time
@@ -25,7 +26,7 @@ def orion_figure(result: Composite, *, only: str | None = None) -> Figure:
     points = next(
         s.frame for s in result.sections if isinstance(s, TableResult) and s.command == "series"
     )
-    keys = [key for key in _LABELS if only in (None, key)]
+    keys = _drawn(points, only)
     x, values = _steps(points, keys)
     origin = x[0]
     times = tuple(t - origin for t in x)
@@ -41,15 +42,32 @@ def orion_figure(result: Composite, *, only: str | None = None) -> Figure:
     )
 
 
+def _drawn(points: pl.DataFrame, only: str | None) -> list[str]:
+    """Choose the series; one of which nothing is known would be a line at zero."""
+    known = {key for key in _LABELS if points.filter(pl.col("kernels") > 0)[key].count()}
+    if only is not None and only not in known:
+        raise MissingDataError(
+            f"the report does not say how much {_LABELS[only]} was in use",
+            hint="collect it: ncu --section SpeedOfLight …",
+        )
+    return [key for key in _LABELS if key in known and only in (None, key)]
+
+
 def _series(
     times: Numbers, values: dict[str, Numbers], averages: dict[str, float | None]
 ) -> tuple[Stack | Line, ...]:
     """Fill the first behind the lines of the others; the legend has the averages."""
-    named = {key: f"{_LABELS[key]}, on average {format_share(averages[key])}" for key in values}
+    named = {key: f"{_LABELS[key]}, {_level(averages[key])}" for key in values}
     (name, y), *rest = [(named[key], y) for key, y in values.items()]
     tone = Tone.PALE if rest else Tone.SERIES
     area = Stack(name, times, (Part(name, y, tone),), steps=True)
     return (area, *(Line(name, times, y, steps=True) for name, y in rest))
+
+
+def _level(average: float | None) -> str:
+    if average is None:
+        return "unknown for some kernels, drawn as zero"
+    return f"on average {format_share(average)}"
 
 
 def _subtitle(facts: dict[str, float], *, averaged: bool) -> str:
@@ -65,6 +83,7 @@ def _subtitle(facts: dict[str, float], *, averaged: bool) -> str:
 
 def _steps(points: pl.DataFrame, keys: list[str]) -> tuple[Numbers, dict[str, Numbers]]:
     """Give where each stretch begins, with its values; the last point ends the last stretch."""
+    points = points.with_columns(pl.col(keys).fill_null(0.0))
     frame = points if points.height <= _MOST_POINTS else _averaged(points, keys)
     x = (*frame["start_ns"].to_list(), frame["end_ns"][-1])
     return x, {key: (*frame[key].to_list(), frame[key][-1]) for key in keys}

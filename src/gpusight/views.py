@@ -1,0 +1,119 @@
+"""What the functions of `gpusight.api` give: results that show themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpusight.asking import given
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import polars as pl
+
+    from gpusight.render.layout import Look
+    from gpusight.result import Composite, TableResult
+
+REPR_ROWS = 20
+REPR_WIDTH = 100
+
+
+class _Shown:
+    """What tables and pages have in common: they show themselves, in a shell or a notebook."""
+
+    result: TableResult | Composite
+
+    def __init__(self, result: TableResult | Composite) -> None:
+        self.result = result
+
+    @property
+    def title(self) -> str:
+        """What the result is about."""
+        return self.result.title
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """Totals and other values about the result as a whole."""
+        return self.result.meta
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know: incomplete data, what was left out, what was assumed."""
+        return self.result.notes
+
+    def __repr__(self) -> str:
+        """Show it as plain text."""
+        from gpusight.render.plain import to_plain
+
+        return to_plain(self.result, _look()).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        from gpusight.render.html import to_html
+
+        return to_html(self.result, limit=REPR_ROWS)
+
+    def to_json(self) -> str:
+        """Give the document that `--format json` writes."""
+        from gpusight.render.json import to_json
+
+        return to_json(self.result)
+
+    def to_csv(self) -> str:
+        """Give the text that `--format csv` writes."""
+        from gpusight.render.csv import to_csv
+
+        return to_csv(self.result)
+
+    def to_markdown(self) -> str:
+        """Give the text that `--format markdown` writes, with all rows."""
+        from gpusight.render.markdown import to_markdown
+
+        return to_markdown(self.result)
+
+
+class View(_Shown):
+    """A table: `frame` is the Polars frame, printing it shows the first rows."""
+
+    result: TableResult
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """All rows and fields, in base units (nanoseconds, bytes, fractions of 1)."""
+        return self.result.frame
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give all rows as plain dictionaries."""
+        return self.result.rows()
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self.result.frame.height
+
+
+class Page(_Shown):
+    """A one-screen answer: facts, and tables by name: `page["kernels"]`."""
+
+    result: Composite
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts at the top, in base units."""
+        return {fact.key: fact.value for fact in self.result.facts}
+
+    def __iter__(self) -> Iterator[str]:
+        """Give the names of the sections."""
+        return (section.command for section in self.result.sections)
+
+    def __getitem__(self, name: str) -> View:
+        """Give a section; raises MissingDataError when the capture could not fill it."""
+        for section in self.result.sections:
+            if section.command == name:
+                return View(given(section))
+        raise KeyError(name)
+
+
+def _look() -> Look:
+    from gpusight.render.layout import Look
+
+    advice = "all are in .frame"
+    return Look(REPR_WIDTH, REPR_ROWS, rows_advice=advice, columns_advice=advice)
