@@ -13,10 +13,11 @@ import polars as pl
 import pytest
 
 from gpusight.errors import MissingDataError
-from gpusight.render.csv import to_csv
+from gpusight.render.csv import csv_pieces, to_csv
 from gpusight.render.html import to_html
-from gpusight.render.json import to_json
+from gpusight.render.json import json_pieces, to_json
 from gpusight.render.markdown import code, to_markdown
+from gpusight.render.pieces import pieces
 from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import HOSTILE, hostile
 
@@ -153,3 +154,21 @@ def test_html_escapes_everything() -> None:
     assert "</script>" not in text
     assert "&lt;/script&gt;" in text
     assert "more rows" in text
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 50_001])
+def test_pieces_make_the_same_text_as_a_whole(rows: int) -> None:
+    names = [f"kernel_{n % 7}\n[]" for n in range(rows)]
+    frame = pl.DataFrame(
+        {"name": names, "n": range(rows)}, schema={"name": pl.String, "n": pl.Int64}
+    )
+    fields = (Field("name", "Name", Fmt.NAME, ""), Field("n", "N", Fmt.COUNT, ""))
+    result = TableResult("test", "A title with []", fields, frame, notes=("and a note: []",))
+    assert "".join(json_pieces(result)) == to_json(result)
+    assert "".join(csv_pieces(result)) == to_csv(result)
+    assert "".join(json_pieces(result, limit=2)) == to_json(result, limit=2)
+
+
+def test_long_names_make_small_pieces() -> None:
+    frame = pl.DataFrame({"name": ["x" * 1_000_000] * 40})
+    assert [piece.height for piece in pieces(frame)] == [8] * 5

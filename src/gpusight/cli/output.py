@@ -16,7 +16,7 @@ from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import TextIO
 
     from gpusight.render.layout import Look
@@ -49,23 +49,23 @@ def present(result: Result, args: argparse.Namespace) -> int:
     return 0
 
 
-def render(result: Result, form: str, args: argparse.Namespace) -> str:
-    """Give a result as text in one of the formats; tables are plain."""
+def render(result: Result, form: str, args: argparse.Namespace) -> Iterable[str]:
+    """Give a result as pieces of text in one of the formats; tables are plain."""
     if form == "json":
-        from gpusight.render.json import to_json
+        from gpusight.render.json import json_pieces
 
-        return to_json(result, limit=args.top)
+        return json_pieces(result, limit=args.top)
     if form == "csv":
-        from gpusight.render.csv import to_csv
+        from gpusight.render.csv import csv_pieces
 
-        return to_csv(result, limit=args.top)
+        return csv_pieces(result, limit=args.top)
     if form == "markdown":
         from gpusight.render.markdown import to_markdown
 
-        return to_markdown(result, limit=_top(args))
+        return [to_markdown(result, limit=_top(args))]
     from gpusight.render.plain import to_plain
 
-    return to_plain(result, look_of(args))
+    return [to_plain(result, look_of(args))]
 
 
 def chosen_format(args: argparse.Namespace) -> str:
@@ -90,20 +90,22 @@ def look_of(args: argparse.Namespace, *, bars: bool = False) -> Look:
     return Look(width=width, limit=_top(args), every_field=args.wide, bars=bars)
 
 
-def emit(text: str, args: argparse.Namespace) -> None:
-    """Write text to the file of `-o`, or to standard output."""
+def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
+    """Write pieces of text to the file of `-o`, or to standard output."""
     output: str | None = args.output
     if output and output != "-":
-        write_file(Path(output), text, capture=getattr(args, "file", None))
+        write_file(Path(output), pieces, capture=getattr(args, "file", None))
     else:
-        write_out(text)
+        for text in pieces:
+            write_out(text)
 
 
-def write_file(path: Path, text: str, *, capture: str | None = None) -> None:
+def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:
     """Write a file; never a capture, nor anything named like one."""
     refuse_capture(path, capture)
     try:
-        path.write_text(text, encoding="utf-8", newline="")
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(pieces)
     except OSError as error:
         raise cannot_write(path, error) from error
 

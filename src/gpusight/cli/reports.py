@@ -213,7 +213,7 @@ def write_prefixed(
             suffix = _SUFFIXES.get(args.format, ".txt")
             path = Path(f"{args.output}_{_file_part(answer.report)}{suffix}")
             text = _json([answer]) if args.format == "json" else _text(answer.made, args)
-            write_file(path, text)
+            write_file(path, [text])
     _present_summary(made, args)
     return _exit_code(made, asked=bool(args.report))
 
@@ -247,18 +247,19 @@ def _filed(answer: Answer, folder: Path) -> Answer:
     report = answer.made
     if report is not None:
         base = f"{answer.capture}.{_file_part(answer.report)}"
-        write_file(folder / f"{base}.txt", f"{stats.heading(report)}\n\n{stats.to_column(report)}")
-        write_file(folder / f"{base}.csv", stats.to_csv(report))
+        text = f"{stats.heading(report)}\n\n{stats.to_column(report)}"
+        write_file(folder / f"{base}.txt", [text])
+        write_file(folder / f"{base}.csv", [stats.to_csv(report)])
     return answer
 
 
 def _write_summary(summary: TableResult, folder: Path) -> None:
-    from gpusight.render.csv import to_csv
+    from gpusight.render.csv import csv_pieces
     from gpusight.render.layout import Look
     from gpusight.render.plain import to_plain
 
-    write_file(folder / "summary.txt", to_plain(summary, Look(width=None)))
-    write_file(folder / "summary.csv", to_csv(summary))
+    write_file(folder / "summary.txt", [to_plain(summary, Look(width=None))])
+    write_file(folder / "summary.csv", csv_pieces(summary))
 
 
 def _present_summary(made: Iterable[Answer], args: argparse.Namespace) -> None:

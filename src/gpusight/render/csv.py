@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpusight.errors import MissingDataError
+from gpusight.render.pieces import pieces
 from gpusight.result import Composite, NotApplicable, Result, TableResult
 
 if TYPE_CHECKING:
@@ -30,12 +31,24 @@ def to_csv(result: Result, *, limit: int | None = None) -> str:
     return _frame_csv(result.frame.head(limit) if limit else result.frame)
 
 
-def _frame_csv(frame: pl.DataFrame) -> str:
+def csv_pieces(result: Result, *, limit: int | None = None) -> Iterator[str]:
+    """Write the same text piece by piece, so that a long one is never in memory at once."""
+    if not isinstance(result, TableResult) or limit or result.frame.is_empty():
+        yield to_csv(result, limit=limit)
+        return
+    yield write_rows([result.frame.columns])
+    for piece in pieces(result.frame):
+        yield _frame_csv(piece, header=False)
+
+
+def _frame_csv(frame: pl.DataFrame, *, header: bool = True) -> str:
     # Polars writes millions of rows in no time, but has no CSV form for lists, structs and bytes.
     if any(d.is_nested() or str(d) in {"Binary", "Object"} for d in frame.dtypes):
-        return write_rows([frame.columns, *frame.iter_rows()])
+        return write_rows([*([frame.columns] if header else []), *frame.iter_rows()])
     numbers = [name for name, dtype in frame.schema.items() if dtype.is_float()]
-    return frame.with_columns(frame[name].fill_nan(None) for name in numbers).write_csv()
+    return frame.with_columns(frame[name].fill_nan(None) for name in numbers).write_csv(
+        include_header=header
+    )
 
 
 def write_rows(rows: Iterable[Iterable[Any]]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpusight.render.pieces import pieces
 from gpusight.result import Composite, NotApplicable, Result, TableResult
 
 if TYPE_CHECKING:
@@ -19,6 +21,22 @@ _INVISIBLE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u
 def to_json(result: Result, *, limit: int | None = None) -> str:
     """Write a result as one JSON document, indented; ends with a newline."""
     return encode(document(result, limit=limit))
+
+
+def json_pieces(result: Result, *, limit: int | None = None) -> Iterator[str]:
+    """Write the same document piece by piece, so that a long one is never in memory at once."""
+    if not isinstance(result, TableResult) or limit or result.frame.is_empty():
+        yield to_json(result, limit=limit)
+        return
+    around = to_json(replace(result, frame=result.frame.clear()))
+    before, _, after = around.rpartition("[]")
+    opening = before + "["
+    for piece in pieces(result.frame):
+        # One level deeper than on their own; a text holds no line feed of its own in JSON.
+        rows = encode(piece.to_dicts()).removeprefix("[").removesuffix("\n]\n")
+        yield opening + rows.replace("\n", "\n  ")
+        opening = ","
+    yield "\n  ]" + after
 
 
 def encode(value: object) -> str:

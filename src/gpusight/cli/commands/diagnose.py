@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from gpusight.cli.output import emit
 
-        emit(_text(diagnosis, form, args), args)
+        emit([_text(diagnosis, form, args)], args)
     return 0
 
 
