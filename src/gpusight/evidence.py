@@ -99,14 +99,14 @@ def _is_log(path: Path) -> bool:
     """Tell whether a table is printed deep inside a text, behind what a program said."""
     with path.open("rb") as file:
         blocks = iter(lambda: file.read(_HEAD_BYTES), b"")
-        return holds_ncu_table(islice(blocks, LOG_BYTES // _HEAD_BYTES))
+        return holds(NCU_PRINTED, islice(blocks, LOG_BYTES // _HEAD_BYTES))
 
 
-def holds_ncu_table(blocks: Iterable[bytes]) -> bool:
-    """Look for a table of Nsight Compute in blocks of text, across their ends too."""
+def holds(pattern: re.Pattern[bytes], blocks: Iterable[bytes]) -> bool:
+    """Look for what begins a table in blocks of text, across their ends too."""
     before = b""
     for block in blocks:
-        if NCU_PRINTED.search(before + block):
+        if pattern.search(before + block):
             return True
         before = block[-_HEADING_BYTES:]
     return False

@@ -20,7 +20,7 @@ from gpusight.evidence import (
     SQLITE,
     XZ,
     ZSTANDARD,
-    holds_ncu_table,
+    holds,
     inflated_head,
     is_capture_name,
 )
@@ -164,7 +164,7 @@ def _framework_source(path: Path, text: bytes) -> TraceSource | None:
         from gpusight.readers.torch.key_averages import key_averages_source
 
         return key_averages_source(path)
-    if is_text and (NCU_SAID.search(_letters(text)) or _has_ncu_table(path, text)):
+    if is_text and (NCU_SAID.search(_letters(text)) or _is_deep_in(path, text, NCU_PRINTED)):
         return _ncu_printed(path)
     if text.startswith(_PROTOBUF_FIELD_1):
         from gpusight.readers.jax.xplane import xplane_source
@@ -178,14 +178,7 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
     headings = [_KEY_AVERAGES.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
     if any(heading in text for heading in headings):
         return True
-    if b"\0" in text or len(text) < _SNIFF_BYTES:
-        return False
-    before = b""
-    for block in islice(Blocks(path), _LOG_BLOCKS):
-        if headings[0] in before + block:
-            return True
-        before = block[-len(_KEY_AVERAGES) :]
-    return False
+    return _is_deep_in(path, text, re.compile(headings[0]))
 
 
 def _ncu_printed(path: Path) -> TraceSource:
@@ -199,11 +192,11 @@ def _letters(text: bytes) -> bytes:
     return text.removeprefix(_BOM).replace(b"\0", b"")
 
 
-def _has_ncu_table(path: Path, text: bytes) -> bool:
-    """Look for a table of Nsight Compute in a log that begins with something else."""
+def _is_deep_in(path: Path, text: bytes, pattern: re.Pattern[bytes]) -> bool:
+    """Look for the beginning of a table in a log that begins with something else."""
     if b"\0" in text or len(text) < _SNIFF_BYTES:
         return False
-    return holds_ncu_table(islice(Blocks(path), _LOG_BLOCKS))
+    return holds(pattern, islice(Blocks(path), _LOG_BLOCKS))
 
 
 def _packing(head: bytes) -> tuple[str, str] | None:
