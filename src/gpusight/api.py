@@ -198,11 +198,11 @@ def counters(
     `form` is `tidy` (a row for each launch and metric), `wide` (a row for each launch), `list` (a
     row for each metric), `instances` (the parts of metrics) or `source` (by source line).
     """
-    from gpusight.analyses.counters.forms import form_of
+    from gpusight.analyses.counters.forms import counters as analysis
 
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    options = {"metrics": chosen, "kernel": kernel, "launches": launches}
-    return View(ask(form_of(form), trace, selected(within, device, process), **options))
+    options = {"form": form, "metrics": chosen, "kernel": kernel, "launches": launches}
+    return View(ask(analysis, trace, selected(within, device, process), **options))
 
 
 def join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,16 +12,8 @@ from gpusight.analyses.advice import advice_for
 from gpusight.analyses.api import api_calls
 from gpusight.analyses.copies import copies
 from gpusight.analyses.counters.choose import kernel_codes, matching, range_names
-from gpusight.analyses.counters.forms import FORMS, form_of
-from gpusight.analyses.counters.listing import (
-    brief_counters,
-    counters,
-    instances,
-    metric_list,
-    wide_counters,
-)
+from gpusight.analyses.counters.forms import FORMS, brief_counters, counters
 from gpusight.analyses.counters.quantity import Formula, Quantity, measured, metric
-from gpusight.analyses.counters.source import source_lines
 from gpusight.analyses.info import info
 from gpusight.analyses.kernels import kernel_launches, kernels
 from gpusight.analyses.launch_list import launches
@@ -33,6 +26,12 @@ from gpusight.readers import open_trace
 from gpusight.result import NotApplicable, TableResult
 from tests.shared import SHARED, needs_shared
 from tests.traces import Rows, build_trace
+
+wide_counters = partial(counters, form="wide")
+metric_list = partial(counters, form="list")
+instances = partial(counters, form="instances")
+source_lines = partial(counters, form="source")
+
 
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -243,7 +242,7 @@ def test_people_see_the_metrics_that_tell_most_and_how_many_there_are() -> None:
         TIME, SM, REGISTERS, SHARED_STATIC, SHARED_DYNAMIC,
     ]  # fmt: skip
     assert "5 of 15 metrics are shown" in result.notes[0]
-    wide = table(brief_counters(trace(counters=many), wide=True))
+    wide = table(brief_counters(trace(counters=many), as_wide=True))
     assert wide.frame.columns[2] == f"{TIME} [ns]"
 
 
@@ -265,14 +264,14 @@ def test_parts_of_metrics_are_listed_with_their_unit() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_timeline_has_no_counters_in_any_form(form: str) -> None:
-    absent = form_of(form)(build_trace(kernels=[{"name": "k"}]))
+    absent = counters(build_trace(kernels=[{"name": "k"}]), form=form)
     assert isinstance(absent, NotApplicable)
     assert "ncu" in absent.hint
 
 
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(UsageError, match=r"forms are tidy, wide"):
-        form_of("narrow")
+        counters(trace(), form="narrow")
 
 
 # By source line

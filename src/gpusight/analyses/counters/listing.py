@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analyses.counters import quantities as q
-from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics, no_counters
-from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics
 from gpusight.analyses.statistics import names_of
 from gpusight.model.kernel_names import classify
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -17,7 +16,6 @@ from gpusight.result import Field, Fmt, NotApplicable, TableResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.model.trace import Trace
 
 COMMAND = "counters"
 _LAUNCH = Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch")
@@ -72,21 +70,8 @@ _FEW = 12
 _DURATION = "gpu__time_duration.sum"
 
 
-def counters(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    metrics: Sequence[str] = (),
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-) -> TableResult | NotApplicable:
-    """List what was measured: one row for each launch and metric.
-
-    `metrics` are names, globs, regular expressions or parts of names; none means all.
-    """
-    if not trace.has("counters"):
-        return no_counters(COMMAND)
-    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
+def tidy(scope: ProfileScope, metrics: Sequence[str]) -> TableResult:
+    """List what was measured: one row for each launch and metric."""
     rows = _selected(scope, metrics, ["value", "text", "unit", "label"])
     frame = rows.with_columns(pl.col("metric", "unit", "label").cast(pl.String))
     return TableResult(
@@ -98,19 +83,10 @@ def counters(
     )
 
 
-def wide_counters(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    metrics: Sequence[str] = (),
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-) -> TableResult | NotApplicable:
+def wide(scope: ProfileScope, metrics: Sequence[str]) -> TableResult:
     """List launches with a column for each metric, named `metric [unit]`."""
-    tidy = counters(trace, selection, metrics=metrics, kernel=kernel, launches=launches)
-    if isinstance(tidy, NotApplicable):
-        return tidy
-    rows = tidy.frame
+    listed = tidy(scope, metrics)
+    rows = listed.frame
     names = rows.select("metric", "unit", "text").group_by("metric", maintain_order=True)
     about = names.agg(pl.col("unit").drop_nulls().first(), pl.col("text").is_not_null().any())
     heading = {m: f"{m} [{u}]" if u else m for m, u, _ in about.iter_rows()}
@@ -129,22 +105,12 @@ def wide_counters(
         "Counters by launch",
         (_LAUNCH, _KERNEL, *(Field(h, h, Fmt.COUNT, m) for m, h in heading.items())),
         frame,
-        meta=tidy.meta,
+        meta=listed.meta,
     )
 
 
-def metric_list(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    metrics: Sequence[str] = (),
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-) -> TableResult | NotApplicable:
+def metric_list(scope: ProfileScope, metrics: Sequence[str]) -> TableResult:
     """List the metrics of the selected launches, by name."""
-    if not trace.has("counters"):
-        return no_counters(COMMAND)
-    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
     rows = _selected(scope, metrics, ["value", "unit", "instances"])
     frame = (
         rows.group_by("metric")
@@ -168,24 +134,14 @@ def metric_list(
     )
 
 
-def instances(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    metrics: Sequence[str] = (),
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-) -> TableResult | NotApplicable:
+def instances(scope: ProfileScope, metrics: Sequence[str]) -> TableResult | NotApplicable:
     """List the parts that metrics are made of: by instruction, unit, moment or operation."""
-    if not trace.has("counters"):
-        return no_counters(COMMAND)
-    if not trace.has("counter_instances"):
+    if not scope.trace.has("counter_instances"):
         return NotApplicable(
             COMMAND,
             "the capture holds metrics as wholes only",
             "reports of ncu hold their parts: by instruction with --section SourceCounters",
         )
-    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
     rows = _selected_rows(scope, "counter_instances", metrics, ["instance", "key", "value", "text"])
     units = _selected(scope, metrics, ["unit"]).unique(["launch", "metric"], keep="first")
     same = pl.Enum(list(dict.fromkeys([*names_of(rows["metric"]), *names_of(units["metric"])])))
@@ -206,24 +162,12 @@ def instances(
     )
 
 
-def brief_counters(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-    wide: bool = False,
-) -> TableResult | NotApplicable:
+def brief(scope: ProfileScope, *, as_wide: bool) -> TableResult:
     """List the few metrics that tell most, and say how many there are."""
-    if not trace.has("counters"):
-        return no_counters(COMMAND)
-    known = names_of(trace.table("counters", ["metric"])["metric"])
+    known = names_of(scope.trace.table("counters", ["metric"])["metric"])
     chosen = headlines(known) or known[:_FEW]
-    form = wide_counters if wide else counters
-    result = form(trace, selection, metrics=chosen, kernel=kernel, launches=launches)
-    if isinstance(result, NotApplicable):
-        return result
-    if not wide:
+    result = (wide if as_wide else tidy)(scope, chosen)
+    if not as_wide:
         order = pl.col("metric").cast(pl.Enum(chosen))
         result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
     if len(chosen) == len(known):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics, no_counters
+from gpusight.analyses.counters.choose import ProfileScope, chosen_metrics
 from gpusight.analyses.counters.quantity import DURATION
-from gpusight.analyses.select import EVERYTHING, Selection
 from gpusight.analyses.statistics import names_of, share_of, shown_if_filled
 from gpusight.model.kernel_names import classify
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -69,23 +68,14 @@ _OTHER_PARTS = "these metrics were not counted by instruction"
 _NAMED_LIKE = "such are named like inst_executed, memory_l1_… and smsp__pcsamp_…"
 
 
-def source_lines(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    metrics: Sequence[str] = (),
-    kernel: str | None = None,
-    launches: Sequence[int] = (),
-) -> TableResult | NotApplicable:
+def source_lines(scope: ProfileScope, metrics: Sequence[str]) -> TableResult | NotApplicable:
     """List the lines on which kernels spend their time, the longest first.
 
     With `metrics`, each of them by line instead.
     """
-    if not trace.has("counters"):
-        return no_counters(COMMAND)
+    trace = scope.trace
     if not trace.has("counter_instances") or not trace.has("profiles", "address"):
         return NotApplicable(COMMAND, *_LACKS)
-    scope = ProfileScope(trace, selection, kernel=kernel, launches=launches)
     parts = instructions(scope, _wanted(trace, metrics))
     if parts.is_empty():
         return NotApplicable(COMMAND, *((_OTHER_PARTS, _NAMED_LIKE) if metrics else _LACKS))

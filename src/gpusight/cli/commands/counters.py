@@ -87,15 +87,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(trace: Trace, args: argparse.Namespace, *, read: bool) -> Result:
-    from gpusight.analyses.counters.forms import form_of
-    from gpusight.analyses.counters.listing import brief_counters
+    from gpusight.analyses.counters.forms import brief_counters, counters
 
     selection = options.selection(args)
     chosen = {"kernel": args.kernel, "launches": args.launch}
     form = next((name for name in _FORMS if getattr(args, name)), "tidy")
     if read and not args.metrics and form in {"tidy", "wide"}:
-        return brief_counters(trace, selection, wide=args.wide, **chosen)
-    return form_of(form)(trace, selection, metrics=args.metrics, **chosen)
+        return brief_counters(trace, selection, as_wide=args.wide, **chosen)
+    return counters(trace, selection, form=form, metrics=args.metrics, **chosen)
 
 
 def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
