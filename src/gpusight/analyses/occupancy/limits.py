@@ -85,7 +85,7 @@ def limits_of(
     stated: dict[str, Any] = {
         key: int(value)
         for key, value in known.items()
-        if value is not None and (value > 0 or key in _MAY_BE_ZERO)
+        if value is not None and (value >= 1 or (value == 0 and key in _MAY_BE_ZERO))
     }
     if major is None:
         return None

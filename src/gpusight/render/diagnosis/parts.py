@@ -94,7 +94,9 @@ def value_of(evidence: Evidence) -> str:
 
 def _foremost(said: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
     """Choose what the profiler would do first; what it only mentions stays out."""
-    advice = [r for r in said if r.kind in {"optimization", "warning", "error"} and r.message]
+    advice = [r for r in said if r.kind == "optimization" and r.message]
+    if not advice:  # versions up to 2021 call it so; later ones warn of metrics that are missing
+        advice = [r for r in said if r.kind in {"warning", "error"} and r.message]
     of_launch = {"global": 1, "local": 0}
     return sorted(
         advice,
