@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ def ready(rate: float, times_warps: float) -> float:
     If one of the warps of today is ready in a share p of the cycles, then one of n times as many
     in 1 - (1 - p)^n, where readiness is independent.
     """
-    return float(1.0 - (1.0 - min(rate, 0.999)) ** times_warps)
+    return -math.expm1(times_warps * math.log1p(-min(rate, 0.999)))  # exact for small shares too
 
 
 def time_left_with(launch: Launch, times_warps: float) -> float | None:
