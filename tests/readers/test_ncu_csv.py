@@ -386,7 +386,7 @@ def test_the_session_page(tmp_path: Path) -> None:
             row("Nsight Compute Target", "2024.1.1.0 (build 33998838) (public-release)"),
             "",
             row("Process Id", "Process Name"),
-            row("39828", "/root/code/app.out"),
+            row("39828", "/srv/code/app.out"),
             "",
             row("Device Attribute", "Device 0"),
             row("multiprocessor_count", "22"),

@@ -1,8 +1,9 @@
-"""Source files as they are shown: told apart, without home folders and what lies above."""
+"""Files as they are shown: told apart, without home folders and what lies above."""
 
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath, PureWindowsPath
 
 _UNKNOWN = frozenset({"", "?", "??"})
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python[\d.]+)/(?=[^/])")
@@ -10,6 +11,11 @@ _HOME = re.compile(r"^(?:.*/)?(?:home|users)/[^/]+(?=/)|^/root(?=/)", re.IGNOREC
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _CUT = "..."
 _PLACE = re.compile(r"(?P<file>.+)(?P<place>\(\d+\): .*)", re.DOTALL)
+
+
+def file_name(path: str) -> str:
+    """Keep the file name of a path of either style: folders give away users and machines."""
+    return PureWindowsPath(PurePosixPath(path).name).name
 
 
 def shown_file(path: str) -> str | None:

@@ -14,6 +14,7 @@ from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.kernel_names import classify
 from gpusight.model.metrics.labels import metric_for
 from gpusight.model.metrics.names import canonical
+from gpusight.model.tables.counters import BETWEEN_STACKS
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _WILD = frozenset("*?[")
 _LONGEST = 2_000
 """What a pattern looks at: a hostile name of a megabyte could keep it busy for hours."""
-_BETWEEN_STACKS = "; "
 _SHOWN = 5
 _DEEPEST = 64
 """Ranges inside ranges that can be told apart; a hostile name has a slash in every letter."""
@@ -215,7 +215,7 @@ def range_names(text: str) -> Iterator[str]:
 
     The text is `domain:outer/inner; other`; a name may itself hold a slash or a colon.
     """
-    for stack in text.split(_BETWEEN_STACKS):
+    for stack in text.split(BETWEEN_STACKS):
         for path in {stack, stack.partition(":")[2]} - {""}:
             parts = path.split("/", _DEEPEST)
             for start in range(len(parts)):

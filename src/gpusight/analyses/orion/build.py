@@ -99,11 +99,8 @@ def build(
         raise UsageError("durations of nsys need a timeline", hint="add --nsys FILE")
     if options.selection and nsys is None:
         raise UsageError("a range or GPU is chosen of the timeline", hint="add --nsys FILE")
-    report = joined(ncu, raw)
-    if isinstance(report, Refused):
-        return report
-    told = described(report, options)
-    if isinstance(told, NotApplicable):
+    told = told_of(ncu, raw, options)
+    if isinstance(told, (Refused, NotApplicable)):
         return told
     frame, notes = told
     if nsys is None:
@@ -118,7 +115,18 @@ def build(
     return _built(_timed(frame, matched, options), options, notes, matched)
 
 
-def joined(ncu: Trace, raw: Trace | None) -> Trace | Refused:
+def told_of(
+    ncu: Trace, raw: Trace | None, options: Options
+) -> tuple[pl.DataFrame, tuple[str, ...]] | Refused | NotApplicable:
+    """Give one row a launch with its SMs and its class, and notes, of a report in one file or two.
+
+    That is the last table on the way to the scheduler's file.
+    """
+    report = _joined(ncu, raw)
+    return report if isinstance(report, Refused) else _described(report, options)
+
+
+def _joined(ncu: Trace, raw: Trace | None) -> Trace | Refused:
     """Make one capture of a report and a second export of it, if they agree on the launches."""
     if raw is not None and not raw.has("profiles"):
         raise UsageError(
@@ -134,10 +142,9 @@ def joined(ncu: Trace, raw: Trace | None) -> Trace | Refused:
     return merge(ncu, raw)
 
 
-def described(
+def _described(
     trace: Trace, options: Options
 ) -> tuple[pl.DataFrame, tuple[str, ...]] | NotApplicable:
-    """Give one row a launch with its SMs and its class, and notes; the last table on the way."""
     launches = launch_table(trace)
     if isinstance(launches, NotApplicable):
         return launches

@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analyses.counters.quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
 from gpusight.analyses.join.match import NEEDS, NO_NAME, NO_SHAPE, Cover, cover
 from gpusight.analyses.orion.blocks import SM_NEEDED
-from gpusight.analyses.orion.build import Options, Refused, described, joined
+from gpusight.analyses.orion.build import Options, Refused, told_of
 from gpusight.analyses.orion.launches import COMMAND, how_many
 from gpusight.analyses.orion.matching import (
     as_enum,
@@ -77,11 +77,8 @@ def utilisation(
     ncu: Trace, nsys: Trace, options: Options, *, raw: Trace | None = None
 ) -> Composite | Refused | NotApplicable:
     """Lay the launches of a report over a timeline of the same program."""
-    report = joined(ncu, raw)
-    if isinstance(report, Refused):
-        return report
-    told = described(report, options)
-    if isinstance(told, NotApplicable):
+    told = told_of(ncu, raw, options)
+    if isinstance(told, (Refused, NotApplicable)):
         return told
     launches, notes = told
     everything = timeline_launches(nsys, options.selection)

@@ -13,6 +13,8 @@ from gpusight.model.tables.columns import (
     real_column,
 )
 
+BETWEEN_STACKS = "; "
+"""Stands between the ranges of several domains in `profiles.ranges`."""
 LAUNCH = int_column("launch", "Key into `profiles`", required=True)
 METRIC = name_column(
     "metric", "What was measured, as today's Nsight Compute names it", required=True

@@ -29,6 +29,7 @@ from gpusight.readers.ncu.values import (
     read_counters,
     read_parts,
 )
+from gpusight.readers.paths import file_name
 from gpusight.readers.protobuf.wire import WireError
 from gpusight.units import format_count
 
@@ -139,7 +140,7 @@ class Report:
             "name": demangle(launch.name),
             "base_name": launch.function,
             "mangled_name": launch.mangled,
-            "device": next((int(known[name]) for name in _DEVICE if name in known), None),
+            "device": _device(known),
             "context": launch.context,
             "stream": launch.stream,
             "process": launch.process.pid if launch.process else None,
@@ -181,10 +182,12 @@ class Report:
             )
         )
 
+    @cached_property
     def instance_counts(self) -> pl.Series:
         """Count the parts of every counter, in the order of `counters`."""
         return count_parts(self._data, self.launches).filter(self._is_named)
 
+    @cached_property
     def has_instances(self) -> bool:
         """Tell whether any counter has parts."""
         return any(has_parts(self._data, launch) for launch in self.launches)
@@ -211,20 +214,19 @@ class Report:
 
     def devices(self) -> pl.DataFrame:
         """Describe the GPUs, from the session and from what launches say of theirs."""
-        found: dict[int, dict[str, Any]] = {}
-        for number, attributes in self._launch_attributes().items():
-            found.setdefault(number, {}).update(attributes)
-        for number, attributes in read_attributes(self._container.session).items():
-            found.setdefault(number, {}).update(attributes)
-        rows = [device_row(number, found[number]) for number in sorted(found)]
+        by_launches = self._launch_attributes()
+        by_session = read_attributes(self._container.session)
+        rows = [
+            device_row(number, {**by_launches.get(number, {}), **by_session.get(number, {})})
+            for number in sorted({*by_launches, *by_session})
+        ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def _launch_attributes(self) -> dict[int, dict[str, Any]]:
         """Give what the first launch on each GPU says of it; older sessions say nothing."""
         first: dict[int, int] = {}
         for launch, known in self._known.items():
-            device = next((int(known[name]) for name in _DEVICE if name in known), 0)
-            first.setdefault(device, launch)
+            first.setdefault(_device(known) or 0, launch)
         about = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
         rows = self._counters.filter(pl.col("name").is_in(about))
         return {
@@ -238,10 +240,10 @@ class Report:
     def processes(self) -> pl.DataFrame:
         """Give the processes that launched something; of their paths only the file name."""
         processes = (launch.process for launch in self.launches)
-        found = {process.pid: process.name for process in processes if process is not None}
+        found = {process.pid: process.name or "" for process in processes if process is not None}
         rows = [
-            {"process": pid, "pid": pid, "host": 0, "name": _file_name(name)}
-            for pid, name in found.items()
+            {"process": pid, "pid": pid, "host": 0, "name": file_name(path.rstrip("\0")) or None}
+            for pid, path in found.items()
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -297,6 +299,10 @@ def _pid(result: Result) -> int:
     return result.process.pid if result.process else 0
 
 
+def _device(known: dict[str, float]) -> int | None:
+    return next((int(known[name]) for name in _DEVICE if name in known), None)
+
+
 def _blocks(launch: Launch, blocks: float | None) -> tuple[int, int, int] | None:
     """Give the size of the grid in blocks; reports up to 2020.2 hold it in threads."""
     if launch.grid is None or launch.block is None or blocks is None:
@@ -305,8 +311,3 @@ def _blocks(launch: Launch, blocks: float | None) -> tuple[int, int, int] | None
         return launch.grid
     x, y, z = (size // own for size, own in zip(launch.grid, launch.block, strict=True))
     return (x, y, z) if x * y * z == blocks else launch.grid
-
-
-def _file_name(path: str | None) -> str | None:
-    name = (path or "").rstrip("\0").replace("\\", "/").rpartition("/")[2]
-    return name or None

@@ -56,7 +56,7 @@ class NcuSource:
         if table != "counter_instances":
             return self.row_count(table) > 0
         with self._report.decoding():
-            return self._report.has_instances()
+            return self._report.has_instances
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
@@ -72,7 +72,7 @@ class NcuSource:
         """Count rows; parts of counters without decoding them."""
         if table == "counter_instances" and table not in self._built:
             with self._report.decoding():
-                return int(self._report.instance_counts().sum())
+                return int(self._report.instance_counts.sum())
         return self._table(table).height if table in self._builders else 0
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
@@ -82,7 +82,7 @@ class NcuSource:
         frame = self._table(table)
         if _COUNTED in columns and table == "counters":
             with self._report.decoding():
-                frame = frame.with_columns(self._report.instance_counts().alias(_COUNTED))
+                frame = frame.with_columns(self._report.instance_counts.alias(_COUNTED))
         return frame.select(columns)
 
     def _table(self, name: str) -> pl.DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
@@ -17,6 +16,7 @@ from gpusight.model.api_names import strip_api_version
 from gpusight.readers.names import demangle, encode, encode_codes, first_of
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
+from gpusight.readers.paths import file_name
 
 if TYPE_CHECKING:
     from gpusight.readers.nsys.strings import Strings
@@ -128,11 +128,6 @@ def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
     return context.device_of(process_of(raw.get_column("globalPid")), device)
 
 
-def basename(path: str) -> str:
-    """Keep the file name of a path of either style: folders give away users and machines."""
-    return PureWindowsPath(PurePosixPath(path).name).name
-
-
 _TIMES = {"start_ns": _column("start"), "end_ns": Rule(_end, ("start", "end"))}
 _ON_THREAD = {"thread": _column("globalTid"), "process": _process("globalTid")}
 _ON_DEVICE = {
@@ -228,7 +223,7 @@ def _callchains(raw: str, source: str) -> Part:
             "callchain": _column("id"),
             "depth": _column("stackDepth"),
             "symbol": _string("symbol", demangle),
-            "module": _string("module", basename),
+            "module": _string("module", file_name),
             "kernel_mode": _flag("kernelMode"),
             "unresolved": _flag("unresolved"),
             "address": _column("originalIP"),
@@ -498,9 +493,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "side": _constant("cpu", "start"),
                 "process": _process("globalPid"),
                 "address": _column("address"),
-                "module": _string("module", basename),
+                "module": _string("module", file_name),
                 "symbol": _string("CpuInstruction", demangle),
-                "source_file": _string("sourceFile", basename),
+                "source_file": _string("sourceFile", file_name),
                 "source_line": _column("sourceLine"),
             },
         ),

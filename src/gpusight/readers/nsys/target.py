@@ -18,7 +18,8 @@ from gpusight.readers.names import encode
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import MISSING, Strings
-from gpusight.readers.nsys.tables import basename, process_of
+from gpusight.readers.nsys.tables import process_of
+from gpusight.readers.paths import file_name
 
 if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import RawTables
@@ -266,7 +267,7 @@ def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
         owner, text = rows.get_column("globalTid"), strings.texts(rows.get_column("nameId"))
     else:
         return pl.DataFrame(schema={"process": pl.Int64, "name": pl.String})
-    short = pl.Series("name", [basename(t) if t else t for t in text.to_list()], dtype=pl.String)
+    short = pl.Series("name", [file_name(t) if t else t for t in text.to_list()], dtype=pl.String)
     return pl.DataFrame({"process": process_of(owner), "name": short}).unique(
         "process", keep="first", maintain_order=True
     )

@@ -33,6 +33,8 @@ class Form(enum.Enum):
     SESSION = "a row for each attribute of the session or of the GPUs"
 
 
+ROW_FORMS = (Form.LONG, Form.SUMMARY, Form.WIDE)
+"""Tables whose rows stand for themselves, so that they may come in pieces."""
 _ROLES = {
     "id": "id",
     "process id": "pid",
@@ -76,9 +78,9 @@ _BEGINNINGS = {
 _NAMED = ("kernel", "function")
 _KEYS = frozenset({"id", "kernel", "function", "file"})
 _WITH_UNIT = re.compile(r"(?P<name>.*\S)\s*\[(?P<unit>[^\[\]]*)\]", re.DOTALL)
-_FILE = ("file name", "file path")
-_TABLE_OF_METRICS = ("metric name", "metric")
-_UNITS = ("metric unit", "unit")
+FILES = ("file name", "file path")
+METRICS = ("metric name", "metric")
+UNITS = ("metric unit", "unit")
 _SESSION = re.compile(r"(?:session|launch|device) attribute|process id")
 _NUMBER = re.compile(r"\d{1,18}")
 _TOKENS = re.compile(r"(?i)Name|Path|Metric|Source|Attribute|\bID\b")
@@ -186,6 +188,6 @@ def _is_turned(names: Sequence[str]) -> bool:
         return False
     if first == "id":
         return all(_NUMBER.fullmatch(other) for other in others)
-    if first in _TABLE_OF_METRICS:
-        return any(other not in _UNITS for other in others)
-    return first in _FILE or role_of(first) in _KEYS
+    if first in METRICS:
+        return any(other not in UNITS for other in others)
+    return first in FILES or role_of(first) in _KEYS

@@ -11,6 +11,7 @@ import polars as pl
 from gpusight.model.kernel_parts import take_apart
 from gpusight.readers.names import NAMELESS, demangle
 from gpusight.readers.ncu.printed.ranges import nvtx_ranges
+from gpusight.readers.paths import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ _INTEGER = re.compile(r"\d{1,18}")
 _WHOLE = re.compile(r"\d[\d.,'\s]{0,30}")
 _CAPABILITY = re.compile(r"(\d{1,3})[.,](\d{1,2})")
 _GUI_PROCESS = re.compile(r"\[(?P<pid>\d{1,10})\]\s*(?P<name>.*)")
-_FOLDER = re.compile(r".*[/\\]")
 _WHERE = ("x", "y", "z")
 _KINDS = {"graph": "graph", "range": "range"}
 """What stands for a kernel's name where a whole graph or range was measured at once."""
@@ -147,11 +147,6 @@ def process_of(row: Mapping[str, str]) -> tuple[str, str]:
     both = _GUI_PROCESS.fullmatch(name)
     pid, name = (both["pid"], both["name"]) if both else (row.get("pid", ""), name)
     return pid, file_name(name)
-
-
-def file_name(path: str) -> str:
-    """Give a path without its folders."""
-    return _FOLDER.sub("", path)
 
 
 def process_rows(launches: Launches) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.readers.ncu.printed.headings import split
+from gpusight.readers.ncu.printed.headings import FILES, split
 from gpusight.readers.ncu.printed.source_labels import source_metric
 from gpusight.readers.paths import shown_file
 
@@ -21,7 +21,6 @@ _PID = re.compile(r"\d{1,18}")
 _DEVICE = re.compile(r"device (\d{1,4})")
 _LINE = re.compile(r'"?(?P<line>\d{1,9})"?[,;\t](?P<text>.*)')
 _ADDRESS = "address"
-_FILES = ("file name", "file path")
 _KERNELS = ("kernel name", "function name")
 _SESSION = ("cuda version", "display driver version", "nsight compute target")
 """What is taken of the session; it also has names of hosts, addresses and command lines."""
@@ -57,7 +56,7 @@ class SourcePage:
         self._heading = heading
         names = [cell.casefold() for cell in heading.cells]
         self._address = names.index(_ADDRESS) if _ADDRESS in names else None
-        self._file = next((before[key] for key in _FILES if key in before), None)
+        self._file = next((before[key] for key in FILES if key in before), None)
         self._kernel = next((before[key] for key in _KERNELS if key in before), None)
         self._rows: dict[str, list[str]] = {}
         self._launch: int | None = None

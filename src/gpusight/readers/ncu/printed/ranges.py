@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gpusight.model.tables.counters import BETWEEN_STACKS
+from gpusight.readers.ncu.nvtx import in_domain
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _ENTRY = re.compile(r'"([^"]*)"')
 _DETAILS = 6
 """Fields behind a range's name: kind and value of its payload, its colour and its message."""
-_DEFAULT = "<default domain>"
-_BETWEEN = "; "
 
 
 def nvtx_ranges(row: Mapping[str, str]) -> str | None:
@@ -26,7 +27,7 @@ def nvtx_ranges(row: Mapping[str, str]) -> str | None:
     within = _ENTRY.findall(row.get("range", "")) or [row.get("range", "")]
     names = "/".join(_name(entry.split(":")) for entry in within)
     found.append(in_domain(row.get("domain", ""), names) if names else "")
-    return _BETWEEN.join(entry for entry in found if entry) or None
+    return BETWEEN_STACKS.join(entry for entry in found if entry) or None
 
 
 def stacks(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -35,11 +36,6 @@ def stacks(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
     for domain, name in entries:
         domains.setdefault(domain, []).append(name)
     return (in_domain(domain, "/".join(names)) for domain, names in domains.items())
-
-
-def in_domain(domain: str, names: str) -> str:
-    """Write a domain before its ranges, unless it is the default one."""
-    return names if domain in ("", _DEFAULT) else f"{domain}:{names}"
 
 
 def _parts(entry: str, before: int = 0) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.readers.ncu.printed.headings import Form, Heading, split
+from gpusight.readers.ncu.printed.headings import ROW_FORMS, Form, Heading, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,6 @@ MAX_RECORD_LINES = 1000
 _NUMBERED = re.compile(rb'\n(?!"?\d)')
 _NUMBERED_OR_UNITS = re.compile(rb'\n(?!"?\d|""[,;\t])')
 _FIRST = {Form.WIDE: rb'"?\d|""[,;\t]'}
-_PLAIN_FORMS = (Form.LONG, Form.SUMMARY, Form.WIDE)
 BEGINS = re.compile(r'"?\d+"?[,;\t]')
 """How rows of most tables begin, and lines inside a cell hardly ever."""
 _NUMBERS = ("id", "pid", "invocations")
@@ -34,7 +33,7 @@ class Record(NamedTuple):
 
 def plain_frame(body: bytes, heading: Heading) -> pl.DataFrame | None:
     """Read lines that all are rows of the table; None where some are not, or cannot be told."""
-    if heading.form not in _PLAIN_FORMS or not heading.is_numbered or _is_cut(body):
+    if heading.form not in ROW_FORMS or not heading.is_numbered or _is_cut(body):
         return None
     others = _NUMBERED_OR_UNITS if heading.form is Form.WIDE else _NUMBERED
     first = re.compile(_FIRST.get(heading.form, rb'"?\d'))

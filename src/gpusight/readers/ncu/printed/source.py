@@ -15,13 +15,13 @@ from gpusight.readers.ncu.printed.collected import Collected, Tables
 from gpusight.readers.ncu.printed.devices import device_rows, with_counters
 from gpusight.readers.ncu.printed.headings import MAX_COLUMNS
 from gpusight.readers.ncu.printed.launches import (
-    file_name,
     process_keys,
     process_rows,
     profile_rows,
 )
 from gpusight.readers.ncu.printed.text import Text
 from gpusight.readers.ncu.printed.walk import Walk
+from gpusight.readers.paths import file_name
 from gpusight.units import format_count
 
 if TYPE_CHECKING:

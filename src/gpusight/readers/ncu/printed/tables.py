@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.readers.ncu.printed.headings import (
+    METRICS,
+    UNITS,
     Form,
     Heading,
     is_metric_name,
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 _SAID = ("section", "body", "metric", "unit", "cc")
 _RULE = {"rule_kind": "kind"}
-_METRIC_HEADINGS = ("metric name", "metric")
-_UNIT_HEADINGS = ("metric unit", "unit")
 _SECTION_HEADINGS = ("section name", "section")
 
 
@@ -115,8 +115,8 @@ class TurnedTable:
     def __init__(self, heading: Heading) -> None:
         self.separator = heading.separator
         names = [cell.casefold() for cell in heading.cells]
-        self._of_metrics = names[0] in _METRIC_HEADINGS
-        self._unit = _first(names, _UNIT_HEADINGS) if self._of_metrics else None
+        self._of_metrics = names[0] in METRICS
+        self._unit = _first(names, UNITS) if self._of_metrics else None
         self._section = _first(names, _SECTION_HEADINGS) if self._of_metrics else None
         self.rows: list[Sequence[str]] = [heading.cells]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpusight.readers.ncu.printed.details_page import DetailsPage
 from gpusight.readers.ncu.printed.headings import (
     MAX_COLUMNS,
+    ROW_FORMS,
     Form,
     Heading,
     heading_of,
@@ -34,7 +35,6 @@ _MESSAGE = re.compile(
 _MAX_MESSAGES, _MAX_MESSAGE_CHARS = 100, 500
 _MAX_CUT = 1000
 """Rows of a wide table that are cut off and still read: each takes the memory of a whole one."""
-_ROW_FORMS = (Form.LONG, Form.SUMMARY, Form.WIDE)
 
 
 class Walk:
@@ -99,7 +99,7 @@ class Walk:
         if heading is not None and not self._belongs(heading):
             self._begin(heading)
             return 1
-        if self._heading is not None and self._heading.form in _ROW_FORMS:
+        if self._heading is not None and self._heading.form in ROW_FORMS:
             record = next_record(lines, at, self._heading)
             if record is not None:
                 self._aside = None
@@ -164,13 +164,13 @@ class Walk:
             # What seemed to be a table says whose source follows.
             before = {row[0].casefold(): row[1] for row in self._turned.rows if len(row) > 1}
             self._turned = None
-        same = self._heading == heading and heading.form in _ROW_FORMS
+        same = self._heading == heading and heading.form in ROW_FORMS
         self.headings += 1
         if same:
             return
         self._end_table()
         self._heading = heading
-        if heading.form in _ROW_FORMS:
+        if heading.form in ROW_FORMS:
             self._into.separators.append(heading.separator)
         self._wide = WideTable(heading) if heading.form is Form.WIDE else None
         self._turned = TurnedTable(heading) if heading.form is Form.TURNED else None
