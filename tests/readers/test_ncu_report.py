@@ -232,6 +232,14 @@ def test_no_host_name_command_line_or_environment_is_read(tmp_path: Path) -> Non
     assert secret not in everything
 
 
+@pytest.mark.parametrize("field", [4, 5], ids=["32 bits", "64 bits"])
+def test_attributes_of_the_session_may_be_zero(tmp_path: Path, field: int) -> None:
+    minor = ncu.text(1, "device__attribute_compute_capability_minor")
+    gpu = ncu.text(2, "NVIDIA H200") + block(3, minor + block(2, whole(field, 0)))
+    trace = opened(tmp_path, report(launch("k", {"x": 1}), session=block(6, whole(1, 0) + gpu)))
+    assert trace.devices.select("name", "compute_minor").rows() == [("NVIDIA H200", 0)]
+
+
 def test_source_files_come_without_homes(tmp_path: Path) -> None:
     file = ncu.text(1, "/home/someone/src/kernels.cu") + ncu.text(2, "__global__ …")
     source = whole(1, 5) + whole(6, 8 << 16 | 9) + block(8, block(1, file))

@@ -120,7 +120,9 @@ def _number(value: Any, scale: int = 1) -> int | None:
 
 def _value(message: Message) -> int | str | None:
     written = text(message, 1)
-    return written if written is not None else integer(message, 4) or integer(message, 5)
+    short = integer(message, 4)
+    whole = integer(message, 5) if short is None else short
+    return whole if written is None else written
 
 
 def _version(versions: Mapping[str, str], tool: str) -> str | None:
