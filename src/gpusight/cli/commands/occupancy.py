@@ -26,7 +26,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight occupancy report.ncu-rep",
     "gpusight occupancy report.ncu-rep --kernel 'gemm*' -o occupancy.html",
     "gpusight occupancy --gpu A100 --block 256 --regs 64 --shmem 16384",
-    "gpusight occupancy --gpu sm_90 --block 256 --regs 168 --over registers -o occupancy.png",
+    "gpusight occupancy --gpu sm_90 --block 256 --over registers -o o.png",
 )
 _KIB = 1024
 _OVER = ("block", "registers", "shared-memory")

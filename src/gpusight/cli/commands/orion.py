@@ -18,9 +18,9 @@ DESCRIPTION = (
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight orion build --ncu report.ncu-rep --model-type vision -o resnet",
-    "gpusight orion build --ncu output_ncu.csv --ncu-raw raw_ncu.csv --model-type bert -o bert",
+    "gpusight orion build --ncu a.csv --ncu-raw raw.csv --model-type bert -o bert",
     "gpusight orion check resnet --num-kernels 68",
-    "gpusight orion plot --ncu report.ncu-rep --nsys run.nsys-rep -o utilisation.html",
+    "gpusight orion plot --ncu report.ncu-rep --nsys run.nsys-rep -o busy.html",
 )
 _BUILD = (
     "Make the file from an Nsight Compute report or its CSV exports: the SMs that each launch "

@@ -77,7 +77,9 @@ class Report:
     def _check(self) -> None:
         if self._cut and not self.launches:
             raise DamagedCaptureError(
-                f"{self.path} is cut off", why=self._cut, hint="copy or capture it again"
+                f"{self.path} holds no whole launch",
+                why=self._cut,
+                hint="copy or capture it again",
             )
 
     @contextlib.contextmanager
