@@ -41,6 +41,12 @@ def found(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> list[tup
         ("step_3_bs32", "step_#_bs#", 3),
         ("7_step", "#_step", 7),
         ("train_step", "train_step", None),
+        ("train 12", "train #", 12),
+        ("train#0", "train##", 0),
+        ("Generate 3", "generate #", 3),
+        ("[pl][profile]run_training_batch", "[pl][profile]run_training_batch", None),
+        ("execute_model", "execute_model", None),
+        ("execute_context_1(888)", "execute_context_#(#)", 888),
     ],
 )
 def test_names_that_are_steps(name: str, family: str, number: int | None) -> None:
@@ -50,7 +56,8 @@ def test_names_that_are_steps(name: str, family: str, number: int | None) -> Non
 @pytest.mark.parametrize(
     "name",
     ["layer_3", "forward", "writer_2", "stepper 3", "Optimizer.step#AdamW.step", "12", "",
-     "optimizer_step_4", "lr_scheduler step 2", "x" * 5000 + "step_1"],
+     "optimizer_step_4", "lr_scheduler step 2", "train", "generate", "load batch", "next_batch 3",
+     "x" * 5000 + "step_1"],
 )  # fmt: skip
 def test_names_that_are_not(name: str) -> None:
     assert read_name(name) is None
@@ -96,6 +103,14 @@ def test_a_repeated_name_is_numbered_as_it_comes() -> None:
     assert found(*repeated) == [("train_step", 0), ("train_step", 1), ("train_step", 2)]
     size = [("step bs32", 0, 10), ("step bs32", 10, 20)]
     assert found(*size) == [("step bs32", 0), ("step bs32", 1)]
+
+
+def test_warm_up_comes_last_however_long() -> None:
+    warm = [("warmup step 0", 0, 100), ("warmup step 1", 100, 200)]
+    assert found(*warm, ("step 0", 200, 210), ("step 1", 210, 220)) == [
+        ("step 0", 0),
+        ("step 1", 1),
+    ]
 
 
 def test_marks_and_ranges_never_closed_are_no_steps() -> None:

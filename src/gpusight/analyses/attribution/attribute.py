@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _LINKS = ["start_ns", "process", "correlation", "op"]
 _GRAPH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
+_CALLS = ["start_ns", "thread", "process", "correlation", "op"]
 _ROWS = ("call", "op", "forward_op", "stack_op", "range", "forward_range", "module", "call_site")
 
 
@@ -85,6 +86,15 @@ def attribute(trace: Trace) -> Attribution:
         frames[table] = every.slice(at, rows)
         at += rows
     return Attribution(frames)
+
+
+def causes_of_calls(trace: Trace, calls: pl.Series) -> pl.DataFrame:
+    """Find what API calls, given by their rows, were made for; columns as in `Attribution`."""
+    api = trace.table("api_calls", _CALLS)
+    nothing = pl.lit(None, pl.Int64)
+    work = api[calls].select("process", nothing.alias("correlation"), nothing.alias("op"))
+    outside = np.zeros(len(calls), dtype=np.bool_)
+    return _causes(trace, work, api, calls.cast(pl.Int64).to_numpy(), outside)
 
 
 def names_of_causes(trace: Trace, causes: pl.DataFrame) -> pl.DataFrame:
@@ -145,9 +155,15 @@ class _Moments:
 def _attribute(trace: Trace, tables: list[str]) -> pl.DataFrame:
     """Find the causes of all work, one table after the other."""
     work = _work(trace, tables)
-    api = trace.table("api_calls", ["start_ns", "thread", "process", "correlation", "op"])
+    api = trace.table("api_calls", _CALLS)
     call = KeyIndex(api["process"], api["correlation"]).find(work["process"], work["correlation"])
-    in_graph = _in_graph(trace, work, call)
+    return _causes(trace, work, api, call, _in_graph(trace, work, call))
+
+
+def _causes(
+    trace: Trace, work: pl.DataFrame, api: pl.DataFrame, call: Ints, in_graph: Mask
+) -> pl.DataFrame:
+    """Follow work from its call to operator, range, module and line."""
     launch = _Moments.of(api, call)
     operators = Operators(trace)
     op, found = operators.find(work, api, call, in_graph)

@@ -1,0 +1,132 @@
+"""What ran in a window, as arrays: GPU work, and the API calls of the threads that issued it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpusight.model.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+NONE = -1
+"""Stands for no row, no call, no work."""
+
+
+class CallKind(enum.IntEnum):
+    """What a call is for, as far as time is concerned."""
+
+    LAUNCH = 0
+    """Launches a kernel."""
+    GRAPH = 1
+    """Launches a whole graph."""
+    COPY = 2
+    FILL = 3
+    SYNC = 4
+    """Waits for a device, a stream or an event."""
+    ALLOCATE = 5
+    FREE = 6
+    RECORD = 7
+    """Records an event into a stream."""
+    WAIT_EVENT = 8
+    """Lets a stream wait for an event; the host does not wait."""
+    OTHER = 9
+    MARK = 10
+    """No call: where a step begins or ends."""
+
+
+class OpKind(enum.IntEnum):
+    """Table that a piece of GPU work stands in."""
+
+    KERNEL = 0
+    COPY = 1
+    FILL = 2
+    GRAPH = 3
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+        return ("kernels", "copies", "memsets", "graph_launches")[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """GPU work, in order of start; all arrays have one entry a piece of work."""
+
+    start_ns: Ints
+    end_ns: Ints
+    device: Ints
+    queue: Ints
+    """Number of its stream: process, context and stream together."""
+    call: Ints
+    """Position of the call that issued it in `Schedule.calls`; `NONE` where that is not known."""
+    kind: Ints
+    """`OpKind`."""
+    row: Ints
+    """Row in the table of its kind."""
+    carried: NDArray[np.bool_]
+    """It was issued before the window began; it has no call then."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """API calls that are not inside another call, and marks, in order of start."""
+
+    start_ns: Ints
+    end_ns: Ints
+    lane: Ints
+    """Chain of host work that it is part of: within a lane one thing follows the other.
+
+    A lane is a thread; where one thread hands its work to another and waits for it (autograd), the
+    calls of the second are in the lane of the first.
+    """
+    thread: Ints
+    """Number of the thread it really ran on: a position in `Schedule.threads`."""
+    kind: Ints
+    """`CallKind`."""
+    row: Ints
+    """Row in `api_calls`; `NONE` for marks."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What ran in a window."""
+
+    trace: Trace
+    start_ns: int
+    end_ns: int
+    ops: Ops
+    """GPU work that ran in the window: issued in it, or before it and not yet done."""
+    calls: Calls
+    threads: tuple[tuple[int, int], ...]
+    """Process and thread, as the tables of the trace name them."""
+
+    @property
+    def length_ns(self) -> int:
+        """How long the window is."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When everything of a schedule began and ended: as measured, or as a replay gives it."""
+
+    op_start_ns: Ints
+    op_end_ns: Ints
+    call_start_ns: Ints
+    call_end_ns: Ints
+    start_ns: int
+    end_ns: int

@@ -1,0 +1,179 @@
+"""The time that the ledger, the findings and the replay look at: one window, and its steps.
+
+By default the steps that stand for the program: warm-up and what the capture cut off are left out.
+A range, steps by number or a window say otherwise. Where no steps are known, all the activity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.select import EVERYTHING, Scope, Selection
+from gpusight.analyses.steps.chosen import read_steps
+from gpusight.analyses.steps.detect import Found, detect
+from gpusight.analyses.steps.launched import launched, of_process
+from gpusight.analyses.steps.step import Steps, called
+from gpusight.analyses.steps.warmup import unlike
+from gpusight.errors import UsageError
+from gpusight.result import NotApplicable
+from gpusight.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.analyses.steps.step import Step
+    from gpusight.model.trace import Trace
+
+    Bounds = tuple[int | None, int | None]
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Focus:
+    """One contiguous window, with the steps inside."""
+
+    start_ns: int
+    end_ns: int
+    """End of the last step, or of the GPU work launched before it where that is later."""
+    steps: tuple[Step, ...] = ()
+    """In order; none where none are known."""
+    left_out: tuple[Step, ...] = ()
+    """Warm-up, what the capture cut off, and what `steps` excluded."""
+    how: str = ""
+    """How steps were found, in words; empty where there are none."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know."""
+
+    @property
+    def length_ns(self) -> int:
+        """How long the window is."""
+        return self.end_ns - self.start_ns
+
+
+def focus(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: Bounds | None = None,
+    warmup: bool = False,
+) -> Focus | NotApplicable:
+    """Choose the time to look at.
+
+    `steps` by number (`3-7`, `5`, `2:`, `all`), `window` in nanoseconds from the capture's origin,
+    either end open. `warmup` keeps the steps that would be left out as warm-up.
+    """
+    if steps is not None and window is not None:
+        raise UsageError("steps and a window were asked for", hint="give --steps or --window")
+    whole = Scope(trace, replace(selection, within=None)).window
+    if not whole.length_ns:
+        nothing = "the capture shows no activity" + (" in the selection" if selection else "")
+        return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
+    found = detect(trace, selection)
+    if steps is not None:
+        return _by_number(trace, found, steps)
+    if window is not None:
+        return _by_time(found, window, (whole.start_ns, whole.end_ns))
+    if selection.within is not None:
+        return _by_range(trace, found)
+    if isinstance(found.steps, NotApplicable):
+        why = f"no steps: {found.steps.reason}"
+        return Focus(whole.start_ns, whole.end_ns, notes=(*found.notes, why))
+    return _usual(trace, found, found.steps, warmup=warmup)
+
+
+def _usual(trace: Trace, found: Found, steps: Steps, *, warmup: bool) -> Focus:
+    """Leave out what does not stand for the rest."""
+    every = steps.steps
+    odd = unlike(trace, every)
+    first = (0 if warmup else odd.warm_up) + odd.cut_first
+    last = len(every) - odd.cut_last
+    notes = list(found.notes)
+    if first and not odd.cut_first:
+        out = _names(every[:first])
+        notes.append(f"{first} of {len(every)} steps left out as warm-up ({odd.why}): {out}")
+    cut = (*every[: int(odd.cut_first)], *every[last:])
+    if cut:
+        notes.append(f"left out as parts of steps that the capture cut off: {_names(cut)}")
+    kept = every[first:last]
+    return _of_steps(trace, steps, kept, (*every[:first], *every[last:]), notes)
+
+
+def _by_number(trace: Trace, found: Found, text: str) -> Focus | NotApplicable:
+    wanted = read_steps(text)
+    if isinstance(found.steps, NotApplicable):
+        return found.steps
+    every = found.steps.steps
+    first, last = wanted or (None, None)
+    kept = tuple(
+        step
+        for step in every
+        if (first is None or step.number >= first) and (last is None or step.number <= last)
+    )
+    if not kept:
+        known = f"steps are numbered {every[0].number} to {every[-1].number}"
+        raise UsageError(f"no step is in {text!r}", why=known, hint="see: gpusight steps FILE")
+    out = tuple(step for step in every if not kept[0].number <= step.number <= kept[-1].number)
+    return _of_steps(trace, found.steps, kept, out, list(found.notes))
+
+
+def _by_time(found: Found, window: Bounds, whole: tuple[int, int]) -> Focus:
+    start = whole[0] if window[0] is None else window[0]
+    end = whole[1] if window[1] is None else window[1]
+    if start >= whole[1] or end <= whole[0] or start >= end:
+        spans = f"activity is from {format_time(whole[0])} to {format_time(whole[1])}"
+        raise UsageError("nothing happens in the window", why=spans)
+    if isinstance(found.steps, NotApplicable):
+        return Focus(start, end, notes=found.notes)
+    inside = _inside(found.steps.steps, start, end)
+    out = tuple(step for step in found.steps.steps if step not in set(inside))
+    return Focus(start, end, inside, out, found.steps.how if inside else "", found.notes)
+
+
+def _by_range(trace: Trace, found: Found) -> Focus | NotApplicable:
+    """Look at all occurrences of a range, from the first to the last."""
+    ranges = found.ranges
+    assert ranges is not None, "no range was asked for"
+    if ranges.is_empty():
+        return NotApplicable("focus", "the range asked for is not in the selection")
+    process = ranges["process"][0]
+    start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
+    end = work_end(trace, start, last, process)
+    if isinstance(found.steps, NotApplicable):
+        return Focus(start, end, notes=found.notes)
+    inside = _inside(found.steps.steps, start, last)
+    return Focus(start, end, inside, (), found.steps.how if inside else "", found.notes)
+
+
+def _inside(steps: Sequence[Step], start: int, end: int) -> tuple[Step, ...]:
+    return tuple(s for s in steps if s.start_ns >= start and s.end_ns <= end)
+
+
+def _of_steps(
+    trace: Trace,
+    steps: Steps,
+    kept: tuple[Step, ...],
+    out: tuple[Step, ...],
+    notes: list[str],
+) -> Focus:
+    start = kept[0].start_ns
+    end = work_end(trace, start, max(step.end_ns for step in kept), kept[0].process)
+    return Focus(start, end, kept, out, steps.how, tuple(notes))
+
+
+def work_end(trace: Trace, start_ns: int, end_ns: int, process: int | None) -> int:
+    """Give the end of a window, or of the GPU work that the process launched in it, if later."""
+    inside = (pl.col("launch_ns") >= start_ns) & (pl.col("launch_ns") < end_ns)
+    last = of_process(launched(trace), process).filter(inside)["end_ns"].max()
+    return end_ns if last is None else max(end_ns, int(last))  # type: ignore[arg-type]
+
+
+def _names(steps: Sequence[Step]) -> str:
+    shown = ", ".join(called(step) for step in steps[:_MOST_NAMED])
+    more = len(steps) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,166 @@
+"""Steps by the names of ranges: those that count, such as `ProfilerStep#5` or `train_step_12`.
+
+Ranges belong to one family when their names are equal but for the numbers in them. A family is
+steps when its name speaks of steps, iterations or batches (but not of an optimizer's, a
+scheduler's or a loader's own), or counts training, inference and the like (`train 12`), it has at
+least two members, and no two of them overlap on a thread. PyTorch's `ProfilerStep` wins over every
+other; among the rest, the family that takes most time, which is the outer one where one lies inside
+another, and warm-up comes last. Where no family counts, ranges that only repeat one such name are
+taken, numbered as they come.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analyses.statistics import DURATION, names_of
+from gpusight.analyses.steps.step import Evidence, Steps, shortened
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.model.trace import Trace
+
+_WORDS = r"(?:steps?|iter(?:ation)?s?|(?:mini|micro)?batch(?:es)?|(?:train|time)steps?)"
+_ALSO = (
+    r"(?:train(?:ing)?|eval(?:uation)?|valid(?:ation)?|infer(?:ence)?|generat(?:e|ion)|"
+    r"decod(?:e|ing)|prefill|predict(?:ion)?|forward[ _]?pass|frame|cycle|token)"
+)
+"""Words that name steps only where a number follows them."""
+_SERVES = r"execute[ _](?:[\d#]+[ _])?context|execute[ _]?model"
+"""What servers of language models call a step."""
+_STEP = re.compile(rf"(?:^|[^a-z])(?:{_WORDS}(?:[^a-z]|$)|{_ALSO}[^a-z0-9]{{0,3}}\d|{_SERVES})")
+_MAYBE = (
+    "(?i)step|iter|batch|train|eval|valid|infer|generat|decod|prefill|predict|pass|frame|cycle|"
+    "token|execute"
+)
+"""What any name of a step holds."""
+_COUNTED = re.compile(rf"(?:^|[^a-z]){_WORDS}[^a-z0-9]{{0,3}}(\d{{1,18}})(?!\d)")
+_LAST_NUMBER = re.compile(r"(\d{1,18})\D*$")
+_NOT_STEPS = re.compile(
+    r"optim|sched|scaler|zero_?grad|\bopt\b|"
+    r"(?:^|[^a-z])(?:load|fetch|prefetch|get|next|wait|prepar|collat|read|copy)\w*[^a-z].*batch"
+)
+PROFILER_STEP = "ProfilerStep#"
+"""What the profiler of PyTorch calls its own steps, before their number."""
+_PROFILER = "profiler step#"
+_WARM_UP = r"(?:^|[^a-z])(?:warm(?:ing)?[\s_-]*up|burn[\s_-]*in)"
+WARM_UP = f"(?i){_WARM_UP}"
+"""What programs call warm-up."""
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_LONGEST_NAME = 200
+_HINTS = {
+    "nsys": "put each step in a range that counts, such as torch.cuda.nvtx.range(f'step_{i}')",
+    "torch": "call the profiler's step() once a step, or put each step in a range that counts, "
+    "such as torch.profiler.record_function(f'step_{i}')",
+    "jax": "put each step in jax.profiler.StepTraceAnnotation('train', step_num=i)",
+}
+"""By the first word of the capture's form."""
+
+
+def find_steps(trace: Trace) -> Steps | NotApplicable:
+    """Find the steps of a capture by the names of its ranges."""
+    if not trace.has("ranges"):
+        return absent(trace, "the capture has no ranges that could be steps")
+    found = next(named_steps(trace), None)
+    return found or absent(trace, "no ranges are named like steps that count")
+
+
+def named_steps(trace: Trace) -> Iterator[Steps]:
+    """Give the steps of each family of ranges that is named like steps, the best first."""
+    if trace.has("ranges"):
+        members = _members(trace)
+        for family in _families(members).iter_rows(named=True):
+            yield _chosen(members, family)
+
+
+def absent(trace: Trace, reason: str) -> NotApplicable:
+    """Say that there are no steps, and how the next capture gets them."""
+    return NotApplicable("steps", reason, _HINTS.get(trace.meta.source.partition("-")[0], ""))
+
+
+def _chosen(members: pl.DataFrame, family: dict[str, Any]) -> Steps:
+    """Give the members of a family as steps."""
+    rows = members.filter(pl.col("family") == family["family"])
+    counts = bool(family["numbered"]) or rows.height == 1
+    if not counts:
+        rows = rows.with_columns(pl.int_range(pl.len()).over("process", "thread").alias("number"))
+    first = shortened(rows["name"][0])
+    how = f"ranges that count, such as {first!r}" if counts else f"ranges named {first!r}"
+    return Steps.of(rows, how, Evidence.COUNTED if counts else Evidence.NAMED)
+
+
+def closed_ranges(trace: Trace) -> pl.DataFrame:
+    """Give the ranges that have a length and were closed, with the code of their names."""
+    columns = ["start_ns", "end_ns", "name", "kind", "open", "process", "thread"]
+    return trace.table("ranges", columns).filter(
+        pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
+    )
+
+
+def named_like(ranges: pl.DataFrame, pattern: str, *, keep: bool = True) -> pl.DataFrame:
+    """Keep the rows whose name matches a pattern, or those whose name does not.
+
+    Looks at every name once, and without Python: there may be a million of them.
+    """
+    names = pl.Series(names_of(ranges["name"]), dtype=pl.String)
+    matching = names.str.contains(pattern)
+    codes = ranges["name"].to_physical()
+    return ranges.filter(matching.gather(codes) == keep) if len(names) else ranges
+
+
+def _members(trace: Trace) -> pl.DataFrame:
+    """Give the ranges that are named like steps, with the family and number of each."""
+    ranges = closed_ranges(trace)
+    ranges = named_like(ranges, _MAYBE)
+    code = ranges["name"].to_physical()
+    names = names_of(ranges["name"])
+    read = [(c, names[c], *found) for c in code.unique() if (found := read_name(names[c]))]
+    known = pl.DataFrame(
+        read,
+        schema={"code": code.dtype, "name": pl.String, "family": pl.String, "number": pl.Int64},
+        orient="row",
+    )
+    members = ranges.drop("name").with_columns(code.alias("code"))
+    return members.join(known, on="code", maintain_order="left")
+
+
+def read_name(name: str) -> tuple[str, int | None] | None:
+    """Read a range's name: its family, and its number where it has one; None for no step."""
+    text = _CAMEL.sub(" ", name[:_LONGEST_NAME]).lower()
+    if not _STEP.search(text) or _NOT_STEPS.search(text):
+        return None
+    found = _COUNTED.search(text) or _LAST_NUMBER.search(text)
+    number = int(found.group(1)) if found else None
+    return re.sub(r"\d+", "#", text), number
+
+
+def _families(members: pl.DataFrame) -> pl.DataFrame:
+    """List the families that are steps, the best first."""
+    own = ["family", "process", "thread"]
+    overlaps = pl.col("start_ns") < pl.col("end_ns").cum_max().shift(1).over(own)
+    return (
+        members.with_columns(DURATION, overlaps.fill_null(value=False).alias("overlaps"))
+        .group_by("family", maintain_order=True)
+        .agg(
+            pl.len().alias("members"),
+            pl.col("duration_ns").sum(),
+            pl.col("overlaps").any(),
+            # A number that never changes, such as a batch size, does not count anything.
+            (pl.col("number").n_unique() > 1).alias("numbered"),
+        )
+        .with_columns(
+            pl.col("family").str.contains(f"^{_PROFILER}|{_SERVES}").alias("profiler"),
+            pl.col("family").str.contains(WARM_UP).alias("warms_up"),
+        )
+        .filter((pl.col("members") >= 2) | pl.col("profiler"), ~pl.col("overlaps"))
+        .sort(
+            ["warms_up", pl.col("members") >= 2, "profiler", "numbered", "duration_ns"],
+            descending=[False, True, True, True, True],
+            maintain_order=True,
+        )
+    )

@@ -1,0 +1,47 @@
+"""`gpusight steps`: steps one by one: how long, how busy the GPU, how alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.analyses.select import Selection
+    from gpusight.model.trace import Trace
+    from gpusight.result import Result
+
+SUMMARY = "steps one by one: how long, how busy the GPU, how alike; phases"
+DESCRIPTION = (
+    "Every step of the program (training, inference, an iteration): how long it took, how busy "
+    "the GPU was, how far it ran behind, what is out of the ordinary; and how the GPU work divides "
+    "into forward, backward, optimizer, data and communication. Steps are found by ranges that "
+    "count (`step_3`, `ProfilerStep#5`), by ranges that repeat, or by GPU work that repeats "
+    "itself. Warm-up is listed but does not count, unless `--warmup` or `--steps` says so."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight steps run.nsys-rep",
+    "gpusight steps trace.json.gz --steps 3-7",
+    "gpusight steps run.sqlite --in forward --format json",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.steps import steps
+    from gpusight.cli.running import run_analysis
+
+    def analysis(trace: Trace, selection: Selection) -> Result:
+        return steps(trace, selection, **options.focus(args))
+
+    return run_analysis(args, analysis)

@@ -1,0 +1,257 @@
+"""The window that the ledger, the findings and the replay look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusight.analyses.select import Selection
+from gpusight.analyses.steps import Focus, focus
+from gpusight.analyses.steps.chosen import read_steps, read_window
+from gpusight.errors import UsageError
+from gpusight.model.trace import Trace
+from gpusight.readers import open_trace
+from gpusight.result import NotApplicable
+from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.traces import build_trace
+
+MS = 1_000_000
+
+
+def program(
+    lengths_ms: list[float], *, gpu_ms: float = 0.5, launches: list[int] | None = None, **more: Any
+) -> Trace:
+    """Run steps of these lengths, 0.1 ms apart, each launching kernels that end inside it."""
+    ranges, calls, kernels, at, number = [], [], [], 0, 0
+    for step, length in enumerate(lengths_ms):
+        end = at + round(length * MS)
+        ranges.append({"name": f"step_{step}", "start_ns": at, "end_ns": end})
+        for n in range(launches[step] if launches else 2):
+            number += 1
+            start = at + (n + 1) * 10_000
+            calls.append({"start_ns": start, "end_ns": start + 100, "correlation": number})
+            busy = {"start_ns": start + 200, "end_ns": start + 200 + round(gpu_ms * MS / 2)}
+            kernels.append({**busy, "name": "k", "correlation": number, "stream": n})
+        at = end + MS // 10
+    rows: dict[str, Any] = {"ranges": ranges, "api_calls": calls, "kernels": kernels}
+    for table, extra in more.items():
+        rows[table] = [*rows.get(table, []), *extra]
+    return build_trace(**rows)
+
+
+def chosen(trace: Trace, **options: Any) -> Focus:
+    found = focus(trace, **options)
+    assert isinstance(found, Focus), found
+    return found
+
+
+def numbers(found: Focus) -> list[int]:
+    return [step.number for step in found.steps]
+
+
+def test_the_window_is_that_of_the_kept_steps() -> None:
+    found = chosen(program([1, 1, 1, 1]))
+    assert numbers(found) == [0, 1, 2, 3]
+    assert (found.start_ns, found.end_ns) == (0, round(4.3 * MS))
+    assert (found.left_out, found.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [
+        ([9, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5]),
+        ([9, 4, 1, 1, 1, 1], [2, 3, 4, 5]),
+        ([1.2, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5]),  # not long enough
+        ([2, 1, 3, 1, 2, 1], [0, 1, 2, 3, 4, 5]),  # the others vary as much
+        ([1, 1, 9, 1, 1, 1], [0, 1, 2, 3, 4, 5]),  # not at the beginning
+        ([9, 1, 1], [1, 2]),
+        ([9, 8, 7, 6, 1, 1], [3, 4, 5]),  # never more than half
+        ([9, 1], [0, 1]),  # too few to tell
+    ],
+)
+def test_warm_up_is_left_out(lengths: list[float], kept: list[int]) -> None:
+    found = chosen(program(lengths))
+    assert numbers(found) == kept
+    assert [s.number for s in found.left_out] == [n for n in range(len(lengths)) if n not in kept]
+    if found.left_out:
+        assert f"{len(found.left_out)} of {len(lengths)} steps left out" in found.notes[0]
+        assert "step_0" in found.notes[0]
+    assert numbers(chosen(program(lengths), warmup=True)) == list(range(len(lengths)))
+
+
+def test_a_step_that_loads_modules_is_warm_up_sooner() -> None:
+    loads = [{"start_ns": 50_000, "end_ns": 60_000, "name": "cuModuleLoadData"}]
+    assert numbers(chosen(program([1.2, 1, 1, 1, 1], api_calls=loads))) == [1, 2, 3, 4]
+
+
+def test_a_range_called_warm_up_is_believed_even_of_two_steps() -> None:
+    around = [{"name": "Warm-up", "start_ns": 0, "end_ns": MS, "thread": 12}]
+    found = chosen(program([1, 1], ranges=around))
+    assert numbers(found) == [1]
+    assert "named so" in found.notes[0]
+
+
+def test_a_step_that_the_capture_cut_off_is_left_out() -> None:
+    found = chosen(program([1, 1, 1, 0.4], launches=[9, 9, 9, 3], gpu_ms=0.1))
+    assert numbers(found) == [0, 1, 2]
+    assert "cut off" in found.notes[0]
+
+
+def test_the_window_lasts_until_the_gpu_is_done_and_steps_are_as_long_as_it_takes() -> None:
+    """Steps never wait here: the first is longer on the host, but not on the GPU."""
+    names = ["step_0", "step_1", "step_2", "step_3"]
+    starts = [0, 400_000, 500_000, 600_000]
+    trace = build_trace(
+        ranges=[
+            {"name": n, "start_ns": s, "end_ns": e}
+            for n, s, e in zip(names, starts, [*starts[1:], 700_000], strict=True)
+        ],
+        api_calls=[{"start_ns": s + 10, "correlation": n + 1} for n, s in enumerate(starts)],
+        kernels=[
+            {"start_ns": n * MS + 100_000, "end_ns": (n + 1) * MS + 100_000, "name": "k",
+             "correlation": n + 1}
+            for n in range(4)
+        ],
+    )  # fmt: skip
+    found = chosen(trace)
+    assert numbers(found) == [0, 1, 2, 3]
+    assert found.end_ns == 4 * MS + 100_000
+
+
+def test_without_steps_everything_is_looked_at() -> None:
+    trace = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
+    found = chosen(trace)
+    assert (found.start_ns, found.end_ns, found.steps, found.how) == (5, 90, (), "")
+    assert "no steps" in found.notes[0]
+    assert isinstance(focus(trace, steps="1"), NotApplicable)
+
+
+def test_no_activity_at_all_is_no_window() -> None:
+    assert isinstance(focus(build_trace(devices=[{}])), NotApplicable)
+
+
+# What the user asks for -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("1", [1]), ("1-2", [1, 2]), ("2:", [2, 3]), (":1", [0, 1]), ("all", [0, 1, 2, 3])],
+)
+def test_steps_by_number_override_warm_up(text: str, kept: list[int]) -> None:
+    assert numbers(chosen(program([9, 1, 1, 1]), steps=text)) == kept
+
+
+@pytest.mark.parametrize("text", ["", "x", "3-1", "1,2", "-", "1.5"])
+def test_steps_that_make_no_sense(text: str) -> None:
+    with pytest.raises(UsageError, match="--steps"):
+        read_steps(text)
+
+
+def test_steps_that_are_not_there_are_named() -> None:
+    with pytest.raises(UsageError, match="0 to 2"):
+        focus(program([1, 1, 1]), steps="7-9")
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("1.2s-1.5s", (1_200_000_000, 1_500_000_000)),
+        ("1.2-1.5s", (1_200_000_000, 1_500_000_000)),
+        ("300ms-", (300_000_000, None)),
+        ("-2us", (None, 2_000)),
+        ("10 ns : 20 µs", (10, 20_000)),
+        ("1e3ns-2e3ns", (1_000, 2_000)),
+    ],
+)
+def test_windows_as_people_write_them(text: str, window: tuple[int | None, int | None]) -> None:
+    assert read_window(text) == window
+
+
+@pytest.mark.parametrize("text", ["", "-", "1-2", "2s-1s", "1h-2h", "s-", "1s", "1e99s-"])
+def test_windows_that_make_no_sense(text: str) -> None:
+    with pytest.raises(UsageError, match="--window"):
+        read_window(text)
+
+
+def test_a_window_holds_the_steps_wholly_inside() -> None:
+    found = chosen(program([1, 1, 1]), window=(1 * MS, None))
+    assert (found.start_ns, numbers(found)) == (1 * MS, [1, 2])
+    with pytest.raises(UsageError, match="nothing happens"):
+        focus(program([1, 1, 1]), window=(50 * MS, None))
+    with pytest.raises(UsageError, match="--steps or --window"):
+        focus(program([1, 1, 1]), window=(0, None), steps="1")
+
+
+def test_ranges_that_are_the_repetition_become_the_steps() -> None:
+    inner = [
+        {"name": "forward", "start_ns": n * 1_100_000 + 1_000, "end_ns": n * 1_100_000 + 500_000}
+        for n in range(3)
+    ]
+    trace = program([1, 1, 1], ranges=inner)
+    found = chosen(trace, selection=Selection(within="forward"))
+    assert [s.name for s in found.steps] == ["forward"] * 3
+    assert (found.start_ns, found.end_ns) == (1_000, 2_700_000)
+
+
+def test_ranges_inside_steps_only_bound_the_window() -> None:
+    inner = [
+        {"name": "layer", "start_ns": at, "end_ns": at + 1_000}
+        for step in range(3)
+        for at in (step * 1_100_000 + 1_000, step * 1_100_000 + 700_000)
+    ]
+    found = chosen(program([1, 1, 1], ranges=inner), selection=Selection(within="layer"))
+    assert (found.start_ns, found.end_ns) == (1_000, 2_901_000)
+    assert numbers(found) == [1]
+
+
+def test_one_range_around_all_gives_the_steps_inside() -> None:
+    trace = program([1, 1, 1], ranges=[{"name": "start", "start_ns": 0, "end_ns": 2_200_000}])
+    assert numbers(chosen(trace, selection=Selection(within="start"))) == [0, 1]
+
+
+# Several processes ----------------------------------------------------------------------------
+
+
+def test_the_process_with_most_gpu_work_is_looked_at() -> None:
+    ranges, calls, kernels = [], [], []
+    for process, count in ((1, 1), (2, 5)):
+        for step in range(3):
+            at = step * MS + process * 1_000
+            place = {"process": process, "thread": 10 + process}
+            ranges.append({"name": f"step_{step}", "start_ns": at, "end_ns": at + 900_000, **place})
+            for n in range(count):
+                key = {"correlation": step * 10 + n + 1}
+                calls.append({"start_ns": at + n * 1_000, **key, **place})
+                kernels.append({"start_ns": at + n * 1_000 + 500, "end_ns": at + n * 1_000 + 900,
+                                "name": "k", "process": process, **key})  # fmt: skip
+    processes = [{"process": p, "pid": 100 + p} for p in (1, 2)]
+    trace = build_trace(ranges=ranges, api_calls=calls, kernels=kernels, processes=processes)
+    found = chosen(trace)
+    assert {step.process for step in found.steps} == {2}
+    assert "process 102" in found.notes[0]
+    found = chosen(trace, selection=Selection(process="101"))
+    assert {step.process for step in found.steps} == {1}
+
+
+# Captures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=name)
+def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
+    found = focus(open_trace(path, cache=False))
+    if isinstance(found, NotApplicable):
+        assert found.reason
+        return
+    assert found.start_ns < found.end_ns
+    assert list(found.steps) == sorted(found.steps, key=lambda step: step.start_ns)
+    assert all(found.start_ns <= s.start_ns < s.end_ns <= found.end_ns for s in found.steps)
+    assert len(found.left_out) <= len(found.steps)
+    assert bool(found.how) == bool(found.steps)
+
+
+@needs_shared
+def test_steps_that_never_wait_for_the_gpu_are_all_kept() -> None:
+    found = chosen(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
+    assert len(found.steps) == 10
+    assert found.end_ns - found.steps[-1].end_ns > 10 * MS

@@ -1,0 +1,148 @@
+"""Which phase of a step GPU work belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusight.analyses.schedule.build import build
+from gpusight.analyses.steps.phase_names import PHASES, phase_of
+from gpusight.analyses.steps.phases import phases
+from gpusight.model.trace import Trace
+from gpusight.readers import open_trace
+from tests.shared import EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.traces import build_trace
+
+MAIN, AUTOGRAD = 11, 12
+
+
+NAMES: dict[str | None, str] = {
+    "forward": """forward; fwd; Forward pass; forward_pass; ForwardPass; ## forward ##; prefill;
+        model_inference; DistributedDataParallel.forward; compute_loss; execute_model; attn(F);
+        [pl][profile][Strategy]SingleDeviceStrategy.training_step""",
+    "backward": """backward; bwd; Backward pass; loss.backward(); backward_inner; AddmmBackward0;
+        autograd::engine::evaluate_function: MulBackward0; AddmmBackward0, seq = 12; attn(W)""",
+    "optimizer": """optimizer; opt.step; opt_step; Optimizer.step#AdamW.step; zero_grad;
+        Optimizer.zero_grad#SGD.zero_grad; optimizer-inner-step; clip_grad_norm_; Weight update""",
+    "data": """data; dataload; data_loading; next batch; load_batch; h2d; to device;
+        batch-generator;
+        enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__; wait_for_training_batch""",
+    "communication": """allreduce; all_reduce; nccl:all_reduce; ncclAllReduce; AllGather;
+        reduce-scatter; grad sync; bwd_allreduce_microstep; halo exchange""",
+    None: """step_0; train_step; block_3; mlp; forward-backward; fwd_bwd; aten::broadcast_tensors;
+        input_layernorm; computing_softmax; d2h; flash_attn::_flash_attn_forward; x""",
+}
+
+
+@pytest.mark.parametrize("phase", NAMES)
+def test_names_in_any_spelling(phase: str | None) -> None:
+    names = [text.strip() for text in NAMES[phase].split(";")]
+    assert {text: phase_of(text) for text in names} == dict.fromkeys(names, phase)
+
+
+def program(launches: list[tuple[int, int, str]], **tables: Any) -> Trace:
+    """Launch kernels: when, on which thread, and their names."""
+    calls = [
+        {"start_ns": at, "end_ns": at + 1, "thread": thread, "correlation": n + 1}
+        for n, (at, thread, _) in enumerate(launches)
+    ]
+    kernels = [
+        {"start_ns": at + 1000, "end_ns": at + 1001, "name": kernel, "correlation": n + 1}
+        for n, (at, _, kernel) in enumerate(launches)
+    ]
+    threads = [{"thread": MAIN, "tid": 4242}, {"thread": AUTOGRAD, "tid": 4243}]
+    processes = [{"process": 1, "pid": 4242}]
+    return build_trace(
+        api_calls=calls, kernels=kernels, threads=threads, processes=processes, **tables
+    )
+
+
+def found(trace: Trace) -> list[str | None]:
+    return phases(trace, build(trace, 0, 10_000)).to_list()
+
+
+def test_the_innermost_range_that_speaks_of_a_phase_wins() -> None:
+    ranges = [
+        {"name": "step_0", "start_ns": 0, "end_ns": 100},
+        {"name": "forward", "start_ns": 10, "end_ns": 50},
+        {"name": "mlp", "start_ns": 20, "end_ns": 30},
+        {"name": "allreduce", "start_ns": 40, "end_ns": 50},
+    ]
+    launches = [(5, MAIN, "a"), (15, MAIN, "b"), (25, MAIN, "c"), (45, MAIN, "d")]
+    assert found(program(launches, ranges=ranges)) == [
+        "other", "forward", "forward", "communication",
+    ]  # fmt: skip
+
+
+def test_kernels_of_the_backward_thread_belong_to_the_phase_on_the_main_one() -> None:
+    ranges = [
+        {"name": "backward", "start_ns": 10, "end_ns": 50, "thread": MAIN},
+        {"name": "layer", "start_ns": 10, "end_ns": 50, "thread": AUTOGRAD},
+        {"name": "forward", "start_ns": 60, "end_ns": 70, "thread": AUTOGRAD},
+    ]
+    launches = [(20, AUTOGRAD, "a"), (65, AUTOGRAD, "b")]
+    assert found(program(launches, ranges=ranges)) == ["backward", "forward"]
+
+
+def test_a_loaders_range_does_not_cover_the_main_thread() -> None:
+    ranges = [{"name": "load data", "start_ns": 0, "end_ns": 90, "thread": 13}]
+    assert found(program([(20, MAIN, "a")], ranges=ranges)) == [None]
+
+
+def test_kernels_that_communicate_do_so_in_any_phase() -> None:
+    ranges = [{"name": "backward", "start_ns": 0, "end_ns": 90}]
+    launches = [(20, MAIN, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"), (30, MAIN, "gemm")]
+    assert found(program(launches, ranges=ranges)) == ["communication", "backward"]
+
+
+def test_without_any_hint_the_phase_is_not_known_but_an_optimizers_kernel_tells() -> None:
+    fused = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(int)"
+    assert found(program([(20, MAIN, "gemm"), (30, MAIN, fused)])) == [None, "optimizer"]
+
+
+def test_autograds_own_operators_tell_where_no_range_does() -> None:
+    """Forward, zero_grad, backward, clipping, step: as a loop without annotations records them."""
+    ops = [
+        {"name": "aten::mm", "start_ns": 10, "end_ns": 20, "sequence": 5, "op": 1},
+        {"name": "autograd::engine::evaluate_function: MmBackward0", "start_ns": 40, "end_ns": 50,
+         "thread": AUTOGRAD, "sequence": 5, "forward_thread": 1, "op": 2},
+        {"name": "aten::add_", "start_ns": 55, "end_ns": 59, "op": 3},
+    ]  # fmt: skip
+    ranges = [
+        {"name": "Optimizer.zero_grad#SGD.zero_grad", "start_ns": 30, "end_ns": 35},
+        {"name": "Optimizer.step#SGD.step", "start_ns": 60, "end_ns": 70},
+    ]
+    launches = [
+        (12, MAIN, "mm"),
+        (25, MAIN, "no operator, but a backward follows"),
+        (32, MAIN, "zero"),
+        (45, AUTOGRAD, "mm backward"),
+        (57, MAIN, "between backward and step"),
+        (65, MAIN, "step"),
+    ]
+    assert found(program(launches, ranges=ranges, cpu_ops=ops)) == [
+        "forward", "forward", "optimizer", "backward", "other", "optimizer",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_TORCH_TRACE], ids=name)
+def test_every_capture_has_one_phase_or_none_for_each_piece_of_work(path: Any) -> None:
+    trace = open_trace(path, cache=False)
+    schedule = build(trace, -(1 << 60), 1 << 60)
+    given = phases(trace, schedule)
+    assert len(given) == len(schedule.ops)
+    assert set(given.drop_nulls()) <= set(PHASES)
+
+
+@needs_shared
+def test_both_tools_agree_about_one_program() -> None:
+    """The nsys capture has ranges for the phases, the torch trace only autograd's links."""
+    shares = []
+    for file in ("nsys/gpt_small_train.sqlite", "torch/gpt_small_train.json.gz"):
+        trace = open_trace(SHARED / file, cache=False)
+        schedule = build(trace, 0, 1 << 60)
+        counts = phases(trace, schedule).value_counts()
+        shares.append(dict(zip(counts["phase"], counts["count"], strict=True)))
+    for phase in ("forward", "backward", "optimizer"):
+        assert shares[0][phase] == pytest.approx(shares[1][phase], rel=0.01)

@@ -1,0 +1,113 @@
+"""`gpusight steps`: the steps one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gpusight as gs
+from gpusight.analyses.select import Selection
+from gpusight.analyses.steps import steps
+from gpusight.model.trace import Trace
+from gpusight.readers import open_trace
+from gpusight.result import Composite, NotApplicable, TableResult
+from tests.shared import DATA, SHARED, needs_shared
+from tests.traces import build_trace
+
+US = 1_000
+
+
+def program() -> Trace:
+    """Three steps of 100 us with two kernels each; those of the last overlap and end late."""
+    ranges, calls, kernels = [], [], []
+    for step in range(3):
+        at = step * 120 * US
+        ranges.append({"name": f"step_{step}", "start_ns": at, "end_ns": at + 100 * US})
+        ranges.append({"name": "forward", "start_ns": at, "end_ns": at + 20 * US})
+        ranges.append({"name": "backward", "start_ns": at + 20 * US, "end_ns": at + 40 * US})
+        for n in (0, 1):
+            key = {"correlation": step * 2 + n + 1}
+            calls.append(
+                {"start_ns": at + (1 + 20 * n) * US, "end_ns": at + (2 + 20 * n) * US, **key}
+            )
+            first, length = (10, 30) if step < 2 else (70, 50)
+            start = at + (first + 40 * n) * US
+            kernels.append({"start_ns": start, "end_ns": start + length * US, "name": "k", **key})
+    return build_trace(ranges=ranges, api_calls=calls, kernels=kernels)
+
+
+def table(result: object, section: int = 0) -> list[dict[str, Any]]:
+    assert isinstance(result, Composite), result
+    part = result.sections[section]
+    assert isinstance(part, TableResult), part
+    return part.rows()
+
+
+def fact(result: object, key: str) -> Any:
+    assert isinstance(result, Composite)
+    return next(f.value for f in result.facts if f.key == key)
+
+
+def test_each_step_has_its_time_and_what_the_gpu_did() -> None:
+    rows = table(steps(program()))
+    keys = ("number", "duration_ns", "took_ns", "gpu_busy_ns", "lag_ns", "kernels", "pause_ns")
+    assert [[row[key] for key in keys] for row in rows] == [
+        [0, 100 * US, 100 * US, 60 * US, 0, 2, 20 * US],
+        [1, 100 * US, 100 * US, 60 * US, 0, 2, 20 * US],
+        [2, 100 * US, 160 * US, 90 * US, 60 * US, 2, None],
+    ]
+    assert rows[0]["gpu_share"] == pytest.approx(0.6)
+    assert rows[2]["gpu_share"] == pytest.approx(90 / 160)
+
+
+def test_facts_describe_the_kept_steps() -> None:
+    result = steps(program(), steps="0-1")
+    assert (fact(result, "steps"), fact(result, "kept")) == (3, 2)
+    assert (fact(result, "median_ns"), fact(result, "stddev_ns")) == (100 * US, 0.0)
+    assert fact(result, "gpu_share") == pytest.approx(0.6)
+    assert [row["remark"] for row in table(result)] == [None, None, "left out"]
+
+
+def test_a_step_out_of_the_ordinary_is_marked() -> None:
+    ranges = [
+        {"name": f"step_{n}", "start_ns": n * 1000, "end_ns": n * 1000 + (900 if n == 4 else 300)}
+        for n in range(6)
+    ]
+    rows = table(steps(build_trace(ranges=ranges)))
+    assert [row["outlier"] for row in rows] == [False] * 4 + [True, False]
+    assert rows[4]["remark"] == "slow"
+
+
+def test_phases_add_up_to_the_gpu_work_of_the_kept_steps() -> None:
+    rows = table(steps(program(), steps="0-1"), section=1)
+    assert {row["phase"]: row["gpu_ns"] for row in rows} == {
+        "forward": 60 * US,
+        "backward": 60 * US,
+    }
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert rows[0]["step_ns"] == 30 * US
+
+
+def test_phases_of_a_range_hold_only_what_it_launched() -> None:
+    rows = table(steps(program(), Selection(within="forward")), section=1)
+    assert [row["phase"] for row in rows] == ["forward"]
+
+
+def test_no_steps_is_said_with_the_remedy() -> None:
+    result = steps(build_trace(kernels=[{"end_ns": 9, "name": "k"}]))
+    assert isinstance(result, NotApplicable)
+    assert "does not repeat" in result.reason
+    assert "nvtx.range" in result.hint
+
+
+def test_the_public_function_gives_the_same() -> None:
+    page = gs.steps(DATA / "dataload.sqlite", steps="2-4")
+    assert "step" in str(page).lower()
+
+
+@needs_shared
+def test_gpu_bound_steps_take_as_long_as_the_gpu() -> None:
+    result = steps(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
+    assert fact(result, "median_ns") == pytest.approx(2.21e6, rel=0.02)
+    assert fact(result, "gpu_share") > 0.95
