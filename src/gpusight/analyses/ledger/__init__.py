@@ -1,0 +1,1 @@
+"""Where the time of a window went, every nanosecond in one entry."""

@@ -1,0 +1,78 @@
+"""`gpusight ledger`: where the time went, every nanosecond in one entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.analyses.ledger.report import LedgerReport
+    from gpusight.result import NotApplicable
+
+SUMMARY = "where the time went, every nanosecond in one entry"
+DESCRIPTION = (
+    "Splits the time of each GPU without overlap or remainder: computing by kind of kernel, moving "
+    "data, communicating, and idle by why: queued, synchronising, allocating, launching, input, "
+    "framework, other host work, the profiler, unknown. Idle time is explained by what the thread "
+    "that launched the next piece of work did meanwhile, with the ranges, operators, calls and "
+    "lines of code that it spent most on. Of the steps of the program, without warm-up, unless "
+    "asked otherwise."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight ledger run.nsys-rep",
+    "gpusight ledger trace.json.gz --by-step",
+    "gpusight ledger run.sqlite --steps 3-7 --format json",
+    "gpusight ledger run.sqlite --in forward --device 0",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    options.add_output(parser)
+    parser.add_argument(
+        "--by-step",
+        action="store_true",
+        help="show a table of every step too; JSON and CSV always have them",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.ledger.tables import lines, page
+    from gpusight.cli.output import chosen_format, emit, present
+    from gpusight.result import NotApplicable
+
+    report = _report(args)
+    if isinstance(report, NotApplicable):
+        return present(report, args)
+    form = chosen_format(args)
+    if form == "json":
+        from gpusight.render.json import encode
+
+        emit([encode(report.document())], args)
+        return 0
+    return present(lines(report) if form == "csv" else page(report, by_step=args.by_step), args)
+
+
+def _report(args: argparse.Namespace) -> LedgerReport | NotApplicable:
+    from pathlib import Path
+
+    from gpusight.analyses.ledger.report import ledger_report
+    from gpusight.cli.progress import progress
+    from gpusight.cli.running import open_capture
+    from gpusight.result import NotApplicable, with_warnings
+
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        trace = open_capture(args.file, args)
+        found = ledger_report(trace, options.selection(args), **options.focus(args))
+        if isinstance(found, NotApplicable):
+            absent = with_warnings(found, trace.meta.warnings)
+            assert isinstance(absent, NotApplicable)
+            return absent
+        return found.with_warnings(trace.meta.warnings)
