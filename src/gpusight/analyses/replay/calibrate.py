@@ -1,0 +1,235 @@
+"""Reads a program off a schedule: which edge held each piece of work, and what everything costs.
+
+What was measured stays on the edge that held: a launch latency where the launch came last, a gap
+where the work before it in the stream did. The other edges get the median of their kind, for they
+only come to hold when something changes. `structural` puts the median everywhere; how well that
+reproduces the window says how far the rules can be trusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpusight.analyses.replay.dependencies import waits_between_streams
+from gpusight.analyses.replay.program import Bound, Program, put
+from gpusight.analyses.replay.waits import find_waits
+from gpusight.analyses.schedule.schedule import NONE, CallKind, OpKind
+
+if TYPE_CHECKING:
+    from gpusight.analyses.replay.program import Flags
+    from gpusight.analyses.schedule.schedule import Calls, Ints, Ops, Schedule
+
+LATENCY_NS = 2_000
+"""Launch latency where the capture shows none."""
+QUEUE_GAP_NS = 1_200
+"""Gap between pieces of work of a stream where the capture shows none."""
+_LONGEST_LATENCY_NS = 100_000
+_LONGEST_GAP_NS = 20_000
+"""What takes longer than these has another reason than the launch or the stream: where most work
+waits for something, the median must not take that for usual."""
+_UNEXPLAINED_NS = 10_000
+"""Work that begins this much later than its launch and its stream allow waited for something."""
+_LONG_CALL_NS = 50_000
+"""Calls without a name of their own that take this long do more than prepare a launch."""
+_ISSUED_EARLY_NS = 2_000
+"""Work issued this long before the work ahead of it ended did not wait for its launch."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A program, and the medians that it was made with."""
+
+    program: Program
+    typical: Program
+    """The same with a median for every latency, gap and tail."""
+    latency_ns: int
+    queue_gap_ns: int
+
+
+def calibrate(schedule: Schedule) -> Calibration:
+    """Read a program off a schedule."""
+    ops, calls = schedule.ops, schedule.calls
+    waits = find_waits(schedule)
+    issue = _issue_order(ops, calls)
+    edges = _Edges(ops, calls, issue, waits.inside, schedule.start_ns)
+    needs, needs_gap = _needs(schedule, edges)
+    program = Program(
+        start_ns=schedule.start_ns,
+        end_ns=schedule.end_ns,
+        lane=calls.lane,
+        gap_ns=_gaps(calls, schedule.start_ns) - waits.silent_ns,
+        movable_ns=np.zeros(len(calls), np.int64),
+        own_ns=waits.own_ns,
+        mergeable=_mergeable(calls),
+        wait=waits.wait,
+        target=waits.target,
+        tail_ns=waits.tail_ns,
+        after_op=waits.after_op,
+        after_ns=waits.after_ns,
+        call=issue,
+        queue=ops.queue,
+        engine=_engines(schedule),
+        duration_ns=_inside(schedule, ops.end_ns) - _inside(schedule, ops.start_ns),
+        bound=edges.bound,
+        latency_ns=edges.latency_ns,
+        queue_gap_ns=edges.queue_gap_ns,
+        needs=needs,
+        needs_gap_ns=needs_gap,
+        gone=np.zeros(len(ops), np.bool_),
+        trailing_ns=_trailing(schedule),
+        last_call=_last_call(schedule),
+    )
+    program = _freed(program, np.flatnonzero((needs >= 0) & edges.late))
+    typical = program.changed(
+        latency_ns=edges.typical_latency_ns,
+        queue_gap_ns=edges.typical_gap_ns,
+        tail_ns=waits.typical_tail_ns,
+        needs_gap_ns=np.where(needs >= 0, edges.gap_median_ns, 0),
+    )
+    return Calibration(program, typical, edges.latency_median_ns, edges.gap_median_ns)
+
+
+def _freed(program: Program, waited: Ints) -> Program:
+    """Give work that waited for other work the usual latency: the wait is on another edge."""
+    usual = np.minimum(program.latency_ns[waited], LATENCY_NS)
+    gap = np.minimum(program.queue_gap_ns[waited], QUEUE_GAP_NS)
+    return program.changed(
+        latency_ns=put(program.latency_ns, waited, usual),
+        queue_gap_ns=put(program.queue_gap_ns, waited, gap),
+    )
+
+
+def _engines(schedule: Schedule) -> Ints:
+    """Number the copy engines: one for each GPU and direction."""
+    ops = schedule.ops
+    engine = np.full(len(ops), NONE, np.int64)
+    copies = np.flatnonzero(ops.kind == OpKind.COPY)
+    if len(copies):
+        kind = schedule.trace.table("copies", ["kind"])["kind"].to_physical().to_numpy()
+        ways = np.stack((ops.device[copies], kind[ops.row[copies]].astype(np.int64)))
+        engine[copies] = np.unique(ways, axis=1, return_inverse=True)[1].reshape(-1)
+    return engine
+
+
+def _inside(schedule: Schedule, times: Ints) -> Ints:
+    """Keep times to the window: work that begins before it or outlasts it counts in part."""
+    return np.clip(times, schedule.start_ns, schedule.end_ns)
+
+
+def _mergeable(calls: Calls) -> Flags:
+    """Tell calls that launch, or that take too little to be anything else."""
+    stays = np.isin(calls.kind, (CallKind.ALLOCATE, CallKind.FREE, CallKind.SYNC))
+    long = (calls.kind == CallKind.OTHER) & (calls.end_ns - calls.start_ns > _LONG_CALL_NS)
+    mergeable: Flags = ~(stays | long)
+    return mergeable
+
+
+def _last_call(schedule: Schedule) -> int:
+    """Count calls up to the last mark: what steps issue after the window's own is not its time."""
+    marks = np.flatnonzero(schedule.calls.kind == CallKind.MARK)
+    return int(marks[-1]) + 1 if len(marks) else len(schedule.calls)
+
+
+def _trailing(schedule: Schedule) -> int:
+    """Measure what is left of the window after the last end of anything."""
+    ends = (schedule.calls.end_ns[: _last_call(schedule)], schedule.ops.end_ns)
+    last = max(int(e.max(initial=schedule.start_ns)) for e in ends)
+    return max(0, schedule.end_ns - last)
+
+
+def _gaps(calls: Calls, start_ns: int) -> Ints:
+    """Measure the time from the end of the call before in the lane."""
+    order = np.argsort(calls.lane, kind="stable")
+    lane, start, end = calls.lane[order], calls.start_ns[order], calls.end_ns[order]
+    before = np.concatenate(([start_ns], end[:-1]))[: len(order)]
+    before[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = start_ns
+    gaps = np.empty_like(start)
+    gaps[order] = start - before
+    return gaps
+
+
+def _issue_order(ops: Ops, calls: Calls) -> Ints:
+    """Give the call that issues each piece of work; without one, the next call in time."""
+    following = np.searchsorted(calls.start_ns, ops.start_ns)
+    issue: Ints = np.where(ops.call >= 0, ops.call, np.where(ops.carried, 0, following))
+    return issue
+
+
+class _Edges:
+    """What held each piece of work, and by how much."""
+
+    def __init__(self, ops: Ops, calls: Calls, issue: Ints, inside: Flags, start_ns: int) -> None:
+        self._ops = ops
+        called = ops.call >= 0
+        call = np.where(called, ops.call, 0)
+        begun = calls.start_ns[call] if len(calls) else np.zeros(len(ops), np.int64)
+        ended = calls.end_ns[call] if len(calls) else begun
+        self.issued_ns = np.where(inside, begun, ended)
+        self.before_end_ns, same_call = _before_in_queue(ops, issue)
+        self.first = self.before_end_ns == _NEVER
+        group = np.where(inside, 4, ops.kind)
+        since_call = ops.start_ns - self.issued_ns
+        since_queue = np.where(self.first, 0, ops.start_ns - self.before_end_ns)
+        free = called & (self.first | (self.before_end_ns <= self.issued_ns)) & ~same_call
+        behind = ~self.first & (
+            (self.issued_ns <= self.before_end_ns - _ISSUED_EARLY_NS) | ~called | same_call
+        )
+        free &= since_call < _LONGEST_LATENCY_NS
+        behind &= since_queue < _LONGEST_GAP_NS
+        latency = _by_group(group, since_call, free, LATENCY_NS)
+        gap = _by_group(same_call.astype(np.int64), since_queue, behind, QUEUE_GAP_NS)
+        self.latency_median_ns = int(np.median(since_call[free])) if free.any() else LATENCY_NS
+        self.gap_median_ns = int(np.median(since_queue[behind])) if behind.any() else QUEUE_GAP_NS
+        gap = np.where(self.first, 0, gap)
+        self.typical_latency_ns, self.typical_gap_ns = latency, gap
+        by_queue = ~self.first & (self.before_end_ns + gap >= self.issued_ns + latency)
+        by_queue |= ~self.first & (~called | same_call)
+        self.unexplained_ns: Ints = np.where(by_queue, since_queue - gap, since_call - latency)
+        # The edge that held keeps what was measured; the other one must not hold in its place.
+        self.latency_ns = np.where(by_queue, np.minimum(latency, since_call), since_call)
+        self.queue_gap_ns = np.where(by_queue, since_queue, np.minimum(gap, since_queue))
+        self.bound = np.where(inside, int(Bound.CALL_START), int(Bound.CALL_END))
+        self._place_without_call(called, start_ns)
+        self.late = (self.unexplained_ns > _UNEXPLAINED_NS) & (self.bound != Bound.FIXED)
+
+    def _place_without_call(self, called: Flags, start_ns: int) -> None:
+        """Work issued before the window stays where it was; other work follows its queue."""
+        ops = self._ops
+        self.bound[~called] = Bound.QUEUE
+        self.bound[ops.carried | (~called & self.first)] = Bound.FIXED
+        for latency in (self.latency_ns, self.typical_latency_ns):
+            latency[~called] = np.maximum(ops.start_ns[~called], start_ns)
+
+
+_NEVER = -(1 << 60)
+
+
+def _before_in_queue(ops: Ops, issue: Ints) -> tuple[Ints, Flags]:
+    """Give the end of the work before each in its queue, and whether one call issued both."""
+    order = np.lexsort((ops.start_ns, issue, ops.queue))
+    queue, end, call = ops.queue[order], ops.end_ns[order], ops.call[order]
+    follows = np.concatenate(([False], queue[1:] == queue[:-1]))[: len(order)]
+    before = np.where(follows, np.concatenate(([0], end[:-1]))[: len(order)], _NEVER)
+    same = follows & (call >= 0) & (np.concatenate(([NONE], call[:-1]))[: len(order)] == call)
+    before_end, same_call = np.empty_like(ops.end_ns), np.empty(len(ops), np.bool_)
+    before_end[order], same_call[order] = before, same
+    return before_end, same_call
+
+
+def _by_group(group: Ints, values: Ints, seen: Flags, default: int) -> Ints:
+    """Give the median of what was seen of each group; of all where a group was never seen."""
+    overall = int(np.median(values[seen])) if seen.any() else default
+    result = np.full(len(values), overall, np.int64)
+    for one in np.unique(group):
+        of_group = group == one
+        if (of_group & seen).any():
+            result[of_group] = int(np.median(values[of_group & seen]))
+    return result
+
+
+def _needs(schedule: Schedule, edges: _Edges) -> tuple[Ints, Ints]:
+    """Find the work of other queues that a piece of work waited for."""
+    return waits_between_streams(schedule, edges.late)

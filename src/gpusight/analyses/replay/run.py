@@ -1,0 +1,183 @@
+"""Runs a program: one pass over the calls in the order of the capture.
+
+Threads, streams and waits form a graph without cycles, and what was measured is one of its
+orders, so no queue of events is needed. Calls that neither issue work nor wait only take time;
+they are added up beforehand, which leaves the loop with those that matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from gpusight.analyses.replay.program import Bound, Wait
+from gpusight.analyses.schedule.schedule import NONE, Timing
+
+if TYPE_CHECKING:
+    from gpusight.analyses.replay.program import Flags, Program
+    from gpusight.analyses.schedule.schedule import Ints
+
+
+class _Chain(NamedTuple):
+    """Calls lane by lane, with their costs added up along each lane."""
+
+    order: Ints
+    """Positions of calls, lane by lane."""
+    spent_ns: Ints
+    """Time of a lane up to and with each call, waits apart; by position."""
+    before: Ints
+    """The active call before each one in its lane, `NONE` for the first; by position."""
+
+
+def run(program: Program) -> Timing:
+    """Say when every call and every piece of work begins and ends."""
+    active = _active(program)
+    chain = _chain(program, active)
+    starts, ends, op_start, op_end = _loop(program, active, chain)
+    call_start, call_end = _all_calls(program, chain, active, starts, ends)
+    last = [program.start_ns]
+    if program.last_call:
+        last.append(int(call_end[: program.last_call].max()))
+    there = op_end[~program.gone]
+    if len(there):
+        last.append(int(there.max()))
+    end = max(last) + program.trailing_ns
+    return Timing(op_start, op_end, call_start, call_end, program.start_ns, end)
+
+
+def _active(program: Program) -> Flags:
+    """Tell which calls issue work or wait; the others only take time."""
+    active: Flags = (program.wait != Wait.NOTHING) | (program.after_op != NONE)
+    inside = program.call < len(active)
+    active[program.call[inside]] = True
+    return active
+
+
+def _chain(program: Program, active: Flags) -> _Chain:
+    order = np.argsort(program.lane, kind="stable")
+    cost = (program.gap_ns + program.own_ns)[order]
+    spent = np.empty_like(cost)
+    spent[order] = np.cumsum(cost)
+    lane = program.lane[order]
+    first = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    # The sum runs on across lanes: what the lanes before took is taken off.
+    base = np.maximum.accumulate(np.where(first, np.arange(len(lane)), 0))
+    spent[order] -= (np.cumsum(cost) - cost)[base]
+    marked = np.where(active[order], np.arange(len(lane)), NONE)
+    seen = np.maximum.accumulate(marked) if len(marked) else marked
+    earlier = np.concatenate(([NONE], seen[:-1]))[: len(lane)]
+    before = np.empty_like(order)
+    before[order] = np.where(earlier >= base, order[earlier], NONE)
+    return _Chain(order, spent, before)
+
+
+def _loop(
+    program: Program, active: Flags, chain: _Chain
+) -> tuple[list[int], list[int], Ints, Ints]:
+    """Go through the active calls in order; what they issue begins when it can."""
+    which = np.flatnonzero(active)
+    calls = _listed(program, chain, which)
+    work, upto = _issued(program, which)
+    op_start, op_end = [0] * len(work), [0] * len(work)
+    lane_end = [program.start_ns] * (int(program.lane.max(initial=-1)) + 1)
+    queue_end = [program.start_ns] * (int(program.queue.max(initial=0)) + 1)
+    starts, ends = [0] * len(which), [0] * len(which)
+
+    def issue(some: list[_Work], ended: int) -> None:
+        for op, stream, duration, relative, offset, gap, needs, needs_gap, gone in some:
+            ready = queue_end[stream] + gap
+            allowed = ended + offset if relative else offset
+            if allowed > ready:
+                ready = allowed
+            if needs >= 0 and op_end[needs] + needs_gap > ready:
+                ready = op_end[needs] + needs_gap
+            if gone:
+                op_start[op] = op_end[op] = queue_end[stream]
+            else:
+                op_start[op] = ready
+                op_end[op] = queue_end[stream] = ready + duration
+
+    at = 0
+    for i, (lane, gap, own, wait, target, tail, after, after_ns) in enumerate(calls):
+        begun = lane_end[lane] + gap
+        if after >= 0 and op_end[after] + after_ns > begun:
+            begun = op_end[after] + after_ns
+        ended = begun + own
+        if at < upto[i]:
+            issue(work[at : upto[i]], ended)
+            at = upto[i]
+        if wait:
+            ended = max(ended, _awaited(wait, target, queue_end, op_end) + tail)
+        starts[i] = begun
+        ends[i] = lane_end[lane] = ended
+    issue(work[at:], program.start_ns)
+    return starts, ends, np.array(op_start, np.int64), np.array(op_end, np.int64)
+
+
+_Call: TypeAlias = "tuple[int, int, int, int, int, int, int, int]"
+_Work: TypeAlias = "tuple[int, int, int, bool, int, int, int, int, bool]"
+
+
+def _listed(program: Program, chain: _Chain, which: Ints) -> list[_Call]:
+    """Give the active calls as plain numbers; what lies between them is part of their gaps."""
+    before = chain.before[which]
+    base = np.where(before >= 0, chain.spent_ns[before], 0)
+    gap = chain.spent_ns[which] - program.own_ns[which] - base
+    rest = (
+        program.own_ns,
+        program.wait,
+        program.target,
+        program.tail_ns,
+        program.after_op,
+        program.after_ns,
+    )
+    columns = (program.lane[which], gap, *(a[which] for a in rest))
+    return list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def _issued(program: Program, which: Ints) -> tuple[list[_Work], list[int]]:
+    """Give work in the order in which it is issued, and up to where each call issues."""
+    order = np.argsort(program.call, kind="stable")
+    call = program.call[order]
+    own = np.append(program.own_ns, 0)[np.minimum(call, len(program.own_ns))]
+    bound = program.bound[order]
+    # A latency counted from the start of a call is one from its end, less what the call takes.
+    offset = program.latency_ns[order] - np.where(bound == Bound.CALL_START, own, 0)
+    offset = np.where(bound == Bound.QUEUE, program.start_ns, offset)
+    columns = (
+        order,
+        program.queue[order],
+        program.duration_ns[order],
+        (bound == Bound.CALL_END) | (bound == Bound.CALL_START),
+        offset,
+        program.queue_gap_ns[order],
+        program.needs[order],
+        program.needs_gap_ns[order],
+        program.gone[order],
+    )
+    upto = np.searchsorted(call, which, side="right")
+    return list(zip(*(c.tolist() for c in columns), strict=True)), upto.tolist()
+
+
+def _awaited(wait: int, target: int, queue_end: list[int], op_end: list[int]) -> int:
+    """Say when that which a call waits for has ended."""
+    if wait == Wait.DEVICE:
+        return max(queue_end)
+    return queue_end[target] if wait == Wait.QUEUE else op_end[target]
+
+
+def _all_calls(
+    program: Program, chain: _Chain, active: Flags, starts: list[int], ends: list[int]
+) -> tuple[Ints, Ints]:
+    """Place the calls that only take time after the active one before them."""
+    call_end = np.full(len(active), program.start_ns, np.int64)
+    call_end[active] = ends
+    known = chain.before >= 0
+    since = np.where(known, chain.before, 0)
+    passed = chain.spent_ns - np.where(known, chain.spent_ns[since], 0) if len(since) else since
+    base = np.where(known, call_end[since], program.start_ns) if len(since) else since
+    end = np.where(active, call_end, base + passed)
+    start = end - program.own_ns
+    start[active] = starts
+    return start, end

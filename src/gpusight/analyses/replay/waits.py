@@ -1,0 +1,295 @@
+"""Which calls wait for the GPU, for what, and what they cost themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.key_index import KeyIndex
+from gpusight.analyses.replay.dependencies import queues_of_streams
+from gpusight.analyses.replay.program import Wait
+from gpusight.analyses.schedule.kinds import HOST_FUNCTION
+from gpusight.analyses.schedule.schedule import NONE, CallKind, OpKind
+from gpusight.analyses.statistics import names_of
+
+if TYPE_CHECKING:
+    from gpusight.analyses.replay.program import Flags
+    from gpusight.analyses.schedule.schedule import Ints, Schedule
+
+_ONE_STREAM = re.compile(r"Stream|Event")
+_WAITING_FREE = re.compile(r"Free(?!Host|Async)")
+_OWN_NS = 3_000
+"""What a synchronising call costs that need not wait, where the capture shows none."""
+_TAIL_NS = 5_000
+_LAST_PIECE_NS = 50_000
+_FULL_QUEUE = 256
+"""Launches wait for room in the queue of the driver, which holds some hundreds of them."""
+_BLOCKED_LAUNCH_NS = 100_000
+_SILENT_NS = 20_000
+_RETURNS_WITHIN_NS = 200_000
+
+
+@dataclass(frozen=True)
+class Waits:
+    """By position in `Schedule.calls`, but for `inside`, by position in `Schedule.ops`."""
+
+    own_ns: Ints
+    wait: Ints
+    target: Ints
+    tail_ns: Ints
+    typical_tail_ns: Ints
+    after_op: Ints
+    after_ns: Ints
+    silent_ns: Ints
+    """Part of the time before a call in which the host waited for work, without any call."""
+    inside: Flags
+    """Work that ran while its call did: a copy that the call waits for."""
+
+
+def find_waits(schedule: Schedule) -> Waits:
+    """Find the calls that wait and split their time into waiting and their own."""
+    calls, ops = schedule.calls, schedule.ops
+    finder = _Finder(schedule)
+    finder.copies()
+    finder.synchronisations()
+    finder.full_queues()
+    finder.silent()
+    inside = np.zeros(len(ops), np.bool_)
+    own_copy = np.flatnonzero((finder.wait == Wait.OP) & np.isin(calls.kind, _MOVES))
+    inside[finder.target[own_copy]] = True
+    return Waits(
+        finder.own,
+        finder.wait,
+        finder.target,
+        finder.tail,
+        finder.typical_tails(),
+        finder.after_op,
+        finder.after_ns,
+        finder.silent_ns,
+        inside,
+    )
+
+
+_MOVES = (CallKind.COPY, CallKind.FILL)
+
+
+class _Finder:
+    """Fills the arrays in, one reason to wait after the other."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.calls, self.ops = schedule.calls, schedule.ops
+        n = len(self.calls)
+        self.own = self.calls.end_ns - self.calls.start_ns
+        self.wait = np.full(n, int(Wait.NOTHING), np.int64)
+        self.target = np.full(n, NONE, np.int64)
+        self.tail = np.zeros(n, np.int64)
+        self.waited = np.zeros(n, np.bool_)
+        """Calls that found what they wait for not yet done."""
+        self.after_op = np.full(n, NONE, np.int64)
+        self.after_ns = np.zeros(n, np.int64)
+        self.silent_ns = np.zeros(n, np.int64)
+        names = schedule.trace.table("api_calls", ["name"])["name"]
+        codes = names.to_physical().to_numpy()
+        self._names = names_of(names)
+        self._code = np.where(self.calls.row >= 0, _taken(codes, self.calls.row), NONE)
+
+    def named(self, pattern: re.Pattern[str]) -> Flags:
+        """Tell which calls have a name that matches."""
+        hits = [code for code, name in enumerate(self._names) if pattern.search(name)]
+        return np.isin(self._code, hits)
+
+    def copies(self) -> None:
+        """A copy that ran while its call did, to the end: the call waited for it.
+
+        Of pageable memory the call hands out the last piece, and may return just before it is over.
+        """
+        ops, calls = self.ops, self.calls
+        moved = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.FILL)) & (ops.call >= 0))
+        call = ops.call[moved]
+        early = np.where(self._pageable()[moved], _LAST_PIECE_NS, 0)
+        ran = (ops.start_ns[moved] >= calls.start_ns[call]) & (
+            ops.end_ns[moved] <= calls.end_ns[call] + early
+        )
+        moved, call = moved[ran], call[ran]
+        self.wait[call], self.target[call] = Wait.OP, moved
+        self.tail[call] = calls.end_ns[call] - ops.end_ns[moved]
+        self.waited[call] = True
+        # Beside the wait the call only sets the copy up.
+        self.own[call] = np.minimum(self.own[call], ops.start_ns[moved] - calls.start_ns[call])
+
+    def _pageable(self) -> Flags:
+        """Tell which work copies from or to pageable memory of the host."""
+        trace, ops = self.schedule.trace, self.ops
+        found = np.zeros(len(ops), np.bool_)
+        copies = np.flatnonzero(ops.kind == OpKind.COPY)
+        if len(copies):
+            kinds = trace.table("copies", ["src_kind", "dst_kind"])[ops.row[copies]]
+            either = pl.any_horizontal(pl.all().cast(pl.String) == "Pageable")
+            found[copies] = kinds.select(either.fill_null(value=False)).to_series().to_numpy()
+        return found
+
+    def synchronisations(self) -> None:
+        """Synchronising calls, and frees that find the device busy."""
+        kind = self.calls.kind
+        sync = kind == CallKind.SYNC
+        frees = (kind == CallKind.FREE) & self.named(_WAITING_FREE)
+        one = sync & self.named(_ONE_STREAM)
+        self._wait_for_device(np.flatnonzero((sync & ~one) | frees))
+        self._wait_for_queue(np.flatnonzero(one))
+        idle = sync & ~self.waited & (self.wait != Wait.NOTHING)
+        usual = int(np.median(self.own[idle])) if idle.any() else _OWN_NS
+        waited = sync & self.waited
+        self.own[waited] = np.minimum(self.own[waited], usual)
+        # A free that waited does its own work afterwards: that is its tail.
+        freed = frees & self.waited
+        self.own[freed] = self.tail[freed]
+        self._expect_tails(np.flatnonzero(idle), waited)
+
+    def _expect_tails(self, rows: Ints, waited: Flags) -> None:
+        """Give calls that need not wait the usual time to return, should they come to wait."""
+        usual = int(np.median(self.tail[waited])) if waited.any() else _TAIL_NS
+        self.tail[rows] = np.minimum(self.tail[rows], usual)
+
+    def _wait_for_device(self, rows: Ints) -> None:
+        done = np.maximum.accumulate(self._ends_by_call())[rows] if len(rows) else rows
+        self._put(rows, Wait.DEVICE, np.full(len(rows), NONE, np.int64), done)
+
+    def _ends_by_call(self) -> Ints:
+        """Give the latest end of work issued before each call."""
+        ends = np.full(len(self.calls) + 1, _NEVER, np.int64)
+        ops = self.ops
+        np.maximum.at(ends, np.where(ops.call >= 0, ops.call + 1, 0), ops.end_ns)
+        return ends[:-1]
+
+    def _wait_for_queue(self, rows: Ints) -> None:
+        """Wait for the stream that the capture names, else for the one that ended last in time."""
+        known = self._recorded_queues(rows)
+        best = np.full(len(rows), NONE, np.int64)
+        done = np.full(len(rows), _NEVER, np.int64)
+        end = self.calls.end_ns[rows]
+        for queue in np.unique(self.ops.queue):
+            ends = self._ends_of(int(queue))[rows]
+            fits = (known == queue) | ((known == NONE) & (ends <= end) & (ends > done))
+            best[fits], done[fits] = queue, ends[fits]
+        has = best >= 0
+        self._put(rows[has], Wait.QUEUE, best[has], done[has])
+
+    def _ends_of(self, queue: int) -> Ints:
+        ops = self.ops
+        ends = np.full(len(self.calls) + 1, _NEVER, np.int64)
+        own = ops.queue == queue
+        np.maximum.at(ends, np.where(ops.call[own] >= 0, ops.call[own] + 1, 0), ops.end_ns[own])
+        latest: Ints = np.maximum.accumulate(ends[:-1])
+        return latest
+
+    def _recorded_queues(self, rows: Ints) -> Ints:
+        """Give the queue that each call waited for, as the capture recorded it."""
+        trace = self.schedule.trace
+        queues = np.full(len(rows), NONE, np.int64)
+        if not trace.has("syncs") or not len(rows) or not len(self.ops):
+            return queues
+        syncs = trace.table("syncs", ["process", "correlation", "context", "stream"])
+        of_call = trace.table("api_calls", ["process", "correlation"])[self.calls.row[rows]]
+        at = KeyIndex(syncs["process"], syncs["correlation"]).find(
+            of_call["process"], of_call["correlation"]
+        )
+        found = np.flatnonzero(at >= 0)
+        streams = syncs[at[found]].select("process", "context", "stream")
+        numbers = streams.join(
+            queues_of_streams(self.schedule),
+            on=["process", "context", "stream"],
+            how="left",
+            maintain_order="left",
+        )["queue"]
+        queues[found] = numbers.fill_null(NONE).to_numpy()
+        return queues
+
+    def _put(self, rows: Ints, wait: Wait, target: Ints, done: Ints) -> None:
+        """Note what calls wait for; `done` is when that had ended, as measured."""
+        start, end = self.calls.start_ns[rows], self.calls.end_ns[rows]
+        # What ended after the call returned was not waited for.
+        right = done <= end
+        rows, target, done = rows[right], target[right], done[right]
+        start, end = start[right], end[right]
+        self.wait[rows], self.target[rows] = wait, target
+        self.waited[rows] = done > start
+        self.tail[rows] = np.minimum(end - done, end - start)
+
+    def full_queues(self) -> None:
+        """Launches that took long with hundreds of others ahead of them waited for room."""
+        ops, calls = self.ops, self.calls
+        launch = np.isin(calls.kind, (CallKind.LAUNCH, CallKind.GRAPH)) & (self.wait == 0)
+        long = launch & (self.own > _BLOCKED_LAUNCH_NS)
+        rows = np.flatnonzero(long)
+        if not len(rows) or not len(ops):
+            return
+        issued = np.searchsorted(np.sort(ops.call), rows)
+        by_end = np.argsort(ops.end_ns, kind="stable")
+        ends = ops.end_ns[by_end]
+        pending = issued - np.searchsorted(ends, calls.start_ns[rows])
+        last = np.searchsorted(ends, calls.end_ns[rows], side="right") - 1
+        done = by_end[np.maximum(last, 0)]
+        fits = (pending >= _FULL_QUEUE) & (last >= 0) & (ops.end_ns[done] > calls.start_ns[rows])
+        fits &= ops.call[done] < rows
+        rows, done = rows[fits], done[fits]
+        usual = int(np.median(self.own[launch])) if launch.any() else _OWN_NS
+        self.wait[rows], self.target[rows] = Wait.OP, done
+        self.tail[rows] = calls.end_ns[rows] - ops.end_ns[done]
+        self.waited[rows] = True
+        self.own[rows] = usual
+
+    def silent(self) -> None:
+        """Waits that no call shows: silence after a host function, until the work is done."""
+        calls = self.calls
+        if not len(self.ops) or not self.named(HOST_FUNCTION).any():
+            return
+        order = np.argsort(calls.lane, kind="stable")
+        before, after = order[:-1], order[1:]
+        quiet = (calls.lane[before] == calls.lane[after]) & (
+            calls.start_ns[after] - calls.end_ns[before] >= _SILENT_NS
+        )
+        before, after = before[quiet], after[quiet]
+        ends, which = self._latest_ended()
+        done = ends[after]
+        fits = (done > calls.end_ns[before]) & (done <= calls.start_ns[after])
+        fits &= calls.start_ns[after] - done <= _RETURNS_WITHIN_NS
+        before, after, done = before[fits], after[fits], done[fits]
+        self.after_op[after] = which[after]
+        self.after_ns[after] = calls.start_ns[after] - done
+        self.silent_ns[after] = calls.start_ns[after] - calls.end_ns[before]
+
+    def _latest_ended(self) -> tuple[Ints, Ints]:
+        """Give for each call the latest end of work issued before it, and that work."""
+        ops = self.ops
+        order = np.lexsort((ops.end_ns, ops.call))
+        running = np.maximum.accumulate(ops.end_ns[order])
+        leads = np.where(ops.end_ns[order] == running, np.arange(len(order)), 0)
+        leader = order[np.maximum.accumulate(leads)]
+        at = np.searchsorted(ops.call[order], np.arange(len(self.calls))) - 1
+        known = at >= 0
+        safe = np.maximum(at, 0)
+        return np.where(known, running[safe], _NEVER), np.where(known, leader[safe], NONE)
+
+    def typical_tails(self) -> Ints:
+        """Give each call that waited the median tail of its name."""
+        typical = self.tail.copy()
+        for code in np.unique(self._code[self.waited]):
+            same = self.waited & (self._code == code)
+            typical[same] = int(np.median(self.tail[same]))
+        return typical
+
+
+_NEVER = -(1 << 60)
+
+
+def _taken(values: Ints, rows: Ints) -> Ints:
+    """Take rows of an array; any value where the row is `NONE`."""
+    if not len(values):
+        return np.full(len(rows), NONE, np.int64)
+    taken: Ints = values[np.maximum(rows, 0)].astype(np.int64)
+    return taken
