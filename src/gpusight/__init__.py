@@ -17,6 +17,7 @@ from gpusight._version import __version__
 
 if TYPE_CHECKING:
     from gpusight import errors
+    from gpusight.analyses.replay import changes
     from gpusight.api import (
         api_calls,
         copies,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         join,
         kernels,
         launches,
+        ledger,
         memory,
         occupancy,
         occupancy_of,
@@ -35,24 +37,39 @@ if TYPE_CHECKING:
         orion_build,
         orion_check,
         orion_plot,
+        questions,
         ranges,
         roofline,
         sql,
         stats,
+        steps,
         summary,
+        whatif,
     )
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
     from gpusight.errors import GpusightError
+    from gpusight.findings.finding import Confidence, Evidence
+    from gpusight.findings.timeline.rule import Absent, Found, Rule, Where
+    from gpusight.findings.verdict import Clean, Limit
     from gpusight.model.trace import Trace
     from gpusight.views import Page, View
 
 __all__ = [
+    "Absent",
+    "Clean",
+    "Confidence",
+    "Evidence",
+    "Found",
     "GpusightError",
+    "Limit",
     "Page",
+    "Rule",
     "Trace",
     "View",
+    "Where",
     "__version__",
     "api_calls",
+    "changes",
     "copies",
     "counters",
     "diagnose",
@@ -63,6 +80,7 @@ __all__ = [
     "join",
     "kernels",
     "launches",
+    "ledger",
     "memory",
     "occupancy",
     "occupancy_of",
@@ -71,28 +89,40 @@ __all__ = [
     "orion_build",
     "orion_check",
     "orion_plot",
+    "questions",
     "ranges",
     "roofline",
     "sql",
     "stats",
+    "steps",
     "summary",
+    "whatif",
 ]
 
 _ELSEWHERE = {
+    "Absent": ("gpusight.findings.timeline.rule", "Absent"),
+    "Clean": ("gpusight.findings.verdict", "Clean"),
+    "Confidence": ("gpusight.findings.finding", "Confidence"),
+    "Evidence": ("gpusight.findings.finding", "Evidence"),
+    "Found": ("gpusight.findings.timeline.rule", "Found"),
     "GpusightError": ("gpusight.errors", "GpusightError"),
+    "Limit": ("gpusight.findings.verdict", "Limit"),
     "Page": ("gpusight.views", "Page"),
+    "Rule": ("gpusight.findings.timeline.rule", "Rule"),
     "Trace": ("gpusight.model.trace", "Trace"),
     "View": ("gpusight.views", "View"),
+    "Where": ("gpusight.findings.timeline.rule", "Where"),
     "open": ("gpusight.api", "open_captures"),
 }
+_MODULES = {"changes": "gpusight.analyses.replay.changes", "errors": "gpusight.errors"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'gpusight' has no attribute {name!r}")
-    if name == "errors":
-        return importlib.import_module("gpusight.errors")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     module, attribute = _ELSEWHERE.get(name, ("gpusight.api", name))
     value = getattr(importlib.import_module(module), attribute)
     globals()[name] = value

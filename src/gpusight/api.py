@@ -16,12 +16,15 @@ from gpusight.views import Page as Page  # typed users may import it from here
 from gpusight.views import View as View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analyses.orion.build import Refused
     from gpusight.asking import Capture, PathLike
+    from gpusight.findings.timeline.rule import Rule
     from gpusight.model.trace import Trace
     from gpusight.render.diagnosis.view import DiagnosisView
+    from gpusight.render.ledger import LedgerView
+    from gpusight.render.whatif import WhatIfView
     from gpusight.result import TableResult
 
 _Made = TypeVar("_Made")
@@ -69,6 +72,23 @@ def summary(
     return Page(ask(analysis, trace, selected(within, device, process)))
 
 
+def steps(
+    trace: Capture,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Describe the steps one by one; `steps`, `window` (ns) and `warmup` choose which are kept."""
+    from gpusight.analyses.steps import steps as analysis
+
+    selection = selected(within, device, process)
+    return Page(ask(analysis, trace, selection, steps=steps, window=window, warmup=warmup))
+
+
 def kernels(
     trace: Capture,
     *,
@@ -111,6 +131,31 @@ def launches(
     from gpusight.analyses.launch_list import launches as analysis
 
     return View(ask(analysis, trace, selected(within, device, process), kernel=kernel))
+
+
+def ledger(
+    trace: Capture,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> LedgerView:
+    """Say where the time of each GPU went, every nanosecond in exactly one entry.
+
+    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
+    """
+    from gpusight.analyses.ledger.report import ledger_report as analysis
+    from gpusight.render.ledger import LedgerView
+
+    capture = opened(trace)
+    selection = selected(within, device, process)
+    found = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(found, NotApplicable):
+        raise absent(found)
+    return LedgerView(found.with_warnings(capture.meta.warnings))
 
 
 def flops(
@@ -353,26 +398,120 @@ def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
 
 
 def diagnose(
-    trace: Capture,
+    trace: Capture | Sequence[Capture],
     *,
+    rules: Sequence[str] = (),
+    extra_rules: Sequence[PathLike | Rule | type[Rule]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     kernel: str | None = None,
     launches: Sequence[int] = (),
-    rules: Sequence[str] = (),
     lines: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> DiagnosisView:
-    """Say what holds each measured kernel up, what a fix would give back, and on which `lines`."""
-    from gpusight.findings.kernels.diagnosis import diagnose as analysis
+    """Say what holds a program back, what a fix would give back, and what to change.
+
+    Of a timeline: the program; `steps`, `window` (ns) and `warmup` choose the time. Of an Nsight
+    Compute report: its kernels; `kernel`, `launches` and `lines` apply. Of both, `[timeline,
+    report]`: both, joined. `rules` asks only these; `extra_rules` are your own, classes or files.
+    """
+    from gpusight.findings.diagnose import Question, diagnose_captures
+    from gpusight.findings.timeline.user_rules import user_rules
+    from gpusight.model.trace import Trace
     from gpusight.render.diagnosis.view import DiagnosisView
 
-    capture = opened(trace)
-    selection = selected(within, device, process)
-    found = analysis(capture, selection, kernel=kernel, launches=launches, rules=rules, lines=lines)
+    given = [trace] if isinstance(trace, (str, os.PathLike, Trace)) else trace
+    question = Question(
+        selection=selected(within, device, process),
+        rules=rules,
+        kernel=kernel,
+        launches=launches,
+        lines=lines,
+        steps=steps,
+        window=window,
+        warmup=warmup,
+        extra_rules=user_rules(extra_rules),
+    )
+    found = diagnose_captures([opened(one) for one in given], question)
     if isinstance(found, NotApplicable):
         raise absent(found)
-    return DiagnosisView(found.with_warnings(capture.meta.warnings))
+    return DiagnosisView(found)
+
+
+def questions(
+    trace: Capture,
+    *,
+    compare: Capture | None = None,
+    timings: PathLike | None = None,
+    model: str | tuple[int, int, int, int] | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Answer five questions about a forward pass, a training step and attention.
+
+    `compare` is a second capture, `timings` a CSV file of wall-clock times, `model` the sizes of
+    attention: batch, heads, sequence, head dimension. `page.meta["answers"]` has the numbers.
+    """
+    from gpusight.analyses.questions import questions as analysis
+    from gpusight.analyses.questions.attention_flops import Sizes
+    from gpusight.analyses.questions.timings import read_timings
+    from gpusight.readers.timings import read_timings_file
+
+    captures = [opened(trace), *([] if compare is None else [opened(compare)])]
+    sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
+    answer = analysis(
+        captures[0],
+        selected(within, device, process),
+        compare=captures[-1] if compare is not None else None,
+        timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
+        model=None if sizes is None else Sizes.of(sizes),
+        steps=steps,
+        window=window,
+        warmup=warmup,
+    )
+    return Page(told(answer, captures))
+
+
+def whatif(
+    trace: Capture,
+    *,
+    speedup: Mapping[str, float] | None = None,
+    remove: Iterable[str] = (),
+    fuse: Iterable[str] = (),
+    overlap: Iterable[str] = (),
+    apply: Iterable[str] = (),
+    graph: bool = False,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> WhatIfView:
+    """Replay the steps with changes: `speedup={"matmul": 4}, remove=["sync"], graph=True`.
+
+    Applied in this order: faster, gone, fused, beside the computation, fixes of rules, graphs.
+    """
+    from gpusight.analyses.whatif import wishes
+    from gpusight.findings.timeline.wishes import what_if as analysis
+    from gpusight.render.whatif import WhatIfView
+
+    wished = wishes(
+        speedup=speedup, remove=remove, fuse=fuse, overlap=overlap, apply=apply, graph=graph
+    )
+    capture = opened(trace)
+    selection = selected(within, device, process)
+    found = analysis(capture, selection, wishes=wished, steps=steps, window=window, warmup=warmup)
+    if isinstance(found, NotApplicable):
+        raise absent(found)
+    return WhatIfView(found.with_warnings(capture.meta.warnings))
 
 
 def sql(trace: Capture, query: str) -> View:

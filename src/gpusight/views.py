@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.asking import given
+from gpusight.render.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import polars as pl
 
@@ -18,34 +19,19 @@ REPR_ROWS = 20
 REPR_WIDTH = 100
 
 
-class _Shown:
-    """What tables and pages have in common: they show themselves, in a shell or a notebook."""
+class _Tabular(Shown):
+    """What tables and pages have in common."""
 
     result: TableResult | Composite
 
     def __init__(self, result: TableResult | Composite) -> None:
         self.result = result
 
-    @property
-    def title(self) -> str:
-        """What the result is about."""
-        return self.result.title
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """Totals and other values about the result as a whole."""
-        return self.result.meta
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know: incomplete data, what was left out, what was assumed."""
-        return self.result.notes
-
-    def __repr__(self) -> str:
-        """Show it as plain text."""
+    def to_text(self) -> str:
+        """Give the first rows as plain text, as printing does."""
         from gpusight.render.plain import to_plain
 
-        return to_plain(self.result, _look()).rstrip("\n")
+        return to_plain(self.result, _look())
 
     def _repr_html_(self) -> str:
         from gpusight.render.html import to_html
@@ -71,7 +57,7 @@ class _Shown:
         return to_markdown(self.result)
 
 
-class View(_Shown):
+class View(_Tabular):
     """A table: `frame` is the Polars frame, printing it shows the first rows."""
 
     result: TableResult
@@ -90,7 +76,7 @@ class View(_Shown):
         return self.result.frame.height
 
 
-class Page(_Shown):
+class Page(_Tabular):
     """A one-screen answer: facts, and tables by name: `page["kernels"]`."""
 
     result: Composite

@@ -147,13 +147,14 @@ def test_what_is_no_number_is_refused(parse: Any, text: str, message: str) -> No
 
 
 NO_KERNELS = str(NAMED["graph"])
+TOTALS = str(DATA / "gpt_small_train_key_averages.txt")
 NO_MEMORY = str(DATA / "gpt_tiny_osrt.sqlite")
 UNDRAWN = {
     "memory": ["memory", NO_MEMORY],
     "occupancy": ["occupancy", NO_KERNELS],
     "roofline": ["roofline", NO_KERNELS],
     "orion plot": ["orion", "plot", "--ncu", NO_KERNELS, "--nsys", NO_KERNELS],
-    "diagnose": ["diagnose", NO_KERNELS],
+    "diagnose": ["diagnose", TOTALS],
 }
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.cli.main import main
-from gpusight.errors import MissingDataError, UsageError
+from gpusight.errors import UsageError
 from gpusight.findings.kernels.diagnosis import Diagnosis, diagnose
 from gpusight.render.diagnosis.html import to_page
 from gpusight.render.diagnosis.markdown import to_document
@@ -23,7 +22,6 @@ from gpusight.result import NotApplicable
 from tests.findings.launches import IDLE, trace_of
 from tests.findings.test_rules import FOUND, SECTORS
 from tests.render.hostile import HOSTILE
-from tests.shared import OWN
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -119,8 +117,6 @@ def test_a_timeline_says_what_it_is_for() -> None:
     assert isinstance(answer, NotApplicable)
     assert "timeline" in answer.reason
     assert "ncu" in answer.hint
-    with pytest.raises(MissingDataError, match="timeline"):
-        gs.diagnose(timeline)
 
 
 def test_a_launch_without_a_duration_is_diagnosed_too() -> None:
@@ -242,16 +238,6 @@ def test_lines_by_samples_under_an_old_name() -> None:
     (finding,) = diagnosed(trace, lines=True).groups[0].findings
     assert finding.rule == "latency-bound"
     assert [(p.line, round(p.share, 2)) for p in finding.places] == [(7, 0.6), (3, 0.4)]
-
-
-def test_the_command_refuses_a_timeline_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(OWN[0])]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert "timeline" in err
-    assert main(["diagnose", str(OWN[0]), "--format", "json"]) == 2
-    assert json.loads(capsys.readouterr().out)["meta"]["not_applicable"]["reason"]
 
 
 def test_idle_kernels_wait() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import gpusight as gs
 from gpusight.findings.kernels.launch import launches
-from gpusight.findings.kernels.rule import Absent, Clean, Found
+from gpusight.findings.kernels.rule import Absent, Found
+from gpusight.findings.verdict import Clean
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, trace_of, verdict_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusight.findings.kernels.rule import Absent, Clean, Found
+from gpusight.findings.kernels.rule import Absent, Found
 from gpusight.findings.kernels.rules import RULES
+from gpusight.findings.verdict import Clean
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 SECTORS = "memory_l2_theoretical_sectors_global"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from gpusight.analyses.select import Selection
@@ -106,6 +106,39 @@ def selection(args: argparse.Namespace) -> Selection:
     from gpusight.analyses.select import Selection
 
     return Selection(within=args.within, device=args.device, process=args.process)
+
+
+def add_focus(parser: argparse.ArgumentParser) -> None:
+    """Declare which time to look at; `focus` gives it to the analysis."""
+    group = parser.add_argument_group("which time")
+    choice = group.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--steps",
+        metavar="N|A-B|all",
+        help="these steps by number: 5, 3-7, 2: or all (default: all but warm-up)",
+    )
+    choice.add_argument(
+        "--window",
+        metavar="A-B",
+        help="this time, from the beginning of the capture: 1.2s-1.5s, 300ms- or -2s",
+    )
+    group.add_argument("--warmup", action="store_true", help="keep the steps that are warm-up")
+
+
+class FocusOptions(TypedDict):
+    """The keyword arguments of `analyses.steps.focus` that the command line gives."""
+
+    steps: str | None
+    window: tuple[int | None, int | None] | None
+    warmup: bool
+
+
+def focus(args: argparse.Namespace) -> FocusOptions:
+    """Give the time that the arguments of `add_focus` choose."""
+    from gpusight.analyses.steps.chosen import read_window
+
+    window = None if args.window is None else read_window(args.window)
+    return {"steps": args.steps, "window": window, "warmup": args.warmup}
 
 
 def names(text: str) -> list[str]:

@@ -26,7 +26,7 @@ class Evidence:
     """Short name of what was measured."""
     value: float
     unit: str
-    """`share` (0 to 1), `byte`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
+    """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
     meaning: str
     """What it says, so that the number can be read alone."""
 

@@ -44,6 +44,12 @@ def code(text: str) -> str:
     return fence + inner.replace("|", "\\|") + fence
 
 
+def prose(text: str) -> str:
+    """Keep the code spans of a text of our own and escape the rest of it."""
+    parts = text.split("`")
+    return "".join(code(p) if index % 2 else escape(p) for index, p in enumerate(parts))
+
+
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 

@@ -21,15 +21,19 @@ from gpusight.cli.commands import (
     join,
     kernels,
     launches,
+    ledger,
     memory,
     occupancy,
     ops,
     orion,
+    questions,
     ranges,
     roofline,
     sql,
     stats,
+    steps,
     summary,
+    whatif,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +62,8 @@ class Command(Protocol):
 COMMANDS: dict[str, Command] = {
     "info": info,
     "summary": summary,
+    "steps": steps,
+    "ledger": ledger,
     "kernels": kernels,
     "ops": ops,
     "launches": launches,
@@ -67,6 +73,8 @@ COMMANDS: dict[str, Command] = {
     "memory": memory,
     "flops": flops,
     "diagnose": diagnose,
+    "whatif": whatif,
+    "questions": questions,
     "counters": counters,
     "roofline": roofline,
     "occupancy": occupancy,

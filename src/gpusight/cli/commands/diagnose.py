@@ -1,107 +1,165 @@
-"""`gpusight diagnose`: what holds each kernel up, and what a fix would give back."""
+"""`gpusight diagnose`: what holds a program or its kernels back, and what a fix would give back."""
 
 from __future__ import annotations
 
+import argparse
+import re
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
-    import argparse
-
-    from gpusight.findings.kernels.diagnosis import Diagnosis
+    from gpusight.findings.diagnose import AnyDiagnosis, Question
     from gpusight.result import NotApplicable
 
-SUMMARY = "what holds each kernel up, and what a fix would give back"
+SUMMARY = "what holds the program or its kernels back, and what a fix would give back"
 DESCRIPTION = (
-    "Sixteen rules over the hardware counters of each kernel: uncoalesced accesses, bank "
-    "conflicts, low occupancy and its limit, divergence, small grids, tails, atomics, FP64, "
-    "spills, idle tensor cores, cache misses, and what a kernel is bound by. Each finding has its "
-    "evidence, the estimated gain and how it was estimated, and code to paste; kernels are ranked "
-    "by the time that fixes give back over the report, with Nsight Compute's own rule results "
-    "beside. Reads Nsight Compute reports and CSVs; docs/kernel-rules.md explains every rule."
+    "Of a timeline (nsys, torch.profiler, JAX): what holds the program back, ranked by the time "
+    "that fixes give back, each with its evidence, what to change and what to check. Times come "
+    "from a replay of the captured steps: alone, and after the fixes above. "
+    "docs/timeline-rules.md explains the rules. Of an Nsight Compute report: what holds each "
+    "kernel up, as docs/kernel-rules.md explains. Of a timeline and a report of the same program: "
+    "both, the kernels weighed by their time in the timeline. Your own rules: "
+    "docs/writing-rules.md."
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight diagnose report.ncu-rep",
-    "gpusight diagnose report.ncu-rep --kernel '*gemm*' --details 0",
-    "gpusight diagnose report.ncu-rep --lines",
-    "gpusight diagnose report.ncu-rep --rule bank-conflict,uncoalesced-access",
-    "gpusight diagnose report.ncu-rep -o diagnosis.html",
-    "gpusight diagnose report.ncu-rep --format json",
+    "gpusight diagnose run.nsys-rep",
+    "gpusight diagnose trace.json.gz --steps 3-7 --details 0",
+    "gpusight diagnose run.nsys-rep --fail-over 5%",
+    "gpusight diagnose run.nsys-rep --rules my_rule.py",
+    "gpusight diagnose run.nsys-rep report.ncu-rep -o diagnosis.html",
+    "gpusight diagnose report.ncu-rep --kernel '*gemm*' --lines",
+    "gpusight diagnose --list-rules",
 )
 FORMATS = (*options.FORMATS, "html")
 DETAILS = 3
+EXIT_GATE = 1
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)%")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    options.add_capture(parser)
+    options.add_capture(parser, nargs="*")
     options.add_selection(parser)
-    group = parser.add_argument_group("which kernels, which rules")
+    options.add_focus(parser)
+    group = parser.add_argument_group("which kernels of a report")
     options.add_kernel(group)
     options.add_launch(group)
-    group.add_argument(
-        "--rule",
-        type=options.names,
-        action="extend",
-        default=[],
-        metavar="RULE[,RULE]",
-        help="ask only these rules, such as bank-conflict",
-    )
     group.add_argument(
         "--lines",
         action="store_true",
         help="name the source lines of each finding; needs SourceCounters in the report and a "
         "program compiled with -lineinfo",
     )
+    _add_rules(parser)
+    options.add_output(parser, formats=FORMATS)
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which rules")
+    group.add_argument(
+        "--rule",
+        type=options.names,
+        action="extend",
+        default=[],
+        metavar="RULE[,RULE]",
+        help="ask only these rules, such as launch-bound",
+    )
+    group.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="ask the rule in this Python file too, which is run for that; may be given repeatedly",
+    )
+    group.add_argument("--list-rules", action="store_true", help="list the rules, and do no more")
     group.add_argument(
         "--details",
         type=options.number,
         metavar="N",
-        help=f"kernels that are explained; 0 for all (default: {DETAILS}, in HTML all)",
+        help=f"findings or kernels that are explained; 0 for all (default: {DETAILS}, in HTML all)",
     )
-    options.add_output(parser, formats=FORMATS)
+    group.add_argument(
+        "--fail-over",
+        type=percent,
+        metavar="P%",
+        help="exit with code 1 when a finding gives back more than this part of the time: 5%%",
+    )
+
+
+def percent(text: str) -> float:
+    """Read a part of the whole, which must be written as a percentage: 0.05 could mean two."""
+    found = _PERCENT.fullmatch(text.strip())
+    if found is None or float(found[1]) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5%")
+    return float(found[1]) / 100
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.result import NotApplicable
 
-    diagnosis = _diagnosis(args)
+    if args.list_rules:
+        return _list_rules(args)
+    found = _found(args)
     form = _format(args)
-    if isinstance(diagnosis, NotApplicable):
-        return _refused(diagnosis, form, args)
+    if isinstance(found, NotApplicable):
+        return _refused(found, form, args)
     if form == "table" and not args.output and _colored(args):
-        _draw(diagnosis, args)
+        _draw(found, args)
     else:
         from gpusight.cli.output import emit
 
-        emit([_text(diagnosis, form, args)], args)
-    return 0
+        emit([_text(found, form, args)], args)
+    return _gate(found, args)
 
 
-def _diagnosis(args: argparse.Namespace) -> Diagnosis | NotApplicable:
+def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
     from pathlib import Path
 
     from gpusight.cli.progress import progress
     from gpusight.cli.running import open_capture
-    from gpusight.findings.kernels.diagnosis import diagnose
-    from gpusight.result import NotApplicable
+    from gpusight.errors import UsageError
+    from gpusight.evidence import refuse_capture
+    from gpusight.findings.diagnose import diagnose_captures
 
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        trace = open_capture(args.file, args)
-        selection = options.selection(args)
-        found = diagnose(
-            trace,
-            selection,
-            kernel=args.kernel,
-            launches=args.launch,
-            rules=args.rule,
-            lines=args.lines,
-        )
-        if isinstance(found, NotApplicable):
-            return found
-        return found.with_warnings(trace.meta.warnings)
+    if not args.file:
+        raise UsageError("no capture was given", hint="gpusight diagnose FILE, or --list-rules")
+    question = _question(args)
+    files, args.file = args.file, args.file[0]
+    if args.output and args.output != "-":
+        for file in files:
+            refuse_capture(Path(args.output), file)
+    with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
+        return diagnose_captures([open_capture(file, args) for file in files], question)
+
+
+def _question(args: argparse.Namespace) -> Question:
+    from gpusight.findings.diagnose import Question
+    from gpusight.findings.timeline.user_rules import user_rules
+
+    return Question(
+        selection=options.selection(args),
+        rules=args.rule,
+        kernel=args.kernel,
+        launches=args.launch,
+        lines=args.lines,
+        extra_rules=user_rules(args.rules),
+        **options.focus(args),
+    )
+
+
+def _list_rules(args: argparse.Namespace) -> int:
+    from gpusight.cli.output import chosen_format, emit, look_of, present
+    from gpusight.findings.timeline.user_rules import user_rules
+    from gpusight.render.diagnosis.rule_list import rule_list, rule_text
+
+    args.file = None
+    rules = rule_list(user_rules(args.rules))
+    if chosen_format(args) != "table":
+        return present(rules, args)
+    emit([rule_text(rules, look_of(args).width)], args)
+    return 0
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -132,42 +190,53 @@ def _colored(args: argparse.Namespace) -> bool:
     return not args.no_color and wants_color(sys.stdout)
 
 
-def _draw(diagnosis: Diagnosis, args: argparse.Namespace) -> None:
+def _draw(found: AnyDiagnosis, args: argparse.Namespace) -> None:
     import sys
 
     from gpusight.cli.output import look_of
-    from gpusight.render.diagnosis.text import print_text
+    from gpusight.render.diagnosis.forms import print_text
 
-    print_text(diagnosis, look_of(args, bars=True), sys.stdout, details=_details(args))
+    print_text(found, look_of(args, bars=True), sys.stdout, details=_details(args))
 
 
 def _details(args: argparse.Namespace, default: int = DETAILS) -> int:
     return default if args.details is None else int(args.details)
 
 
-def _text(diagnosis: Diagnosis, form: str, args: argparse.Namespace) -> str:
+def _text(found: AnyDiagnosis, form: str, args: argparse.Namespace) -> str:
+    from gpusight.render.diagnosis import forms
+
     if form == "json":
         from gpusight.render.json import encode
 
-        return encode(diagnosis.document(limit=args.top))
+        return encode(forms.document(found, limit=args.top))
     if form == "csv":
         from gpusight.render.csv import to_csv
-        from gpusight.render.diagnosis.tables import every_finding
 
-        return to_csv(every_finding(diagnosis), limit=args.top)
+        return to_csv(forms.as_table(found), limit=args.top)
     if form == "markdown":
-        from gpusight.render.diagnosis.markdown import to_document
-
-        return to_document(diagnosis, limit=_top(args), details=_details(args))
+        return forms.as_markdown(found, limit=_top(args), details=_details(args))
     if form == "html":
-        from gpusight.render.diagnosis.html import to_page
-
-        return to_page(diagnosis, limit=args.top or 0, details=_details(args, 0))
+        return forms.as_page(found, limit=args.top or 0, details=_details(args, 0))
     from gpusight.cli.output import look_of
-    from gpusight.render.diagnosis.text import to_text
 
-    return to_text(diagnosis, look_of(args), details=_details(args))
+    return forms.as_text(found, look_of(args), details=_details(args))
 
 
 def _top(args: argparse.Namespace) -> int:
     return options.DEFAULT_TOP if args.top is None else int(args.top)
+
+
+def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
+    """Say which findings are above what is allowed; gives the exit code."""
+    if args.fail_over is None:
+        return 0
+    from gpusight.cli.output import write_error
+    from gpusight.findings.diagnose import shares
+    from gpusight.units import format_share
+
+    over = [(what, share) for what, share in shares(found) if share > args.fail_over]
+    for what, share in over:
+        told = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
+        write_error(f"gpusight: diagnose: {told}")
+    return EXIT_GATE if over else 0

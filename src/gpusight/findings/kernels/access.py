@@ -8,7 +8,7 @@ from gpusight.analyses.counters import quantities as shared
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.model import SATURATED
-from gpusight.findings.kernels.rule import Limit
+from gpusight.findings.verdict import Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from gpusight.analyses.counters.quantity import Quantity
     from gpusight.findings.finding import Confidence, Evidence
     from gpusight.findings.kernels.launch import Launch
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A threshold of a rule, with the reason for its value."""
-
-    value: float
-    why: str
+    from gpusight.findings.verdict import Clean, Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +31,6 @@ class Found:
     fix: str = ""
     """Advice for this launch, in place of the rule's own."""
     code: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Clean:
-    """The rule applies, and the launch does not have the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +52,6 @@ class Located:
     scale: float = 1.0
 
 
-CLEAN = Clean()
 BY_SAMPLES = Located()
 """Where warps were seen most often."""
 Verdict: TypeAlias = "Found | Clean | Absent"

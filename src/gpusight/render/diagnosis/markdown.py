@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gpusight import units
-from gpusight.render.diagnosis.parts import explained, trust, value_of, verdict
+from gpusight.render.cells import safe_text
+from gpusight.render.diagnosis.parts import Explained, explained, trust, value_of, verdict
 from gpusight.render.diagnosis.tables import overview
 from gpusight.render.markdown import code, escape, table, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusight.findings.finding import Finding
+    from gpusight.findings.finding import Evidence, Finding
     from gpusight.findings.kernels.diagnosis import Diagnosis
 
 
@@ -31,28 +33,41 @@ def _lines(diagnosis: Diagnosis, limit: int, details: int) -> Iterator[str]:
         yield from ("", f"> {escape(note)}")
     worth = [g for g in diagnosis.groups if g.findings]
     for number, group in enumerate(worth[:details] if details else worth, 1):
-        kernel = explained(diagnosis, group)
-        yield from ("", f"### {number}. {code(kernel.title)}", "", escape(kernel.subtitle) + ".")
-        for finding in kernel.findings:
-            yield from _finding(finding)
-        if kernel.profiler:
-            yield from ("", "Nsight Compute's own rules:", "")
-            yield from (f"- {escape(said)}" for said in kernel.profiler)
+        yield from kernel_lines(explained(diagnosis, group), number)
+
+
+def kernel_lines(kernel: Explained, number: int) -> Iterator[str]:
+    """Explain one kernel."""
+    yield from ("", f"### {number}. {code(kernel.title)}", "", escape(kernel.subtitle) + ".")
+    for finding in kernel.findings:
+        yield from _finding(finding)
+    if kernel.profiler:
+        yield from ("", "Nsight Compute's own rules:", "")
+        yield from (f"- {escape(said)}" for said in kernel.profiler)
 
 
 def _finding(finding: Finding) -> Iterator[str]:
     yield from ("", f"**{finding.rule}**: {escape(finding.title)} ({escape(verdict(finding))})", "")
     yield f"Gain: {escape(trust(finding))}."
-    rows = [(escape(value_of(e)), escape(e.meaning)) for e in finding.evidence]
-    if rows:
-        yield from ("", table(("value", "what"), (True, False), rows))
+    yield from seen(finding.evidence)
     for place in finding.places:
         share = units.format_share(place.share)
         yield from ("", f"- {share} {code(f'{place.path}:{place.line}')} {code(place.text)}")
-    yield from ("", f"{escape(finding.why)} {escape(finding.fix)}", "", "```cuda")
-    yield from (
-        finding.code.rstrip("\n"),
-        "```",
-        "",
-        f"When it misleads: {escape(finding.misleads)}",
-    )
+    yield from ("", f"{escape(finding.why)} {escape(finding.fix)}")
+    yield from fenced(finding.code, "cuda")
+    yield from ("", f"When it misleads: {escape(finding.misleads)}")
+
+
+def seen(evidence: tuple[Evidence, ...]) -> Iterator[str]:
+    """Write the numbers of a finding as a table."""
+    rows = [(escape(value_of(e)), escape(e.meaning)) for e in evidence]
+    if rows:
+        yield from ("", table(("value", "what"), (True, False), rows))
+
+
+def fenced(lines: str, language: str) -> Iterator[str]:
+    """Write lines to paste, behind a fence that nothing in them closes."""
+    shown = [safe_text(line) for line in lines.rstrip("\n").splitlines()]
+    longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield from ("", f"{fence}{language}", *shown, fence)

@@ -14,6 +14,7 @@ from gpusight.render.diagnosis.tables import NO_GAIN, gain
 if TYPE_CHECKING:
     from gpusight.findings.finding import Evidence, Finding
     from gpusight.findings.kernels.diagnosis import Diagnosis, KernelGroup, ProfilerRule
+    from gpusight.findings.timeline.finding import TimelineFinding
 
 OWN_RULES = 3
 """Results of the profiler's own rules that are shown for a kernel."""
@@ -71,11 +72,10 @@ def verdict(finding: Finding) -> str:
     return f"{text}, saves {units.format_time(saved)}" if saved else text
 
 
-def trust(finding: Finding) -> str:
+def trust(finding: Finding | TimelineFinding) -> str:
     """Give how the gain was estimated and how far to trust it, as one sentence."""
-    return (
-        f"{finding.estimate} ({finding.confidence.value} confidence: {finding.confidence_reason})"
-    )
+    how = finding.estimate.rstrip(".")
+    return f"{how} ({finding.confidence.value} confidence: {finding.confidence_reason})"
 
 
 def value_of(evidence: Evidence) -> str:
@@ -84,6 +84,8 @@ def value_of(evidence: Evidence) -> str:
         return units.format_share(evidence.value)
     if evidence.unit == "byte":
         return units.format_bytes(evidence.value)
+    if evidence.unit == "byte/s":
+        return units.format_rate(evidence.value)
     if evidence.unit == "ns":
         return units.format_time(evidence.value)
     if evidence.unit == "flop/s":

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.findings.kernels.rules import RULES
-from gpusight.render.markdown import escape, table
+from gpusight.render.markdown import prose, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpusight.findings.kernels.rule import Rule
+    from gpusight.findings.timeline.rule import Rule as TimelineRule
 
 _INTRODUCTION = """\
 `gpusight diagnose FILE` asks these rules about every kernel of an Nsight Compute report or CSV.
@@ -88,27 +89,36 @@ bound). Values of evidence are in base units, those with unit `share` from 0 to 
 
 def kernel_rules_parts() -> list[str]:
     """Give the paragraphs of the page."""
-    parts = ["# Kernel rules", _INTRODUCTION, _overview(), _MODEL, _CHECKED, _JSON]
+    parts = ["# Kernel rules", _INTRODUCTION, overview(RULES.values()), _MODEL, _CHECKED, _JSON]
     for rule in RULES.values():
-        parts += _rule(rule)
+        parts += [*explanation(rule), _sections(rule), *thresholds(rule)]
     return parts
 
 
-def _overview() -> str:
-    rows = [(f"[`{rule.id}`](#{rule.id})", escape(rule.detects)) for rule in RULES.values()]
+def _sections(rule: Rule) -> str:
+    return f"Sections: {', '.join(f'`{section}`' for section in rule.sections)}."
+
+
+def overview(rules: Iterable[Rule | TimelineRule]) -> str:
+    """List rules with what they find."""
+    rows = [(f"[`{rule.id}`](#{rule.id})", prose(rule.detects)) for rule in rules]
     return table(("rule", "finds"), (False, False), rows)
 
 
-def _rule(rule: Rule) -> Iterator[str]:
+def explanation(rule: Rule | TimelineRule, language: str = "cuda") -> Iterator[str]:
+    """Explain a rule: what it finds, why that costs, what to do, and when it is wrong."""
     yield f"## {rule.id}"
-    yield escape(rule.detects)
-    yield f"**Why it costs.** {escape(rule.why)}"
-    yield f"**What to do.** {escape(rule.fix)}"
-    yield f"```cuda\n{rule.code.rstrip()}\n```"
-    yield f"**Estimate.** {escape(rule.estimate)}"
-    yield f"**When it misleads.** {escape(rule.misleads)}"
-    sections = ", ".join(f"`{section}`" for section in rule.sections)
-    yield f"Sections: {sections}."
-    rows = [(f"`{n}`", f"{limit.value:g}", escape(limit.why)) for n, limit in rule.limits.items()]
+    yield prose(rule.detects)
+    yield f"**Why it costs.** {prose(rule.why)}"
+    yield f"**What to do.** {prose(rule.fix)}"
+    if rule.code:
+        yield f"```{language}\n{rule.code.rstrip()}\n```"
+    yield f"**Estimate.** {prose(rule.estimate)}"
+    yield f"**When it misleads.** {prose(rule.misleads)}"
+
+
+def thresholds(rule: Rule | TimelineRule) -> Iterator[str]:
+    """List the thresholds of a rule with their reasons."""
+    rows = [(f"`{n}`", f"{limit.value:g}", prose(limit.why)) for n, limit in rule.limits.items()]
     if rows:
         yield table(("threshold", "value", "meaning and reason"), (False, True, False), rows)

@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from gpusight import units
-from gpusight.render.cells import ELLIPSIS, display_width, safe_text, shorten_middle
-from gpusight.render.diagnosis.parts import Explained, explained, trust, value_of, verdict
+from gpusight.render.cells import safe_text, shorten_middle
+from gpusight.render.diagnosis.lines import (
+    LABEL,
+    Line,
+    code_lines,
+    cut,
+    draw,
+    labelled,
+    plain,
+    seen,
+    wrapped,
+)
+from gpusight.render.diagnosis.parts import Explained, explained, trust, verdict
 from gpusight.render.diagnosis.tables import overview
 from gpusight.render.plain import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusight.findings.finding import Evidence, Finding, Place
+    from gpusight.findings.finding import Finding, Place
     from gpusight.findings.kernels.diagnosis import Diagnosis
     from gpusight.render.layout import Look
-
-LABEL = 6
-_EVIDENCE = 5
-"""Numbers that are shown of each finding; JSON has them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line, and how it looks in colour."""
-
-    text: str
-    style: str = ""
 
 
 def to_text(diagnosis: Diagnosis, look: Look, *, details: int) -> str:
     """Write a diagnosis as plain text; `details` kernels are explained."""
     head = to_plain(overview(diagnosis), look)
-    rest = [*_summary(diagnosis, look), *_details(diagnosis, look, details)]
-    return head + "".join(f"{line.text.rstrip()}\n" for line in rest)
+    return head + plain((*_summary(diagnosis, look), *_details(diagnosis, look, details)))
 
 
 def print_text(diagnosis: Diagnosis, look: Look, stream: TextIO, *, details: int) -> None:
     """Draw a diagnosis with colours on a stream that takes them."""
-    from rich.console import Console
-
     from gpusight.render.terminal import print_colored
 
     print_colored(overview(diagnosis), look, stream)
-    console = Console(
-        file=stream,
-        width=1_000_000,
-        force_terminal=True,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    for line in (*_summary(diagnosis, look), *_details(diagnosis, look, details)):
-        console.print(line.text, style=line.style)
+    draw((*_summary(diagnosis, look), *_details(diagnosis, look, details)), stream)
 
 
 def _summary(diagnosis: Diagnosis, look: Look) -> Iterator[Line]:
@@ -65,43 +50,42 @@ def _summary(diagnosis: Diagnosis, look: Look) -> Iterator[Line]:
             f"the first fix of each kernel together: {units.format_time(saved)} of "
             f"{units.format_time(whole)} ({units.format_share(saved / whole)})"
         )
-        yield from _wrapped(text, look.width, "", "dim")
+        yield from wrapped(text, look.width, "", "dim")
     for note in diagnosis.notes:
-        yield from _wrapped(note, look.width, "note: ", "dim")
+        yield from wrapped(note, look.width, "note: ", "dim")
 
 
 def _details(diagnosis: Diagnosis, look: Look, count: int) -> Iterator[Line]:
     worth = [g for g in diagnosis.groups if g.findings]
     for number, group in enumerate(worth[:count] if count else worth, 1):
         yield Line("")
-        yield from _kernel(explained(diagnosis, group), number, look.width)
+        yield from kernel_lines(explained(diagnosis, group), number, look.width)
 
 
-def _kernel(kernel: Explained, number: int, width: int | None) -> Iterator[Line]:
+def kernel_lines(kernel: Explained, number: int, width: int | None) -> Iterator[Line]:
+    """Explain one kernel."""
     title = f"{number}. {kernel.title}"
     yield Line(title if width is None else shorten_middle(title, width), "bold cyan")
-    yield from _wrapped(kernel.subtitle, width, "   ", "dim")
+    yield from wrapped(kernel.subtitle, width, "   ", "dim")
     for finding in kernel.findings[:1]:
         yield from _finding(finding, width)
     for finding in kernel.findings[1:]:
-        yield from _labelled("then", f"{_headline(finding)}", width)
+        yield from labelled("then", f"{_headline(finding)}", width)
     for said in kernel.profiler:
-        yield from _labelled("ncu", said, width, "dim")
+        yield from labelled("ncu", said, width, "dim")
 
 
 def _finding(finding: Finding, width: int | None) -> Iterator[Line]:
-    yield from _wrapped(_headline(finding), width, "   ", "bold yellow")
-    yield from _labelled("gain", trust(finding), width)
-    yield from _seen(finding.evidence[:_EVIDENCE], width)
+    yield from wrapped(_headline(finding), width, "   ", "bold yellow")
+    yield from labelled("gain", trust(finding), width)
+    yield from seen(finding.evidence, width)
     for place in finding.places:
         yield from _place(place, width)
-    yield from _labelled("why", finding.why, width)
-    yield from _labelled("fix", finding.fix, width)
-    indent = " " * (3 + LABEL + 2)
-    for text in finding.code.rstrip("\n").splitlines():
-        yield Line(indent + text, "green")
+    yield from labelled("why", finding.why, width)
+    yield from labelled("fix", finding.fix, width)
+    yield from code_lines(finding.code)
     if finding.also:
-        yield from _labelled("also", f"accounts for {', '.join(finding.also)}", width, "dim")
+        yield from labelled("also", f"accounts for {', '.join(finding.also)}", width, "dim")
 
 
 def _place(place: Place, width: int | None) -> Iterator[Line]:
@@ -110,39 +94,8 @@ def _place(place: Place, width: int | None) -> Iterator[Line]:
         f"{units.format_share(place.share):>6}  {place.path}:{place.line}  {place.text}"
     )
     line = f"   {'line'.ljust(LABEL)}  {text}"
-    yield Line(line if width is None else _cut(line, width))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if display_width(text) <= width else text[: width - 1].rstrip() + ELLIPSIS
+    yield Line(cut(line, width))
 
 
 def _headline(finding: Finding) -> str:
     return f"{finding.rule}: {safe_text(finding.title)} ({verdict(finding)})"
-
-
-def _seen(evidence: tuple[Evidence, ...], width: int | None) -> Iterator[Line]:
-    values = [value_of(e) for e in evidence]
-    widest = max(map(display_width, values), default=0)
-    for number, (value, one) in enumerate(zip(values, evidence, strict=True)):
-        label = "seen" if number == 0 else ""
-        yield from _labelled(label, one.meaning, width, lead=f"{value.rjust(widest)}  ")
-
-
-def _labelled(
-    label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
-) -> Iterator[Line]:
-    yield from _wrapped(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
-
-
-def _wrapped(text: str, width: int | None, lead: str, style: str = "") -> Iterator[Line]:
-    """Wrap a text behind a lead; names of rules are not broken at their hyphens."""
-    safe = safe_text(text)
-    if width is None or display_width(lead + safe) <= width:
-        yield Line(lead + safe, style)
-        return
-    indent = " " * min(display_width(lead), width // 2)
-    lines = textwrap.wrap(
-        safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
-    )
-    yield from (Line(line, style) for line in lines)

@@ -10,7 +10,8 @@ from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.access import RANDOM, overflows_l2, reads_at_random
 from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -17,7 +17,8 @@ from gpusight.findings.kernels.model import (
     roof_distance,
     steady,
 )
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

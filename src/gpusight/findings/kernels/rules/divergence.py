@@ -8,8 +8,9 @@ from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SM_UNITS, WARP
 from gpusight.findings.kernels.model import blamed, is_worth, limit_sentence, time_left
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Located, Rule, Verdict
+from gpusight.findings.kernels.rule import Found, Located, Rule, Verdict
 from gpusight.findings.kernels.stalls import MEMORY_WAITS
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

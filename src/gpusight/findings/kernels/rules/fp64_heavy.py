@@ -14,7 +14,8 @@ from gpusight.findings.kernels.model import (
     time_left,
     waits_left,
 )
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.model.hardware import sm_limits
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from gpusight.findings.kernels.model import (
     time_left,
     waits_left,
 )
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
 from gpusight.findings.kernels.rules.uncoalesced_access import load_cycles
 from gpusight.findings.kernels.stalls import SHARED_WAITS, STALLS
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -17,7 +17,8 @@ from gpusight.findings.kernels.residency import (
     theoretical,
     time_left_with,
 )
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -10,8 +10,9 @@ from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SM_UNITS, WARP
 from gpusight.findings.kernels.model import WORTH, is_worth, limit_sentence, roof_limited, time_left
 from gpusight.findings.kernels.residency import theoretical
-from gpusight.findings.kernels.rule import CLEAN, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Found, Rule, Verdict
 from gpusight.findings.kernels.rules import low_occupancy
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.findings.kernels.rule import Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Rule, Verdict
 from gpusight.findings.kernels.rules import low_occupancy
+from gpusight.findings.verdict import Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

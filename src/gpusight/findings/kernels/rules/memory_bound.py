@@ -10,7 +10,8 @@ from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.launch import MEMORY_UNITS, UNIT_NAMES
 from gpusight.findings.kernels.model import AT_ROOF, busiest, roof_distance, steady
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -9,7 +9,8 @@ from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SECTOR_BYTES
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Located, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Located, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -13,8 +13,9 @@ from gpusight.findings.kernels.residency import (
     lives_on_tensor_cores,
     ready,
 )
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
 from gpusight.findings.kernels.stalls import MEMORY_WAITS
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -17,7 +17,8 @@ from gpusight.findings.kernels.model import (
     steady,
 )
 from gpusight.findings.kernels.residency import theoretical
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -11,7 +11,8 @@ from gpusight.findings.kernels import quantities as q
 from gpusight.findings.kernels.launch import SECTOR_BYTES, UNIT_NAMES, WARP
 from gpusight.findings.kernels.model import ATTAINABLE, SATURATED, WORTH, busiest, limited
 from gpusight.findings.kernels.residency import lives_on_tensor_cores
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Rule, Verdict
+from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.model.gpu import Peaks
 from gpusight.model.gpu_table import GPUS
 from gpusight.model.kernel_names import classify

@@ -18,8 +18,9 @@ from gpusight.findings.kernels.access import (
 from gpusight.findings.kernels.held_by import MEMORY, held_by
 from gpusight.findings.kernels.launch import SECTOR_BYTES, WARP, shares
 from gpusight.findings.kernels.model import is_worth, limit_sentence, time_left, waits_left
-from gpusight.findings.kernels.rule import CLEAN, Absent, Found, Limit, Located, Rule, Verdict
+from gpusight.findings.kernels.rule import Absent, Found, Located, Rule, Verdict
 from gpusight.findings.kernels.stalls import SHARED_WAITS
+from gpusight.findings.verdict import CLEAN, Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.kernels.launch import Launch

@@ -1,0 +1,216 @@
+"""Wall-clock timings from a CSV file that anyone may have written: its time column, its unit.
+
+The time is the column whose name says so best (`forward_ms`, `mean_ms`, `time`, `seconds`); its
+unit is in the name, in the cells (`12.3 ms`), or, where nobody says it, the one that comes nearest
+to what the capture measured. A column such as `mode` or `pass` keeps the rows of the forward pass.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from gpusight.analyses.questions.names import forward_rank, words
+from gpusight.errors import UsageError
+
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1e9),
+    **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), 1e6),
+    **dict.fromkeys(("us", "usec", "usecs", "micros", "microsecond", "microseconds"), 1e3),
+    **dict.fromkeys(("ns", "nsec", "nsecs", "nanos", "nanosecond", "nanoseconds"), 1.0),
+}
+"""Nanoseconds in a unit."""
+_GUESSED = ("s", "ms", "us", "ns")
+_FORWARD = frozenset({"forward", "fwd", "inference"})
+_MEAN = frozenset({"mean", "avg", "average", "median"})
+_TIME = frozenset({"time", "times", "timing", "latency", "duration", "elapsed", "wall", "t"})
+_NOT_TIME = frozenset((
+    "std", "stddev", "stdev", "deviation", "sd", "sem", "var", "variance", "min", "max", "backward",
+    "bwd", "optimizer", "optim", "warmup", "count", "steps", "runs", "repeats", "iterations",
+    "error", "ci", "low", "high", "loss",
+))  # fmt: skip
+_WIDER = frozenset({"total", "step", "all", "sum"})
+"""What makes a time one of more than the forward pass, unless nothing else is there."""
+_SPREAD = frozenset({"std", "stddev", "stdev", "deviation", "sd"})
+_MODES = frozenset({"mode", "pass", "phase", "stage", "type", "kind", "what", "part", "section"})
+_COUNTERS = frozenset((
+    "run", "rep", "repeat", "repetition", "iter", "iteration", "trial", "index", "idx", "step",
+    "seed", "timestamp", "date",
+))  # fmt: skip
+"""Columns that number the repeats, and so may differ among them."""
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_MOST_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Timings of a forward pass, in the unit of the file."""
+
+    values: tuple[float, ...]
+    unit_ns: float | None
+    """Nanoseconds in the unit; None where the file does not say it."""
+    column: str
+    spread: float | None = None
+    """The deviation that the file gives beside a single mean."""
+    notes: tuple[str, ...] = ()
+
+    def near(self, measured_ns: float | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Give mean, deviation and extremes in nanoseconds, and what had to be assumed."""
+        unit, notes = self.unit_ns, self.notes
+        if unit is None:
+            name = _nearest(statistics.fmean(self.values), measured_ns)
+            unit = _UNITS[name]
+            notes += (f"the timings name no unit: column {self.column!r} is taken as {name}",)
+        many = len(self.values) > 1
+        spread = statistics.stdev(self.values) if many else self.spread
+        return {
+            "mean_ns": statistics.fmean(self.values) * unit,
+            "stddev_ns": None if spread is None else spread * unit,
+            "min_ns": min(self.values) * unit,
+            "max_ns": max(self.values) * unit,
+            "repeats": len(self.values),
+            "means": f"column {self.column!r} of the timings",
+        }, notes
+
+
+def _nearest(value: float, measured_ns: float | None) -> str:
+    """Choose the unit in which a value comes nearest to what was measured; seconds by default."""
+    if not measured_ns or not value:
+        return "s"
+    return min(_GUESSED, key=lambda unit: abs(math.log(value * _UNITS[unit] / measured_ns)))
+
+
+def read_timings(text: str, name: str) -> Timings:
+    """Read the timings in a CSV file; `name` is what errors call it."""
+    rows = _rows(text)
+    if not rows:
+        raise UsageError(f"{name} holds no timings", why="it has no rows")
+    header, body = (rows[0], rows[1:]) if not _is_number(rows[0][0]) else ([], rows)
+    if not header:
+        header = ["time", *("" for _ in rows[0][1:])]
+    at = _time_column(header, body)
+    if at is None:
+        raise UsageError(
+            f"no column of {name} is a time",
+            why=f"its columns are {', '.join(header) or 'none'}",
+            hint="name one forward_ms, time_s or the like",
+        )
+    body, notes = _forward_rows(header, body, name)
+    cells = [row[at] for row in body if at < len(row)]
+    values = [value for cell in cells if (value := _value(cell)) is not None]
+    if not values:
+        raise UsageError(f"column {header[at]!r} of {name} holds no times", hint="check the file")
+    if len(values) < len(body):
+        notes += (f"{len(body) - len(values):,} rows of the timings hold no time: left out",)
+    return Timings(
+        tuple(values),
+        _unit(header[at]) or _unit_of_cells(cells),
+        header[at],
+        _given_spread(header, body) if len(values) == 1 else None,
+        (*notes, *_mixed(header, body, at)),
+    )
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Split text into rows of cells, whichever character separates them; comments are left out."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not lines:
+        return []
+    separator = max(",;\t|", key=lines[0].count)
+    table = csv.reader(io.StringIO("\n".join(lines[:_MOST_ROWS])), delimiter=separator)
+    return [cells for row in table if any(cells := [cell.strip() for cell in row])]
+
+
+def _time_column(header: list[str], body: list[list[str]]) -> int | None:
+    """Find the column whose name says best that it is the time of a forward pass."""
+    numeric = [
+        at
+        for at in range(len(header))
+        if any(at < len(row) and _value(row[at]) is not None for row in body)
+    ]
+    ranked = [(rank, at) for at in numeric if (rank := _rank(header[at])) is not None]
+    return min(ranked)[1] if ranked else None
+
+
+def _rank(heading: str) -> int | None:
+    """Rank a heading as a time: 0 the surest; None for no time."""
+    found = frozenset(_split(heading))
+    timed = bool(found & _TIME) or _unit(heading) is not None
+    if found & _NOT_TIME or not (timed or found & (_MEAN | _FORWARD)):
+        return None
+    wider = bool(found & _WIDER)
+    return 4 * wider + (0 if found & _FORWARD else 2) + (0 if timed else 1)
+
+
+def _split(heading: str) -> list[str]:
+    """Split a heading into words, where a unit of one letter and µ are words too."""
+    return words(heading.replace("µ", "u").replace("μ", "u"))
+
+
+def _unit(heading: str) -> float | None:
+    return next((_UNITS[w] for w in reversed(_split(heading)) if w in _UNITS), None)
+
+
+def _unit_of_cells(cells: list[str]) -> float | None:
+    units = {_unit(_NUMBER.sub(" ", cell)) for cell in cells}
+    return units.pop() if len(units) == 1 else None
+
+
+def _value(cell: str) -> float | None:
+    """Read a time, which may have a unit or a deviation behind it."""
+    found = _NUMBER.match(cell)
+    value = float(found[0].replace(",", "")) if found else math.nan
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _is_number(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell) is not None
+
+
+def _forward_rows(
+    header: list[str], body: list[list[str]], name: str
+) -> tuple[list[list[str]], tuple[str, ...]]:
+    """Keep the rows of the forward pass, where a column says what was timed."""
+    for at, heading in enumerate(header):
+        if not set(_split(heading)) & _MODES:
+            continue
+        kept = [row for row in body if at < len(row) and forward_rank(row[at]) is not None]
+        told = {row[at] for row in body if at < len(row)}
+        if kept and len(kept) < len(body):
+            return kept, (f"timings: {len(kept):,} rows count, whose {heading} is a forward pass",)
+        if not kept and any(set(words(value)) & _NOT_FORWARD for value in told):
+            raise UsageError(
+                f"no row of {name} times a forward pass",
+                why=f"its {heading} is {', '.join(sorted(told)[:5])}",
+            )
+    return body, ()
+
+
+_NOT_FORWARD = frozenset({"backward", "bwd", "train", "training", "optimizer", "step"})
+
+
+def _given_spread(header: list[str], body: list[list[str]]) -> float | None:
+    at = next((at for at, h in enumerate(header) if set(_split(h)) & _SPREAD), None)
+    return None if at is None or at >= len(body[0]) else _value(body[0][at])
+
+
+def _mixed(header: list[str], body: list[list[str]], time: int) -> tuple[str, ...]:
+    """Warn where rows differ in what they timed, such as the size of the model."""
+    differing = [
+        heading
+        for at, heading in enumerate(header)
+        if at != time
+        and heading
+        and _rank(heading) is None
+        and not set(_split(heading)) & (_COUNTERS | _NOT_TIME)
+        and len({row[at] for row in body if at < len(row)}) > 1
+    ]
+    if not differing:
+        return ()
+    columns = ", ".join(differing[:4])
+    return (f"the timings differ in {columns} and are averaged: keep only the rows of this run",)

@@ -1,0 +1,186 @@
+"""What holds a program back, ranked by the time that fixes give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.devices import names_of_used
+from gpusight.analyses.select import EVERYTHING
+from gpusight.analyses.steps.focus import focus as find_focus
+from gpusight.errors import UsageError
+from gpusight.findings.timeline.judge import MOST_ERROR, judge
+from gpusight.findings.timeline.part import judged_part, read, whole_ledger
+from gpusight.findings.timeline.rules import RULES
+from gpusight.result import NotApplicable
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.analyses.ledger.ledger import Ledger
+    from gpusight.analyses.select import Selection
+    from gpusight.analyses.steps.focus import Focus
+    from gpusight.findings.timeline.finding import TimelineFinding
+    from gpusight.findings.timeline.rule import Rule
+    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.model.trace import Trace
+
+COMMAND = "diagnose"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFacts:
+    """How far the replay can be trusted."""
+
+    error: float
+    """Part of the measured time by which the replay with typical latencies misses it."""
+    steps: int
+    """Steps that were replayed; 0 where none are known."""
+    length_ns: int
+    """Time that was replayed; the findings of it are scaled to the window."""
+
+
+@dataclass(frozen=True)
+class TimelineDiagnosis:
+    """What holds a program back."""
+
+    focus: Focus
+    findings: tuple[TimelineFinding, ...]
+    """The one that gives most back first."""
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, str]
+    """Rules that could not be judged, and why."""
+    ledger: Ledger
+    """Of the whole window."""
+    replay: ReplayFacts | None
+    """None where nothing could be replayed."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
+    notes: tuple[str, ...] = ()
+    command: str = COMMAND
+    title: str = "What holds the program back"
+
+    @property
+    def steps(self) -> int:
+        """Steps in the window; 0 where none are known."""
+        return len(self.focus.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """Length of a step; of the window where no steps are known."""
+        return self.focus.length_ns / max(1, self.steps)
+
+    def document(self) -> dict[str, Any]:
+        """Give the document that `--format json` writes."""
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                "notes": list(self.notes),
+            },
+            "window": {
+                "start_ns": self.focus.start_ns,
+                "end_ns": self.focus.end_ns,
+                "steps": self.steps,
+                "steps_left_out": len(self.focus.left_out),
+                "step_ns": self.step_ns,
+            },
+            "replay": self._replay_document(),
+            "findings": [finding.document() for finding in self.findings],
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
+            ],
+            "ledger": self.ledger.document(),
+        }
+
+    def _replay_document(self) -> dict[str, Any] | None:
+        if self.replay is None:
+            return None
+        return {
+            "error": self.replay.error,
+            "steps": self.replay.steps,
+            "length_ns": self.replay.length_ns,
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
+        """Say at the top why it may be less than the whole truth."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+def diagnose_timeline(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    rules: Sequence[str] = (),
+    extra_rules: Sequence[Rule] = (),
+) -> TimelineDiagnosis | NotApplicable:
+    """Ask every rule, or only `rules`, what holds the program back."""
+    asked = chosen_rules(rules, extra_rules)
+    read(trace)
+    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(focus, NotApplicable):
+        return replace(focus, command=COMMAND)
+    timeline = judged_part(trace, focus)
+    if not len(timeline.schedule.ops):
+        hint = advice_for(trace.meta).gpu
+        return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
+    judgement = judge(timeline, asked)
+    return TimelineDiagnosis(
+        focus=focus,
+        findings=judgement.findings,
+        clean=judgement.clean,
+        not_applicable=judgement.not_applicable,
+        ledger=whole_ledger(focus, timeline),
+        replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
+        meta=_meta(trace, timeline),
+        notes=(*focus.notes, *_notes(trace, timeline)),
+    )
+
+
+def chosen_rules(names: Sequence[str], extra: Sequence[Rule] = ()) -> list[Rule]:
+    """Choose rules by their names; all where none is named."""
+    known = {rule.id: rule for rule in (*RULES.values(), *extra)}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no rule {name!r}", hint=f"rules are {', '.join(known)}")
+    return [rule for name, rule in known.items() if not names or name in names]
+
+
+def _meta(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    return {
+        "path": trace.meta.path,
+        "tool": trace.meta.tool,
+        "gpu": names_of_used(trace, timeline.ops["device"].unique()),
+        "device": timeline.device,
+    }
+
+
+def _notes(trace: Trace, timeline: Timeline) -> list[str]:
+    """Say which part was judged, and how well the replay reproduces it."""
+    notes = []
+    if timeline.length_ns < timeline.focus.length_ns:
+        part = (
+            f"{timeline.steps} of {len(timeline.focus.steps)} steps"
+            if timeline.steps
+            else format_time(timeline.length_ns)
+        )
+        notes.append(f"findings were judged on {part} from the middle of the window, and scaled")
+    if timeline.replay.error > MOST_ERROR:
+        error = format_share(timeline.replay.error)
+        notes.append(
+            f"the replay misses the measured time by {error}: times given back are uncertain"
+        )
+    processes = trace.table("kernels", ["process"])["process"].drop_nulls().n_unique()
+    if processes > 1:
+        notes.append(
+            f"{processes} processes used GPUs: the one with the most GPU work was judged; "
+            "--process chooses another"
+        )
+    return notes

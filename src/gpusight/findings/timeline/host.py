@@ -1,0 +1,174 @@
+"""What rules about the host share: the time before each call, and why the GPU waited for it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.attribution.call_sites import PythonCalls
+from gpusight.analyses.attribution.nested import Nested, optional
+from gpusight.analyses.ledger.causes import Cause
+from gpusight.analyses.ledger.contributors import Contributors
+from gpusight.analyses.ledger.ledger import account
+from gpusight.analyses.schedule.schedule import NONE
+from gpusight.findings.timeline.rule import Absent, Where
+from gpusight.findings.timeline.texts import places
+
+if TYPE_CHECKING:
+    from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.model.trace import Trace
+
+_KINDS = {"range": "range", "op": "operator", "os call": "call", "call site": "site"}
+_DOING = {"ranges": "range", "cpu_ops": "operator", "python_calls": "site", "os_calls": "call"}
+_LONGEST_NAME = 40
+"""Of a place within a sentence."""
+_DIGITS = re.compile(r"\d+")
+_ISSUING = ("launch", "graph", "copy", "fill")
+
+
+def host_unknown(timeline: Timeline) -> Absent | None:
+    """Say why nothing can be told of the host, where that is so."""
+    if not timeline.trace.has("api_calls"):
+        return Absent("the capture has no API calls: what the host did is not known")
+    if not np.any(timeline.schedule.ops.call != NONE):
+        return Absent("no GPU work is linked to the call that launched it")
+    return None
+
+
+def before_calls(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Give the time before each call: from the end of the call before it in its lane."""
+    calls, start_ns = timeline.schedule.calls, timeline.schedule.start_ns
+    order = np.argsort(calls.lane, kind="stable")
+    lane, end = calls.lane[order], calls.end_ns[order]
+    since = np.concatenate(([start_ns], end[:-1]))[: len(order)]
+    since[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = start_ns
+    starts = np.empty_like(calls.start_ns)
+    starts[order] = since
+    return starts, calls.start_ns
+
+
+def spent_before(timeline: Timeline) -> Ints:
+    """Give the ns of each cause (columns) that lanes spent before each call (rows)."""
+    starts, ends = before_calls(timeline)
+    return timeline.hosts.spent(timeline.schedule.calls.lane, starts, ends)
+
+
+def idle_ns(timeline: Timeline, *causes: Cause) -> int:
+    """Measure how long the GPU that worked longest had nothing to do, for these causes."""
+    own = [d for d in timeline.ledger.devices if d.device == timeline.device]
+    return sum(device.ns(cause.entry) for device in own for cause in causes)
+
+
+def idle_share(timeline: Timeline, *causes: Cause) -> float:
+    """Give the same as a part of the judged time."""
+    return idle_ns(timeline, *causes) / max(1, timeline.length_ns)
+
+
+def busy_share(timeline: Timeline) -> float:
+    """Give the part of the judged time in which the GPU that worked longest did anything."""
+    return 1 - idle_share(timeline, *Cause)
+
+
+def behind(timeline: Timeline, cause: Cause) -> dict[str, list[Where]]:
+    """Name what the host was in while the GPU waited for a cause, by kind, the largest first."""
+    accounts = account(timeline.schedule, timeline.hosts)
+    own = next(one for one in accounts if one.device == timeline.device)
+    steps = {_family(step.name) for step in timeline.focus.steps}
+    found: dict[str, list[Where]] = {kind: [] for kind in _KINDS.values()}
+    for one in Contributors(timeline.schedule, timeline.hosts).of(own).get(cause.entry, ()):
+        # That it was in a step says nothing more.
+        if one.kind in _KINDS and _family(one.name) not in steps:
+            where = Where(_KINDS[one.kind], one.name, float(one.ns), one.count)
+            found[where.kind].append(where)
+    return found
+
+
+def _family(name: str) -> str:
+    return _DIGITS.sub("#", name)
+
+
+def at_most(timeline: Timeline, ns: int) -> float:
+    """Give the least time of the judged part when no more than this can be saved."""
+    return float(max(0, timeline.replay.unchanged.total_ns - ns))
+
+
+def issues() -> pl.Expr:
+    """Tell which calls put work on a GPU, in a frame of calls."""
+    return pl.col("kind").cast(pl.String).is_in(_ISSUING)
+
+
+def called_from(
+    timeline: Timeline, rows: pl.DataFrame, ns: str = "duration_ns"
+) -> dict[str, list[Where]]:
+    """Name the places that calls or work came from, by kind, the largest first."""
+    told = rows.with_columns(inner_range(timeline))
+    return {kind: places(told, kind, kind, ns) for kind in ("site", "operator", "range")}
+
+
+def inner_range(timeline: Timeline) -> pl.Expr:
+    """Give the range of rows, without those of the steps themselves, which say nothing more."""
+    steps = [step.name for step in timeline.focus.steps]
+    name = pl.col("range").cast(pl.String)
+    inner = pl.when(~name.is_in(steps)).then(name)
+    family = inner.str.replace_all(r"\d+", "#")
+    # Names that only differ by numbers are written as one: `layer #`.
+    return pl.when(inner.n_unique().over(family) > 1).then(family).otherwise(inner).alias("range")
+
+
+def named(where: tuple[Where, ...], *kinds: str, most: int = 2) -> str:
+    """Name places of some kinds within a sentence: "`data`, `collate` and `to`"."""
+    names = [f"`{_short(w.name)}`" for w in where if w.kind in kinds][:most]
+    *others, last = names or [""]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _short(name: str) -> str:
+    """Cut a long name in the middle: what it begins and ends with tells most."""
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+
+
+def doing_before(timeline: Timeline, calls: Ints, ns: Ints) -> dict[str, list[Where]]:
+    """Name what was open in the middle of the time before calls, by kind, the largest first."""
+    schedule, trace = timeline.schedule, timeline.trace
+    starts, ends = (times[calls] for times in before_calls(timeline))
+    middle = starts + (ends - starts) // 2
+    keys = pl.Series([thread for _, thread in schedule.threads], dtype=pl.Int64)
+    threads = keys.gather(schedule.calls.thread[calls])
+    found = {}
+    for table, kind in _DOING.items():
+        events = trace.table(table, ["start_ns", "end_ns", "name", "thread"])
+        rows = optional(_open_at(trace, table, events, middle, threads))
+        named_rows = pl.DataFrame(
+            {"range": events["name"].gather(rows).cast(pl.String), "duration_ns": ns}
+        )
+        inner = named_rows.with_columns(inner_range(timeline)) if kind == "range" else named_rows
+        found[kind] = places(inner, kind, "range")
+    return found
+
+
+def _open_at(
+    trace: Trace, table: str, events: pl.DataFrame, times: Ints, threads: pl.Series
+) -> Ints:
+    """Give the innermost event of each thread at each time; of Python, the user's own code."""
+    if table == "python_calls" and trace.has(table):
+        _, own, frame = PythonCalls(trace).at(times, threads)
+        return np.where(own >= 0, own, frame)
+    nested = Nested.of(events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), events["thread"])
+    return nested.rows_at(nested.innermost(times, threads))
+
+
+def events_of(timeline: Timeline, table: str, thread: int) -> pl.DataFrame:
+    """Give the events of one thread that have a length and touch the judged part."""
+    schedule = timeline.schedule
+    _, key = schedule.threads[thread]
+    return timeline.trace.table(table, ["start_ns", "end_ns", "name", "thread"]).filter(
+        pl.col("thread") == key,
+        pl.col("end_ns") > pl.col("start_ns"),
+        pl.col("end_ns") > schedule.start_ns,
+        pl.col("start_ns") < schedule.end_ns,
+    )

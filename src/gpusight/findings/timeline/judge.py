@@ -1,0 +1,202 @@
+"""Asks the rules, and replays what each fix gives back: alone, and after the ones above it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpusight.analyses.schedule.schedule import CallKind
+from gpusight.findings.finding import Confidence
+from gpusight.findings.timeline.finding import TimelineFinding
+from gpusight.findings.timeline.rule import Absent, Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.analyses.replay.changes import Change
+    from gpusight.analyses.replay.program import Program
+    from gpusight.findings.timeline.rule import Rule
+    from gpusight.findings.timeline.timeline import Timeline
+
+MOST_ERROR = 0.05
+"""Above this error of the replay its answers are less to be trusted."""
+PROFILER_LAUNCH_NS = 4_000
+"""What a profiler adds to each launch: 3 to 5 us were seen."""
+_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rules said."""
+
+    findings: tuple[TimelineFinding, ...]
+    clean: tuple[str, ...]
+    not_applicable: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A finding that is being judged; times are of the judged part."""
+
+    rule: Rule
+    found: Found
+    alone_ns: float | None
+    after_ns: float | None = None
+    robust: bool = True
+
+
+def judge(timeline: Timeline, rules: Iterable[Rule]) -> Judgement:
+    """Ask every rule and rank what was found by the time that it gives back."""
+    cases: list[_Case] = []
+    clean: list[str] = []
+    absent: dict[str, str] = {}
+    for rule in rules:
+        verdict = rule.check(timeline)
+        if isinstance(verdict, Found):
+            cases.append(_Case(rule, verdict, _alone(timeline, verdict)))
+        elif isinstance(verdict, Absent):
+            absent[rule.id] = verdict.reason
+        else:
+            clean.append(rule.id)
+    ranked = _in_order(_without_twins(cases, absent))
+    kept = _worth_it(timeline, _with_what_remains(timeline, ranked))
+    clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
+    findings = tuple(_finding(timeline, case) for case in _checked(timeline, kept))
+    return Judgement(findings, tuple(clean), absent)
+
+
+def _alone(timeline: Timeline, found: Found) -> float | None:
+    """Give the time that a fix gives back when it is the only one."""
+    if not found.change:
+        return found.recoverable_ns
+    saved = timeline.replay.run(*found.change).saved_ns
+    return float(min(max(0, saved), _most(timeline, found)))
+
+
+def _most(timeline: Timeline, found: Found) -> float:
+    if found.least_ns is None:
+        return float(timeline.replay.unchanged.total_ns)
+    return max(0.0, timeline.replay.unchanged.total_ns - found.least_ns)
+
+
+def _without_twins(cases: Sequence[_Case], absent: dict[str, str]) -> list[_Case]:
+    """Leave out findings of a cause that another one names better."""
+    by = {other: case.rule.id for case in cases for other in case.found.also}
+    for case in cases:
+        if case.rule.id in by:
+            absent[case.rule.id] = f"the same cause as {by[case.rule.id]}, which names it better"
+    return [case for case in cases if case.rule.id not in by]
+
+
+def _in_order(cases: Iterable[_Case]) -> list[_Case]:
+    return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
+
+
+def _with_what_remains(timeline: Timeline, cases: Sequence[_Case]) -> list[_Case]:
+    """Replay each fix after all those above it."""
+    changes: list[Change] = []
+    before = timeline.replay.unchanged.total_ns
+    done = []
+    for case in cases:
+        changes += case.found.change
+        if not case.found.change:
+            done.append(replace(case, after_ns=case.alone_ns))
+            continue
+        total = timeline.replay.run(*changes).total_ns
+        after = float(min(max(0, before - total), _most(timeline, case.found)))
+        done.append(replace(case, after_ns=after))
+        before = min(before, total)
+    return done
+
+
+def _worth_it(timeline: Timeline, cases: Iterable[_Case]) -> list[_Case]:
+    """Keep what gives something back: at once, or once the findings above it are fixed."""
+
+    def is_worth(case: _Case) -> bool:
+        least = case.rule.least_share
+        if least is None or case.alone_ns is None:
+            return True
+        return max(case.alone_ns, case.after_ns or 0.0) >= least * timeline.length_ns
+
+    return [case for case in cases if is_worth(case)]
+
+
+def _checked(timeline: Timeline, cases: Sequence[_Case]) -> list[_Case]:
+    """Mark findings whose rank changes when the profiler's part of each launch is taken off."""
+    replayed = [case for case in cases if case.found.change]
+    if len(replayed) < 2:
+        return list(cases)
+    lighter = _without_profiler(timeline)
+    base = timeline.replay.run(lighter).total_ns
+    gains = {
+        case.rule.id: base - timeline.replay.run(lighter, *case.found.change).total_ns
+        for case in replayed
+    }
+    order = sorted(replayed, key=lambda c: -gains[c.rule.id])
+    moved = {
+        case.rule.id
+        for case, other in zip(replayed, order, strict=True)
+        if gains[case.rule.id] != gains[other.rule.id]
+    }
+    return [replace(case, robust=case.rule.id not in moved) for case in cases]
+
+
+def _without_profiler(timeline: Timeline) -> Change:
+    kinds = timeline.schedule.calls.kind
+    launches = np.flatnonzero(
+        np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL))
+    )
+
+    def change(program: Program) -> Program:
+        own = program.own_ns.copy()
+        # A launch takes the host two microseconds or more without any profiler.
+        lighter = np.maximum(own[launches] - PROFILER_LAUNCH_NS, 2_000)
+        own[launches] = np.minimum(own[launches], lighter)
+        return program.changed(own_ns=own)
+
+    return change
+
+
+def _finding(timeline: Timeline, case: _Case) -> TimelineFinding:
+    """Give a finding with the times of the whole window."""
+    found, rule = case.found, case.rule
+    scale = timeline.focus.length_ns / max(1, timeline.length_ns)
+    alone = None if case.alone_ns is None else case.alone_ns * scale
+    confidence, reason = _confidence(timeline, found)
+    return TimelineFinding(
+        rule=rule.id,
+        title=found.title,
+        recoverable_ns=alone,
+        share=None if alone is None else alone / max(1, timeline.focus.length_ns),
+        step_ns=None if case.alone_ns is None else case.alone_ns / timeline.per_step,
+        after_ns=None if case.after_ns is None else case.after_ns * scale,
+        confidence=confidence,
+        confidence_reason=reason,
+        estimate=found.estimate or rule.estimate,
+        evidence=found.evidence,
+        why=rule.why,
+        fix=found.fix or rule.fix,
+        code=found.code or rule.code,
+        afterwards=found.afterwards or rule.afterwards,
+        misleads=rule.misleads,
+        where=tuple(
+            replace(
+                w,
+                ns=None if w.ns is None else w.ns * scale,
+                count=None if w.count is None else round(w.count * scale),
+            )
+            for w in found.where
+        ),
+        robust=case.robust,
+    )
+
+
+def _confidence(timeline: Timeline, found: Found) -> tuple[Confidence, str]:
+    """Lower the confidence where the replay does not reproduce what was measured."""
+    error = timeline.replay.error
+    if not found.change or error <= MOST_ERROR:
+        return found.confidence, found.confidence_reason
+    lower = _LOWER.get(found.confidence, Confidence.LOW)
+    return lower, f"{found.confidence_reason}; the replay misses the measured time by {error:.0%}"

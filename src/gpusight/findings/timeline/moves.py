@@ -1,0 +1,275 @@
+"""Copies as rules look at them: which way, from what memory, and what of them nothing hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.ledger.labels import COMMUNICATION, COPY, label
+from gpusight.analyses.replay.changes import ASYNC_COPY_NS, apart, without_waiting
+from gpusight.analyses.replay.program import Bound, put
+from gpusight.analyses.schedule.schedule import CallKind
+from gpusight.findings.finding import Evidence
+from gpusight.findings.timeline.host import called_from
+from gpusight.findings.timeline.texts import by_step, largest, places, times
+from gpusight.findings.verdict import Limit
+from gpusight.model.intervals import Intervals, clip, coverage, subtract
+from gpusight.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from gpusight.analyses.replay.changes import Change
+    from gpusight.analyses.replay.program import Program
+    from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.findings.timeline.rule import Where
+    from gpusight.findings.timeline.timeline import Timeline
+
+LARGE = Limit(
+    65_536,
+    "bytes; smaller copies from pageable memory do not hold the caller up, and any copy of that "
+    "size takes a few microseconds",
+)
+LATE = Limit(
+    10_000, "ns that work begins later than its launch and its stream explain, to have waited"
+)
+_RIGHT_BEHIND_NS = 50_000
+"""A synchronisation within this time after a call that copies is for the copy."""
+HOST_WAYS = ("h2d", "d2h")
+WORDS = {
+    "h2d": "to the GPU",
+    "d2h": "to the host",
+    "p2p": "between GPUs",
+    "unified": "of unified memory",
+}
+"""Where copies go, in words."""
+
+
+def copies(timeline: Timeline) -> pl.DataFrame:
+    """Give the copies: rows of `Timeline.ops` with three more columns.
+
+    `way` (as the ledger calls it: h2d, d2h, p2p, d2d, unified, …), `pageable` (null where the
+    capture does not say) and `exposed_ns`, the time in which no kernel ran beside.
+    """
+    rows = timeline.ops.filter(pl.col("kind") == "copy")
+    labels = label(timeline.schedule)
+    code = labels.of_op[rows["op"].to_numpy()]
+    ways = [one.entry.removeprefix(f"{COPY}/") for one in labels.known]
+    kinds = [None if one.memory is None else one.memory == "pageable" for one in labels.known]
+    return rows.with_columns(
+        pl.col("bytes").fill_null(0),
+        pl.Series("way", ways, pl.String).gather(code),
+        pl.Series("pageable", kinds, pl.Boolean).gather(code),
+        pl.Series("exposed_ns", not_covered(rows, computing(timeline)), pl.Int64),
+    )
+
+
+def computing(timeline: Timeline) -> dict[int, Intervals]:
+    """Give the times in which each GPU computes; communication does not count as that."""
+    works = pl.col("kind").is_in(["kernel", "graph"]) & (
+        pl.col("category").fill_null("other") != COMMUNICATION
+    )
+    return spans_by_device(timeline.ops.filter(works))
+
+
+def spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
+    """Unite the times of work, by GPU."""
+    return {
+        int(device): Intervals.from_arrays(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+        for (device,), part in rows.group_by("device")
+    }
+
+
+def not_covered(rows: pl.DataFrame, covers: dict[int, Intervals]) -> Ints:
+    """Measure how much of each piece of work lies outside the spans of its GPU."""
+    left = (rows["end_ns"] - rows["start_ns"]).to_numpy().copy()
+    device = rows["device"].to_numpy()
+    for number, spans in covers.items():
+        own = np.flatnonzero(device == number)
+        starts, ends = (rows[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
+        left[own] -= coverage(spans, starts, ends)
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What copies of one direction add up to, in the judged part."""
+
+    way: str
+    count: int
+    bytes: int
+    ns: int
+    exposed_ns: int
+    size: float
+    """Bytes of a copy, median."""
+
+    @property
+    def to(self) -> str:
+        """Where to, in words."""
+        return WORDS[self.way]
+
+    def said(self, timeline: Timeline) -> str:
+        """Say it in words: `134.2 MB to the GPU twice a step, 29.1 ms each`."""
+        each = format_time(self.ns / self.count)
+        return f"{format_bytes(self.size)} {self.to} {times(timeline, self.count)}, {each} each"
+
+    def evidence(self, timeline: Timeline) -> tuple[Evidence, ...]:
+        """Give how often, how much and how fast."""
+        per_step = timeline.per_step
+
+        def one(what: str, value: float, unit: str, meaning: str) -> Evidence:
+            return Evidence(
+                f"{self.way}_{what}", value / per_step, unit, by_step(timeline, meaning)
+            )
+
+        return (
+            one("ns", self.ns, "ns", f"Time copying {self.to}"),
+            Evidence(
+                f"{self.way}_rate", self.bytes * 1e9 / max(1, self.ns), "byte/s", f"Rate {self.to}"
+            ),
+            one("exposed_ns", self.exposed_ns, "ns", f"Of that with no kernel beside, {self.to}"),
+            one("bytes", self.bytes, "byte", f"Moved {self.to}"),
+            one("count", self.count, "", f"Copies {self.to}"),
+        )
+
+
+def told(timeline: Timeline, moved: list[Moved]) -> tuple[Evidence, ...]:
+    """Give the evidence of all directions, what tells most first."""
+    by_metric = zip(*(one.evidence(timeline) for one in moved), strict=True)
+    return tuple(evidence for metric in by_metric for evidence in metric)
+
+
+def by_way(rows: pl.DataFrame) -> list[Moved]:
+    """Add copies up by direction, the one that is exposed longest first."""
+    sums = rows.group_by("way", maintain_order=True).agg(
+        pl.len().alias("count"),
+        pl.col("bytes").sum(),
+        pl.col("duration_ns").sum(),
+        pl.col("exposed_ns").sum(),
+        pl.col("bytes").median().alias("size"),
+    )
+    ordered = sums.sort("exposed_ns", "duration_ns", descending=True, maintain_order=True)
+    return [Moved(*row) for row in ordered.iter_rows()]
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Time of the judged part in which work ran on a GPU and nothing computed there."""
+
+    device: int
+    ns: int
+
+
+def most_exposed(timeline: Timeline, rows: pl.DataFrame) -> Exposed:
+    """Find the GPU on which work ran longest without anything computing beside it."""
+    covers = computing(timeline)
+    window = timeline.schedule.start_ns, timeline.schedule.end_ns
+    found = [
+        Exposed(device, subtract(clip(spans, *window), covers.get(device, _NOTHING)).length_ns)
+        for device, spans in sorted(spans_by_device(rows).items())
+    ]
+    return max(found, key=lambda one: one.ns, default=Exposed(0, 0))
+
+
+_NOTHING = Intervals.empty()
+
+
+def origins(timeline: Timeline, rows: pl.DataFrame, ns: str = "duration_ns") -> tuple[Where, ...]:
+    """Name where copies come from: lines, operators, ranges, else the calls that made them."""
+    found = largest(*called_from(timeline, rows, ns).values())
+    if found:
+        return found
+    names = timeline.calls.select("call", pl.col("name").alias("api"))
+    return largest(places(rows.join(names, on="call", how="left"), "call", "api", ns))
+
+
+def beside(timeline: Timeline, rows: pl.DataFrame) -> tuple[Change, ...]:
+    """Let copies run beside the rest, those of each direction on a queue of their own.
+
+    Neither the calls that copy nor synchronisations right behind them hold their threads.
+    """
+    ways = rows.partition_by("way", maintain_order=True)
+    return (
+        _handed_over(rows.drop_nulls("call")["op"].to_numpy()),
+        *(apart(part["op"].to_numpy()) for part in ways),
+        not_waiting_for(timeline, rows),
+        without_waiting(_right_behind(timeline, rows["call"].drop_nulls().unique().to_numpy())),
+    )
+
+
+def not_waiting_for(timeline: Timeline, rows: pl.DataFrame) -> Change:
+    """Let work that began late for no reason the capture shows not wait for this other work.
+
+    A replay knows what waited for what from events, and from work that began just when other work
+    ended. Where neither tells, work that was launched long before, in a stream that was free, and
+    that began after a stretch in which nothing but `rows` ran, is taken to have waited for them.
+    """
+    covers = computing(timeline)
+    alone = {
+        device: subtract(spans, covers.get(device, _NOTHING))
+        for device, spans in spans_by_device(rows).items()
+    }
+    others = timeline.ops.filter(~pl.col("op").is_in(rows["op"].implode()))
+    ops, start = others["op"].to_numpy(), others["start_ns"].to_numpy()
+
+    def waited(ns: Ints) -> Ints:
+        late = np.where(ns > LATE.value, ns, 0)
+        spans = others.select(
+            "device", pl.Series("start_ns", start - late), pl.Series("end_ns", start)
+        )
+        found: Ints = late - not_covered(spans, alone)
+        return found
+
+    def change(program: Program) -> Program:
+        gap, latency = program.queue_gap_ns[ops], program.latency_ns[ops]
+        called = program.bound[ops] == Bound.CALL_END
+        return program.changed(
+            queue_gap_ns=put(program.queue_gap_ns, ops, gap - waited(gap)),
+            latency_ns=put(
+                program.latency_ns, ops, np.where(called, latency - waited(latency), latency)
+            ),
+        )
+
+    return change
+
+
+def _handed_over(ops: Ints) -> Change:
+    """Let the calls that copy return once the copy is handed over.
+
+    A call that copies pageable memory moves the data itself, into a pinned buffer, and may return
+    just before the last part has reached the GPU: its time is its own, and yet nothing but the
+    copy, which begins soon after the call does.
+    """
+
+    def change(program: Program) -> Program:
+        calls = program.call[ops]
+        since_end = program.bound[ops] == Bound.CALL_END
+        since_start = np.maximum(program.latency_ns[ops] + program.own_ns[calls], 0)
+        latency = np.where(since_end, since_start, program.latency_ns[ops])
+        own = np.minimum(program.own_ns[calls], ASYNC_COPY_NS)
+        handed = program.changed(
+            latency_ns=put(program.latency_ns, ops, latency),
+            bound=put(
+                program.bound, ops, np.where(since_end, Bound.CALL_START, program.bound[ops])
+            ),
+            own_ns=put(program.own_ns, calls, own),
+        )
+        return without_waiting(calls)(handed)
+
+    return change
+
+
+def _right_behind(timeline: Timeline, calls: Ints) -> Ints:
+    """Find the synchronisations that only wait for what the call before them copied."""
+    every = timeline.schedule.calls
+    order = np.argsort(every.lane, kind="stable")
+    before, after = order[:-1], order[1:]
+    behind = (
+        np.isin(before, calls)
+        & (every.lane[before] == every.lane[after])
+        & (every.kind[after] == CallKind.SYNC)
+        & (every.start_ns[after] - every.end_ns[before] <= _RIGHT_BEHIND_NS)
+    )
+    found: Ints = after[behind]
+    return found

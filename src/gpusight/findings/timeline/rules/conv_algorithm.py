@@ -1,0 +1,137 @@
+"""conv-algorithm: convolutions run with an algorithm that others beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.convolutions import TENSOR_SHARE, badly_chosen
+from gpusight.findings.timeline.framework import framework_of
+from gpusight.findings.timeline.fusing import scaled
+from gpusight.findings.timeline.gpu import (
+    home_of,
+    kernel_ns,
+    kernels_unseen,
+    places_of,
+    total_ns,
+)
+from gpusight.findings.timeline.rule import Found, Rule
+from gpusight.findings.timeline.texts import by_step, places
+from gpusight.findings.verdict import CLEAN, Limit
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.findings.timeline.rule import Verdict
+    from gpusight.findings.timeline.timeline import Timeline
+
+SHARE = Limit(0.05, "part of the time of all kernels; odd layers always run somewhat slowly")
+FASTER = Limit(0.5, "part of the time that is left: a well chosen algorithm takes half, or less")
+
+
+class ConvAlgorithm(Rule):
+    """A slow algorithm for convolutions."""
+
+    id = "conv-algorithm"
+    detects = (
+        "Looks for convolutions that are lowered to a matrix in memory (im2col), run by kernels "
+        "for depthwise or grouped layers without a library, or on ordinary lanes while other "
+        "convolutions of the program use tensor cores."
+    )
+    why = (
+        "A library has many algorithms for one convolution, with times that differ by a factor. "
+        "It chooses by a rule of thumb unless it may try them."
+    )
+    fix = "Let the library try its algorithms, and give it shapes and types that fast ones take."
+    code = """\
+torch.backends.cudnn.benchmark = True                     # shapes that stay the same
+model = model.to(memory_format=torch.channels_last)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    output = model(images.to(memory_format=torch.channels_last))
+"""
+    cuda_code = """\
+// try them once: cudnnFindConvolutionForwardAlgorithmEx, or autotuning of the graph API
+cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
+"""
+    jax_code = """\
+# XLA tries algorithms by default; autotuning off is this flag at 0
+# XLA_FLAGS=--xla_gpu_autotune_level=4
+"""
+    afterwards = (
+        "`gpusight kernels` shows other kernels for the same layers, and `gpusight compare` "
+        "shorter ones. The first steps try algorithms: leave them out."
+    )
+    misleads = (
+        "Depthwise layers and layers with few channels have little arithmetic: none of their "
+        "algorithms is near the GPU's rate. Trying costs time whenever a shape is new."
+    )
+    estimate = (
+        f"Replay in which these kernels take {FASTER.value:g} of their time. No other algorithm "
+        "was measured."
+    )
+    limits: ClassVar = {
+        "SHARE": SHARE,
+        "FASTER": FASTER,
+        "TENSOR_SHARE": Limit(
+            TENSOR_SHARE, "part of the time of convolutions on tensor cores that shows they may be"
+        ),
+    }
+
+    def check(self, timeline: Timeline) -> Verdict:
+        """Add up convolutions by slow algorithms."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        rows = badly_chosen(timeline.kernels)
+        if total_ns(rows) < SHARE.value * kernel_ns(timeline):
+            return CLEAN
+        return _found(timeline, rows)
+
+
+def _found(timeline: Timeline, rows: pl.DataFrame) -> Found:
+    share = total_ns(rows) / kernel_ns(timeline)
+    convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
+    return Found(
+        title=f"Convolutions by slow algorithms take {format_share(share)} of GPU time",
+        evidence=(
+            Evidence(
+                "slow_ns",
+                total_ns(rows) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of convolutions by slow algorithms"),
+            ),
+            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+            Evidence(
+                "kernels", rows.height / timeline.per_step, "", by_step(timeline, "Their kernels")
+            ),
+            Evidence(
+                "convolution_ns",
+                total_ns(convolutions) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of all convolutions"),
+            ),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="that another algorithm takes half the time is assumed",
+        change=(scaled(rows["op"].to_numpy(), np.full(rows.height, FASTER.value)),),
+        fix=_fix(timeline, rows),
+        code=framework_of(timeline.trace).choose(
+            torch=ConvAlgorithm.code, cuda=ConvAlgorithm.cuda_code, jax=ConvAlgorithm.jax_code
+        ),
+        where=places_of(timeline, rows),
+    )
+
+
+def _fix(timeline: Timeline, rows: pl.DataFrame) -> str:
+    names = ", ".join(f"`{w.name}`" for w in places(rows, "kernel", "label")[:3])
+    time = by_step(timeline, format_time(total_ns(rows) / timeline.per_step))
+    way = framework_of(timeline.trace).choose(
+        torch="Set torch.backends.cudnn.benchmark where shapes stay the same, use channels_last "
+        "and autocast, and numbers of channels that are multiples of 8.",
+        cuda="Let cuDNN find the fastest algorithm and allow it tensor cores; use NHWC and numbers "
+        "of channels that are multiples of 8.",
+        jax="Leave XLA's autotuning on, and use NHWC, bfloat16 and numbers of channels that are "
+        "multiples of 8.",
+    )
+    return f"{names}{home_of(timeline, rows)}: {time}. {way}"

@@ -1,0 +1,133 @@
+"""layout-transpose: tensors are laid out anew around convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.framework import framework_of
+from gpusight.findings.timeline.fusing import without_kernels
+from gpusight.findings.timeline.gpu import (
+    chosen,
+    kernel_ns,
+    kernels_unseen,
+    places_of,
+    total_ns,
+)
+from gpusight.findings.timeline.parts import parts_of
+from gpusight.findings.timeline.rule import Found, Rule
+from gpusight.findings.timeline.texts import by_step
+from gpusight.findings.verdict import CLEAN, Limit
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.findings.timeline.rule import Verdict
+    from gpusight.findings.timeline.timeline import Timeline
+
+SHARE = Limit(
+    0.02,
+    "part of the time of all kernels; a few tensors at the edges of a model are always laid "
+    "out anew",
+)
+
+
+class LayoutTranspose(Rule):
+    """Channels first outside, channels last inside."""
+
+    id = "layout-transpose"
+    detects = (
+        "Looks for kernels that only turn tensors from channels first (NCHW) to channels last "
+        "(NHWC) or back, as cuDNN runs them around its convolutions."
+    )
+    why = (
+        "Tensor cores want channels last. Given channels first, the library turns the input and "
+        "the weights before each convolution and the output after it: memory traffic and launches "
+        "that compute nothing."
+    )
+    fix = "Keep the model and its input channels last throughout."
+    code = """\
+model = model.to(memory_format=torch.channels_last)
+images = images.to(memory_format=torch.channels_last)     # where batches are moved to the GPU
+"""
+    cuda_code = """\
+cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, type, n, c, h, w);
+cudnnSetFilter4dDescriptor(f, type, CUDNN_TENSOR_NHWC, k, c, r, s);
+"""
+    jax_code = """\
+y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+"""
+    afterwards = (
+        "`gpusight kernels` shows no nchw→nhwc any more. One that stays comes from an operation "
+        "that falls back to channels first: look at its neighbours."
+    )
+    misleads = (
+        "Some normalisations and poolings are slower channels last; models with few channels gain "
+        "little. Operators that know only channels first bring the transposes back."
+    )
+    estimate = (
+        "Replay without these kernels and their launches; the host's work before them is that of "
+        "the convolution and stays, and everything else takes the time that it takes now."
+    )
+    limits: ClassVar = {"SHARE": SHARE}
+
+    def check(self, timeline: Timeline) -> Verdict:
+        """Add up the kernels that change layouts."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        layout = parts_of(timeline).layout
+        rows = chosen(timeline, layout)
+        share = total_ns(rows) / kernel_ns(timeline)
+        if share < SHARE.value:
+            return CLEAN
+        return _found(timeline, rows, share)
+
+
+def _found(timeline: Timeline, rows: pl.DataFrame, share: float) -> Found:
+    convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
+    return Found(
+        title=f"Layout changes around convolutions take {format_share(share)} of GPU time",
+        evidence=(
+            Evidence(
+                "transposes", rows.height / timeline.per_step, "", by_step(timeline, "Transposes")
+            ),
+            Evidence(
+                "transpose_ns",
+                total_ns(rows) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of these kernels"),
+            ),
+            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+            Evidence(
+                "convolution_ns",
+                total_ns(convolutions) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of the convolutions themselves"),
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
+        change=(without_kernels(np.flatnonzero(parts_of(timeline).layout)),),
+        fix=_fix(timeline, rows),
+        code=framework_of(timeline.trace).choose(
+            torch=LayoutTranspose.code,
+            cuda=LayoutTranspose.cuda_code,
+            jax=LayoutTranspose.jax_code,
+        ),
+        where=places_of(timeline, rows),
+    )
+
+
+def _fix(timeline: Timeline, rows: pl.DataFrame) -> str:
+    number = format_count(round(rows.height / timeline.per_step))
+    time = format_time(total_ns(rows) / timeline.per_step)
+    seen = by_step(timeline, f"{number} layout changes take {time}")
+    way = framework_of(timeline.trace).choose(
+        torch="Put the model and its input into torch.channels_last once; the layout then passes "
+        "through convolutions, batch normalisation, activations and pooling.",
+        cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
+        jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
+    )
+    return f"{seen}. {way}"

@@ -1,0 +1,198 @@
+"""pageable-copy: large copies from or to host memory that is not pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.replay.changes import take
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline import links, moves
+from gpusight.findings.timeline.framework import framework_of
+from gpusight.findings.timeline.rule import Absent, Found, Rule
+from gpusight.findings.timeline.texts import by_step, of_each_step
+from gpusight.findings.verdict import CLEAN, Limit
+from gpusight.units import format_rate
+
+if TYPE_CHECKING:
+    from gpusight.analyses.replay.changes import Change
+    from gpusight.findings.timeline.links import LinkRate
+    from gpusight.findings.timeline.moves import Moved
+    from gpusight.findings.timeline.rule import Verdict
+    from gpusight.findings.timeline.timeline import Timeline
+
+
+LEAST = Limit(0.005, "part of the time that such copies take; below, pinning gains nothing")
+MOST = Limit(
+    0.9, "part of all exposed copying that is of pageable memory: exposed-copy then says the same"
+)
+
+
+class PageableCopy(Rule):
+    """Copies of pageable memory."""
+
+    id = "pageable-copy"
+    detects = (
+        "Looks for copies of 64 kB or more between the GPU and host memory that is not pinned."
+    )
+    why = (
+        "The GPU can only reach pinned memory. The driver copies pageable memory piece by piece "
+        "through a pinned buffer of its own: that takes several times as long, and the calling "
+        "thread is held until the copy is done, so that nothing else is launched meanwhile."
+    )
+    fix = (
+        "Let the host memory be pinned (DataLoader(pin_memory=True), Tensor.pin_memory(), "
+        "cudaMallocHost), copy with non_blocking=True, and start the copy of the next batch while "
+        "this one computes."
+    )
+    code = """\
+loader = DataLoader(dataset, num_workers=4, pin_memory=True)
+for batch in loader:
+    batch = batch.to("cuda", non_blocking=True)
+"""
+    afterwards = (
+        "`gpusight copies` shows `Pinned` for these copies, and their rate near that of the link."
+    )
+    misleads = (
+        "Pinned memory cannot be swapped out and takes long to allocate: allocate it once and use "
+        "it again. Where the program needs what it copied at once, only the higher rate helps, not "
+        "the overlap. Integrated GPUs share the host's memory."
+    )
+    estimate = (
+        "Replay with these copies at the rate of pinned memory (measured in the capture where it "
+        "has such copies, else 80% of the GPU's link), beside the computation, with the caller "
+        "free to go on."
+    )
+    limits: ClassVar = {
+        "LARGE": moves.LARGE,
+        "LINK_EFFICIENCY": links.LINK_EFFICIENCY,
+        "LEAST": LEAST,
+        "LATE": moves.LATE,
+        "MOST": MOST,
+    }
+
+    def check(self, timeline: Timeline) -> Verdict:
+        """Look at the kinds of memory of large copies."""
+        rows = moves.copies(timeline).filter(
+            pl.col("way").is_in(moves.HOST_WAYS), pl.col("bytes") >= moves.LARGE.value
+        )
+        if rows.is_empty():
+            return CLEAN
+        if rows["pageable"].null_count() == rows.height:
+            return Absent("the capture does not say whether the host memory of copies was pinned")
+        slow = rows.filter(pl.col("pageable"))
+        if int(slow["duration_ns"].sum()) < LEAST.value * timeline.length_ns or slow.is_empty():
+            return CLEAN
+        return _found(timeline, slow)
+
+
+def _found(timeline: Timeline, rows: pl.DataFrame) -> Found:
+    moved = moves.by_way(rows)
+    rates = {one.way: links.pinned_rate(timeline, one.way) for one in moved}
+    size, took = sum(one.bytes for one in moved), sum(one.ns for one in moved)
+    rate = format_rate(size * 1e9 / max(1, took))
+    held = _held_ns(timeline, rows)
+    known = "measured" if all(r.measured for r in rates.values()) else "assumed"
+    return Found(
+        title=f"Copies of pageable memory take {of_each_step(timeline, took)} ({rate})",
+        evidence=_evidence(timeline, held, moved, rates),
+        confidence=Confidence.MEDIUM,
+        confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
+        "of what needs them cannot be seen",
+        change=(*_faster(rows, rates), *moves.beside(timeline, rows)),
+        least_ns=timeline.replay.unchanged.total_ns - max(took, held),
+        estimate=_estimate(rates),
+        fix=_fix(timeline, moved),
+        code=_code(timeline, moved),
+        where=moves.origins(timeline, rows),
+        also=("exposed-copy",) if _all_that_is_exposed(timeline, rows) else (),
+    )
+
+
+def _faster(rows: pl.DataFrame, rates: dict[str, LinkRate]) -> tuple[Change, ...]:
+    changes = []
+    for way, rate in rates.items():
+        own = rows.filter(pl.col("way") == way)
+        ns = (own["bytes"].to_numpy() * (1e9 / rate.bytes_s)).astype(np.int64)
+        changes.append(take(own["op"].to_numpy(), ns))
+    return tuple(changes)
+
+
+def _all_that_is_exposed(timeline: Timeline, rows: pl.DataFrame) -> bool:
+    """Tell whether nearly all of what copies expose is that of these."""
+    every = moves.copies(timeline).filter(pl.col("way").is_in([*moves.HOST_WAYS, "p2p"]))
+    return int(rows["exposed_ns"].sum()) >= MOST.value * int(every["exposed_ns"].sum())
+
+
+def _evidence(
+    timeline: Timeline, held_ns: int, moved: list[Moved], rates: dict[str, LinkRate]
+) -> tuple[Evidence, ...]:
+    seen = moves.told(timeline, moved)
+    pinned = [
+        Evidence(f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Pinned memory: {rate.how}")
+        for way, rate in rates.items()
+    ]
+    meaning = by_step(timeline, "Callers held up by them")
+    held = Evidence("held_ns", held_ns / timeline.per_step, "ns", meaning)
+    first, others = seen[: 2 * len(moved)], seen[2 * len(moved) :]
+    return (*first, *([held] if held_ns else []), *pinned, *others)
+
+
+def _held_ns(timeline: Timeline, rows: pl.DataFrame) -> int:
+    """Measure how long the calls that copy held their threads."""
+    calls = timeline.schedule.calls
+    own = rows["call"].drop_nulls().unique().to_numpy()
+    return int((calls.end_ns[own] - calls.start_ns[own]).sum())
+
+
+def _estimate(rates: dict[str, LinkRate]) -> str:
+    at = "; ".join(
+        f"{moves.WORDS[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
+        for way, rate in rates.items()
+    )
+    return f"Replay with these copies {at}; beside the computation, the caller free to go on."
+
+
+def _fix(timeline: Timeline, moved: list[Moved]) -> str:
+    seen = "; ".join(one.said(timeline) for one in moved)
+    advice = framework_of(timeline.trace).choose(
+        torch="Pin the host side once, outside the loop (DataLoader(pin_memory=True) or "
+        "torch.empty(…, pin_memory=True)), and copy with non_blocking=True on a stream of its own "
+        "while the step before computes.",
+        cuda="Allocate the host side with cudaMallocHost, or pin it once with cudaHostRegister, "
+        "and copy with cudaMemcpyAsync on a stream of its own while the step before computes.",
+        jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
+        "is awaited.",
+    )
+    return f"Seen: {seen}. {advice}"
+
+
+def _code(timeline: Timeline, moved: list[Moved]) -> str:
+    back = any(one.way == "d2h" for one in moved)
+    return framework_of(timeline.trace).choose(
+        torch=_TORCH + (_TORCH_BACK if back else ""),
+        cuda=_CUDA,
+        jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+    )
+
+
+_TORCH = """\
+loader = DataLoader(dataset, num_workers=4, pin_memory=True)
+copying = torch.cuda.Stream()
+with torch.cuda.stream(copying):  # while this batch computes
+    upcoming = next(batches).to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(copying)
+"""
+_TORCH_BACK = """\
+# once, outside the loop; wait for an event before reading it
+result = torch.empty_like(out, device="cpu", pin_memory=True)
+result.copy_(out, non_blocking=True)
+"""
+_CUDA = """\
+cudaMallocHost(&host, bytes);  // once, instead of malloc
+cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, copying);
+cudaEventRecord(copied, copying);
+cudaStreamWaitEvent(compute, copied, 0);
+"""

@@ -1,0 +1,159 @@
+"""small-grid: long kernels with fewer blocks than the GPU has SMs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.framework import framework_of
+from gpusight.findings.timeline.fusing import scaled
+from gpusight.findings.timeline.gpu import (
+    home_of,
+    kernel_ns,
+    kernels_unseen,
+    places_of,
+    total_ns,
+)
+from gpusight.findings.timeline.rule import Absent, Found, Rule
+from gpusight.findings.timeline.texts import by_step, places
+from gpusight.findings.verdict import CLEAN, Limit
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.findings.timeline.rule import Verdict
+    from gpusight.findings.timeline.timeline import Timeline
+
+FILLED = Limit(0.5, "blocks for each SM; above, one wave that is not quite full is ordinary")
+LONG = Limit(10_000, "ns; shorter kernels are mostly the latency of a launch and of memory")
+SHARE = Limit(0.02, "part of the judged time that they take; below, filling SMs gives nothing")
+SPREAD = Limit(0.25, "part of the time that is left at least: latency stays, memory has a limit")
+# These use few blocks on purpose, or are the small end of a larger piece of work.
+_ON_PURPOSE = ("communication", "sort")
+_SERVES = r"split-k|epilogue|setup|combine|finali[sz]e"
+
+
+class SmallGrid(Rule):
+    """Kernels that leave SMs empty."""
+
+    id = "small-grid"
+    detects = (
+        "Looks for kernels of 10 µs and more with at most half as many blocks as the GPU has SMs, "
+        "that run alone; communication and the last stages of larger work are left out."
+    )
+    why = "A block runs on one SM. SMs without a block do nothing while such a kernel runs."
+    fix = (
+        "Give these kernels more blocks: larger batches, work split along another dimension, or "
+        "several of them at once in different streams."
+    )
+    code = """\
+int blocks = (n + threads - 1) / threads;    // from the problem, not a constant
+kernel<<<blocks, threads, 0, stream>>>(...); // small ones side by side: a stream each
+"""
+    torch_code = """\
+y = torch.bmm(a, b)              # one batched call in place of a loop over small ones
+model = torch.compile(model)     # generated kernels split reductions over more blocks
+"""
+    afterwards = (
+        "`gpusight kernels` shows larger grids and shorter kernels; `gpusight record --ncu` on one "
+        "of them shows how many SMs are active."
+    )
+    misleads = (
+        "A small problem stays small: batch 1 of a small model has no more work to give. Kernels "
+        "with one large block for each SM may be limited by something else."
+    )
+    estimate = (
+        f"Replay in which what they take beyond {LONG.value / 1000:g} µs shrinks as if the work "
+        f"were spread over all SMs, to {SPREAD.value:g} at least. An upper bound."
+    )
+    limits: ClassVar = {"FILLED": FILLED, "LONG": LONG, "SHARE": SHARE, "SPREAD": SPREAD}
+
+    def check(self, timeline: Timeline) -> Verdict:
+        """Compare blocks with SMs."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        sms = _sm_count(timeline)
+        if sms is None:
+            return Absent("it is not known how many SMs the GPU has")
+        if not timeline.kernels["blocks"].count():
+            return Absent("the capture has no grid sizes")
+        rows = _small(timeline, sms)
+        if total_ns(rows) < SHARE.value * timeline.length_ns:
+            return CLEAN
+        return _found(timeline, rows, sms)
+
+
+def _sm_count(timeline: Timeline) -> int | None:
+    rows = timeline.trace.table("devices", ["device", "sm_count"])
+    told = rows.filter(pl.col("device") == timeline.device)["sm_count"].drop_nulls()
+    if len(told) and told[0]:
+        return int(told[0])
+    return None if timeline.gpu is None else timeline.gpu.sm_count
+
+
+def _small(timeline: Timeline, sms: int) -> pl.DataFrame:
+    """Give long kernels with few blocks, on the GPU whose SMs are known."""
+    alone = timeline.kernels.filter(pl.col("device") == timeline.device).filter(_alone())
+    return alone.filter(
+        pl.col("blocks") <= FILLED.value * sms,
+        pl.col("duration_ns") > LONG.value,
+        ~pl.col("category").is_in(_ON_PURPOSE),
+        ~pl.col("label").str.to_lowercase().str.contains(_SERVES),
+    )
+
+
+def _alone() -> pl.Expr:
+    """Tell kernels beside which no other one runs, in a frame in order of start."""
+    before = pl.col("end_ns").cum_max().shift(1).fill_null(-1)
+    after = pl.col("start_ns").shift(-1)
+    return (pl.col("start_ns") >= before) & (after >= pl.col("end_ns")).fill_null(value=True)
+
+
+def _left(rows: pl.DataFrame, sms: int) -> NDArray[np.float64]:
+    """Give the part of each kernel's time that is left when all SMs work."""
+    time = rows["duration_ns"].to_numpy()
+    spread = np.maximum(rows["blocks"].to_numpy() / sms, SPREAD.value)
+    left: NDArray[np.float64] = (LONG.value + (time - LONG.value) * spread) / time
+    return left
+
+
+def _found(timeline: Timeline, rows: pl.DataFrame, sms: int) -> Found:
+    share = total_ns(rows) / kernel_ns(timeline)
+    blocks = round(float(np.median(rows["blocks"].to_numpy())))
+    kind = "compute units" if _is_amd(timeline) else "SMs"
+    return Found(
+        title=f"Kernels with too few blocks for {sms} {kind} (median {format_count(blocks)}) take "
+        f"{format_share(share)} of GPU time",
+        evidence=(
+            Evidence("sm_count", sms, "", f"{kind} of the GPU"),
+            Evidence("blocks", blocks, "", "Blocks of these kernels, median"),
+            Evidence("kernels", rows.height / timeline.per_step, "", by_step(timeline, "Kernels")),
+            Evidence(
+                "small_ns",
+                total_ns(rows) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of these kernels"),
+            ),
+            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="whether the work can be cut into more blocks is not known",
+        change=(scaled(rows["op"].to_numpy(), _left(rows, sms)),),
+        fix=_fix(timeline, rows),
+        code=framework_of(timeline.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
+        where=places_of(timeline, rows),
+    )
+
+
+def _is_amd(timeline: Timeline) -> bool:
+    return timeline.gpu is not None and timeline.gpu.vendor == "AMD"
+
+
+def _fix(timeline: Timeline, rows: pl.DataFrame) -> str:
+    names = ", ".join(f"`{w.name}`" for w in places(rows, "kernel", "label")[:3])
+    time = by_step(timeline, format_time(total_ns(rows) / timeline.per_step))
+    return f"{names}{home_of(timeline, rows)}: {time}. {SmallGrid.fix}"

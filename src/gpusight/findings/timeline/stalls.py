@@ -1,0 +1,116 @@
+"""Host work that launches nothing: long stretches between two calls of the launching thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpusight.analyses.ledger.causes import Cause
+from gpusight.analyses.replay.program import put
+from gpusight.analyses.schedule.schedule import NONE, CallKind
+from gpusight.findings.timeline.host import before_calls, spent_before
+from gpusight.findings.verdict import Limit
+from gpusight.model.intervals import Intervals, coverage, gaps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.analyses.replay.changes import Change
+    from gpusight.analyses.replay.program import Program
+    from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.findings.timeline.timeline import Timeline
+
+LONG = Limit(1e6, "ns between two calls from which on it is no longer the way to the next launch")
+UNUSUAL = Limit(20, "times the median that such a stretch must be, too, if it is below 5 ms")
+_ALWAYS_NS = 5e6
+LAUNCHES = Limit(
+    0.1,
+    "part of the launches that lie between steps from which on the ranges mark parts of steps: "
+    "what is between them is then as much the step's own",
+)
+_OWN = [Cause.FRAMEWORK, Cause.OTHER, Cause.UNKNOWN]
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """The host's own work before calls: no input, no waiting, not the profiler's."""
+
+    ns: Ints
+    """Before each call, by position."""
+    idle_ns: Ints
+    """Of it, with nothing running on the GPU that works longest."""
+    start_ns: Ints
+    end_ns: Ints
+    long: NDArray[np.bool_]
+    """It is a stretch of the launching lane much longer than the way to a launch."""
+    between: NDArray[np.bool_]
+    """It comes after one step and before the next, on the lane of the steps."""
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """Tell which of it is not for launching."""
+        return self.long | self.between
+
+    def of(self, calls: Ints) -> int:
+        """Add up the time before these calls in which the GPU had nothing to do."""
+        return int(self.idle_ns[calls].sum())
+
+
+def host_work(timeline: Timeline) -> HostWork:
+    """Measure the host's own work before each call."""
+    calls = timeline.schedule.calls
+    start, end = before_calls(timeline)
+    own = spent_before(timeline)[:, _OWN].sum(axis=1)
+    # What the replay knows to be a silent wait for the GPU is no work.
+    own = np.minimum(own, np.maximum(timeline.replay.program.gap_ns, 0))
+    some = own[own > 0]
+    usual = float(np.median(some)) if len(some) else 0.0
+    limit = np.clip(UNUSUAL.value * usual, LONG.value, _ALWAYS_NS)
+    idle = np.minimum(own, coverage(_idle(timeline), start, end))
+    long = (own >= limit) & (calls.lane == launching_lane(timeline))
+    return HostWork(own, idle, start, end, long, _between(timeline))
+
+
+def _between(timeline: Timeline) -> NDArray[np.bool_]:
+    """Tell which calls come after a step and up to the beginning of the next one."""
+    calls = timeline.schedule.calls
+    marks = np.flatnonzero(calls.kind == CallKind.MARK)
+    if len(marks) < _TWO_STEPS:
+        return np.zeros(len(calls), np.bool_)
+    edges = np.zeros(len(calls) + 1, np.int64)
+    edges[marks[1:-1:2] + 1] += 1
+    edges[marks[2::2] + 1] -= 1
+    between: NDArray[np.bool_] = np.cumsum(edges[:-1]) > 0
+    between &= calls.lane == calls.lane[marks[0]]
+    launches = np.isin(calls.kind, (CallKind.LAUNCH, CallKind.GRAPH))
+    held = np.count_nonzero(between & launches)
+    return between & (held <= LAUNCHES.value * np.count_nonzero(launches))
+
+
+_TWO_STEPS = 4
+"""Marks of two steps."""
+
+
+def launching_lane(timeline: Timeline) -> int:
+    """Give the lane that puts most work on GPUs."""
+    issued = timeline.schedule.ops.call
+    lanes = timeline.schedule.calls.lane[issued[issued != NONE]]
+    return int(np.bincount(lanes).argmax()) if len(lanes) else NONE
+
+
+def _idle(timeline: Timeline) -> Intervals:
+    schedule, ops = timeline.schedule, timeline.schedule.ops
+    own = ops.device == timeline.device
+    busy = Intervals.from_arrays(ops.start_ns[own], ops.end_ns[own])
+    return gaps(busy, schedule.start_ns, schedule.end_ns)
+
+
+def keeping_host_work(calls: Ints) -> Change:
+    """Let the time before these calls stay when launches become a graph."""
+
+    def change(program: Program) -> Program:
+        return program.changed(movable_ns=put(program.movable_ns, calls, 0))
+
+    return change

@@ -1,0 +1,73 @@
+"""Where the host waits for the GPU: synchronising calls, and copies that block, one wait each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.findings.timeline.host import issues
+from gpusight.findings.timeline.moves import LARGE
+
+if TYPE_CHECKING:
+    from gpusight.findings.timeline.timeline import Timeline
+
+_PLACES = ("range", "operator", "site", "name")
+
+
+def waits(timeline: Timeline) -> pl.DataFrame:
+    """Give the waits for the GPU, a row each, in order of start.
+
+    A value that is read back is a copy and a synchronising call after it: one wait. Columns:
+    `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
+    `copies` (it waits for a copy of its own), `large` (for one that other rules look at),
+    `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
+    `operator`, `site` and `name` of its first call.
+    """
+    calls = _with_launches(timeline)
+    blocking = pl.col("waits") & pl.col("kind").cast(pl.String).is_in(["sync", "copy"])
+    return (
+        calls.filter(blocking)
+        .group_by("lane", "issued", maintain_order=True)
+        .agg(
+            pl.col("call").alias("calls"),
+            pl.col("start_ns", "step", "launched", "to_launch", *_PLACES).first(),
+            pl.col("waited_ns").sum(),
+            (pl.col("last_kind") == "copy").any().alias("copies"),
+            (pl.col("last_bytes") > LARGE.value).any().alias("large"),
+        )
+        .filter(pl.col("waited_ns") > 0)
+        .with_columns(((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"))
+        .sort("start_ns")
+    )
+
+
+def _with_launches(timeline: Timeline) -> pl.DataFrame:
+    """Give calls with what was issued before them, and launched before and after in their step."""
+    sizes = (
+        timeline.ops.filter(pl.col("kind") == "copy", pl.col("call").is_not_null())
+        .group_by("call")
+        .agg(pl.col("bytes").sum())
+    )
+    own = ["lane", "step"]
+    launch = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
+    return (
+        timeline.calls.join(sizes, on="call", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("bytes").fill_null(0),
+            # What comes between two steps comes after the first of them.
+            pl.col("step").forward_fill().over("lane").fill_null(-1),
+            issues().cast(pl.Int64).cum_sum().over("lane").alias("issued"),
+        )
+        .with_columns(
+            launch.cum_sum().over(own).alias("launched"),
+            _last("kind", pl.String).alias("last_kind"),
+            _last("bytes", pl.Int64).alias("last_bytes"),
+        )
+        .with_columns((launch.sum().over(own) - pl.col("launched")).alias("to_launch"))
+    )
+
+
+def _last(column: str, dtype: type[pl.DataType]) -> pl.Expr:
+    """Give the value of the last call of the lane that put work on a GPU."""
+    return pl.when(issues()).then(pl.col(column).cast(dtype)).forward_fill().over("lane")

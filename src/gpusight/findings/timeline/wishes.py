@@ -1,0 +1,281 @@
+"""Turns what a user wishes into changes of the judged part, and replays them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.advice import advice_for
+from gpusight.analyses.counters.choose import kernel_codes
+from gpusight.analyses.ledger.causes import Cause
+from gpusight.analyses.replay.changes import (
+    apart,
+    as_graphs,
+    free_calls,
+    gone,
+    take,
+    without_host_time,
+    without_waiting,
+)
+from gpusight.analyses.schedule.schedule import NONE, CallKind
+from gpusight.analyses.select import EVERYTHING, Scope, Selection
+from gpusight.analyses.steps.focus import focus as find_focus
+from gpusight.analyses.whatif import wish as words
+from gpusight.analyses.whatif.report import COMMAND, replayed
+from gpusight.analyses.whatif.wish import Verb
+from gpusight.errors import UsageError
+from gpusight.findings.timeline import moves
+from gpusight.findings.timeline.diagnosis import chosen_rules
+from gpusight.findings.timeline.host import before_calls, spent_before
+from gpusight.findings.timeline.judge import MOST_ERROR
+from gpusight.findings.timeline.part import judged_part
+from gpusight.findings.timeline.rule import Absent, Found
+from gpusight.model.intervals import Intervals, clip, contains, coverage
+from gpusight.result import NotApplicable
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.analyses.replay.changes import Change
+    from gpusight.analyses.replay.program import Flags, Program
+    from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.analyses.whatif.report import WhatIf
+    from gpusight.analyses.whatif.wish import Wish
+    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.model.trace import Trace
+
+Changes = tuple["Change", ...]
+
+
+def what_if(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    wishes: Sequence[Wish],
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> WhatIf | NotApplicable:
+    """Replay the steps of a capture with all that is wished, in its order."""
+    if not wishes:
+        raise UsageError(
+            "whatif needs something to change",
+            hint="give for example --speedup matmul=4x, --remove sync or --graph",
+        )
+    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(focus, NotApplicable):
+        return replace(focus, command=COMMAND)
+    timeline = judged_part(trace, focus)
+    if not len(timeline.schedule.ops):
+        return NotApplicable(COMMAND, "no GPU work ran in the window", advice_for(trace.meta).gpu)
+    changes = [(wish.text, changes_for(timeline, wish)) for wish in wishes]
+    result = replayed(
+        timeline.replay,
+        changes,
+        before=timeline.ledger,
+        steps=timeline.steps,
+        meta={"path": trace.meta.path},
+        notes=(*focus.notes, *_notes(timeline)),
+    )
+    return result if selection.device is None else result.of_device(selection.device)
+
+
+def changes_for(timeline: Timeline, wish: Wish) -> Changes:
+    """Give the changes that a wish stands for; raises UsageError where nothing is meant by it."""
+    if wish.verb is Verb.GRAPH:
+        return (as_graphs(),)
+    if wish.verb is Verb.SPEEDUP:
+        return _faster(timeline, wish)
+    if wish.verb is Verb.REMOVE:
+        return _removed(timeline, wish.target)
+    if wish.verb is Verb.OVERLAP:
+        return _overlapped(timeline, wish.target)
+    return _fix_of(timeline, words.RULES_OF.get(wish.target, wish.target))
+
+
+def _notes(timeline: Timeline) -> list[str]:
+    notes = []
+    if timeline.length_ns < timeline.focus.length_ns:
+        every = len(timeline.focus.steps)
+        part = f"{timeline.steps} of {every} steps" if every else format_time(timeline.length_ns)
+        notes.append(f"replayed were {part} from the middle of the window")
+    if timeline.replay.error > MOST_ERROR:
+        error = format_share(timeline.replay.error)
+        notes.append(f"the replay misses the measured time by {error}: do not trust small gains")
+    return notes
+
+
+# Faster -------------------------------------------------------------------------------------------
+
+
+def _faster(timeline: Timeline, wish: Wish) -> Changes:
+    if wish.target == words.HOST:
+        return (_faster_host(wish.factor),)
+    rows = _work(timeline, wish.target)
+    shorter = (rows["duration_ns"].to_numpy() / wish.factor).astype(np.int64)
+    return (take(rows["op"].to_numpy(), shorter),)
+
+
+def _faster_host(factor: float) -> Change:
+    """Let the host take less time for its own work, in calls and between them."""
+
+    def sooner(ns: Ints) -> Ints:
+        return np.where(ns > 0, ns / factor, ns).astype(np.int64)
+
+    def change(program: Program) -> Program:
+        return program.changed(
+            gap_ns=sooner(program.gap_ns),
+            movable_ns=sooner(program.movable_ns),
+            own_ns=sooner(program.own_ns),
+        )
+
+    return change
+
+
+def _work(timeline: Timeline, target: str) -> pl.DataFrame:
+    """Find the GPU work that a target names."""
+    ops = timeline.ops
+    if target.startswith(words.KERNEL):
+        return _named(ops, target.removeprefix(words.KERNEL))
+    if target.startswith(words.RANGE):
+        spans = _spans(timeline, target.removeprefix(words.RANGE))
+        return _some(timeline, ops.filter(pl.Series(_launched_in(timeline, spans))), target)
+    if target == words.COPIES:
+        return _some(timeline, ops.filter(pl.col("kind") == "copy"), target)
+    if target == words.KERNELS:
+        return _some(timeline, ops.filter(pl.col("kind").is_in(["kernel", "graph"])), target)
+    return _some(timeline, ops.filter(pl.col("category") == target), target)
+
+
+def _named(ops: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    kernels = ops.filter(pl.col("kind") == "kernel")
+    names = dict(enumerate(kernels.select("name", "label").unique(maintain_order=True).rows()))
+    found = [names[code][0] for code in kernel_codes(names, pattern)]
+    return kernels.filter(pl.col("name").is_in(found))
+
+
+def _spans(timeline: Timeline, pattern: str) -> Intervals:
+    """Give the times in which ranges of a name were open."""
+    found = Scope(timeline.trace, Selection(within=pattern)).spans
+    return Intervals.from_arrays(found["start_ns"].to_numpy(), found["end_ns"].to_numpy())
+
+
+def _launched_in(timeline: Timeline, spans: Intervals) -> Flags:
+    """Tell which work was launched at these times; without a call its own start decides."""
+    ops, calls = timeline.schedule.ops, timeline.schedule.calls
+    known = ops.call != NONE
+    when = np.where(known, np.append(calls.start_ns, 0)[ops.call], ops.start_ns)
+    return contains(spans, when)
+
+
+def _some(timeline: Timeline, rows: pl.DataFrame, target: str) -> pl.DataFrame:
+    """Refuse a target that nothing in the replayed time is meant by."""
+    if rows.height:
+        return rows
+    raise _nothing(target, f"it has {_present(timeline)}")
+
+
+def _nothing(target: str, why: str) -> UsageError:
+    hint = "see: gpusight ledger FILE"
+    return UsageError(f"nothing of {target!r} is in the replayed time", why=why, hint=hint)
+
+
+def _present(timeline: Timeline) -> str:
+    """Name the categories of the kernels, the longest first."""
+    by_category = timeline.kernels.group_by("category").agg(pl.col("duration_ns").sum())
+    names = by_category.sort("duration_ns", descending=True)["category"].to_list()
+    return ", ".join(names) or "no kernels"
+
+
+# Removed ------------------------------------------------------------------------------------------
+
+
+def _removed(timeline: Timeline, target: str) -> Changes:
+    if target == words.SYNC:
+        return (without_waiting(_waiting(timeline)),)
+    if target == words.INPUT:
+        return (_without_input(timeline),)
+    if target == words.ALLOC:
+        kinds = (CallKind.ALLOCATE, CallKind.FREE)
+        return (free_calls(_calls(timeline, np.isin(timeline.schedule.calls.kind, kinds), target)),)
+    if target == words.OVERHEAD:
+        return _fix_of(timeline, "profiler-overhead")
+    if target.startswith(words.RANGE):
+        return _without_range(timeline, target)
+    return _vanished(_work(timeline, target))
+
+
+def _vanished(rows: pl.DataFrame) -> Changes:
+    calls = rows["call"].drop_nulls().unique().to_numpy()
+    return without_waiting(calls), gone(rows["op"].to_numpy())
+
+
+def _without_range(timeline: Timeline, target: str) -> Changes:
+    """Let ranges vanish with what they launched, their calls and their host work."""
+    schedule = timeline.schedule
+    spans = clip(
+        _spans(timeline, target.removeprefix(words.RANGE)), schedule.start_ns, schedule.end_ns
+    )
+    if not len(spans):
+        raise _nothing(target, "such ranges are open at other times")
+    launched = timeline.ops.filter(pl.Series(_launched_in(timeline, spans)))
+    return (*_vanished(launched), *_without_host_work(timeline, spans))
+
+
+def _waiting(timeline: Timeline) -> Ints:
+    """Find the calls that wait for the GPU: synchronisations, and copies that block."""
+    kinds = np.isin(timeline.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
+    return _calls(timeline, kinds & (timeline.replay.program.wait != 0), words.SYNC)
+
+
+def _calls(timeline: Timeline, chosen: Flags, target: str) -> Ints:
+    calls: Ints = np.flatnonzero(chosen)
+    if not len(calls):
+        raise _nothing(target, f"none of its {len(timeline.schedule.calls):,} calls is one")
+    return calls
+
+
+def _without_input(timeline: Timeline) -> Change:
+    spent = spent_before(timeline)[:, Cause.INPUT]
+    calls = np.flatnonzero(spent)
+    if not len(calls):
+        raise _nothing(words.INPUT, "no host time is known to be spent on input")
+    return without_host_time(calls, spent[calls])
+
+
+def _without_host_work(timeline: Timeline, spans: Intervals) -> Changes:
+    """Let calls made at these times, and host work between calls then, take no time."""
+    starts, ends = before_calls(timeline)
+    inside = np.flatnonzero(contains(spans, timeline.schedule.calls.start_ns))
+    every = np.arange(len(starts))
+    return free_calls(inside), without_host_time(every, coverage(spans, starts, ends))
+
+
+# Overlapped, and fixes that rules know ------------------------------------------------------------
+
+
+def _overlapped(timeline: Timeline, target: str) -> Changes:
+    if target == words.COPIES:
+        crossing = moves.copies(timeline).filter(pl.col("way").is_in(list(moves.WORDS)))
+        return moves.beside(timeline, _some(timeline, crossing, target))
+    rows = _work(timeline, target)
+    return apart(rows["op"].to_numpy()), moves.not_waiting_for(timeline, rows)
+
+
+def _fix_of(timeline: Timeline, name: str) -> Changes:
+    """Give the change that a rule proposes for what it finds."""
+    verdict = chosen_rules([name])[0].check(timeline)
+    if isinstance(verdict, Found) and verdict.change:
+        return verdict.change
+    if isinstance(verdict, Absent):
+        raise UsageError(f"{name} cannot be judged", why=verdict.reason)
+    why = "what it finds costs no time that a replay could tell"
+    raise UsageError(
+        f"there is no fix of {name} to replay",
+        why=why if isinstance(verdict, Found) else "the program does not have that problem",
+        hint="see: gpusight diagnose FILE",
+    )

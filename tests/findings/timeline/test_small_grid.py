@@ -1,0 +1,82 @@
+"""small-grid: long kernels with few blocks, and those that have few on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.findings.finding import Confidence
+from gpusight.findings.timeline.rule import Absent, Found
+from gpusight.findings.timeline.rules.small_grid import SmallGrid
+from gpusight.findings.verdict import CLEAN
+from tests.findings.timeline.gpu_traces import GEMM, NCCL, REDUCE, SPLIT_K, of, program
+from tests.findings.timeline.traces import evidence, found, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = SmallGrid()
+KERNELS = [("stencil", 210.0), ("update", 60.0)]
+
+
+def test_found() -> None:
+    timeline = of(KERNELS, blocks=33, sm_count=132)
+    verdict = found(RULE, timeline)
+    assert evidence(verdict) == {
+        "sm_count": 132,
+        "blocks": 33,
+        "kernels": 2,
+        "small_ns": 270_000,
+        "gpu_share": 1.0,
+    }
+    # A quarter of the SMs have a block: three quarters of what lies above 10 us go.
+    assert saved_us(verdict, timeline) == pytest.approx(0.75 * (200 + 50), abs=1)
+    assert verdict.confidence is Confidence.LOW
+    assert verdict.title == (
+        "Kernels with too few blocks for 132 SMs (median 33) take 100.0% of GPU time"
+    )
+
+
+def test_the_table_of_gpus_knows_the_number_of_sms() -> None:
+    verdict = found(RULE, of(KERNELS, blocks=1, name="NVIDIA H200"))
+    assert evidence(verdict)["sm_count"] == 132
+
+
+@pytest.mark.parametrize(
+    ("kernels", "blocks"),
+    [
+        pytest.param(KERNELS, 132, id="a block for each SM"),
+        pytest.param(KERNELS, 100, id="most SMs have a block"),
+        pytest.param([(REDUCE, 8.0)] * 50, 1, id="short ones"),
+        pytest.param([(NCCL, 400.0)], 16, id="communication"),
+        pytest.param([(GEMM, 5.0), (SPLIT_K, 40.0)], 16, id="the end of a product"),
+    ],
+)
+def test_clean(kernels: list[tuple[str, float]], blocks: int) -> None:
+    assert RULE.check(of(kernels, blocks=blocks, sm_count=132)) is CLEAN
+
+
+def test_kernels_side_by_side_fill_the_gpu() -> None:
+    capture = program(KERNELS, blocks=33, sm_count=132)
+    for row in list(capture.tables["kernels"]):
+        capture.tables["kernels"].append({**row, "stream": 8, "correlation": None})
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_absent_without_grids_or_sms() -> None:
+    unknown = RULE.check(of(KERNELS, blocks=33, name="Some GPU"))
+    assert unknown == Absent("it is not known how many SMs the GPU has")
+    capture = program(KERNELS, sm_count=132)
+    for row in capture.tables["kernels"]:
+        del row["grid_x"]
+    assert RULE.check(capture.timeline()) == Absent("the capture has no grid sizes")
+
+
+@needs_shared
+def test_batch_normalisation_of_few_channels() -> None:
+    # cuDNN gives it a block for each of 64 channels.
+    verdict = found(RULE, opened("nsys/conv.sqlite"))
+    assert any("batch_norm" in w.name for w in verdict.where)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["healthy", "gpt_small_train", "gpt_small_forward", "tiny"])
+def test_not_planted(name: str) -> None:
+    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), Found)

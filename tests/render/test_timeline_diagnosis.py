@@ -1,0 +1,295 @@
+"""A timeline's diagnosis in every form: what is said, that it fits, that names are only shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpusight.analyses.ledger.ledger import DeviceLedger, Entry, Ledger
+from gpusight.analyses.steps.focus import Focus
+from gpusight.analyses.steps.step import Step
+from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.diagnosis import ReplayFacts, TimelineDiagnosis
+from gpusight.findings.timeline.finding import TimelineFinding
+from gpusight.findings.timeline.rule import Where
+from gpusight.render.csv import to_csv
+from gpusight.render.diagnosis import forms
+from gpusight.render.diagnosis.timeline_text import lines_of
+from gpusight.render.diagnosis.view import DiagnosisView
+from gpusight.render.layout import Look
+from tests.render.hostile import HOSTILE
+
+MS = 1e6
+STEPS = tuple(Step(f"step_{n}", n, n * 10_000_000, (n + 1) * 10_000_000) for n in range(12))
+
+
+def finding(rule: str, ms: float | None, **changed: Any) -> TimelineFinding:
+    """Give a finding that saves so many ms of a window of 100."""
+    ns = None if ms is None else ms * MS
+    made = TimelineFinding(
+        rule=rule,
+        title=f"`data` holds the launching thread, says {rule}",
+        recoverable_ns=ns,
+        share=None if ms is None else ms / 100,
+        step_ns=None if ns is None else ns / 10,
+        after_ns=ns,
+        confidence=Confidence.HIGH,
+        confidence_reason="all was measured",
+        estimate="Replay without it.",
+        evidence=(
+            Evidence("waited", 8.0 * MS, "ns", "Time in `data` a step"),
+            Evidence("rate", 1.5e9, "byte/s", "Rate of it"),
+        ),
+        why="It costs.",
+        fix="Move `data` off the thread.",
+        code="loader = DataLoader(dataset)\nnext(loader)",
+        afterwards="Look again.",
+        misleads="Never.",
+        where=(Where("range", "data", 80.0 * MS, 10), Where("call", "cudaFree", None, 5)),
+    )
+    return replace(made, **changed)
+
+
+def entries(**shares: float) -> tuple[Entry, ...]:
+    named = {key.replace("__", "/"): share for key, share in shares.items()}
+    return tuple(Entry(name, round(share * 1e8), share) for name, share in named.items())
+
+
+STARVED = entries(compute__matmul=0.15, compute__softmax=0.04, copy__h2d=0.004, idle__input=0.806)
+BUSY = entries(compute__matmul=0.92, compute__softmax=0.05, idle__queued=0.03)
+
+
+def diagnosis(
+    *findings: TimelineFinding,
+    ledger: tuple[Entry, ...] = STARVED,
+    **changed: Any,
+) -> TimelineDiagnosis:
+    made = TimelineDiagnosis(
+        focus=Focus(20_000_000, 120_000_000, STEPS[2:], STEPS[:2], "ranges that count"),
+        findings=findings,
+        clean=("host-sync", "alloc-churn"),
+        not_applicable={"memory-growth": "no memory was recorded", "exposed-copy": "no copies"},
+        ledger=Ledger(20_000_000, 120_000_000, (DeviceLedger(0, ledger),)),
+        replay=ReplayFacts(0.004, 10, 100_000_000),
+        meta={"path": "runs/train.nsys-rep", "tool": "Nsight", "gpu": "NVIDIA H200", "device": 0},
+        notes=("2 of 12 steps left out as warm-up: step_0, step_1",),
+    )
+    return replace(made, **changed)
+
+
+def text(found: TimelineDiagnosis, details: int = 3, width: int | None = 80) -> str:
+    return forms.as_text(found, Look(width), details=details)
+
+
+def test_ten_lines_say_it() -> None:
+    found = diagnosis(
+        finding("input-starved", 80.0),
+        finding("launch-bound", 6.0, after_ns=2.0 * MS, robust=False),
+    )
+    shown = text(found, details=1)
+    assert shown.splitlines()[:10] == [
+        "train.nsys-rep: NVIDIA H200, 10 steps of 10.00 ms (2 left out), GPU busy 19.4%",
+        "note: 2 of 12 steps left out as warm-up: step_0, step_1",
+        "idle/input 80.6% · compute 19.0% · the rest 0.4%",
+        "  compute: matmul 15.0% · softmax 4.0%",
+        "",
+        "    Finding        Saves a step  Share  After above  Confidence",
+        " 1. `data` holds the launching thread, says input-starved",
+        "    input-starved      8.000 ms  80.0%     8.000 ms  high",
+        " 2. `data` holds the launching thread, says launch-bound",
+        "    launch-bound       600.0 µs   6.0%     200.0 µs  high*",
+    ]
+    assert "* The rank changes when" in shown
+    assert "Gains are from a replay of 10 steps that misses the measured time by 0.4%." in shown
+    assert "2 rules found nothing: host-sync, alloc-churn" in shown
+    assert "not judged: memory-growth: no memory was recorded" in shown
+
+
+def test_the_foremost_are_explained() -> None:
+    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
+    shown = text(found, details=1)
+    assert "1. input-starved: `data` holds" in shown
+    assert "2. launch-bound:" not in shown
+    assert "2. launch-bound:" in text(found, details=0)
+    lines = shown.splitlines()
+    for expected in (
+        "   gain    gives back 8.000 ms a step, 80.0% of the window",
+        "           Replay without it (high confidence: all was measured)",
+        "   seen      8.000 ms  Time in `data` a step",
+        "           1.500 GB/s  Rate of it",
+        "   where   8.000 ms  range data, once a step",
+        "                     call cudaFree, 0.5 times a step",
+        "   fix     Move `data` off the thread.",
+        "           loader = DataLoader(dataset)",
+        "   check   Look again.",
+    ):
+        assert expected in lines
+
+
+def test_a_sound_program_is_told_so_and_what_the_gpu_does() -> None:
+    shown = text(diagnosis(ledger=BUSY))
+    assert (
+        "Nothing found that gives back 0.5% of the window or more: the GPU is busy 97.0%\n"
+        "of it (matmul 92.0%, softmax 5.0%)." in shown
+    )
+    assert "Gains are" not in shown
+    small = text(diagnosis(finding("between-steps", 2.1), ledger=BUSY))
+    assert "Nothing gives back more than 2.1% of the window: the GPU is busy 97.0%" in small
+    assert "between-steps" in small
+    assert "Nothing gives back" not in text(diagnosis(finding("input-starved", 4.0)))
+
+
+def test_nothing_found_on_an_idle_gpu_does_not_sound_like_praise() -> None:
+    assert "though the GPU is idle: idle/input 80.6%" in text(diagnosis(), width=None)
+    unjudged = diagnosis(clean=(), not_applicable={"launch-bound": "no API calls"})
+    assert "No rule could be judged on this capture." in text(unjudged)
+
+
+def test_what_is_no_matter_of_time() -> None:
+    found = diagnosis(finding("capture-incomplete", None))
+    assert "    capture-incomplete             -      -            -  high" in text(found)
+    assert "not a matter of time" in text(found)
+    assert found.document()["findings"][0]["recoverable_ns"] is None
+
+
+def test_a_fix_that_gives_nothing_by_itself() -> None:
+    found = diagnosis(finding("host-sync", 0.0, after_ns=4.0 * MS))
+    assert "gives back nothing by itself; 400.0 µs after those above it" in text(found)
+
+
+def test_without_steps_times_are_of_the_window() -> None:
+    whole = Focus(20_000_000, 120_000_000)
+    found = diagnosis(finding("input-starved", 80.0), focus=whole)
+    found = replace(found, replay=ReplayFacts(0.004, 0, 100_000_000))
+    shown = text(found)
+    assert "100.0 ms, no steps known" in shown
+    assert "    input-starved  80.00 ms  80.0%     80.00 ms  high" in shown
+    assert "a step" not in shown.replace("Time in `data` a step", "")
+    assert "a replay of 100.0 ms" in shown
+
+
+def test_a_replay_that_misses_is_not_praised() -> None:
+    rough = diagnosis(finding("input-starved", 80.0), replay=ReplayFacts(0.08, 10, 100_000_000))
+    assert "misses" not in text(rough)  # a note of the diagnosis says it, at the top
+    none = diagnosis(finding("input-starved", 80.0), replay=None)
+    assert "Nothing could be replayed" in text(none)
+
+
+def test_several_gpus() -> None:
+    ledger = Ledger(0, 100_000_000, (DeviceLedger(0, BUSY), DeviceLedger(3, STARVED)))
+    found = diagnosis(finding("input-starved", 80.0), ledger=BUSY)
+    found = replace(found, ledger=ledger, meta={**found.meta, "device": 3})
+    shown = text(found)
+    assert "GPU 3 busy 19.4% (all 2: 19.4% to 97.0%)" in shown.replace("\n", " ")
+    assert "idle/input 80.6% · compute 19.0%" in shown
+    page = forms.as_page(found)
+    assert page.count('class="bar"') == 2
+    assert "GPU 0: compute 97.0%" in forms.as_markdown(found, limit=0, details=0)
+
+
+def test_the_bar_is_as_wide_as_the_screen() -> None:
+    lines = list(lines_of(diagnosis(), Look(60, bars=True), details=0))
+    bar, legend = (line for line in lines if line.parts)
+    assert [(len(piece), style) for piece, style in bar.parts] == [
+        (48, "yellow"),
+        (12, "green"),
+        (0, "dim"),
+    ]
+    assert legend.text == "idle/input 80.6% · compute 19.0% · the rest 0.4%"
+    assert legend.parts[0] == ("idle/input 80.6%", "yellow")
+
+
+def test_markdown() -> None:
+    found = diagnosis(finding("input-starved", 80.0, code="```\nx = `1`"))
+    shown = forms.as_markdown(found, limit=0, details=0)
+    assert "> 2 of 12 steps left out as warm-up: step\\_0, step\\_1" in shown
+    assert "| `input-starved` | `data` holds the launching thread" in shown
+    assert "### 1. input-starved: `data` holds" in shown
+    assert "\n````python\n```\nx = `1`\n````\n" in shown
+    assert "- range `data`: 8.000 ms, once a step" in shown
+    assert "Nothing found by: `host-sync`, `alloc-churn`." in shown
+    assert "- memory-growth: no memory was recorded" in shown
+    cuda = diagnosis(finding("input-starved", 80.0, code="cudaFree(x);\n"))
+    assert "```cuda\n" in forms.as_markdown(cuda, limit=0, details=0)
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = forms.as_page(diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0)))
+    assert page.startswith("<!DOCTYPE html>")
+    assert "default-src 'none'" in page
+    assert page.count('<section class="kernel">') == 2
+    widths = [float(w) for w in re.findall(r"height:22px;width:([\d.]+)%", page)]
+    assert widths == [80.6, 19.0, 0.4]
+    assert "<script" not in page
+    assert not re.search(r'(?:src|href)="', page)
+
+
+def test_csv_and_json() -> None:
+    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
+    rows = list(csv.DictReader(io.StringIO(to_csv(forms.as_table(found)))))
+    assert [row["rule"] for row in rows] == ["input-starved", "launch-bound"]
+    assert (rows[0]["rank"], float(rows[0]["recoverable_ns"])) == ("1", 80e6)
+    document = json.loads(json.dumps(forms.document(found, limit=1)))
+    assert [one["rule"] for one in document["findings"]] == ["input-starved"]
+    assert set(document) >= {"findings", "clean", "not_applicable", "ledger", "window", "meta"}
+    assert set(document["findings"][0]) >= {
+        "rule",
+        "title",
+        "recoverable_ns",
+        "share",
+        "confidence",
+        "evidence",
+        "fix",
+        "where",
+    }
+    assert document["not_applicable"][0] == {
+        "rule": "memory-growth",
+        "reason": "no memory was recorded",
+    }
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_are_only_shown(name: str) -> None:
+    hostile = finding(
+        "input-starved",
+        80.0,
+        title=f"`{name}` waits",
+        fix=f"Move `{name}` away.",
+        code=f"# {name}\nx()",
+        evidence=(Evidence("e", 1.0, "ns", f"Time in `{name}`"),),
+        where=(Where("range", name, 1.0, 1),),
+    )
+    meta = {"path": f"/tmp/{name}", "gpu": name, "device": 0}
+    found = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
+    page = forms.as_page(found)
+    shown = [text(found, 0), page, forms.as_markdown(found, limit=0, details=0)]
+    shown.append(forms.as_fragment(found, limit=0, details=0))
+    for one in shown:
+        assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(one)
+    assert "</script>" not in page
+    assert "<b>bold" not in page
+    wrapped = [line for line in shown[0].splitlines() if not line.strip().startswith("# ")]
+    assert max(map(len, wrapped)) <= 80  # but for lines to paste, which are not cut
+
+
+def test_the_view_shows_itself() -> None:
+    view = DiagnosisView(diagnosis(finding("input-starved", 80.0)))
+    assert "input-starved" in repr(view)
+    assert "<table>" in view._repr_html_()
+    assert [f.rule for f in view.findings] == ["input-starved"]
+    assert view.saved_ns == 80e6
+    assert view.kernels == ()
+    assert view.notes[0].startswith("2 of 12")
+    assert view.title == "What holds the program back"
+    assert view.meta["gpu"] == "NVIDIA H200"
+    assert view.ledger is not None
+    assert json.loads(view.to_json())["findings"][0]["rule"] == "input-starved"
+    assert "### 1." in view.to_markdown()
+    assert view.to_html().startswith("<!DOCTYPE html>")
+    assert len(view.to_csv().splitlines()) == 2
