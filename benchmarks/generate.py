@@ -3,7 +3,8 @@
     python benchmarks/generate.py 1000000 benchmarks/out/1m.sqlite
 
 N kernels, N runtime calls that launch them and N NVTX ranges: a range around nine of ten launches,
-nested in ranges of 10 (layer), 100 (pass) and 1000 (step) launches, on two threads of one process.
+nested in ranges of 10 (layer), 100 (pass) and 1000 (step) launches, by two threads of one process
+in turn.
 The schema is that of nsys 2025.3 (3.20.3), so the real `nsys stats` reads the file too.
 """
 
@@ -146,14 +147,21 @@ def _insert_parents(db: sqlite3.Connection, kernels: int) -> None:
     base = KERNEL_NAMES + 4
     for span, margin in ((10, 600), (100, 400), (1000, 200)):
         start, count = PERIOD_NS * span, kernels // span
+        # Steps count; layers and passes only repeat.
+        column, name = "textId", f"{base} + i % {RANGE_NAMES if span == 10 else span // 20}"
+        thread = (
+            f"CASE WHEN (i * {span} / 1000) % 5 = 4 THEN {GLOBAL_PID | THREADS[1]}"
+            f" ELSE {GLOBAL_PID | THREADS[0]} END"
+        )
+        if span == 1000:
+            # The main thread holds every step, whichever thread launches.
+            column, name, thread = "text", "'step_' || i", str(GLOBAL_PID | THREADS[0])
         db.execute(
-            f"INSERT INTO NVTX_EVENTS (start, end, eventType, textId, globalTid, domainId)"
+            f"INSERT INTO NVTX_EVENTS (start, end, eventType, {column}, globalTid, domainId)"
             f" WITH RECURSIVE n(i) AS"
             f" (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})"
             f" SELECT i * {start} + {margin}, (i + 1) * {start} - {margin}, {PUSH_POP},"
-            f" {base} + i % {RANGE_NAMES if span == 10 else span // 20},"
-            f" CASE WHEN (i * {span} / 1000) % 5 = 4 THEN {GLOBAL_PID | THREADS[1]}"
-            f" ELSE {GLOBAL_PID | THREADS[0]} END, 0 FROM n"
+            f" {name}, {thread}, 0 FROM n"
         )
 
 

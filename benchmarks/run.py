@@ -97,9 +97,19 @@ def stats_rows(table: Table, nsys: str | None, size: str, capture: Path, runs: i
         peer = peers.get("cuda_gpu_kern_sum" if name == "kernels" else "nvtx_gpu_proj_sum")
         cold = measure([*ours, name, str(capture)], runs=runs, cache=cache)
         table.row(f"{size}: `{name}`", peer, cold)
-    for name in ("kernels", "ranges", "summary"):
+    diagnosis_rows(table, nsys, size, capture, runs)
+    for name in ("kernels", "ranges", "summary", "diagnose"):
         warm = measure([*ours, name, str(capture)], runs=runs, cache=cache, keep_cache=True)
         table.row(f"{size}: `{name}` again, from the cache", None, warm)
+
+
+def diagnosis_rows(table: Table, nsys: str | None, size: str, capture: Path, runs: int) -> None:
+    """Compare the rules of `nsys analyze` with our ledger and findings."""
+    ours, cache = [sys.executable, "-m", "gpusight"], OUT / "cache"
+    peer = measure([nsys, "analyze", "-q", str(capture)], runs=1, cache=cache) if nsys else None
+    for name in ("ledger", "diagnose"):
+        measured = measure([*ours, name, str(capture)], runs=runs, cache=cache)
+        table.row(f"{size}: `{name}`, against `nsys analyze`", peer, measured)
 
 
 def report_rows(table: Table, nsys: str | None, runs: int) -> None:
