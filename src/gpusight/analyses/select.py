@@ -84,7 +84,8 @@ class Scope:
     def __init__(self, trace: Trace, selection: Selection = EVERYTHING) -> None:
         self.trace = trace
         self.selection = selection
-        self._processes = _match_processes(trace, selection.process)
+        self.processes = _match_processes(trace, selection.process)
+        """Keys of the selected processes; None for all."""
         _check_device(trace, selection.device)
 
     @property
@@ -190,13 +191,13 @@ class Scope:
     ) -> pl.DataFrame:
         has_process = "process" in TABLES[table].column_names
         needed = [*columns, *extra]
-        if self._processes is not None and has_process:
+        if self.processes is not None and has_process:
             needed.append("process")
         frame = self.trace.table(table, list(dict.fromkeys(needed)))
         if row_index is not None:
             frame = frame.with_row_index(row_index)
-        if self._processes is not None and has_process:
-            frame = frame.filter(pl.col("process").is_in(self._processes))
+        if self.processes is not None and has_process:
+            frame = frame.filter(pl.col("process").is_in(self.processes))
         return frame
 
     def _launched_inside(self, frame: pl.DataFrame, keep_span: bool = False) -> pl.DataFrame:

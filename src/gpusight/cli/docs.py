@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
+from gpusight.cli.documents import DOCUMENTS
 from gpusight.cli.output import write_error, write_out
 from gpusight.render.markdown import code, prose, table
 from gpusight.result import Fact, Field, Fmt
@@ -256,7 +257,7 @@ def _inline(text: str) -> str:
 
 def json_page() -> str:
     """Write the reference of `--format json`."""
-    parts = ["# JSON", _JSON_INTRODUCTION]
+    parts = ["# JSON", _JSON_INTRODUCTION, "## Documents of their own", *DOCUMENTS]
     facts = {
         "info": _info_facts,
         "summary": _summary_facts,
@@ -363,7 +364,8 @@ _JSON_INTRODUCTION = (
     "`meta.not_applicable`. "
     "`csv` has the same keys as columns; for commands with sections its columns are `section`, "
     "`row`, `key` and `value`. `stats` writes rows with `capture`, `report` and the headings of "
-    "nsys as keys; `meta.reports` says what became of each report."
+    "nsys as keys; `meta.reports` says what became of each report. `ledger`, `whatif` "
+    "and `diagnose` write documents of their own."
 )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "concurrency",
     "contains",
     "coverage",
+    "distinct",
     "gaps",
     "intersect",
     "subtract",
@@ -102,7 +103,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     # canonical sets never touch, so these starts and ends pair up in sorted order.
     starts = (a.starts[contains(b, a.starts)], b.starts[contains(a, b.starts)])
     ends = (a.ends[_contains_before(b, a.ends)], b.ends[_contains_before(a, b.ends)])
-    return Intervals(np.unique(np.concatenate(starts)), np.unique(np.concatenate(ends)))
+    return Intervals(distinct(*starts), distinct(*ends))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
@@ -147,12 +148,19 @@ def concurrency(
     time the depth is 0, the last depth is 0, and the depth changes at every time.
     """
     first, last = _valid_spans(starts, ends)
-    times = np.unique(np.concatenate((first, last)))
+    times = distinct(first, last)
     started = np.searchsorted(np.sort(first), times, side="right")
     ended = np.searchsorted(np.sort(last), times, side="right")
     depth = (started - ended).astype(np.int64)
     changes = np.diff(depth, prepend=0) != 0
     return times[changes], depth[changes]
+
+
+def distinct(*times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the distinct values of several arrays, rising."""
+    # NumPy's own hashes them, which takes ten times as long where most are distinct.
+    every: NDArray[np.int64] = np.sort(np.concatenate(times), kind="stable")
+    return every[np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])]
 
 
 def contains(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -42,7 +42,7 @@ class KernelName(msgspec.Struct, frozen=True):
     """Whether tensor cores are used; None where the name cannot tell."""
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=131_072)
 def classify(name: str) -> KernelName:
     """Say what kernel `name` is. Any text is accepted; most of it is then in "other"."""
     demangled, parts = parts_of(name)

@@ -22,13 +22,14 @@ GAP_NS = 1_200
 """What the replay assumes too where a program never shows it."""
 TAIL_NS = 5_000
 SETUP_NS = 3_000
-SYNC_NS = 1_500
+SYNC_NS = 3_000
 
 NAMES = {
     "launch": "cudaLaunchKernel",
     "copy": "cudaMemcpyAsync",
     "sync": "cudaDeviceSynchronize",
     "stream_sync": "cudaStreamSynchronize",
+    "event_sync": "cudaEventSynchronize",
     "malloc": "cudaMalloc",
     "free": "cudaFree",
 }
@@ -46,6 +47,9 @@ class Do:
     stream: int = 7
     thread: int = THREAD
     pageable: bool = False
+    device: int = 0
+    lag: int = 0
+    """For the wait for an event: behind how many launches it was recorded."""
 
 
 @dataclass
@@ -61,27 +65,35 @@ class Run:
 def simulate(script: Sequence[Do]) -> Run:
     """Run a script: streams in order, synchronising calls wait, pageable copies block."""
     now = 0
-    streams: dict[int, int] = {}
+    streams: dict[tuple[int, int], int] = {}
     run = Run([], [], [], 0)
     for number, do in enumerate(script, start=1):
         begun = now + do.before_ns
         ended = begun + do.own_ns
-        row = {"correlation": number, "stream": do.stream, "process": PROCESS}
-        behind = streams.get(do.stream, -1) + GAP_NS if do.stream in streams else 0
+        stream = (do.device, do.stream)
+        row = {
+            "correlation": number,
+            "stream": do.stream,
+            "process": PROCESS,
+            "device": do.device,
+        }
+        behind = streams[stream] + GAP_NS if stream in streams else 0
         if do.what == "launch":
             start = max(ended + LATENCY_NS, behind)
-            streams[do.stream] = start + do.gpu_ns
+            streams[stream] = start + do.gpu_ns
             run.kernels.append({**row, "start_ns": start, "end_ns": start + do.gpu_ns})
         elif do.what == "copy":
             start = max((begun + SETUP_NS) if do.pageable else (ended + LATENCY_NS), behind)
-            streams[do.stream] = start + do.gpu_ns
+            streams[stream] = start + do.gpu_ns
             run.copies.append({**row, "start_ns": start, "end_ns": start + do.gpu_ns})
             if do.pageable:
                 ended = start + do.gpu_ns + TAIL_NS
-        elif do.what in {"sync", "stream_sync"}:
-            busy = max(streams.values(), default=0)
+        elif do.what in {"sync", "stream_sync", "event_sync"}:
+            busy = max((end for (gpu, _), end in streams.items() if gpu == do.device), default=0)
             if do.what == "stream_sync":
-                busy = streams.get(do.stream, 0)
+                busy = streams.get(stream, 0)
+            elif do.what == "event_sync":
+                busy = run.kernels[-1 - do.lag]["end_ns"] if len(run.kernels) > do.lag else 0
             ended = max(begun + SYNC_NS, busy + TAIL_NS) if busy > begun else begun + SYNC_NS
         elif do.what == "free":
             ended = max(begun, *streams.values()) + do.own_ns if streams else ended

@@ -2,7 +2,7 @@
 
 What was measured stays on the edge that held: a launch latency where the launch came last, a gap
 where the work before it in the stream did. The other edges get the median of their kind, for they
-only come to hold when something changes. `structural` puts the median everywhere; how well that
+only come to hold when something changes. `typical` has the median everywhere; how well that
 reproduces the window says how far the rules can be trusted.
 """
 
@@ -56,6 +56,7 @@ def calibrate(schedule: Schedule) -> Calibration:
     issue = _issue_order(ops, calls)
     edges = _Edges(ops, calls, issue, waits.inside, schedule.start_ns)
     needs, needs_gap = _needs(schedule, edges)
+    duration = _inside(schedule, ops.end_ns) - _inside(schedule, ops.start_ns)
     program = Program(
         start_ns=schedule.start_ns,
         end_ns=schedule.end_ns,
@@ -64,6 +65,7 @@ def calibrate(schedule: Schedule) -> Calibration:
         movable_ns=np.zeros(len(calls), np.int64),
         own_ns=waits.own_ns,
         mergeable=_mergeable(calls),
+        mark=calls.kind == CallKind.MARK,
         wait=waits.wait,
         target=waits.target,
         tail_ns=waits.tail_ns,
@@ -71,8 +73,10 @@ def calibrate(schedule: Schedule) -> Calibration:
         after_ns=waits.after_ns,
         call=issue,
         queue=ops.queue,
+        device=ops.device,
         engine=_engines(schedule),
-        duration_ns=_inside(schedule, ops.end_ns) - _inside(schedule, ops.start_ns),
+        duration_ns=duration,
+        inside=duration / np.maximum(ops.end_ns - ops.start_ns, 1),
         bound=edges.bound,
         latency_ns=edges.latency_ns,
         queue_gap_ns=edges.queue_gap_ns,
@@ -80,7 +84,7 @@ def calibrate(schedule: Schedule) -> Calibration:
         needs_gap_ns=needs_gap,
         gone=np.zeros(len(ops), np.bool_),
         trailing_ns=_trailing(schedule),
-        last_call=_last_call(schedule),
+        counted=_counted(schedule),
     )
     program = _freed(program, np.flatnonzero((needs >= 0) & edges.late))
     typical = program.changed(
@@ -119,23 +123,38 @@ def _inside(schedule: Schedule, times: Ints) -> Ints:
     return np.clip(times, schedule.start_ns, schedule.end_ns)
 
 
+_STAYING = (CallKind.ALLOCATE, CallKind.FREE, CallKind.SYNC, CallKind.GRAPH)
+
+
 def _mergeable(calls: Calls) -> Flags:
     """Tell calls that launch, or that take too little to be anything else."""
-    stays = np.isin(calls.kind, (CallKind.ALLOCATE, CallKind.FREE, CallKind.SYNC))
+    stays = np.isin(calls.kind, _STAYING)
     long = (calls.kind == CallKind.OTHER) & (calls.end_ns - calls.start_ns > _LONG_CALL_NS)
     mergeable: Flags = ~(stays | long)
     return mergeable
 
 
-def _last_call(schedule: Schedule) -> int:
-    """Count calls up to the last mark: what steps issue after the window's own is not its time."""
-    marks = np.flatnonzero(schedule.calls.kind == CallKind.MARK)
-    return int(marks[-1]) + 1 if len(marks) else len(schedule.calls)
+def _counted(schedule: Schedule) -> Flags:
+    """Tell which calls the window's length counts.
+
+    Those up to the last mark: what steps issue after the window's own is not its time. And those of
+    lanes that issue work or mark steps: a thread that pins memory or watches goes its own way, and
+    its calls would hold the window where it was whatever the others do.
+    """
+    calls, ops = schedule.calls, schedule.ops
+    marks = np.flatnonzero(calls.kind == CallKind.MARK)
+    called = np.flatnonzero(calls.kind != CallKind.MARK)
+    lanes = calls.lane[np.concatenate((marks, ops.call[ops.call != NONE]))]
+    # Marks on a thread that calls nothing stay where they were, whatever the others do.
+    counted: Flags = np.isin(calls.lane, lanes) & np.isin(calls.lane, calls.lane[called])
+    if len(marks):
+        counted[int(marks[-1]) + 1 :] = False
+    return counted
 
 
 def _trailing(schedule: Schedule) -> int:
     """Measure what is left of the window after the last end of anything."""
-    ends = (schedule.calls.end_ns[: _last_call(schedule)], schedule.ops.end_ns)
+    ends = (schedule.calls.end_ns[_counted(schedule)], schedule.ops.end_ns)
     last = max(int(e.max(initial=schedule.start_ns)) for e in ends)
     return max(0, schedule.end_ns - last)
 
@@ -196,10 +215,10 @@ class _Edges:
         self.late = (self.unexplained_ns > _UNEXPLAINED_NS) & (self.bound != Bound.FIXED)
 
     def _place_without_call(self, called: Flags, start_ns: int) -> None:
-        """Work issued before the window stays where it was; other work follows its queue."""
+        """Work without a call follows its queue; the first of a queue stays where it was."""
         ops = self._ops
         self.bound[~called] = Bound.QUEUE
-        self.bound[ops.carried | (~called & self.first)] = Bound.FIXED
+        self.bound[~called & self.first] = Bound.FIXED
         for latency in (self.latency_ns, self.typical_latency_ns):
             latency[~called] = np.maximum(ops.start_ns[~called], start_ns)
 

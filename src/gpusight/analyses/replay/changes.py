@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gpusight.analyses.replay.program import Program, Wait, marked, put
+from gpusight.analyses.replay.program import Bound, Program, Wait, marked, put
 from gpusight.analyses.schedule.schedule import NONE
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def take(ops: Ints, duration_ns: Ints) -> Change:
     """Let work take these durations, where they are shorter than its own."""
 
     def change(program: Program) -> Program:
-        shorter = np.minimum(program.duration_ns[ops], np.maximum(duration_ns, 0))
+        # Of work that lies in the window in part, the same part of the new duration does.
+        left = np.where(program.inside[ops] < 1, program.inside[ops] * duration_ns, duration_ns)
+        shorter = np.minimum(program.duration_ns[ops], np.maximum(left.astype(np.int64), 0))
         return program.changed(duration_ns=put(program.duration_ns, ops, shorter))
 
     return change
@@ -73,20 +75,20 @@ def without_host_time(calls: Ints, ns: Ints) -> Change:
 
 
 def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS) -> Change:
-    """Let everything that the host launches between two waits be one graph launch.
+    """Let everything that the host launches between two waits of a step be one graph launch.
 
-    Host work that is not launching stays: input, allocation, what calls take that wait. A stretch
-    with a single launch, such as that of a graph, stays as it is, and so does one that costs less
-    than the launch of a graph.
+    Host work that is not launching stays: input, allocation, what calls take that wait. So do
+    launches of graphs, a stretch with a single launch, and one that costs less than a graph's.
     """
 
     def change(program: Program) -> Program:
         n = len(program.gap_ns)
         plain = (program.wait == Wait.NOTHING) & program.mergeable
         launches = np.zeros(n, np.bool_)
-        launches[program.call[(program.call < n) & ~program.gone]] = True
+        called = (program.bound == Bound.CALL_END) | (program.bound == Bound.CALL_START)
+        launches[program.call[called & ~program.gone]] = True
         launches &= plain
-        segment = _segments(program.lane, program.wait != Wait.NOTHING)
+        segment = _segments(program.lane, program.mark | (program.wait != Wait.NOTHING))
         cost = np.where(plain, program.own_ns, 0) + program.movable_ns
         spent = np.bincount(segment, cost, minlength=n)
         merged = (np.bincount(segment, launches, minlength=n) > 1) & (spent > launch_ns)

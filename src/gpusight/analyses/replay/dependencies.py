@@ -2,8 +2,8 @@
 
 Events say so where the capture has them: a stream was told to wait for an event, and the event was
 recorded into another stream behind some work. Where it does not say, work that began later than
-its launch and its own stream explain, and just when work of another stream ended, waited for that:
-for an event, for a copy engine, or for room on the GPU.
+its launch and its own stream explain, and just when work of another stream ended or drained,
+waited for that: for an event, for a copy engine, or for room on the GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.key_index import KeyIndex
-from gpusight.analyses.schedule.schedule import NONE, CallKind
+from gpusight.analyses.schedule.build import QUEUE
+from gpusight.analyses.schedule.schedule import NONE, CallKind, OpKind
 
 if TYPE_CHECKING:
     from gpusight.analyses.replay.program import Flags
@@ -22,44 +23,55 @@ if TYPE_CHECKING:
 
 _JUST_NS = 5_000
 """Work that began within this time after the end of other work began because of it."""
+_DRAINING_NS = 50_000
+"""How long the last blocks of a kernel may run while blocks of another one have begun."""
 
 
 def waits_between_streams(schedule: Schedule, late: Flags) -> tuple[Ints, Ints]:
     """Give for each piece of work the one it depends on, and the time from its end."""
     ops = schedule.ops
     needs = np.full(len(ops), NONE, np.int64)
-    if len(np.unique(ops.queue)) > 1:
-        by_time = _just_ended(schedule, late)
-        needs = _by_events(schedule)
-        needs = np.where(by_time >= 0, by_time, needs)
-    known = needs >= 0
-    gap = np.where(known, ops.start_ns - ops.end_ns[needs], 0)
+    gap = np.zeros(len(ops), np.int64)
+    if len(np.unique(ops.queue)) < 2:
+        return needs, gap
+    told, by_time = _by_events(schedule), _ending(schedule, late)
     # Work that began before the other ended did not wait for it, whatever the events seem to say.
-    needs[known & (gap < 0)] = NONE
-    return needs, np.where(late & (needs >= 0), gap, np.minimum(gap, _JUST_NS))
+    told[(told >= 0) & (ops.start_ns < ops.end_ns[told])] = NONE
+    needs = np.where(by_time >= 0, by_time, told)
+    known = needs >= 0
+    gap[known] = ops.start_ns[known] - ops.end_ns[needs[known]]
+    return needs, np.where(late, gap, np.minimum(gap, _JUST_NS))
 
 
-def _just_ended(schedule: Schedule, late: Flags) -> Ints:
-    """Find the work of another queue of the device that ended just before late work began."""
+def _ending(schedule: Schedule, late: Flags) -> Ints:
+    """Find the work of another queue of the device whose end let late work begin.
+
+    It ended just before; or its last blocks were still running, when room was made by its others.
+    """
     ops = schedule.ops
     found = np.full(len(ops), NONE, np.int64)
     rows = np.flatnonzero(late)
     by_end = np.argsort(ops.end_ns, kind="stable")
-    ends = ops.end_ns[by_end]
-    at = np.searchsorted(ends, ops.start_ns[rows], side="right") - 1
-    # The last to end may be of the same queue or another device: look back a little.
-    for _ in range(4):
-        other = by_end[np.maximum(at, 0)]
+    at = np.searchsorted(ops.end_ns[by_end], ops.start_ns[rows], side="right")
+    # The nearest end may be of the same queue or of another device: look a little further.
+    for step in (-1, -2, -3, -4, 0, 1, 2, 3):
+        near = np.clip(at + step, 0, len(by_end) - 1)
+        other = by_end[near]
+        since = ops.start_ns[rows] - ops.end_ns[other]
         fits = (
-            (at >= 0)
+            (near == at + step)
             & (found[rows] == NONE)
             & (ops.queue[other] != ops.queue[rows])
             & (ops.device[other] == ops.device[rows])
-            & (ops.start_ns[rows] - ops.end_ns[other] <= _JUST_NS)
+            & (since <= _JUST_NS)
+            & (since >= -_DRAINING_NS)
+            & (ops.start_ns[other] < ops.start_ns[rows])
             & _issued_before(schedule, other, rows)
         )
+        fits &= (since >= 0) | (
+            (ops.kind[other] == OpKind.KERNEL) & (ops.kind[rows] == OpKind.KERNEL)
+        )
         found[rows[fits]] = other[fits]
-        at = at - 1
     return found
 
 
@@ -72,27 +84,12 @@ def _issued_before(schedule: Schedule, first: Ints, second: Ints) -> Flags:
 
 def _by_events(schedule: Schedule) -> Ints:
     """Follow events from where they were recorded to the stream that was told to wait."""
-    trace, ops = schedule.trace, schedule.ops
+    ops = schedule.ops
     needs = np.full(len(ops), NONE, np.int64)
-    if not (trace.has("event_records") and trace.has("syncs") and trace.has("syncs", "event")):
+    if not _has_events(schedule):
         return needs
-    rows = trace.table("api_calls", ["process", "correlation"])
-    index = KeyIndex(rows["process"], rows["correlation"])
-    position = np.full(rows.height + 1, NONE, np.int64)
-    called = schedule.calls.row >= 0
-    position[schedule.calls.row[called]] = np.flatnonzero(called)
-    records = _events(schedule, "event_records", index, position)
-    waits = _events(schedule, "syncs", index, position)
-    kind = schedule.calls.kind
-    waits = waits.filter(pl.Series(kind[waits["call"].to_numpy()] == CallKind.WAIT_EVENT))
-    paired = waits.sort("call").join_asof(
-        records.sort("call"),
-        on="call",
-        by=["process", "event"],
-        suffix="_recorded",
-        check_sortedness=False,
-    )
-    paired = paired.drop_nulls("queue_recorded")
+    told = np.flatnonzero(schedule.calls.kind == CallKind.WAIT_EVENT)
+    paired = _paired(schedule, told)
     ahead = _last_issued(ops.call, ops.queue, paired["call_recorded"], paired["queue_recorded"])
     waiting = _next_issued(ops.call, ops.queue, paired["call"], paired["queue"])
     both = (ahead >= 0) & (waiting >= 0)
@@ -100,28 +97,63 @@ def _by_events(schedule: Schedule) -> Ints:
     return needs
 
 
+def recorded_before(schedule: Schedule, calls: Ints) -> Ints:
+    """Give the work behind which the event was recorded that calls wait for; `NONE` if not told."""
+    ops = schedule.ops
+    work = np.full(len(calls), NONE, np.int64)
+    if _has_events(schedule):
+        paired = _paired(schedule, calls)
+        ahead = _last_issued(ops.call, ops.queue, paired["call_recorded"], paired["queue_recorded"])
+        work[np.searchsorted(calls, paired["call"].to_numpy())] = ahead
+    return work
+
+
+def _has_events(schedule: Schedule) -> bool:
+    trace = schedule.trace
+    return trace.has("event_records") and trace.has("syncs") and trace.has("syncs", "event")
+
+
+def _paired(schedule: Schedule, calls: Ints) -> pl.DataFrame:
+    """Join calls that wait for an event to the last record of that event before them."""
+    rows = schedule.trace.table("api_calls", ["process", "correlation"])
+    index = KeyIndex(rows["process"], rows["correlation"])
+    position = np.full(rows.height + 1, NONE, np.int64)
+    called = schedule.calls.row >= 0
+    position[schedule.calls.row[called]] = np.flatnonzero(called)
+    records = _events(schedule, "event_records", index, position)
+    waits = _events(schedule, "syncs", index, position)
+    waits = waits.filter(pl.col("call").is_in(pl.Series(calls).implode()))
+    paired = waits.sort("call").join_asof(
+        records.sort("call"),
+        on="call",
+        by=["process", "event"],
+        suffix="_recorded",
+        check_sortedness=False,
+    )
+    return paired.drop_nulls("queue_recorded").unique("call", keep="last", maintain_order=True)
+
+
 def _events(schedule: Schedule, table: str, index: KeyIndex, position: Ints) -> pl.DataFrame:
     """Give events with the call that recorded or awaited them and the number of their queue."""
     trace = schedule.trace
-    columns = ["process", "context", "stream", "correlation", "event"]
+    columns = ["device", "process", "context", "stream", "correlation", "event"]
     frame = trace.table(table, columns)
     call = position[index.find(frame["process"], frame["correlation"])]
     frame = frame.with_columns(pl.Series("call", call)).with_columns(
         pl.col("call").alias("call_recorded")
     )
     frame = frame.filter(pl.col("call") >= 0).drop_nulls("event")
-    return frame.join(queues_of_streams(schedule), on=["process", "context", "stream"], how="left")
+    return frame.join(queues_of_streams(schedule), on=QUEUE, how="left")
 
 
 def queues_of_streams(schedule: Schedule) -> pl.DataFrame:
     """Give the number of each stream that did work."""
     ops, trace = schedule.ops, schedule.trace
-    keys = ["process", "context", "stream"]
     parts = []
-    for number, table in enumerate(("kernels", "copies", "memsets", "graph_launches")):
-        here = ops.kind == number
+    for kind in OpKind:
+        here = ops.kind == kind
         if here.any():
-            frame = trace.table(table, keys)[ops.row[here]]
+            frame = trace.table(kind.table, QUEUE)[ops.row[here]]
             parts.append(frame.with_columns(pl.Series("queue", ops.queue[here])))
     known: pl.DataFrame = pl.concat(parts).unique()
     return known

@@ -20,7 +20,7 @@ class Wait(enum.IntEnum):
 
     NOTHING = 0
     DEVICE = 1
-    """Everything issued so far."""
+    """What was issued so far on the GPU that `Program.target` names."""
     QUEUE = 2
     """What was issued so far on the queue that `Program.target` names."""
     OP = 3
@@ -59,6 +59,8 @@ class Program:
     own_ns: Ints
     mergeable: Flags
     """A call that goes when what it launches does: no allocation, no loading of code."""
+    mark: Flags
+    """No call: a step begins or ends there."""
     wait: Ints
     """`Wait`."""
     target: Ints
@@ -69,9 +71,12 @@ class Program:
     call: Ints
     """Position of the call that issues a piece of work; for work without one, of the next call."""
     queue: Ints
+    device: Ints
     engine: Ints
     """What does copies of its direction on its GPU, one at a time; `NONE` for other work."""
     duration_ns: Ints
+    inside: NDArray[np.float64]
+    """Part of it that lies in the window, by its measured duration."""
     bound: Ints
     """`Bound`."""
     latency_ns: Ints
@@ -83,8 +88,8 @@ class Program:
 
     trailing_ns: int
     """Time from the last end of anything to the end of the window."""
-    last_call: int
-    """Position after the last call that the window's length counts."""
+    counted: Flags
+    """Calls whose ends count for the window's length."""
 
     def changed(self, **arrays: NDArray[np.generic]) -> Program:
         """Make a program that differs in these arrays."""

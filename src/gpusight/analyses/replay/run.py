@@ -15,8 +15,13 @@ from gpusight.analyses.replay.program import Bound, Wait
 from gpusight.analyses.schedule.schedule import NONE, Timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpusight.analyses.replay.program import Flags, Program
     from gpusight.analyses.schedule.schedule import Ints
+
+
+_DEVICE, _QUEUE = int(Wait.DEVICE), int(Wait.QUEUE)
 
 
 class _Chain(NamedTuple):
@@ -37,8 +42,8 @@ def run(program: Program) -> Timing:
     starts, ends, op_start, op_end = _loop(program, active, chain)
     call_start, call_end = _all_calls(program, chain, active, starts, ends)
     last = [program.start_ns]
-    if program.last_call:
-        last.append(int(call_end[: program.last_call].max()))
+    if program.counted.any():
+        last.append(int(call_end[program.counted].max()))
     there = op_end[~program.gone]
     if len(there):
         last.append(int(there.max()))
@@ -82,7 +87,30 @@ def _loop(
     op_start, op_end = [0] * len(work), [0] * len(work)
     lane_end = [program.start_ns] * (int(program.lane.max(initial=-1)) + 1)
     queue_end = [program.start_ns] * (int(program.queue.max(initial=0)) + 1)
+    issue = _issuer(op_start, op_end, queue_end)
+    done = _waiter(_queues_of_devices(program), op_end, queue_end)
     starts, ends = [0] * len(which), [0] * len(which)
+    at = 0
+    for i, (lane, gap, own, wait, target, tail, after, after_ns) in enumerate(calls):
+        begun = lane_end[lane] + gap
+        if after >= 0 and op_end[after] + after_ns > begun:
+            begun = op_end[after] + after_ns
+        ended = begun + own
+        if at < upto[i]:
+            issue(work[at : upto[i]], ended)
+            at = upto[i]
+        if wait:
+            ended = max(ended, done(wait, target) + tail)
+        starts[i] = begun
+        ends[i] = lane_end[lane] = ended
+    issue(work[at:], program.start_ns)
+    return starts, ends, np.array(op_start, np.int64), np.array(op_end, np.int64)
+
+
+def _issuer(
+    op_start: list[int], op_end: list[int], queue_end: list[int]
+) -> Callable[[list[_Work], int], None]:
+    """Make the function that lets work begin as soon as it can, once its call has ended."""
 
     def issue(some: list[_Work], ended: int) -> None:
         for op, stream, duration, relative, offset, gap, needs, needs_gap, gone in some:
@@ -98,21 +126,20 @@ def _loop(
                 op_start[op] = ready
                 op_end[op] = queue_end[stream] = ready + duration
 
-    at = 0
-    for i, (lane, gap, own, wait, target, tail, after, after_ns) in enumerate(calls):
-        begun = lane_end[lane] + gap
-        if after >= 0 and op_end[after] + after_ns > begun:
-            begun = op_end[after] + after_ns
-        ended = begun + own
-        if at < upto[i]:
-            issue(work[at : upto[i]], ended)
-            at = upto[i]
-        if wait:
-            ended = max(ended, _awaited(wait, target, queue_end, op_end) + tail)
-        starts[i] = begun
-        ends[i] = lane_end[lane] = ended
-    issue(work[at:], program.start_ns)
-    return starts, ends, np.array(op_start, np.int64), np.array(op_end, np.int64)
+    return issue
+
+
+def _waiter(
+    queues: dict[int, list[int]], op_end: list[int], queue_end: list[int]
+) -> Callable[[int, int], int]:
+    """Make the function that says when that which a call waits for has ended."""
+
+    def done(wait: int, target: int) -> int:
+        if wait == _DEVICE:
+            return max(queue_end[queue] for queue in queues[target])
+        return queue_end[target] if wait == _QUEUE else op_end[target]
+
+    return done
 
 
 _Call: TypeAlias = "tuple[int, int, int, int, int, int, int, int]"
@@ -160,11 +187,13 @@ def _issued(program: Program, which: Ints) -> tuple[list[_Work], list[int]]:
     return list(zip(*(c.tolist() for c in columns), strict=True)), upto.tolist()
 
 
-def _awaited(wait: int, target: int, queue_end: list[int], op_end: list[int]) -> int:
-    """Say when that which a call waits for has ended."""
-    if wait == Wait.DEVICE:
-        return max(queue_end)
-    return queue_end[target] if wait == Wait.QUEUE else op_end[target]
+def _queues_of_devices(program: Program) -> dict[int, list[int]]:
+    """List the queues of each GPU."""
+    pairs = np.unique(np.stack((program.device, program.queue)), axis=1)
+    queues: dict[int, list[int]] = {}
+    for device, queue in pairs.T.tolist():
+        queues.setdefault(device, []).append(queue)
+    return queues
 
 
 def _all_calls(

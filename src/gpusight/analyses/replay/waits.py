@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.key_index import KeyIndex
-from gpusight.analyses.replay.dependencies import queues_of_streams
+from gpusight.analyses.replay.dependencies import queues_of_streams, recorded_before
 from gpusight.analyses.replay.program import Wait
+from gpusight.analyses.schedule.build import QUEUE
 from gpusight.analyses.schedule.kinds import HOST_FUNCTION
 from gpusight.analyses.schedule.schedule import NONE, CallKind, OpKind
 from gpusight.analyses.statistics import names_of
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from gpusight.analyses.schedule.schedule import Ints, Schedule
 
 _ONE_STREAM = re.compile(r"Stream|Event")
+_ONE_EVENT = re.compile(r"Event")
 _WAITING_FREE = re.compile(r"Free(?!Host|Async)")
 _OWN_NS = 3_000
 """What a synchronising call costs that need not wait, where the capture shows none."""
 _TAIL_NS = 5_000
 _LAST_PIECE_NS = 50_000
+_LOOK_BACK = 32
+"""Pieces of work that are looked at for the one that a call waited for."""
+_WIDE = 1 << 32
 _FULL_QUEUE = 256
 """Launches wait for room in the queue of the driver, which holds some hundreds of them."""
 _BLOCKED_LAUNCH_NS = 100_000
@@ -119,8 +124,10 @@ class _Finder:
         self.wait[call], self.target[call] = Wait.OP, moved
         self.tail[call] = calls.end_ns[call] - ops.end_ns[moved]
         self.waited[call] = True
-        # Beside the wait the call only sets the copy up.
-        self.own[call] = np.minimum(self.own[call], ops.start_ns[moved] - calls.start_ns[call])
+        # Beside the wait the call only sets the copy up; until the work before the copy is done
+        # it waits, too.
+        began = np.maximum(calls.start_ns[call], self._before_in_queue()[moved])
+        self.own[call] = np.minimum(self.own[call], ops.start_ns[moved] - began)
 
     def _pageable(self) -> Flags:
         """Tell which work copies from or to pageable memory of the host."""
@@ -133,22 +140,34 @@ class _Finder:
             found[copies] = kinds.select(either.fill_null(value=False)).to_series().to_numpy()
         return found
 
+    def _before_in_queue(self) -> Ints:
+        """Give the end of the work that ran before each piece of work in its queue."""
+        ops = self.ops
+        order = np.lexsort((ops.start_ns, ops.queue))
+        follows = ops.queue[order][1:] == ops.queue[order][:-1]
+        before = np.full(len(ops), _NEVER, np.int64)
+        ends = np.minimum(ops.end_ns[order][:-1], ops.start_ns[order][1:])
+        before[order[1:]] = np.where(follows, ends, _NEVER)
+        return before
+
     def synchronisations(self) -> None:
         """Synchronising calls, and frees that find the device busy."""
+        if not len(self.ops):
+            return
         kind = self.calls.kind
         sync = kind == CallKind.SYNC
         frees = (kind == CallKind.FREE) & self.named(_WAITING_FREE)
         one = sync & self.named(_ONE_STREAM)
         self._wait_for_device(np.flatnonzero((sync & ~one) | frees))
         self._wait_for_queue(np.flatnonzero(one))
-        idle = sync & ~self.waited & (self.wait != Wait.NOTHING)
+        idle = sync & ~self.waited
         usual = int(np.median(self.own[idle])) if idle.any() else _OWN_NS
         waited = sync & self.waited
         self.own[waited] = np.minimum(self.own[waited], usual)
         # A free that waited does its own work afterwards: that is its tail.
         freed = frees & self.waited
         self.own[freed] = self.tail[freed]
-        self._expect_tails(np.flatnonzero(idle), waited)
+        self._expect_tails(np.flatnonzero(idle & (self.wait != Wait.NOTHING)), waited)
 
     def _expect_tails(self, rows: Ints, waited: Flags) -> None:
         """Give calls that need not wait the usual time to return, should they come to wait."""
@@ -156,36 +175,69 @@ class _Finder:
         self.tail[rows] = np.minimum(self.tail[rows], usual)
 
     def _wait_for_device(self, rows: Ints) -> None:
-        done = np.maximum.accumulate(self._ends_by_call())[rows] if len(rows) else rows
-        self._put(rows, Wait.DEVICE, np.full(len(rows), NONE, np.int64), done)
-
-    def _ends_by_call(self) -> Ints:
-        """Give the latest end of work issued before each call."""
-        ends = np.full(len(self.calls) + 1, _NEVER, np.int64)
-        ops = self.ops
-        np.maximum.at(ends, np.where(ops.call >= 0, ops.call + 1, 0), ops.end_ns)
-        return ends[:-1]
-
-    def _wait_for_queue(self, rows: Ints) -> None:
-        """Wait for the stream that the capture names, else for the one that ended last in time."""
-        known = self._recorded_queues(rows)
+        """Wait for the GPU whose work, as far as it was issued, ended last before the call did."""
         best = np.full(len(rows), NONE, np.int64)
         done = np.full(len(rows), _NEVER, np.int64)
-        end = self.calls.end_ns[rows]
-        for queue in np.unique(self.ops.queue):
-            ends = self._ends_of(int(queue))[rows]
-            fits = (known == queue) | ((known == NONE) & (ends <= end) & (ends > done))
-            best[fits], done[fits] = queue, ends[fits]
-        has = best >= 0
-        self._put(rows[has], Wait.QUEUE, best[has], done[has])
+        for device in np.unique(self.ops.device):
+            ended = self._latest(self.ops.device, np.full(len(rows), device), rows)
+            fits = (ended <= self.calls.end_ns[rows]) & (ended >= done)
+            best[fits], done[fits] = device, ended[fits]
+        self._put(rows[best >= 0], Wait.DEVICE, best[best >= 0], done[best >= 0])
+        self._wait_for_work(rows[best < 0], np.full(np.count_nonzero(best < 0), NONE))
 
-    def _ends_of(self, queue: int) -> Ints:
+    def _wait_for_queue(self, rows: Ints) -> None:
+        """Wait for the stream that the capture names, else for the one that ended last in time.
+
+        An event may have been recorded long before, and a stream that is not done when the call
+        returns was not waited for: then it waited for work that was done.
+        """
+        known = self._recorded_queues(rows)
+        work = self._recorded_work(rows)
+        likely = np.where(work >= 0, work, self._last_ended(rows, known))
+        queue = np.where(known >= 0, known, np.where(likely >= 0, self.ops.queue[likely], NONE))
+        done = self._latest(self.ops.queue, queue, rows)
+        whole = ~self.named(_ONE_EVENT)[rows] & (queue >= 0) & (done <= self.calls.end_ns[rows])
+        self._put(rows[whole], Wait.QUEUE, queue[whole], done[whole])
+        self._wait_for_work(rows[~whole], likely[~whole])
+
+    def _wait_for_work(self, rows: Ints, work: Ints) -> None:
+        """Wait for a piece of work, else for the last that had ended when the call returned."""
+        work = np.where(work >= 0, work, self._last_ended(rows, np.full(len(rows), NONE)))
+        has = work >= 0
+        rows, work = rows[has], work[has]
+        self._put(rows, Wait.OP, work, self.ops.end_ns[work])
+
+    def _latest(self, group: Ints, wanted: Ints, rows: Ints) -> Ints:
+        """Give the latest end of work of a group (a queue, a GPU) issued before each call."""
         ops = self.ops
-        ends = np.full(len(self.calls) + 1, _NEVER, np.int64)
-        own = ops.queue == queue
-        np.maximum.at(ends, np.where(ops.call[own] >= 0, ops.call[own] + 1, 0), ops.end_ns[own])
-        latest: Ints = np.maximum.accumulate(ends[:-1])
-        return latest
+        order = np.lexsort((ops.call, group))
+        issued = np.where(ops.call >= 0, ops.call + 1, 0)[order]
+        keys = group[order] * _WIDE + issued
+        at = np.searchsorted(keys, np.maximum(wanted, 0) * _WIDE + rows, side="right") - 1
+        ends = _running_maximum(group[order], ops.end_ns[order])
+        inside = np.maximum(at, 0)
+        fits = (at >= 0) & (group[order][inside] == wanted)
+        return np.where(fits, ends[inside], _NEVER)
+
+    def _last_ended(self, rows: Ints, queue: Ints) -> Ints:
+        """Find the work that ended last before each call returned, of those issued before it."""
+        ops, found = self.ops, np.full(len(rows), NONE, np.int64)
+        by_end = np.argsort(ops.end_ns, kind="stable")
+        at = np.searchsorted(ops.end_ns[by_end], self.calls.end_ns[rows], side="right") - 1
+        for _ in range(_LOOK_BACK):
+            left = np.flatnonzero((found == NONE) & (at >= 0))
+            if not len(left):
+                break
+            work = by_end[at[left]]
+            fits = ops.call[work] < rows[left]
+            fits &= (queue[left] == NONE) | (ops.queue[work] == queue[left])
+            found[left[fits]] = work[fits]
+            at[left] -= 1
+        return found
+
+    def _recorded_work(self, rows: Ints) -> Ints:
+        """Give the work behind which the event was recorded that each call waits for."""
+        return recorded_before(self.schedule, rows)
 
     def _recorded_queues(self, rows: Ints) -> Ints:
         """Give the queue that each call waited for, as the capture recorded it."""
@@ -193,19 +245,14 @@ class _Finder:
         queues = np.full(len(rows), NONE, np.int64)
         if not trace.has("syncs") or not len(rows) or not len(self.ops):
             return queues
-        syncs = trace.table("syncs", ["process", "correlation", "context", "stream"])
+        syncs = trace.table("syncs", ["correlation", *QUEUE])
         of_call = trace.table("api_calls", ["process", "correlation"])[self.calls.row[rows]]
         at = KeyIndex(syncs["process"], syncs["correlation"]).find(
             of_call["process"], of_call["correlation"]
         )
         found = np.flatnonzero(at >= 0)
-        streams = syncs[at[found]].select("process", "context", "stream")
-        numbers = streams.join(
-            queues_of_streams(self.schedule),
-            on=["process", "context", "stream"],
-            how="left",
-            maintain_order="left",
-        )["queue"]
+        streams, known = syncs[at[found]].select(QUEUE), queues_of_streams(self.schedule)
+        numbers = streams.join(known, on=QUEUE, how="left", maintain_order="left")["queue"]
         queues[found] = numbers.fill_null(NONE).to_numpy()
         return queues
 
@@ -285,6 +332,17 @@ class _Finder:
 
 
 _NEVER = -(1 << 60)
+
+
+def _running_maximum(group: Ints, values: Ints) -> Ints:
+    """Give the largest value so far within each group; rows of a group lie together."""
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    number = np.cumsum(np.concatenate(([0], group[1:] != group[:-1])))
+    # Each group is lifted above the one before it, so that its maximum begins anew.
+    lifted = np.maximum.accumulate(values - low + number * span)
+    running: Ints = lifted - number * span + low
+    return running
 
 
 def _taken(values: Ints, rows: Ints) -> Ints:

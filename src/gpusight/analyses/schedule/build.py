@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     Mark = tuple[int, int, int]
 
 _CUDA = ("runtime", "driver")
-_QUEUE = ["process", "context", "stream"]
-_OP_COLUMNS = ["start_ns", "end_ns", "device", *_QUEUE, "correlation"]
+QUEUE = ["device", "process", "context", "stream"]
+"""What tells streams apart."""
+_OP_COLUMNS = ["start_ns", "end_ns", *QUEUE, "correlation"]
 _CALL_COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "process", "correlation"]
 
 
@@ -42,27 +43,30 @@ def build(
     `marks` are moments of threads (time, process, thread) that the schedule keeps, such as the
     beginnings and ends of steps.
     """
-    calls = _calls(trace, process)
-    kept = calls.filter(
-        pl.col("outer"), pl.col("start_ns") >= start_ns, pl.col("start_ns") < end_ns
-    )
-    laid, threads = _laid_out(kept, marks)
-    ops = _ops(trace, process)
+    calls = _calls(trace, process, start_ns, end_ns)
+    laid, threads = _laid_out(calls.filter("outer"), marks)
+    ops = _ops(trace, process, start_ns, end_ns)
     called = _position(trace, ops, calls, laid)
-    return Schedule(trace, start_ns, end_ns, _chosen(ops, called, start_ns, end_ns), laid, threads)
+    return Schedule(trace, start_ns, end_ns, _as_arrays(ops, called, start_ns), laid, threads)
 
 
-def _calls(trace: Trace, process: int | None) -> pl.DataFrame:
-    """Give the calls of CUDA with their rows, and which of them are not inside another one."""
+def _calls(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Give the calls of CUDA that ran in the window, and which are not inside another one."""
     frame = trace.table("api_calls", _CALL_COLUMNS).with_row_index("row")
-    frame = frame.filter(pl.col("api").is_null() | pl.col("api").cast(pl.String).is_in(_CUDA))
+    frame = frame.filter(
+        pl.col("start_ns") < end_ns,
+        pl.col("end_ns") > start_ns,
+        pl.col("api").is_null() | pl.col("api").cast(pl.String).is_in(_CUDA),
+    )
     if process is not None:
         frame = frame.filter(pl.col("process") == process)
     own = ["process", "thread"]
     ended = pl.col("end_ns").cum_max().shift(1).over(own)
     frame = frame.with_columns((pl.col("start_ns") >= ended.fill_null(_EARLIEST)).alias("outer"))
     around = pl.when("outer").then("row").forward_fill().over(own)
-    return frame.with_columns(around.alias("around"))
+    # Of calls that run across an end of the window the part inside counts.
+    inside = pl.col("start_ns", "end_ns").clip(start_ns, end_ns)
+    return frame.with_columns(around.alias("around"), inside)
 
 
 _EARLIEST = np.iinfo(np.int64).min
@@ -91,64 +95,75 @@ def _laid_out(
     number = nodes.join(pairs, on=["process", "thread"], maintain_order="left")["number"]
     thread = number.cast(pl.Int64).to_numpy()
     start, end, kind, row = (nodes[c].to_numpy() for c in ("start_ns", "end_ns", "kind", "row"))
-    laid = Calls(start, end, lanes(thread, kind, start, end), thread, kind, row)
+    processes = pairs["process"].to_numpy()
+    laid = Calls(start, end, lanes(thread, processes, kind, start, end), thread, kind, row)
     return laid, tuple(pairs.select("process", "thread").iter_rows())
 
 
-def _ops(trace: Trace, process: int | None) -> pl.DataFrame:
-    """Give all GPU work, in order of start."""
-    parts = []
-    for kind in OpKind:
-        if trace.has(kind.table):
-            frame = trace.table(kind.table, _OP_COLUMNS).with_row_index("row")
-            parts.append(frame.with_columns(pl.lit(int(kind), pl.Int64).alias("kind")))
-    if not parts:
-        nothing = trace.table("kernels", _OP_COLUMNS).with_row_index("row")
-        parts = [nothing.with_columns(pl.lit(0, pl.Int64).alias("kind"))]
-    ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
+def _ops(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Give the GPU work that ran in the window, in order of start."""
+    # Work of no length counts for what it is, where it lies inside.
+    ran = (pl.col("start_ns") < end_ns) & (
+        (pl.col("end_ns") > start_ns) | (pl.col("start_ns") >= start_ns)
+    )
     if process is not None:
-        ops = ops.filter(pl.col("process").is_null() | (pl.col("process") == process))
-    return ops.with_columns(pl.struct(_QUEUE).rank("dense").cast(pl.Int64).alias("queue") - 1)
+        ran &= pl.col("process").is_null() | (pl.col("process") == process)
+    parts = [
+        trace.table(kind.table, _OP_COLUMNS)
+        .with_row_index("row")
+        .filter(ran)
+        .with_columns(pl.lit(int(kind), pl.Int64).alias("kind"))
+        for kind in OpKind
+        if trace.has(kind.table) or kind is OpKind.KERNEL
+    ]
+    ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
+    queues = ops.select(QUEUE).unique().sort(QUEUE).with_row_index("queue")
+    return ops.join(queues, on=QUEUE, how="left", nulls_equal=True, maintain_order="left")
+
+
+_ELSEWHERE = NONE - 1
+"""Stands for a call that is not laid out: it was made before the window."""
 
 
 def _position(trace: Trace, ops: pl.DataFrame, calls: pl.DataFrame, laid: Calls) -> Ints:
     """Give the position of the call that issued each piece of work.
 
-    `NONE` where no call is known, `NONE - 1` where the call is not among those laid out.
+    `NONE` where no call is known, `_ELSEWHERE` where the call is not among those laid out.
     """
     index = KeyIndex(calls["process"], calls["correlation"])
-    correlation = pl.when(pl.col("correlation") > 0).then("correlation")
-    found = index.find(ops["process"], ops.select(correlation)["correlation"])
-    around = calls["around"].cast(pl.Int64).fill_null(NONE).to_numpy()
-    positions = np.full(trace.row_count("api_calls") + 1, NONE - 1, np.int64)
+    key = pl.when(pl.col("correlation") > 0).then("correlation")
+    correlation = ops.select(key.alias("correlation"))["correlation"]
+    found = index.find(ops["process"], correlation)
+    positions = np.full(trace.row_count("api_calls") + 1, _ELSEWHERE, np.int64)
     called = laid.row >= 0
     positions[laid.row[called]] = np.flatnonzero(called)
-    if not len(around):
-        return np.full(ops.height, NONE, np.int64)
-    return np.where(found >= 0, positions[around[found]], NONE)
+    around = calls["around"].cast(pl.Int64).fill_null(NONE).to_numpy()
+    position = np.full(ops.height, NONE, np.int64)
+    inside = np.flatnonzero(found >= 0)
+    position[inside] = positions[around[found[inside]]]
+    lost = np.flatnonzero((found < 0) & correlation.is_not_null().to_numpy())
+    if len(lost) and trace.has("api_calls"):
+        every = trace.table("api_calls", ["process", "correlation"])
+        before = KeyIndex(every["process"], every["correlation"])
+        known = before.find(ops["process"][lost], correlation[lost]) >= 0
+        position[lost[known]] = _ELSEWHERE
+    return position
 
 
-def _chosen(ops: pl.DataFrame, called: Ints, start_ns: int, end_ns: int) -> Ops:
-    """Keep the work that ran in the window."""
-    start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    ran = (start < end_ns) & (end > start_ns)
-    # Work of no length counts for what it is, where it lies inside.
-    ran |= (start == end) & (start >= start_ns) & (start < end_ns)
-
+def _as_arrays(ops: pl.DataFrame, called: Ints, start_ns: int) -> Ops:
     def column(name: str) -> Ints:
-        values: Ints = ops[name].cast(pl.Int64).to_numpy()[ran]
+        values: Ints = ops[name].cast(pl.Int64).to_numpy()
         return values
 
-    before: NDArray[np.bool_] = (called[ran] < NONE) | (
-        (called[ran] == NONE) & (start[ran] < start_ns)
-    )
+    start = column("start_ns")
+    carried: NDArray[np.bool_] = (called == _ELSEWHERE) | ((called == NONE) & (start < start_ns))
     return Ops(
-        start[ran],
-        end[ran],
+        start,
+        column("end_ns"),
         column("device"),
         column("queue"),
-        np.where(called[ran] >= 0, called[ran], NONE),
+        np.where(called >= 0, called, NONE),
         column("kind"),
         column("row"),
-        before,
+        carried,
     )

@@ -29,26 +29,31 @@ _MOST_THREADS = 48
 """Threads that are compared, those with the most calls first."""
 
 
-def lanes(thread: Ints, kind: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Give the lane of each call; calls are in order of start, `thread` counts from 0."""
+def lanes(thread: Ints, process: Ints, kind: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Give the lane of each call; calls are in order of start.
+
+    `thread` counts from 0, `process` is that of each thread.
+    """
     lane = thread.copy()
     rows = _by_thread(thread)
-    launching = {t for t, at in rows.items() if np.isin(kind[at], _LAUNCHES).any()}
+    launching = [t for t, at in rows.items() if np.isin(kind[at], _LAUNCHES).any()]
+    # A thread that only pins memory or watches hands nothing over, however long it is silent.
+    giving = [t for t, at in rows.items() if np.isin(kind[at], _GIVERS).any()]
     taken: set[int] = set()
-    givers: set[int] = set()
-    for giver, own in rows.items():
-        # A thread that was handed work, or hands out its own, is no other one's helper: between
-        # the few calls of a thread that pins memory lie most of those of the main thread.
-        for taker in sorted(launching - taken - givers - {giver}):
-            inside = _handed_over(own, rows[taker], kind, start_ns, end_ns)
-            if np.count_nonzero(inside) >= _MOST_CALLS * len(inside) and giver not in taken:
-                lane[rows[taker][inside]] = giver
-                taken.add(taker)
-                givers.add(giver)
+    for giver in giving:
+        for taker in launching:
+            if giver in taken or taker in taken or taker == giver:
+                continue
+            if process[taker] == process[giver]:
+                inside = _handed_over(rows[giver], rows[taker], kind, start_ns, end_ns)
+                if np.count_nonzero(inside) >= _MOST_CALLS * len(inside):
+                    lane[rows[taker][inside]] = giver
+                    taken.add(taker)
     return lane
 
 
 _LAUNCHES = (CallKind.LAUNCH, CallKind.GRAPH)
+_GIVERS = (*_LAUNCHES, CallKind.MARK)
 
 
 def _by_thread(thread: Ints) -> dict[int, Ints]:

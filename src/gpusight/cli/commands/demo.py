@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "the tool at work on small captures that come with it"
 DESCRIPTION = (
-    "Show what gpusight says of a bundled capture, and what to try next. Needs no GPU. Two "
+    "Show what gpusight finds in a bundled capture, and what to try next. Needs no GPU. Two "
     "captures are of one program, a GPT in training: one by Nsight Systems, one by torch.profiler. "
     "The third is of six kernels, most of them written badly, by Nsight Compute."
 )
@@ -25,16 +25,20 @@ CAPTURES = {
 }
 NEXT = {
     "nsys": (
+        ("whatif DEMO --speedup matmul=4x --graph", "other changes, replayed"),
+        ("ledger DEMO", "where every nanosecond went"),
+        ("steps DEMO", "each step and its phases"),
+        ("questions DEMO --model 4,12,512,64", "a training step in five answers"),
+        ("summary DEMO", "kernels, ranges and copies on one screen"),
         ("kernels DEMO --top 10", "which kernels took the time"),
         ("ranges DEMO", "what launched them"),
-        ("copies DEMO", "what was moved, and how fast"),
-        ("kernels DEMO --in forward", "the forward pass only"),
         ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
         ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
         ("demo torch", "the same program, seen by torch.profiler"),
         ("demo ncu", "kernels, seen by Nsight Compute"),
     ),
     "torch": (
+        ("summary DEMO", "where the time went, on one screen"),
         ("ops DEMO", "which operators took the time"),
         ("ops DEMO --by call-site", "which lines of the program did"),
         ("launches DEMO --top 10", "who launched what, in order"),
@@ -79,11 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, path: str) -> int:
-    from gpusight.cli.commands import diagnose, summary
+    from gpusight.cli.commands import diagnose
     from gpusight.cli.output import chosen_format, write_out
 
-    command: Command = diagnose if args.which == "ncu" else summary
-    code = command.run(_as_asked_of(command, path, args))
+    code = diagnose.run(_as_asked_of(diagnose, path, args))
     if chosen_format(args) == "table" and not args.output:
         steps = [(command.replace("DEMO", "$DEMO"), why) for command, why in NEXT[args.which]]
         width = max(len(command) for command, _ in steps)
@@ -96,4 +99,5 @@ def _as_asked_of(command: Command, path: str, args: argparse.Namespace) -> argpa
     """Give the command's own arguments with their defaults, and those given to the demo."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return argparse.Namespace(**{**vars(parser.parse_args([path])), **vars(args)})
+    given = parser.parse_args([path, "--details", "1"])
+    return argparse.Namespace(**{**vars(given), **vars(args)})
