@@ -116,6 +116,36 @@ def test_waiting_for_a_thread_inside_input_is_input() -> None:
     assert found == {"idle/input": 28.0, "idle/framework": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("os_call", "took", "kind", "prepared"),
+    [
+        pytest.param("read", 400, "Host-to-Device", True, id="read, prepared, copied"),
+        pytest.param("read", 20, "Host-to-Device", False, id="a stray read"),
+        pytest.param("read", 400, "Device-to-Host", False, id="nothing goes to the GPU"),
+        pytest.param("sem_wait", 2_000, "Host-to-Device", True, id="from a thread"),
+        pytest.param("sem_wait", 400, "Host-to-Device", False, id="mostly other work"),
+        pytest.param("fsync", 2_000, "Host-to-Device", False, id="written, not read"),
+    ],
+)
+def test_what_is_prepared_for_a_copy_is_input(
+    os_call: str, took: float, kind: str, *, prepared: bool
+) -> None:
+    """3 ms without a name before a copy, some of it in a call of the operating system."""
+    calls = [launch(0, 5, 1), us(3_000, 3_010, name="cudaMemcpyAsync", correlation=2)]
+    copies = [us(3_011, 3_020, kind=kind, bytes=1_000, correlation=2)]
+    os_calls = [us(500, 500 + took, name=os_call)]
+    found = entries(
+        0, 3_020, api_calls=calls, kernels=[kernel(6, 20, 1)], copies=copies, os_calls=os_calls
+    )
+    read = took if os_call == "read" else 0.0
+    assert found.get("idle/input", 0.0) == (2_980.0 if prepared else read)
+
+
+def test_compiling_in_a_range_is_other_work() -> None:
+    ranges = [us(22, 48, name="XlaEmitLlvmIr:#module=jit_f#")]
+    assert idle(ranges=ranges) == {"idle/other": 26.0, "idle/framework": 4.0}
+
+
 def test_a_handover_between_threads_is_no_wait() -> None:
     handed = [
         launch(0, 5, 1, thread=MAIN),

@@ -109,6 +109,92 @@ def test_a_hiccup_in_one_step_is_no_finding() -> None:
         assert (RULE.check(capture.timeline()) is not CLEAN) == tells
 
 
+def reading(kernel_us: float, host_us: float) -> Capture:
+    """Steps of twelve kernels whose result is read back at their end, for the host to work on."""
+    capture, at = Capture(), 0.0
+    for step in range(6):
+        for number in range(12):
+            begins = at + 7 + number * kernel_us
+            capture.launch((at + number * 8, at + 5 + number * 8), (begins, begins + kernel_us - 1))
+        done = at + 7 + 12 * kernel_us
+        capture.copy((at + 100, done + 5), (done + 1, done + 3))
+        capture.range(f"step_{step}", at, done + 5 + host_us)
+        at = done + 5 + host_us
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "host_us", "told"),
+    [
+        pytest.param(300, 2_000, False, id="hidden once nobody waits: that is host-sync"),
+        pytest.param(20, 2_000, True, id="longer than the GPU works: it costs by itself"),
+    ],
+)
+def test_work_on_what_was_read_back(kernel_us: float, host_us: float, *, told: bool) -> None:
+    assert (RULE.check(reading(kernel_us, host_us).timeline()) is not CLEAN) == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [
+        pytest.param("Device-to-Host", 900, id="read for that work: it goes with it"),
+        pytest.param("Host-to-Device", 700, id="the next step needs it"),
+    ],
+)
+def test_copies_between_steps(kind: str, saved: float) -> None:
+    """200 us for a copy that blocks, then 700 us of the host, after each of five steps."""
+    capture = Capture()
+    for step in range(5):
+        at = step * 1_100
+        capture.range(f"step_{step}", at, at + 200)
+        capture.launch((at + 10, at + 15), (at + 17, at + 167))
+        capture.call("cudaDeviceSynchronize", at + 20, at + 170)
+        capture.copy((at + 200, at + 400), (at + 205, at + 398), kind=kind, size=1_000)
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    # Four times in five steps.
+    assert saved_us(verdict, timeline) == pytest.approx(saved * 4 / 5, rel=0.15)
+    assert ("copies" in evidence(verdict)) == (kind == "Device-to-Host")
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        pytest.param((20, 20, 20, 20, 20, 20), True, id="the same place in each step"),
+        pytest.param((5, 12, 20, 27, 33, 38), False, id="another place each time: hiccups"),
+        pytest.param((20, 12, 20, 27, 20, 38), True, id="the same in half of them"),
+    ],
+)
+def test_stretches_inside_steps(places: tuple[int, ...], *, told: bool) -> None:
+    """Six steps of 40 kernels, 100 us apart; the host pauses for 2.5 ms once in each."""
+    capture, at = Capture(), 0.0
+    for step, place in enumerate(places):
+        begun = at
+        for number in range(40):
+            at += 2_500 if number == place else 0
+            capture.launch((at, at + 5), (at + 7, at + 95), f"kernel_{number}")
+            at += 100
+        capture.range(f"step_{step}", begun, at)
+    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("optimizer.step", False), ("AdamW", False), ("postprocess", True), ("forward", True)],
+)
+def test_an_optimizer_on_its_way_to_a_launch(name: str, *, told: bool) -> None:
+    """2 ms without a call in the same range in each step of 6 ms."""
+    capture = Capture()
+    for step in range(5):
+        at = step * 6_000
+        capture.range(f"step_{step}", at, at + 6_000)
+        capture.range(name, at + 3_900, at + 5_990)
+        for number in range(40):
+            start = at + 100 * number if number < 39 else at + 5_900
+            capture.launch((start, start + 5), (start + 7, start + 90), f"kernel_{number}")
+    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+
+
 def test_ranges_around_a_part_of_each_step_say_nothing_of_the_rest() -> None:
     """Half of the launches come after the range: that is no time between steps."""
     capture = Capture()

@@ -8,7 +8,18 @@ from gpusight.findings.finding import Confidence
 from gpusight.findings.timeline.rule import Absent, Found
 from gpusight.findings.timeline.rules.conv_algorithm import ConvAlgorithm
 from gpusight.findings.verdict import CLEAN
-from tests.findings.timeline.gpu_traces import ADD, CONV_FP32, CONV_TF32, GEMM, IM2COL, of
+from tests.findings.timeline.gpu_traces import (
+    ADD,
+    CONV_FP32,
+    CONV_TF32,
+    FFT_CLIP,
+    FFT_PAD,
+    GEMM,
+    GEMM_COMPLEX,
+    IM2COL,
+    TURN,
+    of,
+)
 from tests.findings.timeline.traces import Capture, evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
@@ -34,10 +45,30 @@ def test_lowered_to_a_matrix() -> None:
     assert evidence(found(RULE, of([(IM2COL, 50.0), (GEMM, 50.0)])))["slow_ns"] == 50_000
 
 
+TENSOR = (CONV_TF32, 100.0)
+BY_FFT = [(FFT_PAD, 20.0), (GEMM_COMPLEX, 50.0), (FFT_CLIP, 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "slow_us"),
+    [
+        pytest.param([TENSOR, *BY_FFT], 100, id="transforms and the product between them"),
+        pytest.param([TENSOR, (TURN, 20.0), (CONV_FP32, 60.0), (TURN, 30.0)], 110, id="turned"),
+        pytest.param([(CONV_FP32, 60.0), TENSOR, (TURN, 20.0)], 60, id="turned for another"),
+    ],
+)
+def test_slow_beside_tensor_cores(kernels: list[tuple[str, float]], slow_us: float) -> None:
+    # One step: the last kernel of a step is not beside the first of the next.
+    told = evidence(found(RULE, of(kernels, steps=1)))
+    assert told["slow_ns"] == slow_us * 1_000
+
+
 @pytest.mark.parametrize(
     "kernels",
     [
         pytest.param([(CONV_TF32, 100.0), (ADD, 40.0)], id="tensor cores"),
+        pytest.param([*BY_FFT, (CONV_FP32, 9.0)], id="FFT in FP32 throughout: it may be the best"),
+        pytest.param([(GEMM_COMPLEX, 50.0), TENSOR], id="complex products without an FFT"),
         pytest.param(
             [(CONV_FP32, 100.0), (ADD, 40.0)], id="FP32 throughout: no choice of an algorithm"
         ),

@@ -16,6 +16,8 @@ from tests.findings.timeline.gpu_traces import (
     REDUCE,
     SOFTMAX,
     SQRT,
+    TO_BF16,
+    TO_FP32,
     TRITON,
     of,
     program,
@@ -40,6 +42,31 @@ def test_found() -> None:
     # The longest stays: 40 us less, and two gaps of 1 us.
     assert saved_us(verdict, timeline) == pytest.approx(42, abs=1)
     assert verdict.where[-1].name == "mul → add → sqrt"
+
+
+WIDE = [(MUL, 60.0), (ADD, 90.0)]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "left"),
+    [
+        pytest.param([(TO_FP32, 45.0), *WIDE, (TO_BF16, 45.0)], 45, id="FP32 between casts"),
+        pytest.param([(TO_FP32, 90.0), *WIDE, (TO_BF16, 45.0)], 60, id="a cast is the longest"),
+        pytest.param([(TO_FP32, 45.0), *WIDE, (SQRT, 20.0)], 90, id="the result is FP32"),
+        pytest.param([(MUL, 9.0), *WIDE, (TO_BF16, 45.0)], 90, id="the input is FP32"),
+        pytest.param([(TO_BF16, 45.0), *WIDE, (TO_FP32, 45.0)], 90, id="FP32 outside the casts"),
+        pytest.param(
+            [*WIDE, (TO_FP32, 45.0), (MUL, 60.0), (TO_BF16, 45.0)], 90, id="FP32 before the casts"
+        ),
+    ],
+)
+def test_half_precision_outside_is_half_the_traffic(
+    kernels: list[tuple[str, float]], left: float
+) -> None:
+    timeline = of([MODEL, *kernels, (REDUCE, 5.0)])
+    gaps = len(kernels) - 1
+    saved = sum(us for _, us in kernels) - left + gaps
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
 
 
 def test_launches_go_too() -> None:

@@ -86,6 +86,35 @@ def test_directions_are_told_apart_and_run_at_the_same_time() -> None:
     assert "to the host once a step" in verdict.fix
 
 
+@pytest.mark.parametrize(
+    ("back_us", "left_us"),
+    [
+        # Copies that fill the step: 200 us each way, at 0.92 of the rate 217 at once.
+        (200, 217),
+        # A fourth as much the other way slows a fourth of the copy to the GPU down.
+        (50, 204),
+    ],
+)
+def test_copies_of_both_directions_slow_each_other_down(back_us: int, left_us: int) -> None:
+    capture = Capture()
+    length = 2 * 200 + 2 * back_us + 100
+    for n in range(4):
+        at = n * length
+        capture.range(f"step_{n}", at, at + length)
+        for k in range(2):
+            begins = at + 20 + k * (200 + back_us)
+            back = {"kind": "Device-to-Host", "src_kind": "Device", "dst_kind": "Pinned"}
+            call = at + 4 * k
+            to_gpu, to_host = (begins, begins + 200), (begins + 200, begins + 200 + back_us)
+            capture.copy((call, call + 1), to_gpu, size=4_000_000, **PINNED)
+            capture.copy((call + 2, call + 3), to_host, size=1_000_000, **back)
+        capture.call("cudaDeviceSynchronize", at + 10, at + length - 70)
+    timeline = capture.timeline()
+    # Nothing waits for them any more: a step is as long as its two copies to the GPU.
+    expected = length - 2 * left_us
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(expected, abs=8)
+
+
 def test_managed_memory_gets_its_own_advice() -> None:
     capture = steps(kind="Unified Host-to-Device", src_kind=None, dst_kind=None)
     verdict = found(RULE, capture.timeline())

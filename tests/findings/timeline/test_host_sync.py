@@ -107,11 +107,36 @@ def test_two_waits_without_work_in_between_are_one() -> None:
     assert evidence(found(RULE, capture.timeline()))["waits"] == 1
 
 
-def test_large_copies_belong_to_other_rules() -> None:
-    capture = loop()
-    for row in capture.tables["copies"]:
-        row["bytes"] = 1_000_000
-    assert RULE.check(capture.timeline()) is CLEAN
+def read_back(kernel_us: float, copy_us: float, host_us: float) -> Capture:
+    """Steps of one kernel whose 1 MB of results `.cpu()` copies, for the host to work on.
+
+    The copy is of pageable memory: its call waits for the kernel, and until it is done.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(6):
+        done = at + 7 + kernel_us
+        capture.launch((at, at + 5), (at + 7, done))
+        capture.copy((at + 6, done + copy_us + 4), (done + 1, done + 1 + copy_us), size=1_000_000)
+        after = done + copy_us + 5 + host_us
+        capture.range(f"step_{step}", at, after)
+        at = after
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "copy_us", "saved"),
+    [
+        pytest.param(1_000, 20, 600, id="it waits for the kernel: the host's work is hidden"),
+        pytest.param(20, 1_000, None, id="it waits for the copy: other rules look at it"),
+    ],
+)
+def test_large_copies(kernel_us: float, copy_us: float, saved: float | None) -> None:
+    timeline = read_back(kernel_us, copy_us, 600).timeline()
+    if saved is None:
+        assert RULE.check(timeline) is CLEAN
+    else:
+        verdict = found(RULE, timeline)
+        assert saved_us(verdict, timeline) == pytest.approx(saved, rel=0.05)
 
 
 def test_places_are_named() -> None:

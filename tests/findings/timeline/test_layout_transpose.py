@@ -7,7 +7,15 @@ import pytest
 from gpusight.findings.timeline.rule import Absent
 from gpusight.findings.timeline.rules.layout_transpose import LayoutTranspose
 from gpusight.findings.verdict import CLEAN
-from tests.findings.timeline.gpu_traces import ADD, CONV_TF32, GEMM, TO_NCHW, TO_NHWC, of
+from tests.findings.timeline.gpu_traces import (
+    ADD,
+    BATCH_NORM,
+    CONV_TF32,
+    GEMM,
+    TO_NCHW,
+    TO_NHWC,
+    of,
+)
 from tests.findings.timeline.traces import Capture, evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
@@ -29,6 +37,30 @@ def test_found() -> None:
     # has begun now, and two launches of 3 us sooner then.
     assert saved_us(verdict, timeline) == pytest.approx(18, abs=3)
     assert "channels_last" in verdict.code
+
+
+@pytest.mark.parametrize(
+    ("norm", "blocks", "more"),
+    [
+        pytest.param((BATCH_NORM, 210.0), 33, 150, id="a quarter of the SMs: 150 of 200 us"),
+        pytest.param((BATCH_NORM, 210.0), 1_000, 0, id="many channels"),
+        pytest.param((BATCH_NORM, 9.0), 33, 0, id="a short one"),
+        pytest.param((ADD, 210.0), 33, 0, id="another kernel of few blocks"),
+    ],
+)
+def test_batch_normalisation_of_few_channels(
+    norm: tuple[str, float], blocks: int, more: float
+) -> None:
+    timeline = of([*LAYER, norm], blocks=blocks, sm_count=132)
+    verdict = found(RULE, timeline)
+    assert saved_us(verdict, timeline) == pytest.approx(18 + more, abs=3)
+    assert ("norm_ns" in evidence(verdict)) == ("33 blocks" in verdict.fix) == bool(more)
+
+
+def test_batch_normalisation_alone_says_nothing_about_the_layout() -> None:
+    assert (
+        RULE.check(of([(CONV_TF32, 60.0), (BATCH_NORM, 210.0)], blocks=33, sm_count=132)) is CLEAN
+    )
 
 
 def test_the_way_of_the_host_to_the_convolution_stays() -> None:
@@ -75,6 +107,7 @@ def test_planted(name: str, steps: int) -> None:
     assert timeline.steps == steps
     assert told["gpu_share"] == pytest.approx(0.18, abs=0.002)
     assert told["transposes"] == 157
+    assert told["norm_ns"] > 1e6
 
 
 @needs_shared

@@ -48,6 +48,8 @@ def test_the_copy_runs_at_the_rate_of_the_link_beside_the_kernels() -> None:
     # Left of a step: 110 us until the copy begins, 1,000 for it, 5 until the synchronisation
     # returns, 367 of host work until the next step. The kernel of 500 us runs beside the copy.
     assert saved_us(verdict, timeline) == pytest.approx(6_000 - 1_482, abs=5)
+    # Pinned but not ahead, the kernel still waits for the copy: 5 ms become 1.
+    assert numbers["pinned_in_place_ns"] == pytest.approx(4_000_000, rel=0.01)
     assert "PCIe 5" in verdict.estimate
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("call", "cudaMemcpyAsync", 4)]
 

@@ -8,7 +8,18 @@ from gpusight.findings.finding import Confidence
 from gpusight.findings.timeline.rule import Absent, Found
 from gpusight.findings.timeline.rules.small_grid import SmallGrid
 from gpusight.findings.verdict import CLEAN
-from tests.findings.timeline.gpu_traces import GEMM, NCCL, REDUCE, SPLIT_K, of, program
+from tests.findings.timeline.gpu_traces import (
+    BATCH_NORM,
+    CONV_TF32,
+    GEMM,
+    NCCL,
+    REDUCE,
+    SCAN,
+    SPLIT_K,
+    TO_NHWC,
+    of,
+    program,
+)
 from tests.findings.timeline.traces import evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
@@ -32,6 +43,29 @@ def test_found() -> None:
     assert verdict.title == (
         "Kernels with too few blocks for 132 SMs (median 33) take 100.0% of GPU time"
     )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "blocks", "threads", "left"),
+    [
+        pytest.param("stencil", 33, 1_024, 0.25, id="a quarter of the SMs, each full"),
+        pytest.param("stencil", 33, 512, 0.125, id="one block that half fills its SM"),
+        pytest.param("stencil", 33, 2_048, 0.25, id="no more than full"),
+        pytest.param("stencil", 12, 128, 0.05, id="memory and latency stay"),
+        pytest.param(SCAN, 8, 512, 0.05, id="a scan of few rows"),
+        pytest.param(GEMM, 33, 128, 0.25, id="a product keeps its SM busy"),
+    ],
+)
+def test_what_is_left(kernel: str, blocks: int, threads: int, left: float) -> None:
+    timeline = of([(kernel, 1_010.0)], blocks=blocks, threads=threads, sm_count=132)
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(1_000 * (1 - left), abs=1)
+
+
+def test_batch_normalisation_is_left_to_the_layout() -> None:
+    kernels = [(CONV_TF32, 50.0), (BATCH_NORM, 300.0)]
+    assert evidence(found(RULE, of(kernels, blocks=64, sm_count=132)))["small_ns"] == 350_000
+    turned = of([(TO_NHWC, 60.0), *kernels], blocks=64, sm_count=132)
+    assert evidence(found(RULE, turned))["small_ns"] == 110_000
 
 
 def test_the_table_of_gpus_knows_the_number_of_sms() -> None:
@@ -70,13 +104,8 @@ def test_absent_without_grids_or_sms() -> None:
 
 
 @needs_shared
-def test_batch_normalisation_of_few_channels() -> None:
-    # cuDNN gives it a block for each of 64 channels.
-    verdict = found(RULE, opened("nsys/conv.sqlite"))
-    assert any("batch_norm" in w.name for w in verdict.where)
-
-
-@needs_shared
-@pytest.mark.parametrize("name", ["healthy", "gpt_small_train", "gpt_small_forward", "tiny"])
+@pytest.mark.parametrize(
+    "name", ["healthy", "gpt_small_train", "gpt_small_forward", "tiny", "conv"]
+)
 def test_not_planted(name: str) -> None:
     assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), Found)

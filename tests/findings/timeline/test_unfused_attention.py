@@ -5,19 +5,25 @@ from __future__ import annotations
 import pytest
 
 from gpusight.findings.timeline.rule import Absent, Found
+from gpusight.findings.timeline.rules.fp32_no_tensor_cores import Fp32NoTensorCores
 from gpusight.findings.timeline.rules.unfused_attention import UnfusedAttention
 from gpusight.findings.verdict import CLEAN
 from tests.findings.timeline.gpu_traces import (
     ADD,
     FLASH,
     GEMM,
+    GEMM_BF16,
+    ISNEGINF,
     LOG_SOFTMAX,
     MUL,
     NCCL,
     REDUCE,
+    REDUCE_AND,
     SOFTMAX,
     SOFTMAX_BWD,
     SPLIT_K,
+    TO_BF16,
+    WHERE,
     of,
     program,
 )
@@ -53,6 +59,47 @@ def test_backward_has_two_products_on_each_side_and_computes_the_scores_again() 
     assert evidence(verdict)["kernels"] == 7
     # 180 us of products become 225; 50 us between them and six gaps go.
     assert saved_us(verdict, timeline) == pytest.approx(50 + 6 - 45, abs=1)
+
+
+HALF = [(GEMM_BF16, 200.0), (SOFTMAX, 90.0), (GEMM_BF16, 200.0)]
+SAFE = [(SOFTMAX, 30.0), (ISNEGINF, 10.0), (REDUCE_AND, 5.0), (WHERE, 20.0)]
+FALLBACK = [(GEMM, 335.0), *SAFE, (GEMM, 335.0)]
+END = (REDUCE, 5.0)
+# H200: 989 TFLOP/s in BF16 for 67 in FP32.
+TENSOR_US = 335 * 67 / 989 + 4
+
+
+@pytest.mark.parametrize(
+    ("kernels", "left"),
+    [
+        pytest.param([*HALF, END], 2 * (0.5 * 200 + 4), id="half precision waits for memory"),
+        pytest.param([(GEMM_BF16, 6.0), *HALF[1:], END], 6 + 104, id="a short one stays"),
+        pytest.param([*FALLBACK, END], 670, id="a safe softmax; FP32 throughout"),
+        pytest.param([*FALLBACK, (TO_BF16, 2.0), END], 2 * TENSOR_US, id="it was half precision"),
+        pytest.param(
+            [*FALLBACK, (MUL, 2.0), (TO_BF16, 2.0), END], 2 * TENSOR_US, id="scaled before the cast"
+        ),
+        pytest.param([*FALLBACK, END, (TO_BF16, 2.0)], 670, id="another result is cast"),
+    ],
+)
+def test_what_a_fused_kernel_takes(kernels: list[tuple[str, float]], left: float) -> None:
+    timeline = of([LINEAR, *kernels], name="NVIDIA H200")
+    verdict = found(RULE, timeline)
+    told = evidence(verdict)
+    saved = told["attention_ns"] / 1_000 - left + told["kernels"] - 1
+    assert saved_us(verdict, timeline) == pytest.approx(saved, abs=2)
+    assert ("falls back" in verdict.fix) == (left == 2 * TENSOR_US)
+
+
+def test_fused_and_on_tensor_cores_is_counted_once() -> None:
+    timeline = of([LINEAR, *FALLBACK, (TO_BF16, 2.0), END], name="NVIDIA H200")
+    faster = found(Fp32NoTensorCores(), timeline).change
+    both = timeline.replay.run(*faster, *found(RULE, timeline).change)
+    # The fused kernel takes what it takes alone; the linear layer gets TF32, 7.4 times the rate.
+    alone = timeline.replay.run(*found(RULE, timeline).change)
+    linear_us = 100 - (100 * 67 / 495 + 4)
+    saved_us_more = (both.saved_ns - alone.saved_ns) / 1_000 / timeline.per_step
+    assert saved_us_more == pytest.approx(linear_us, abs=1)
 
 
 def test_what_finishes_a_product_is_part_of_it() -> None:

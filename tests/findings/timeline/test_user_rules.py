@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from dataclasses import dataclass
 from importlib import metadata
@@ -40,6 +41,20 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
 
 def checking(body: str) -> str:
     return f"{HEAD}    def check(self, timeline):\n        {body}\n"
+
+
+COMPLETE = checking("return gs.Clean()")
+
+
+def found(**given: str) -> str:
+    """Write a check that finds something, with some fields as given."""
+    fields = {
+        "title": "'t'",
+        "evidence": "()",
+        "confidence": "gs.Confidence.LOW",
+        "confidence_reason": "'r'",
+    } | given
+    return f"return gs.Found({', '.join(f'{name}={text}' for name, text in fields.items())})"
 
 
 def small_copies() -> Capture:
@@ -140,14 +155,39 @@ BROKEN = {
     "only the base": ("from gpusight import Rule\n", r"no rule in .*mine\.py"),
     "no texts": (
         "import gpusight as gs\nclass A(gs.Rule):\n    id = 'a'\n    why = 'w'\n",
-        r"rule A of .*mine\.py is incomplete: no detects, fix, misleads, estimate",
+        r"rule A of .*mine\.py cannot be used: no detects, fix, misleads, estimate",
     ),
     "odd id": (HEAD.replace("'mine'", "'My Rule'"), r"id 'My Rule' is not lower case words"),
-    "taken id": (HEAD.replace("'mine'", "'launch-bound'"), r"'launch-bound'.*gpusight has one"),
+    "taken id": (COMPLETE.replace("'mine'", "'launch-bound'"), r"'launch-bound'.*gpusight has one"),
     "cannot be made": (
         f"{HEAD}    def __init__(self, x):\n        pass\n",
         r"rule Mine.*failed.*TypeError",
     ),
+    "ends it": ("class E(BaseException): ...\nraise E('x')\n", r"mine\.py:2: E: x$"),
+    "ends a generator": ("raise GeneratorExit\n", r"mine\.py:1: GeneratorExit$"),
+    "too deep": (f"x = {'-' * 100_000}1\n", r"rules failed at .*mine\.py: \w+Error"),
+    "odd metaclass": (
+        (
+            "from gpusight import Rule\nclass M(type):\n"
+            "    def __getattr__(c, n): raise OSError('m')\nclass A(Rule, metaclass=M): ...\n"
+        ),
+        r"mine\.py:3: OSError: m",
+    ),
+    "no check": (HEAD, r"rule Mine of .*mine\.py cannot be used: it has no method check"),
+    "check of nothing": (
+        f"{HEAD}    def check(self):\n        pass\n",
+        r"mine\.py cannot be used: check takes \(\), not the timeline alone",
+    ),
+    "code": (f"{HEAD}    code = 5\n", r"mine\.py cannot be used: code is 5, not text"),
+    "afterwards": (f"{HEAD}    afterwards = None\n", r"afterwards is None, not text"),
+    "empty text": (HEAD.replace("It costs.", " "), r"why is empty"),
+    "limits": (f"{HEAD}    limits = 5\n", r"limits is 5, not a mapping"),
+    "a limit": (f"{HEAD}    limits = {{'N': 5}}\n", r"limits\['N'\] is 5, not a gpusight.Limit"),
+    "its number": (
+        f"{HEAD}    limits = {{'N': gs.Limit('x', 'y')}}\n",
+        r"limits\['N'\].value is 'x', not a number",
+    ),
+    "least share": (f"{HEAD}    least_share = 5\n", r"least_share is 5, not a share from 0 to 1"),
 }
 
 
@@ -168,11 +208,75 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(mistake: str, tmp_path: 
 WRONG = {
     "raises": ("timeline.nothing_there", r"rule 'mine' failed at .*mine\.py:11: AttributeError"),
     "deep inside": ("timeline.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
-    "no answer": ("pass", r"rule 'mine' of .*mine\.py: check gave NoneType, not Found"),
+    "no answer": (
+        "pass",
+        r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not Found",
+    ),
     "the class": ("return gs.Clean", r"check gave type, not Found, Clean or Absent"),
     "in its change": (
         "return gs.Found('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
         r"rule 'mine' failed at .*mine\.py:11: AttributeError",
+    ),
+    "exits": ("raise SystemExit(1)", r"rule 'mine' failed at .*mine\.py:11: SystemExit: 1"),
+    "ends a generator": ("raise GeneratorExit", r"mine\.py:11: GeneratorExit$"),
+    "nothing to say": (
+        "raise type('E', (Exception,), {'__str__': lambda e: 1 / 0})",
+        r"mine\.py:11: E$",
+    ),
+    "much to say": ("raise ValueError('x ' * 9999)", r"mine\.py:11: ValueError: [x ]{,300} …$"),
+    "exits in its change": (
+        found(change="(lambda p: exit(1),)"),
+        r"failed at .*mine\.py:11: SystemExit: 1",
+    ),
+    "a change of gpusight": (
+        found(change="(gs.changes.gone([10**9]),)"),
+        r"rule 'mine' failed at .*mine\.py:10: IndexError",
+    ),
+    "a reason": ("return gs.Absent(5)", r"mine\.py:10 cannot be used: reason is 5, not text"),
+    "title": (found(title="None"), r"title is None, not text"),
+    "empty title": (found(title="''"), r"title is empty"),
+    "confidence": (found(confidence="'high'"), r"confidence is 'high', not a gpusight.Confidence"),
+    "no evidence": (found(evidence="5"), r"evidence is 5, not a tuple"),
+    "evidence": (found(evidence="('x',)"), r"evidence\[0\] is 'x', not a gpusight.Evidence"),
+    "its value": (
+        found(evidence="(gs.Evidence('m', float('nan'), '', 'w'),)"),
+        r"evidence\[0\].value is nan, not a finite number",
+    ),
+    "its unit": (
+        found(evidence="(gs.Evidence('m', 1, 'ms', 'w'),)"),
+        r"evidence\[0\].unit is 'ms', not one of share, byte",
+    ),
+    "where": (found(where="(gs.Where('range', 5),)"), r"where\[0\].name is 5, not text"),
+    "its time": (
+        found(where="[gs.Where('range', 'a', -1)]"),
+        r"where\[0\].ns is -1, not 0 or more",
+    ),
+    "recoverable": (found(recoverable_ns="-1.0"), r"recoverable_ns is -1.0, not 0 or more"),
+    "text for time": (found(recoverable_ns="'1'"), r"recoverable_ns is '1', not a number"),
+    "too much": (found(recoverable_ns="10**5000"), r"recoverable_ns is int, not a finite number"),
+    "also": (found(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
+    "no change": (found(change="(5,)"), r"change\[0\] is 5, not a change"),
+    "one change": (found(change="gs.changes.as_graphs()"), r"change is function, not a tuple"),
+    "no program": (found(change="(lambda p: None,)"), r"a change gave NoneType, not the program"),
+    "fewer calls": (
+        found(change="(lambda p: p.changed(gap_ns=p.gap_ns[:1]),)"),
+        r"a change made gap_ns 1 values, not \d+",
+    ),
+    "no number": (
+        found(change="(lambda p: p.changed(gap_ns=p.gap_ns * float('nan')),)"),
+        r"a value of gap_ns that is no finite number",
+    ),
+    "no flags": (
+        found(change="(lambda p: p.changed(gone=p.gap_ns),)"),
+        r"a change made gone",
+    ),
+    "back in time": (
+        found(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),
+        r"a value of own_ns that is below 0",
+    ),
+    "for ever": (
+        found(change="(lambda p: p.changed(gap_ns=p.gap_ns + 10**17),)"),
+        r"gap_ns too large to be added up",
     ),
 }
 
@@ -186,6 +290,46 @@ def test_a_rule_that_fails_is_told_with_its_line(mistake: str, tmp_path: Path) -
     assert "\n" not in str(caught.value)
 
 
+def test_an_interrupt_stays_one(tmp_path: Path) -> None:
+    path = written(tmp_path, checking("raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        gs.diagnose(trace(), extra_rules=[path])
+    with pytest.raises(KeyboardInterrupt):
+        user_rules([written(tmp_path, "raise KeyboardInterrupt\n")])
+
+
+def test_lists_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    body = found(
+        evidence="[gs.Evidence('n', numpy.int64(3), '', 'w')]",
+        where="[gs.Where('range', 'a', numpy.float32(2), numpy.int32(1))]",
+        change="[lambda p: p.changed(own_ns=p.own_ns * 0.5)]",
+    )
+    path = written(tmp_path, checking(body).replace("import", "import numpy\nimport", 1))
+    view = gs.diagnose(trace(), extra_rules=[path], rules=["mine"])
+    told = json.loads(view.to_json())["findings"][0]
+    assert told["evidence"][0]["value"] == 3
+    assert told["where"][0] == {"kind": "range", "name": "a", "ns": 2.0, "count": 1}
+    assert told["recoverable_ns"] > 0
+
+
+def test_more_than_there_is_is_cut(tmp_path: Path) -> None:
+    path = written(tmp_path, checking(found(recoverable_ns="1e18")))
+    view = gs.diagnose(trace(), extra_rules=[path], rules=["mine"])
+    assert view.timeline is not None
+    assert view.timeline.findings[0].share == pytest.approx(1, rel=0.01)
+
+
+def test_a_cause_that_another_rule_names_is_covered_by_it(tmp_path: Path) -> None:
+    path = written(tmp_path, checking(found(recoverable_ns="9e4", also="('other',)")))
+    text = checking(found(recoverable_ns="9e4")).replace("'mine'", "'other'")
+    other = written(tmp_path, text, "other.py")
+    view = gs.diagnose(trace(), extra_rules=[path, other], rules=["mine", "other"])
+    assert view.timeline is not None
+    assert [f.rule for f in view.timeline.findings] == ["mine"]
+    assert view.timeline.covered == {"other": "mine"}
+    assert "same cause as mine" in view.timeline.not_applicable["other"]
+
+
 def test_errors_on_purpose_stay_what_they_are(tmp_path: Path) -> None:
     path = written(tmp_path, checking("raise gs.GpusightError('enough')"))
     with pytest.raises(gs.GpusightError, match=r"^enough$"):
@@ -193,22 +337,22 @@ def test_errors_on_purpose_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def test_a_base_class_without_id_is_no_rule_of_its_own(tmp_path: Path) -> None:
-    shared = HEAD.replace("class Mine(gs.Rule):\n    id = 'mine'", "class Base(gs.Rule):")
+    shared = COMPLETE.replace("class Mine(gs.Rule):\n    id = 'mine'", "class Base(gs.Rule):")
     first = "class A(Base):\n    id = 'a'\n"
     path = written(tmp_path, f"{shared}{first}class B(Base):\n    id = 'b'\n")
     assert [rule.id for rule in user_rules([path])] == ["a", "b"]
 
 
 def test_nothing_is_written_beside_the_file_and_a_change_counts_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path, HEAD)
+    path = written(tmp_path, COMPLETE)
     assert [rule.id for rule in user_rules([path])] == ["mine"]
-    written(tmp_path, HEAD.replace("'mine'", "'also'"))
+    written(tmp_path, COMPLETE.replace("'mine'", "'also'"))
     assert [rule.id for rule in user_rules([path])] == ["also"]
     assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
 
 
 def test_dataclasses_work_in_such_a_file(tmp_path: Path) -> None:
-    text = f"from __future__ import annotations\nfrom dataclasses import dataclass\n{HEAD}"
+    text = f"from __future__ import annotations\nfrom dataclasses import dataclass\n{COMPLETE}"
     path = written(tmp_path, f"{text}\n@dataclass\nclass Part:\n    n: int\n")
     assert [rule.id for rule in user_rules([path])] == ["mine"]
 
@@ -229,7 +373,7 @@ def test_classes_and_rules_are_taken_too(given: Any) -> None:
 
 
 def test_the_same_rule_twice_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, HEAD)
+    path = written(tmp_path, COMPLETE)
     with pytest.raises(RuleError, match=r"'mine' .* cannot be added"):
         user_rules([path, path])
 

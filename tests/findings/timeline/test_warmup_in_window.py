@@ -52,6 +52,39 @@ def test_clean(capture: Capture) -> None:
     assert RULE.check(capture.timeline()) is CLEAN
 
 
+def ahead(*kernels_us: float) -> Capture:
+    """Steps that never wait: each launches one kernel in 50 us and is done long before it is."""
+    capture, at, busy = Capture(), 0.0, 20.0
+    for number, kernel in enumerate(kernels_us):
+        capture.range(f"step_{number}", at, at + 50)
+        capture.launch((at + 10, at + 15), (busy, busy + kernel))
+        at, busy = at + 50, busy + kernel + 1
+    return capture
+
+
+@pytest.mark.parametrize(
+    "kernels_us",
+    [
+        pytest.param((300, 300, 300, 300, 300), id="no step is left out"),
+        pytest.param((700, 300, 300, 300, 300), id="the first is left out, its work runs on"),
+    ],
+)
+def test_work_that_the_step_before_left_is_not_the_first_steps(
+    kernels_us: tuple[float, ...],
+) -> None:
+    assert RULE.check(ahead(*kernels_us).timeline()) is CLEAN
+
+
+def test_a_capture_that_is_mostly_warm_up() -> None:
+    """5 ms of 6.2 ms: left out of the window, so nothing is to be won there, but told."""
+    timeline = steps(5_000, 300, 300, 300, 300).timeline()
+    verdict = found(RULE, timeline)
+    assert [step.name for step in timeline.focus.left_out] == ["step_0"]
+    assert verdict.title == "The first step takes 5.000 ms, later ones 300.0 µs (left out)"
+    assert verdict.recoverable_ns is None
+    assert [(w.name, w.ns) for w in verdict.where] == [("step_0", 5_000_000)]
+
+
 def program(start_us: float, work_us: float, loading_us: float) -> Capture:
     """A program without steps: a start with a call that loads code, then one kernel."""
     capture = Capture()
@@ -66,7 +99,7 @@ def test_the_start_of_a_program() -> None:
     assert verdict.title == "The first 2.000 ms (20.0%) pass before the GPU has anything to do"
     assert verdict.recoverable_ns == 2_000_000
     assert evidence(verdict)["preparing_ns"] == 901_000
-    assert "--window 2.000ms-" in verdict.fix
+    assert "--window 1.990ms-" in verdict.fix
     assert verdict.where[0].name == "cuModuleLoadData"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gpusight.analyses.attribution.nested import joint_keys
 from gpusight.analyses.ledger.causes import Cause
-from gpusight.analyses.ledger.lanes import Lanes, distinct
+from gpusight.analyses.ledger.lanes import Lanes
 from gpusight.analyses.ledger.layers import layers
-from gpusight.model.intervals import contains
+from gpusight.model.intervals import contains, distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

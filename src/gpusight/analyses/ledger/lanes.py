@@ -21,13 +21,6 @@ NOBODY = -(1 << 62)
 """Stands for a thread that nothing is known of."""
 
 
-def distinct(*values: Ints) -> Ints:
-    """Give the distinct values of several arrays, rising."""
-    # NumPy's own hashes them, which takes ten times as long where most are distinct.
-    every: Ints = np.sort(np.concatenate(values), kind="stable")
-    return every[np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])]
-
-
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One window after the other, with an instant that belongs to none in between."""

@@ -18,9 +18,11 @@ from gpusight.analyses.ledger.names import (
     is_compiling,
     is_input,
     is_loading,
+    is_locked,
     is_reading,
     is_waiting,
 )
+from gpusight.analyses.ledger.prepared import prepared
 from gpusight.analyses.schedule.schedule import NONE, CallKind
 from gpusight.analyses.statistics import names_of
 from gpusight.model.intervals import Intervals, gaps, intersect, subtract, union
@@ -62,7 +64,7 @@ def layers(trace: Trace, lanes: Lanes) -> list[Layer]:
         *_overheads(trace, lanes),
         *_calls(lanes),
         (Cause.INPUT, _input(trace, lanes, ranges)),
-        (Cause.OTHER, _waiting(trace, lanes)),
+        (Cause.OTHER, _waiting(trace, lanes, ranges)),
     ]
     return [*known, (Cause.UNKNOWN, _silent(trace, lanes, ranges, known))]
 
@@ -152,7 +154,10 @@ def _input(trace: Trace, lanes: Lanes, ranges: Ranges) -> Intervals:
     for table in _NAMING:
         events = _events(trace, table, is_input, name=True)
         spans.append(lanes.of_threads(launches.without_work(events)))
-    spans.append(lanes.of_threads(_events(trace, "os_calls", is_reading)))
+    reading, waiting = (
+        lanes.of_threads(_events(trace, "os_calls", wanted)) for wanted in (is_reading, is_locked)
+    )
+    spans += [reading, prepared(trace, lanes, reading, subtract(waiting, _handed(lanes)))]
     return _united(spans)
 
 
@@ -189,14 +194,18 @@ class _Launches:
         return events.with_columns(pl.Series("held", (after - first) / max(len(times), 1)))
 
 
-def _waiting(trace: Trace, lanes: Lanes) -> Intervals:
+def _waiting(trace: Trace, lanes: Lanes, ranges: Ranges) -> Intervals:
     """Give the time of compiling, and of waits that no hand-over between threads explains."""
     compiling = [lanes.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
+    compiling.append(lanes.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
     waits = _events(trace, "os_calls", is_waiting)
     waits = waits.filter(pl.col("end_ns") - pl.col("start_ns") >= _SHORT_NS)
-    shifts = lanes.shifts
-    handed = Intervals.from_arrays(shifts.start_ns, shifts.first_ns)
-    return _united([*compiling, subtract(lanes.of_threads(waits), handed)])
+    return _united([*compiling, subtract(lanes.of_threads(waits), _handed(lanes))])
+
+
+def _handed(lanes: Lanes) -> Intervals:
+    """Give the time that hand-overs between threads take."""
+    return Intervals.from_arrays(lanes.shifts.start_ns, lanes.shifts.first_ns)
 
 
 def _silent(trace: Trace, lanes: Lanes, ranges: Ranges, known: list[Layer]) -> Intervals:

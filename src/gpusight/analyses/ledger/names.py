@@ -73,7 +73,7 @@ _ARRIVALS = frozenset({"recv", "receive", "receiving", "fetch", "poll", "polling
 
 _COMPILING = re.compile(
     r"dynamo_timed|\bcompile_(?:inner|fx|file)|_compile\.compile|inductor_compile|jit_?compile"
-    r"|backend_compile|XlaCompile|nvrtc|ptxas|CompileModule|LoadModule|load_?module"
+    r"|backend_compile|Xla(?:Compile|Emit|Optimize|Pass|Autotun)|nvrtc|ptxas|CompileModule|LoadModule|load_?module"
     r"|importlib|<frozen importlib",
     re.IGNORECASE,
 )
@@ -88,6 +88,9 @@ _WAITS = re.compile(
     r"|barrier_wait|spin_lock)|sem_(?:timed|clock)?wait|wait(?:pid|id|[34])?|sched_yield|sigwait\w*"
     r"|flock|fsync|fdatasync|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
 )
+
+
+_LOCKS = re.compile(r"^_*(?:futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait)")
 
 
 @lru_cache(maxsize=65_536)
@@ -128,6 +131,11 @@ def is_reading(name: str) -> bool:
 def is_waiting(name: str) -> bool:
     """Tell whether a call of the operating system waits for another thread, or writes."""
     return _WAITS.match(name) is not None
+
+
+def is_locked(name: str) -> bool:
+    """Tell whether a call of the operating system waits until another thread has something."""
+    return _LOCKS.match(name) is not None
 
 
 def _words(text: str) -> list[str]:

@@ -142,14 +142,14 @@ class _Chosen(Scope):
     @property
     def process(self) -> int | None:
         """The process chosen; None for all."""
-        if self._processes is None:
+        if self.processes is None:
             return None
-        if len(self._processes) > 1:
-            why = f"{len(self._processes)} processes are called {self.selection.process!r}"
+        if len(self.processes) > 1:
+            why = f"{len(self.processes)} processes are called {self.selection.process!r}"
             raise UsageError(
                 "a ledger is of one process or of all", why=why, hint="give its number"
             )
-        return self._processes[0]
+        return self.processes[0]
 
 
 def ledger_report(

@@ -10,8 +10,8 @@ import numpy as np
 from gpusight.analyses.attribution.call_sites import first_known
 from gpusight.analyses.ledger.causes import Cause
 from gpusight.analyses.ledger.labels import Rank
-from gpusight.analyses.ledger.lanes import distinct
 from gpusight.analyses.schedule.schedule import NONE, CallKind, Timing
+from gpusight.model.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

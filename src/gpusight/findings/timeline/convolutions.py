@@ -9,6 +9,10 @@ TENSOR_SHARE = 0.2
 what does not is then the choice of an algorithm."""
 # Lowered to a matrix in memory, written without a library, or one thread for each element.
 _PLAIN = r"^im\d?d?2col|^col2im|^vol2col|^col2vol|naive_conv|grouped_direct|^depthwise"
+# Transforms of cuDNN's convolutions by FFT; the products in between are of complex numbers.
+_FFT = r"\bDSE::|fft2d_|cudnn\w*::fft"
+_BETWEEN_FFT = r"^gemm complex|^region_transform"
+_TURNS = r"cudnn.*genericTranspose"
 _IS = pl.col("category") == "convolution"
 
 
@@ -30,7 +34,19 @@ def tensor_cores_allowed(kernels: pl.DataFrame) -> bool:
     return on_tensor_cores > TENSOR_SHARE * int(convolutions["duration_ns"].sum())
 
 
+def by_fft(kernels: pl.DataFrame) -> pl.Expr:
+    """Tell kernels of convolutions by FFT, in a frame of kernels with these."""
+    fft = pl.col("name").str.contains(_FFT).fill_null(value=False)
+    if not kernels.filter(fft).height:
+        return fft
+    return fft | pl.col("label").str.contains(_BETWEEN_FFT).fill_null(value=False)
+
+
 def badly_chosen(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give the convolutions for which another algorithm would be faster."""
-    chosen = plain() | without_tensor_cores() if tensor_cores_allowed(kernels) else plain()
-    return kernels.filter(chosen)
+    """Give the convolutions for which another algorithm would be faster, with what they turn."""
+    if not tensor_cores_allowed(kernels):
+        return kernels.filter(plain())
+    chosen = plain() | without_tensor_cores() | by_fft(kernels)
+    turns = pl.col("name").str.contains(_TURNS).fill_null(value=False)
+    beside = [chosen.shift(n).over("queue").fill_null(value=False) for n in (1, -1)]
+    return kernels.filter(chosen | (turns & pl.any_horizontal(beside)))

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.devices import names_of_used
-from gpusight.analyses.select import EVERYTHING
+from gpusight.analyses.select import EVERYTHING, GPU_WORK
 from gpusight.analyses.steps.focus import focus as find_focus
 from gpusight.errors import UsageError
 from gpusight.findings.timeline.judge import MOST_ERROR, judge
 from gpusight.findings.timeline.part import judged_part, read, whole_ledger
 from gpusight.findings.timeline.rules import RULES
+from gpusight.findings.timeline.start import without_start
 from gpusight.result import NotApplicable
 from gpusight.units import format_share, format_time
 
@@ -56,6 +59,8 @@ class TimelineDiagnosis:
     """Of the whole window."""
     replay: ReplayFacts | None
     """None where nothing could be replayed."""
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """Rules of `not_applicable` that saw the cause of a finding, and the rule of that finding."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
     notes: tuple[str, ...] = ()
@@ -127,7 +132,9 @@ def diagnose_timeline(
     focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    timeline = judged_part(trace, focus)
+    if window is None and selection.within is None and not warmup:
+        focus = without_start(trace, focus)
+    timeline = judged_part(trace, focus, selection)
     if not len(timeline.schedule.ops):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
@@ -137,10 +144,11 @@ def diagnose_timeline(
         findings=judgement.findings,
         clean=judgement.clean,
         not_applicable=judgement.not_applicable,
-        ledger=whole_ledger(focus, timeline),
+        covered=judgement.covered,
+        ledger=whole_ledger(focus, timeline, selection),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
-        notes=(*focus.notes, *_notes(trace, timeline)),
+        notes=(*focus.notes, *_notes(timeline, selection)),
     )
 
 
@@ -162,7 +170,7 @@ def _meta(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _notes(trace: Trace, timeline: Timeline) -> list[str]:
+def _notes(timeline: Timeline, selection: Selection) -> list[str]:
     """Say which part was judged, and how well the replay reproduces it."""
     notes = []
     if timeline.length_ns < timeline.focus.length_ns:
@@ -177,10 +185,16 @@ def _notes(trace: Trace, timeline: Timeline) -> list[str]:
         notes.append(
             f"the replay misses the measured time by {error}: times given back are uncertain"
         )
-    processes = trace.table("kernels", ["process"])["process"].drop_nulls().n_unique()
-    if processes > 1:
+    processes = _processes(timeline.trace)
+    if processes > 1 and selection.process is None:
         notes.append(
             f"{processes} processes used GPUs: the one with the most GPU work was judged; "
             "--process chooses another"
         )
     return notes
+
+
+def _processes(trace: Trace) -> int:
+    """Count the processes that used a GPU."""
+    seen = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
+    return pl.concat(seen)["process"].drop_nulls().n_unique()

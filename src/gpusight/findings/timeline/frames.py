@@ -12,6 +12,7 @@ from gpusight.analyses.attribution.attribute import (
     causes_of_calls,
     names_of_causes,
 )
+from gpusight.analyses.attribution.call_sites import text_of
 from gpusight.analyses.attribution.work import KINDS
 from gpusight.analyses.launch_columns import BLOCK, GRID, product
 from gpusight.analyses.schedule.schedule import NONE, CallKind, OpKind
@@ -94,7 +95,8 @@ def _nothing(schedule: Schedule) -> pl.DataFrame:
 
 
 def _kernels(schedule: Schedule, rows: pl.Series) -> pl.DataFrame:
-    frame = schedule.trace.table("kernels", ["name", *GRID, *BLOCK])[rows]
+    table = schedule.trace.table("kernels", ["name", *GRID, *BLOCK])
+    frame = table[rows]
     code = frame["name"].to_physical()
     texts = names_of(frame["name"])
     known = code.unique().sort()
@@ -109,7 +111,7 @@ def _kernels(schedule: Schedule, rows: pl.Series) -> pl.DataFrame:
         }
     )
     return (
-        frame.with_columns(code.alias("code"), pl.col("name").cast(pl.String))
+        frame.with_columns(code.alias("code"), text_of(table["name"], rows))
         .join(described, on="code", maintain_order="left")
         .with_columns(
             product(GRID).alias("blocks"),
@@ -160,7 +162,7 @@ def _shapes(schedule: Schedule, ops: pl.Series) -> pl.Series:
     if not trace.has("cpu_ops", "shapes"):
         return pl.Series("shapes", [None], dtype=pl.String).new_from_index(0, len(ops))
     shapes = trace.table("cpu_ops", ["shapes"])["shapes"]
-    return shapes.gather(ops).cast(pl.String).alias("shapes")
+    return text_of(shapes, ops).alias("shapes")
 
 
 def _step_of(schedule: Schedule, calls: Ints) -> pl.Series:
@@ -186,7 +188,7 @@ def calls_frame(schedule: Schedule, program: Program) -> pl.DataFrame:
         {
             "call": position,
             "kind": pl.Series(kinds, dtype=pl.Enum(kinds)).gather(calls.kind[position]),
-            "name": trace.table("api_calls", ["name"])["name"].gather(rows).cast(pl.String),
+            "name": text_of(trace.table("api_calls", ["name"])["name"], rows),
             "start_ns": calls.start_ns[position],
             "end_ns": calls.end_ns[position],
             "duration_ns": (calls.end_ns - calls.start_ns)[position],

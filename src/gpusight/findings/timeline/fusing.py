@@ -36,7 +36,7 @@ def scaled(ops: Ints, factor: Reals) -> Change:
     return change
 
 
-def one_of_parts(groups: Ints, part: Reals, host_ns: Reals, most_ns: Reals) -> Change:
+def one_of_parts(groups: Ints, part: Reals, host_ns: Reals, most_ns: Reals | None = None) -> Change:
     """Let each group become one kernel that takes `part` of the time of each of its members.
 
     These are by position of the work, `groups` as `as_one` wants it; no member adds more than its
@@ -46,7 +46,9 @@ def one_of_parts(groups: Ints, part: Reals, host_ns: Reals, most_ns: Reals) -> C
 
     def change(program: Program) -> Program:
         there = np.flatnonzero((groups >= 0) & ~program.gone)
-        time = np.minimum(program.duration_ns[there] * part[there], most_ns[there])
+        time = program.duration_ns[there] * part[there]
+        if most_ns is not None:
+            time = np.minimum(time, most_ns[there])
         total = np.bincount(groups[there], weights=time, minlength=len(host_ns))
         merged = _merged(program, groups, total.astype(np.int64))
         return _with_host_time(program, merged, groups, host_ns)

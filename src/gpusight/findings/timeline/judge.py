@@ -34,6 +34,9 @@ class Judgement:
     findings: tuple[TimelineFinding, ...]
     clean: tuple[str, ...]
     not_applicable: dict[str, str]
+    covered: dict[str, str]
+    """Rules whose findings are left out, and the rule that names their cause better; these are in
+    `not_applicable` too."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,22 @@ def judge(timeline: Timeline, rules: Iterable[Rule]) -> Judgement:
             absent[rule.id] = verdict.reason
         else:
             clean.append(rule.id)
-    ranked = _in_order(_without_twins(cases, absent))
+    covered = _covered(timeline, cases)
+    absent |= {
+        rule: f"the same cause as {by}, which names it better" for rule, by in covered.items()
+    }
+    ranked = _in_order(case for case in cases if case.rule.id not in covered)
     kept = _worth_it(timeline, _with_what_remains(timeline, ranked))
     clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
     findings = tuple(_finding(timeline, case) for case in _checked(timeline, kept))
-    return Judgement(findings, tuple(clean), absent)
+    return Judgement(findings, tuple(clean), absent, covered)
 
 
 def _alone(timeline: Timeline, found: Found) -> float | None:
     """Give the time that a fix gives back when it is the only one."""
     if not found.change:
-        return found.recoverable_ns
+        told = found.recoverable_ns
+        return None if told is None else min(max(0.0, told), _most(timeline, found))
     saved = timeline.replay.run(*found.change).saved_ns
     return float(min(max(0, saved), _most(timeline, found)))
 
@@ -81,13 +89,10 @@ def _most(timeline: Timeline, found: Found) -> float:
     return max(0.0, timeline.replay.unchanged.total_ns - found.least_ns)
 
 
-def _without_twins(cases: Sequence[_Case], absent: dict[str, str]) -> list[_Case]:
-    """Leave out findings of a cause that another one names better."""
-    by = {other: case.rule.id for case in cases for other in case.found.also}
-    for case in cases:
-        if case.rule.id in by:
-            absent[case.rule.id] = f"the same cause as {by[case.rule.id]}, which names it better"
-    return [case for case in cases if case.rule.id not in by]
+def _covered(timeline: Timeline, cases: Sequence[_Case]) -> dict[str, str]:
+    """Tell findings of a cause that another one, which is worth saying, names better: by which."""
+    by = {other: case.rule.id for case in _worth_it(timeline, cases) for other in case.found.also}
+    return {case.rule.id: by[case.rule.id] for case in cases if case.rule.id in by}
 
 
 def _in_order(cases: Iterable[_Case]) -> list[_Case]:
@@ -105,8 +110,8 @@ def _with_what_remains(timeline: Timeline, cases: Sequence[_Case]) -> list[_Case
             done.append(replace(case, after_ns=case.alone_ns))
             continue
         total = timeline.replay.run(*changes).total_ns
-        after = float(min(max(0, before - total), _most(timeline, case.found)))
-        done.append(replace(case, after_ns=after))
+        # What the fixes above uncover may be more than there was to gain at first.
+        done.append(replace(case, after_ns=float(max(0, before - total))))
         before = min(before, total)
     return done
 
@@ -170,7 +175,7 @@ def _finding(timeline: Timeline, case: _Case) -> TimelineFinding:
         title=found.title,
         recoverable_ns=alone,
         share=None if alone is None else alone / max(1, timeline.focus.length_ns),
-        step_ns=None if case.alone_ns is None else case.alone_ns / timeline.per_step,
+        step_ns=None if alone is None else alone / max(1, len(timeline.focus.steps)),
         after_ns=None if case.after_ns is None else case.after_ns * scale,
         confidence=confidence,
         confidence_reason=reason,

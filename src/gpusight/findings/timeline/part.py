@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpusight.analyses.ledger.hosts import host_time
 from gpusight.analyses.ledger.ledger import ledger
 from gpusight.analyses.schedule.build import build
 from gpusight.analyses.schedule.schedule import NONE
-from gpusight.analyses.select import GPU_WORK
+from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope
 from gpusight.findings.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
     from gpusight.analyses.ledger.ledger import Ledger
     from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.analyses.select import Selection
     from gpusight.analyses.steps.focus import Focus
     from gpusight.analyses.steps.step import Step
     from gpusight.model.trace import Trace
 
+_MOST_IN_A_STEP = 160_000
+"""A step with more work than this is judged in part."""
 MOST_OPS = 40_000
-"""Pieces of GPU work that are replayed: a rule's question then takes some hundredths of a second,
-whatever the size of the capture."""
+"""Pieces of GPU work that are replayed, if a step has no more: a rule's question then takes some
+hundredths of a second, whatever the size of the capture."""
 
 
 _WORK = [
@@ -54,34 +58,45 @@ def read(trace: Trace) -> None:
     trace.read_together(_READ)
 
 
-def judged_part(trace: Trace, focus: Focus) -> Timeline:
-    """Take as many whole steps from the middle of the window as can be replayed fast."""
-    process = busiest_process(trace, focus)
+def judged_part(trace: Trace, focus: Focus, selection: Selection = EVERYTHING) -> Timeline:
+    """Take as many whole steps from the middle of the window as can be replayed fast.
+
+    A step that is too long by itself is judged in part.
+    """
+    process = busiest_process(trace, focus, selection)
     starts = _starts(trace, process)
-    count = np.searchsorted(starts, (focus.start_ns, focus.end_ns))
-    if count[1] - count[0] <= MOST_OPS:
-        return _timeline(trace, focus, focus.steps, focus.start_ns, focus.end_ns, process)
-    if focus.steps:
-        steps = _middle(focus.steps, starts)
-        return _timeline(trace, focus, steps, steps[0].start_ns, _end(focus, steps), process)
-    first = int(count[0] + (count[1] - count[0] - MOST_OPS) // 2)
-    start, end = int(starts[first]), int(starts[first + MOST_OPS])
-    return _timeline(trace, focus, (), start, end, process)
+    steps, start_ns, end_ns = focus.steps, focus.start_ns, focus.end_ns
+    if _count(starts, start_ns, end_ns) > MOST_OPS and steps:
+        steps = _middle(steps, starts)
+        start_ns, end_ns = steps[0].start_ns, _end(focus, steps)
+    most = _MOST_IN_A_STEP if steps else MOST_OPS
+    if _count(starts, start_ns, end_ns) > most:
+        steps = ()
+        first = int(np.searchsorted(starts, start_ns))
+        first += (_count(starts, start_ns, end_ns) - MOST_OPS) // 2
+        start_ns, end_ns = int(starts[first]), int(starts[first + MOST_OPS])
+    schedule = build(trace, start_ns, end_ns, process=process, marks=_marks(steps))
+    return Timeline(focus, schedule, len(steps), device=selection.device)
 
 
-def whole_ledger(focus: Focus, timeline: Timeline) -> Ledger:
-    """Say where the time of the whole window went, on all GPUs."""
+def whole_ledger(focus: Focus, timeline: Timeline, selection: Selection = EVERYTHING) -> Ledger:
+    """Say where the time of the whole window went, on all GPUs or on the one selected."""
     trace = timeline.trace
-    schedule = build(trace, focus.start_ns, focus.end_ns, marks=_marks(focus.steps))
-    return ledger(schedule, host_time(trace, schedule))
+    chosen = None if selection.process is None else busiest_process(trace, focus, selection)
+    schedule = build(trace, focus.start_ns, focus.end_ns, process=chosen, marks=_marks(focus.steps))
+    every = ledger(schedule, host_time(trace, schedule))
+    if selection.device is None:
+        return every
+    return replace(every, devices=tuple(d for d in every.devices if d.device == selection.device))
 
 
-def busiest_process(trace: Trace, focus: Focus) -> int | None:
+def busiest_process(trace: Trace, focus: Focus, selection: Selection = EVERYTHING) -> int | None:
     """Name the process to judge where there are several: that of the steps, else the busiest."""
     if focus.steps and focus.steps[0].process is not None:
         return focus.steps[0].process
+    scope = Scope(trace, selection)
     worked = [
-        trace.table(table, ["process", "start_ns", "end_ns"]).select(
+        scope.gpu(table, ["process", "start_ns", "end_ns", "device"]).select(
             "process", (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
         )
         for table in GPU_WORK
@@ -90,7 +105,7 @@ def busiest_process(trace: Trace, focus: Focus) -> int | None:
     if not worked:
         return None
     by_process = pl.concat(worked).drop_nulls().group_by("process").agg(pl.col("ns").sum())
-    if by_process.height < 2:
+    if by_process.is_empty() or (by_process.height < 2 and scope.processes is None):
         return None
     return int(by_process.sort("ns", "process", descending=[True, False])["process"][0])
 
@@ -105,6 +120,12 @@ def _starts(trace: Trace, process: int | None) -> Ints:
                 frame = frame.filter(pl.col("process").is_null() | (pl.col("process") == process))
             parts.append(frame["start_ns"].to_numpy())
     return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def _count(starts: Ints, start_ns: int, end_ns: int) -> int:
+    """Count the work that begins in a window."""
+    first, last = np.searchsorted(starts, (start_ns, end_ns))
+    return int(last - first)
 
 
 def _middle(steps: Sequence[Step], starts: Ints) -> tuple[Step, ...]:
@@ -125,18 +146,6 @@ def _end(focus: Focus, steps: Sequence[Step]) -> int:
     """Give the end of the last step's own time: the next one's start, or the window's end."""
     at = focus.steps.index(steps[-1])
     return focus.steps[at + 1].start_ns if at + 1 < len(focus.steps) else focus.end_ns
-
-
-def _timeline(
-    trace: Trace,
-    focus: Focus,
-    steps: Sequence[Step],
-    start_ns: int,
-    end_ns: int,
-    process: int | None,
-) -> Timeline:
-    schedule = build(trace, start_ns, end_ns, process=process, marks=_marks(steps))
-    return Timeline(focus, schedule, len(steps))
 
 
 def _marks(steps: Sequence[Step]) -> list[tuple[int, int, int]]:

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
+from gpusight.analyses.attribution.nested import Nested
 from gpusight.analyses.ledger.causes import Cause
 from gpusight.analyses.replay.program import put
 from gpusight.analyses.schedule.schedule import NONE, CallKind
+from gpusight.analyses.statistics import names_of
+from gpusight.analyses.steps.phase_names import phase_of
 from gpusight.findings.timeline.host import before_calls, spent_before
+from gpusight.findings.timeline.repetition import FEW
 from gpusight.findings.verdict import Limit
 from gpusight.model.intervals import Intervals, coverage, gaps
 
@@ -23,7 +28,11 @@ if TYPE_CHECKING:
     from gpusight.findings.timeline.timeline import Timeline
 
 LONG = Limit(1e6, "ns between two calls from which on it is no longer the way to the next launch")
-UNUSUAL = Limit(20, "times the median that such a stretch must be, too, if it is below 5 ms")
+UNUSUAL = Limit(
+    20,
+    "times what the host usually needs from one launch to the next that such a stretch must be, "
+    "too, if it is below 5 ms",
+)
 _ALWAYS_NS = 5e6
 LAUNCHES = Limit(
     0.1,
@@ -65,12 +74,49 @@ def host_work(timeline: Timeline) -> HostWork:
     own = spent_before(timeline)[:, _OWN].sum(axis=1)
     # What the replay knows to be a silent wait for the GPU is no work.
     own = np.minimum(own, np.maximum(timeline.replay.program.gap_ns, 0))
-    some = own[own > 0]
-    usual = float(np.median(some)) if len(some) else 0.0
-    limit = np.clip(UNUSUAL.value * usual, LONG.value, _ALWAYS_NS)
+    lane = launching_lane(timeline)
+    limit = np.clip(UNUSUAL.value * _usual_ns(timeline, own, lane), LONG.value, _ALWAYS_NS)
     idle = np.minimum(own, coverage(_idle(timeline), start, end))
-    long = (own >= limit) & (calls.lane == launching_lane(timeline))
+    long = (own >= limit) & (calls.lane == lane)
+    at = np.flatnonzero(long & (own < _ALWAYS_NS))
+    long[at[_on_its_way(timeline, at, (start[at] + end[at]) // 2)]] = False
     return HostWork(own, idle, start, end, long, _between(timeline))
+
+
+def _usual_ns(timeline: Timeline, own: Ints, lane: int) -> float:
+    """Give the host's own time from one launch of a lane to the next, median.
+
+    From one call to the next where launches are so few that the other work of a step is between
+    any two of them.
+    """
+    calls = timeline.schedule.calls
+    at = np.flatnonzero(calls.lane == lane)
+    spent = np.cumsum(own[at])[np.isin(calls.kind[at], (CallKind.LAUNCH, CallKind.GRAPH))]
+    if len(spent) > max(1, FEW.value * timeline.steps):
+        return float(np.median(np.diff(spent)))
+    some = own[own > 0]
+    return float(np.median(some)) if len(some) else 0.0
+
+
+def _on_its_way(timeline: Timeline, calls: Ints, middle_ns: Ints) -> NDArray[np.bool_]:
+    """Tell which stretches lie, for the most part, in a range of the optimizer that goes on.
+
+    It walks all parameters before it launches anything, which takes milliseconds with many of
+    them: that is the way to a launch, and goes with it.
+    """
+    schedule = timeline.schedule
+    ranges = timeline.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
+    names = names_of(ranges["name"])
+    telling = [code for code, name in enumerate(names) if phase_of(name) == "optimizer"]
+    ranges = ranges.filter(pl.col("name").to_physical().is_in(telling))
+    keys = pl.Series([thread for _, thread in schedule.threads], dtype=pl.Int64)
+    threads = keys.gather(schedule.calls.thread[calls])
+    nested = Nested.of(ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), ranges["thread"])
+    first, last = (
+        nested.innermost(times, threads) for times in (middle_ns, schedule.calls.start_ns[calls])
+    )
+    same: NDArray[np.bool_] = (first >= 0) & (first == last)
+    return same
 
 
 def _between(timeline: Timeline) -> NDArray[np.bool_]:

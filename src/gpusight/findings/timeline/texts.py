@@ -31,7 +31,8 @@ def by_step(timeline: Timeline, amount: str) -> str:
 
 def times(timeline: Timeline, count: int) -> str:
     """Say how often: `3 times a step`, `once`."""
-    often = round(count / timeline.per_step, 1)
+    often = count / timeline.per_step
+    often = round(often, 1) if often < 10 else round(often)
     text = "once" if often == 1 else f"{format_count(often)} times"
     return by_step(timeline, text)
 

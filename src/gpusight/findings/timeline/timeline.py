@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 class Timeline:
     """The judged part of a capture: whole steps of one process, as many as can be replayed fast."""
 
-    def __init__(self, focus: Focus, schedule: Schedule, steps: int) -> None:
+    def __init__(
+        self, focus: Focus, schedule: Schedule, steps: int, *, device: int | None = None
+    ) -> None:
         self.focus = focus
         """All of the time that was asked for; the judged part may be less of it."""
         self.schedule = schedule
         """The judged part: GPU work and calls as arrays, to which frames and changes refer."""
         self.steps = steps
         """Steps in the judged part; 0 where none are known."""
+        self._device = device
 
     @property
     def trace(self) -> Trace:
@@ -102,7 +105,9 @@ class Timeline:
 
     @cached_property
     def device(self) -> int:
-        """Number of the GPU that worked longest."""
+        """Number of the GPU that was chosen, or that worked longest."""
+        if self._device is not None:
+            return self._device
         by_device = self.ops.group_by("device", maintain_order=True).agg(
             pl.col("duration_ns").sum()
         )

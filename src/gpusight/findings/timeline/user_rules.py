@@ -13,20 +13,29 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
 import traceback
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 from gpusight.errors import GpusightError, RuleError
-from gpusight.findings.timeline.rule import Absent, Clean, Found, Rule
+from gpusight.findings.timeline.checked import (
+    UnfitError,
+    checked_program,
+    checked_rule,
+    checked_verdict,
+)
+from gpusight.findings.timeline.rule import Found, Rule
 from gpusight.findings.timeline.rules import RULES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from gpusight.analyses.replay.changes import Change
     from gpusight.analyses.replay.program import Program
@@ -36,9 +45,9 @@ if TYPE_CHECKING:
 GROUP = "gpusight.rules"
 """The entry point under which packages register rules."""
 _ID = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-_TEXTS = ("detects", "why", "fix", "misleads", "estimate")
 _HINT = "docs/writing-rules.md has an example"
-_Made = TypeVar("_Made")
+_LONGEST = 300
+"""Characters that are shown of what a rule raised."""
 
 
 class UserRule(Rule):
@@ -46,34 +55,53 @@ class UserRule(Rule):
 
     def __init__(self, rule: Rule, source: str) -> None:
         self._rule = rule
-        self._source = source
+        self.source = source
         """File or package that it comes from."""
-        for name in ("id", *_TEXTS, "code", "afterwards", "limits", "least_share"):
-            setattr(self, name, getattr(rule, name))
+        self.id = rule.id  # type: ignore[misc]
+        for name, value in checked_rule(rule).items():
+            setattr(self, name, value)
+        self._place = _place_of(rule, source)
 
     def check(self, timeline: Timeline) -> Verdict:
-        """Ask the rule; what it raises, and an answer that is none, is an error."""
-        verdict: object = self._asked(lambda: self._rule.check(timeline))
-        if not isinstance(verdict, (Found, Clean, Absent)):
-            what = f"check gave {type(verdict).__name__}, not Found, Clean or Absent"
-            raise RuleError(f"rule {self.id!r} of {self._source}", why=what, hint=_HINT)
-        if isinstance(verdict, Found):
-            return replace(verdict, change=tuple(map(self._guarded, verdict.change)))
-        return verdict
+        """Ask the rule; what it raises, and an answer that cannot be used, is an error."""
+        with self._told():
+            verdict = checked_verdict(self._rule.check(timeline))
+        if not isinstance(verdict, Found) or not verdict.change:
+            return verdict
+        change = tuple(map(self._guarded, verdict.change))
+        with self._told():
+            # What cannot be replayed alone fails here, where it is known whose it is.
+            timeline.replay.run(*change)
+        return replace(verdict, change=change)
 
     def _guarded(self, change: Change) -> Change:
         def guarded(program: Program) -> Program:
-            return self._asked(lambda: change(program))
+            with self._told():
+                return checked_program(program, change(program))
 
         return guarded
 
-    def _asked(self, ask: Callable[[], _Made]) -> _Made:
-        try:
-            return ask()
-        except GpusightError:
-            raise
-        except Exception as error:
-            raise _failed(f"rule {self.id!r}", self._source, error) from error
+    def _told(self) -> AbstractContextManager[None]:
+        return _told(f"rule {self.id!r}", self.source, self._place)
+
+
+@contextmanager
+def _told(what: str, source: str, place: str = "") -> Iterator[None]:
+    """Tell what a user's code raises as an error of its rule; an interrupt stays one.
+
+    What would end the program is an error too: its exit code could be taken for that of a gate.
+    """
+    try:
+        yield
+    except (GpusightError, KeyboardInterrupt):
+        raise
+    except UnfitError as error:
+        why = " ".join(str(error).split())
+        raise RuleError(f"{what} of {place or source} cannot be used", why=why, hint=_HINT) from (
+            error
+        )
+    except BaseException as error:
+        raise _failed(what, source, error, place) from error
 
 
 def user_rules(sources: Iterable[str | os.PathLike[str] | Rule | type[Rule]]) -> tuple[Rule, ...]:
@@ -84,8 +112,8 @@ def user_rules(sources: Iterable[str | os.PathLike[str] | Rule | type[Rule]]) ->
     for rule in found:
         if rule.id in taken:
             why = f"{taken[rule.id]} has one of that name"
-            raise RuleError(f"rule {rule.id!r} of {rule._source} cannot be added", why=why)
-        taken[rule.id] = rule._source
+            raise RuleError(f"rule {rule.id!r} of {rule.source} cannot be added", why=why)
+        taken[rule.id] = rule.source
     return tuple(found)
 
 
@@ -99,7 +127,9 @@ def _from(source: str | os.PathLike[str] | Rule | type[Rule]) -> Iterator[UserRu
 def rules_of_file(path: Path) -> Iterator[UserRule]:
     """Run a file and give the rules that it defines."""
     module = _run(path)
-    own = [c for c in vars(module).values() if _is_rule(c) and c.__module__ == module.__name__]
+    with _told("rules", str(path)):
+        defined = vars(module).values()
+        own = [c for c in defined if _is_rule(c) and c.__module__ == module.__name__]
     if not own:
         why = "it defines no class that derives from gpusight.Rule and has an id"
         raise RuleError(f"no rule in {path}", why=why, hint=_HINT)
@@ -110,11 +140,10 @@ def installed_rules() -> Iterator[UserRule]:
     """Give the rules that installed packages registered."""
     for point in metadata.entry_points(group=GROUP):
         package = f"package {point.dist.name}" if point.dist else f"entry point {point.name}"
-        try:
+        with _told(f"rule {point.name!r}", package):
             loaded = point.load()
-        except Exception as error:
-            raise _failed(f"rule {point.name!r}", package, error) from error
-        if not _is_rule(loaded):
+            usable = _is_rule(loaded)
+        if not usable:
             why = f"{point.value} is no class that derives from gpusight.Rule and has an id"
             raise RuleError(f"no rule in {package}", why=why, hint=_HINT)
         yield _made(loaded, package)
@@ -125,19 +154,16 @@ def _is_rule(thing: object) -> bool:
 
 
 def _made(rule: Rule | type[Rule], source: str) -> UserRule:
-    """Check that a rule says all that is shown of it, and make it."""
-    made = rule if isinstance(rule, type) else type(rule)
-    name = f"rule {made.__name__} of {source}"
-    missing = [text for text in ("id", *_TEXTS) if not isinstance(getattr(rule, text, None), str)]
-    if missing:
-        raise RuleError(f"{name} is incomplete", why=f"no {', '.join(missing)}", hint=_HINT)
-    if not _ID.fullmatch(rule.id):
-        why = f"the id {rule.id!r} is not lower case words with hyphens"
-        raise RuleError(f"{name} cannot be used", why=why, hint=_HINT)
-    try:
-        return UserRule(rule() if isinstance(rule, type) else rule, source)
-    except Exception as error:
-        raise _failed(name, source, error) from error
+    """Make a rule, and check that it says all that is shown of it."""
+    kind = rule if isinstance(rule, type) else type(rule)
+    with _told(f"rule {kind.__name__}", source):
+        made = rule() if isinstance(rule, type) else rule
+        if not isinstance(made, Rule):
+            raise UnfitError("it does not derive from gpusight.Rule")
+        name = getattr(made, "id", None)
+        if not isinstance(name, str) or not _ID.fullmatch(name):
+            raise UnfitError(f"the id {name!r} is not lower case words with hyphens")
+        return UserRule(made, source)
 
 
 def _run(path: Path) -> ModuleType:
@@ -146,34 +172,46 @@ def _run(path: Path) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
+        text = path.read_bytes()
     except OSError as error:
         why = error.strerror or str(error)
         raise RuleError(f"cannot read rules from {path}", why=why) from error
-    except (SyntaxError, ValueError) as error:
-        raise _failed("rules", str(path), error) from error
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
+    with _told("rules", str(path)):
+        code = compile(text, str(path), "exec")
+        sys.modules[name] = module  # dataclasses look their module up
         exec(code, vars(module))  # noqa: S102 - the user named this file to be run
-    except (Exception, SystemExit) as error:
-        raise _failed("rules", str(path), error) from error
     return module
 
 
-def _failed(what: str, source: str, error: BaseException) -> RuleError:
+def _place_of(rule: Rule, source: str) -> str:
+    """Name the line where a rule's check begins; its source where that is not known."""
+    check = type(rule).check
+    if not isinstance(check, FunctionType):
+        return source
+    return f"{check.__code__.co_filename}:{check.__code__.co_firstlineno}"
+
+
+def _failed(what: str, source: str, error: BaseException, place: str = "") -> RuleError:
     """Give the error for a rule that failed: what it raised, and on which line of which file."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}" if error.lineno else source
-        said = f"{type(error).__name__}: {error.msg}"
     else:
-        place = _last_place(error, source) or source
-    return RuleError(f"{what} failed at {place}", why=" ".join(said.split()))
+        place = _last_place(error, place.rpartition(":")[0] or source) or place or source
+    return RuleError(f"{what} failed at {place}", why=_said(error))
 
 
-def _last_place(error: BaseException, source: str) -> str:
-    """Name the last line that ran in the rule's own file; else the last one at all."""
+def _said(error: BaseException) -> str:
+    """Give what an exception says, on one line."""
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # noqa: BLE001 - its text is the user's code too
+        text = ""
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return textwrap.shorten(said, _LONGEST, placeholder=" …")
+
+
+def _last_place(error: BaseException, file: str) -> str:
+    """Name the last line that ran in the rule's own file; empty where none did."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename == source]
-    last = (own or list(frames[1:]))[-1:]
-    return "".join(f"{frame.filename}:{frame.lineno}" for frame in last)
+    own = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename == file]
+    return own[-1] if own else ""

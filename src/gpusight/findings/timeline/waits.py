@@ -8,10 +8,16 @@ import polars as pl
 
 from gpusight.findings.timeline.host import issues
 from gpusight.findings.timeline.moves import LARGE
+from gpusight.findings.verdict import Limit
 
 if TYPE_CHECKING:
     from gpusight.findings.timeline.timeline import Timeline
 
+MOSTLY = Limit(
+    0.5,
+    "part of a wait that a large copy itself must take to be what is waited for; below, the host "
+    "waits for the work before it, and a faster copy changes little",
+)
 _PLACES = ("range", "operator", "site", "name")
 
 
@@ -20,7 +26,8 @@ def waits(timeline: Timeline) -> pl.DataFrame:
 
     A value that is read back is a copy and a synchronising call after it: one wait. Columns:
     `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
-    `copies` (it waits for a copy of its own), `large` (for one that other rules look at),
+    `copies` (it waits for a copy of its own), `large` (mostly for one that other rules look at,
+    not for the work before it), `reads` (for a copy to the host),
     `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
     `operator`, `site` and `name` of its first call.
     """
@@ -35,9 +42,14 @@ def waits(timeline: Timeline) -> pl.DataFrame:
             pl.col("waited_ns").sum(),
             (pl.col("last_kind") == "copy").any().alias("copies"),
             (pl.col("last_bytes") > LARGE.value).any().alias("large"),
+            pl.col("last_duration_ns").max(),
+            pl.col("reads").fill_null(value=False).any(),
         )
         .filter(pl.col("waited_ns") > 0)
-        .with_columns(((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"))
+        .with_columns(
+            ((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"),
+            pl.col("large") & (pl.col("last_duration_ns") >= MOSTLY.value * pl.col("waited_ns")),
+        )
         .sort("start_ns")
     )
 
@@ -47,14 +59,19 @@ def _with_launches(timeline: Timeline) -> pl.DataFrame:
     sizes = (
         timeline.ops.filter(pl.col("kind") == "copy", pl.col("call").is_not_null())
         .group_by("call")
-        .agg(pl.col("bytes").sum())
+        .agg(
+            pl.col("bytes").sum(),
+            pl.col("duration_ns").sum().alias("copied_ns"),
+            (pl.col("direction") == "Device-to-Host").any().alias("to_host"),
+        )
     )
     own = ["lane", "step"]
     launch = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
     return (
         timeline.calls.join(sizes, on="call", how="left", maintain_order="left")
         .with_columns(
-            pl.col("bytes").fill_null(0),
+            pl.col("bytes", "copied_ns").fill_null(0),
+            pl.col("to_host").fill_null(value=False),
             # What comes between two steps comes after the first of them.
             pl.col("step").forward_fill().over("lane").fill_null(-1),
             issues().cast(pl.Int64).cum_sum().over("lane").alias("issued"),
@@ -63,6 +80,8 @@ def _with_launches(timeline: Timeline) -> pl.DataFrame:
             launch.cum_sum().over(own).alias("launched"),
             _last("kind", pl.String).alias("last_kind"),
             _last("bytes", pl.Int64).alias("last_bytes"),
+            _last("copied_ns", pl.Int64).alias("last_duration_ns"),
+            _last("to_host", pl.Boolean).alias("reads"),
         )
         .with_columns((launch.sum().over(own) - pl.col("launched")).alias("to_launch"))
     )

@@ -32,7 +32,9 @@ from gpusight.findings.timeline.diagnosis import chosen_rules
 from gpusight.findings.timeline.host import before_calls, spent_before
 from gpusight.findings.timeline.judge import MOST_ERROR
 from gpusight.findings.timeline.part import judged_part
+from gpusight.findings.timeline.products import on_lanes, without_memory_bound
 from gpusight.findings.timeline.rule import Absent, Found
+from gpusight.findings.timeline.tensor_rate import targets
 from gpusight.model.intervals import Intervals, clip, contains, coverage
 from gpusight.result import NotApplicable
 from gpusight.units import format_share, format_time
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from gpusight.analyses.schedule.schedule import Ints
     from gpusight.analyses.whatif.report import WhatIf
     from gpusight.analyses.whatif.wish import Wish
+    from gpusight.findings.timeline.tensor_rate import Target
     from gpusight.findings.timeline.timeline import Timeline
     from gpusight.model.trace import Trace
 
@@ -69,7 +72,7 @@ def what_if(
     focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    timeline = judged_part(trace, focus)
+    timeline = judged_part(trace, focus, selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window", advice_for(trace.meta).gpu)
     changes = [(wish.text, changes_for(timeline, wish)) for wish in wishes]
@@ -90,6 +93,8 @@ def changes_for(timeline: Timeline, wish: Wish) -> Changes:
         return (as_graphs(),)
     if wish.verb is Verb.SPEEDUP:
         return _faster(timeline, wish)
+    if wish.verb is Verb.PRECISION:
+        return _in_precision(timeline, wish.target)
     if wish.verb is Verb.REMOVE:
         return _removed(timeline, wish.target)
     if wish.verb is Verb.OVERLAP:
@@ -134,6 +139,40 @@ def _faster_host(factor: float) -> Change:
         )
 
     return change
+
+
+def _in_precision(timeline: Timeline, precision: str) -> Changes:
+    """Let products in FP32 on lanes run on tensor cores, with the casts of autocast."""
+    target = _target(timeline, precision)
+    rows = without_memory_bound(timeline, on_lanes(timeline.kernels))
+    if rows.is_empty():
+        why = "no matrix product or convolution runs in FP32 without tensor cores"
+        raise UsageError(f"{target.name} changes nothing", why=why, hint=_KERNELS_HINT)
+    return target.change(timeline, rows)
+
+
+def _target(timeline: Timeline, precision: str) -> Target:
+    """Give the rate of a number format on the GPU of the capture."""
+    gpu = timeline.gpu
+    if gpu is None:
+        why = "it is not known what the GPU can do"
+        raise UsageError(f"products in {precision} cannot be replayed", why=why)
+    known = {target.precision: target for target in targets(gpu)}
+    # Both half precisions run alike; rules propose only one of them.
+    half = next((target for target in known.values() if target.casts), None)
+    if precision not in known and precision in _HALVES and half is not None:
+        rate = getattr(gpu.tensor, precision)
+        if rate and gpu.vector.fp32:
+            return replace(half, precision=precision, ratio=rate / gpu.vector.fp32)
+    if precision not in known:
+        why = f"{gpu.name} has no tensor cores that would be faster with it"
+        hint = f"it has them for {', '.join(known)}" if known else ""
+        raise UsageError(f"products in {precision} cannot be replayed", why=why, hint=hint)
+    return known[precision]
+
+
+_HALVES = ("bf16", "fp16")
+_KERNELS_HINT = "see: gpusight kernels FILE"
 
 
 def _work(timeline: Timeline, target: str) -> pl.DataFrame:

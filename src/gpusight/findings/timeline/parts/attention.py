@@ -157,8 +157,10 @@ def _left(order: InOrder) -> NDArray[np.float64]:
 
 
 def _cast_after(order: InOrder, last: Ints) -> Flags:
-    """Tell whether what follows these rows in their stream casts FP32 to half precision."""
+    """Tell whether the results of these rows are cast from FP32 to half precision, once scaled."""
     casts = order.where((pl.col("category") == "copy") & pl.col("label").str.contains(_TO_HALF))
-    following = np.minimum(last + 1, max(len(order) - 1, 0))
+    scales = order.where(pl.col("category") == "elementwise")
+    following = np.append(next_after(~scales), len(order))[last + 1]
+    following = np.minimum(following, max(len(order) - 1, 0))
     result: Flags = casts[following] & (order.queue[following] == order.queue[last])
     return result

@@ -57,7 +57,11 @@ torch.matmul(a, b, out=buffer)
         "A program close to the GPU's memory frees its cache because it has to: then less memory "
         "(smaller batch, checkpointing) is the fix."
     )
-    estimate = "Replay in which these calls cost nothing and wait for nothing."
+    estimate = (
+        "Replay in which these calls cost nothing and wait for nothing; what they slow down around "
+        "them is not counted. Four programs on one H200, a run each: the fix gave 1.0 to 1.7 times "
+        "as much under nsys, 0.6 to 1.3 times without it."
+    )
     limits: ClassVar = {"STEPS": STEPS, "AGAIN": AGAIN, "POOLED": POOLED}
 
     def check(self, timeline: Timeline) -> Verdict:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.replay.changes import without_host_time
-from gpusight.analyses.schedule.schedule import CallKind
+from gpusight.analyses.attribution.nested import optional
+from gpusight.analyses.replay.changes import (
+    free_calls,
+    gone,
+    without_host_time,
+    without_waiting,
+)
+from gpusight.analyses.schedule.schedule import NONE, CallKind
 from gpusight.analyses.statistics import names_of
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.timeline.framework import framework_of
@@ -22,8 +28,15 @@ from gpusight.findings.timeline.host import (
     named,
 )
 from gpusight.findings.timeline.rule import Absent, Found, Rule
-from gpusight.findings.timeline.stalls import LAUNCHES, LONG, UNUSUAL, host_work
+from gpusight.findings.timeline.stalls import (
+    LAUNCHES,
+    LONG,
+    UNUSUAL,
+    host_work,
+    launching_lane,
+)
 from gpusight.findings.timeline.texts import by_step, largest, of_each_step
+from gpusight.findings.timeline.waits import waits
 from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.model.intervals import Intervals, intersect
 from gpusight.units import format_time
@@ -31,6 +44,7 @@ from gpusight.units import format_time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.analyses.replay.changes import Change
     from gpusight.analyses.schedule.schedule import Ints
     from gpusight.findings.timeline.rule import Verdict, Where
     from gpusight.findings.timeline.stalls import HostWork
@@ -39,10 +53,15 @@ if TYPE_CHECKING:
 LEAST = Limit(0.02, "part of the time that the GPU waits for such work; below, it is noise")
 OFTEN = Limit(
     0.5,
-    "part of the steps that must hold a long stretch, or part of a step that a rare one must take: "
-    "the rest is a hiccup of the machine",
+    "part of the steps that must hold a long stretch, in the same place, or part of a step that a "
+    "rare one must take: the rest are hiccups of the machine",
 )
 LOOP = Limit(20_000, "ns a step that the loop itself takes")
+HANGS = Limit(
+    0.5,
+    "part of host work right after values were read back that must be hidden once nobody waits for "
+    "them: then the wait is the cause (host-sync), for the GPU could go on meanwhile",
+)
 _PROFILER = re.compile(r"(?:^|/)torch/profiler/|ProfilerStep|profiler_util")
 
 
@@ -60,6 +79,8 @@ class _Other:
     thread: int
     between_ns: int
     """Of the idle time, what lies between steps."""
+    read: pl.DataFrame
+    """Copies to the host that were asked for between steps: what that work looks at."""
 
 
 class BetweenSteps(Rule):
@@ -91,11 +112,15 @@ if step % 100 == 0:                            # not every step
         "Ranges that mark only a part of each step leave the rest between them: then this is the "
         "step's own time. A stretch without names may be work that the step needs."
     )
-    estimate = "Replay without the host's own time in these stretches; calls and waits stay."
+    estimate = (
+        "Replay without the host's own time in these stretches and without the copies to the host "
+        "that are asked for between steps, which go with it; other calls and waits stay."
+    )
     limits: ClassVar = {
         "LEAST": LEAST,
         "LOOP": LOOP,
         "OFTEN": OFTEN,
+        "HANGS": HANGS,
         "LONG": LONG,
         "UNUSUAL": UNUSUAL,
         "LAUNCHES": LAUNCHES,
@@ -118,7 +143,8 @@ if step % 100 == 0:                            # not every step
 def _other(timeline: Timeline) -> _Other:
     calls = timeline.schedule.calls
     work = host_work(timeline)
-    chosen = np.flatnonzero((work.between | _telling(timeline, work)) & (work.ns > 0))
+    telling = (work.between | _telling(timeline, work)) & (work.ns > 0)
+    chosen = _own_cause(timeline, work, np.flatnonzero(telling))
     threads = calls.thread[chosen]
     return _Other(
         chosen,
@@ -126,18 +152,82 @@ def _other(timeline: Timeline) -> _Other:
         work.of(chosen),
         Intervals.from_arrays(work.start_ns[chosen], work.end_ns[chosen]),
         int(np.bincount(threads).argmax()) if len(threads) else 0,
-        work.of(np.flatnonzero(work.between)),
+        work.of(chosen[work.between[chosen]]),
+        _read_between(timeline, work),
     )
+
+
+def _own_cause(timeline: Timeline, work: HostWork, chosen: Ints) -> Ints:
+    """Leave out work on values that were read back, if it only costs because of that wait."""
+    reads = waits(timeline).filter(pl.col("reads"), ~pl.col("large"))["calls"]
+    before = _call_before(timeline)[chosen]
+    after = np.isin(before, reads.explode().to_numpy())
+    if not after.any():
+        return chosen
+    own = reads.filter(reads.list.eval(pl.element().is_in(before[after])).list.any())
+    saved_ns = timeline.replay.run(without_waiting(own.explode().to_numpy())).saved_ns
+    return chosen[~after] if saved_ns >= HANGS.value * work.of(chosen[after]) else chosen
+
+
+def _call_before(timeline: Timeline) -> Ints:
+    """Give the call before each one in its lane."""
+    lane = timeline.schedule.calls.lane
+    order = np.argsort(lane, kind="stable")
+    before = np.full(len(lane), NONE, np.int64)
+    same = lane[order][1:] == lane[order][:-1]
+    before[order[1:]] = np.where(same, order[:-1], NONE)
+    return before
+
+
+def _read_between(timeline: Timeline, work: HostWork) -> pl.DataFrame:
+    """Give the copies to the host that were asked for between steps."""
+    calls = np.flatnonzero(work.between)
+    return timeline.ops.filter(
+        pl.col("kind") == "copy",
+        pl.col("direction") == "Device-to-Host",
+        pl.col("call").is_in(calls),
+    )
+
+
+def _without_reading(timeline: Timeline, read: pl.DataFrame) -> tuple[Change, ...]:
+    """Let copies, their calls and the waits for them go."""
+    if read.is_empty():
+        return ()
+    issued = read["call"].unique().to_numpy()
+    groups = waits(timeline)["calls"]
+    waiting = groups.filter(groups.list.eval(pl.element().is_in(issued)).list.any()).explode()
+    return free_calls(np.union1d(issued, waiting.to_numpy())), gone(read["op"].to_numpy())
 
 
 def _telling(timeline: Timeline, work: HostWork) -> NDArray[np.bool_]:
     """Choose the long stretches that come again in most steps, or are long for a step."""
     calls = timeline.schedule.calls
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
-    step = np.searchsorted(marks, calls.start_ns, side="right")
-    often = len(np.unique(step[work.long])) >= OFTEN.value * timeline.steps
-    lasting = work.ns >= OFTEN.value * timeline.length_ns / timeline.per_step
-    return work.long & (lasting | often)
+    at = np.flatnonzero(work.long)
+    rows = pl.DataFrame(
+        {
+            "place": _places(timeline, at),
+            "step": np.searchsorted(marks, calls.start_ns[at], side="right"),
+        }
+    )
+    in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
+    telling = work.ns >= OFTEN.value * timeline.length_ns / timeline.per_step
+    telling[at[in_steps >= OFTEN.value * timeline.steps]] = True
+    return work.long & telling
+
+
+def _places(timeline: Timeline, calls: Ints) -> pl.Series:
+    """Tell where in a step calls come: after which work of their lane, and before which."""
+    lane = timeline.schedule.calls.lane
+    issued = timeline.ops.filter(pl.col("call").is_not_null()).sort("call")
+    own = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(timeline)))
+    names = own["name"].cast(pl.String)
+    after = np.searchsorted(own["call"].to_numpy(), calls)
+    around = [
+        names.gather(optional(np.where((at >= 0) & (at < own.height), at, NONE)))
+        for at in (after - 1, after)
+    ]
+    return pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct("place")
 
 
 def _profiler_ns(timeline: Timeline, other: _Other) -> int:
@@ -177,15 +267,33 @@ def _found(timeline: Timeline, other: _Other) -> Found:
                 by_step(timeline, "Host work in these stretches"),
             ),
             Evidence("longest_ns", longest, "ns", "The longest stretch"),
+            *_reading(timeline, other.read),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="whether that work can be moved or left out cannot be seen",
-        change=(without_host_time(other.calls, other.ns),),
-        least_ns=at_most(timeline, other.idle_ns),
+        change=(
+            without_host_time(other.calls, other.ns),
+            *_without_reading(timeline, other.read),
+        ),
+        least_ns=at_most(timeline, other.idle_ns + _reading_ns(timeline, other.read)),
         fix=_fix(timeline, where, float(other.ns.sum()), longest),
         code=framework_of(timeline.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
+
+
+def _reading(timeline: Timeline, read: pl.DataFrame) -> tuple[Evidence, ...]:
+    if read.is_empty():
+        return ()
+    each = read.height / timeline.per_step
+    meaning = by_step(timeline, "Copies to the host between steps")
+    return (Evidence("copies", each, "", meaning),)
+
+
+def _reading_ns(timeline: Timeline, read: pl.DataFrame) -> int:
+    """Measure the calls that ask for copies and wait for them."""
+    calls = timeline.calls.filter(pl.col("call").is_in(read["call"].unique()))
+    return int(calls["duration_ns"].sum())
 
 
 def _fix(timeline: Timeline, where: tuple[Where, ...], host_ns: float, longest: float) -> str:

@@ -37,8 +37,8 @@ class ConvAlgorithm(Rule):
     id = "conv-algorithm"
     detects = (
         "Looks for convolutions that are lowered to a matrix in memory (im2col), run by kernels "
-        "for depthwise or grouped layers without a library, or on ordinary lanes while other "
-        "convolutions of the program use tensor cores."
+        "for depthwise or grouped layers without a library, or, while other convolutions of the "
+        "program use tensor cores, on ordinary lanes or by FFT, with the transposes beside them."
     )
     why = (
         "A library has many algorithms for one convolution, with times that differ by a factor. "

@@ -19,7 +19,13 @@ from gpusight.findings.timeline.gpu import (
     total_ns,
 )
 from gpusight.findings.timeline.parts import parts_of
-from gpusight.findings.timeline.parts.chains import PAUSE_NS, SHORTEST, UNLIKE
+from gpusight.findings.timeline.parts.chains import (
+    CAST_NARROW,
+    NARROW,
+    PAUSE_NS,
+    SHORTEST,
+    UNLIKE,
+)
 from gpusight.findings.timeline.rule import Found, Rule, Where
 from gpusight.findings.timeline.texts import by_step
 from gpusight.findings.verdict import CLEAN, Limit
@@ -71,7 +77,9 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
     )
     estimate = (
         "Replay in which each chain is one kernel that takes as long as the longest of its "
-        "kernels; the other launches and the host's work for these go."
+        "kernels; the other launches and the host's work for these go. Where a chain casts half "
+        f"precision to FP32 and back, kernels between count {NARROW:g} and casts "
+        f"{CAST_NARROW:.2g} of their time: one kernel reads and writes half precision only."
     )
     limits: ClassVar = {
         "SHORTEST": Limit(SHORTEST, "kernels in a row; two save one launch"),
@@ -83,7 +91,7 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         """Find chains."""
         if (unseen := kernels_unseen(timeline)) is not None:
             return unseen
-        chain = parts_of(timeline).chain
+        chain = parts_of(timeline).chains.number
         if not (chain >= 0).any():
             return CLEAN
         return _found(timeline, chain)
@@ -115,7 +123,7 @@ def _found(timeline: Timeline, chain: Ints) -> Found:
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; that they depend on each other only "
         "element by element is assumed",
-        change=(one_as_long_as_longest(chain),),
+        change=(one_as_long_as_longest(chain, parts_of(timeline).chains.part),),
         fix=_fix(timeline, rows, chain),
         code=framework_of(timeline.trace).choose(
             torch=ElementwiseChain.code,

@@ -48,13 +48,20 @@ torch.cuda.current_stream().wait_stream(copying)
     )
     misleads = (
         "A copy whose data the very next kernel needs, and that could not be started earlier, "
-        "cannot be hidden. Two copies of one direction share the link."
+        "cannot be hidden; nor can the first copy and the last of a stretch that begins and ends "
+        "with a synchronisation. Two copies of one direction share the link."
     )
     estimate = (
         "Replay with these copies on a queue of their own, one for each direction, without "
-        "anything waiting for them: they may take as long as before, beside the kernels."
+        "anything waiting for them: they take as long as before, beside the kernels, and a little "
+        "longer where copies of both directions come to run at once."
     )
-    limits: ClassVar = {"LARGE": moves.LARGE, "LEAST": LEAST, "LATE": moves.LATE}
+    limits: ClassVar = {
+        "LARGE": moves.LARGE,
+        "LEAST": LEAST,
+        "LATE": moves.LATE,
+        "BOTH_WAYS": moves.BOTH_WAYS,
+    }
 
     def check(self, timeline: Timeline) -> Verdict:
         """Measure the time in which copies run and nothing computes."""

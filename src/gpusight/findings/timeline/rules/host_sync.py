@@ -12,7 +12,7 @@ from gpusight.findings.timeline.framework import framework_of
 from gpusight.findings.timeline.host import called_from, host_unknown, named
 from gpusight.findings.timeline.rule import Found, Rule
 from gpusight.findings.timeline.texts import by_step, largest, of_each_step, places, times
-from gpusight.findings.timeline.waits import waits
+from gpusight.findings.timeline.waits import MOSTLY, waits
 from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.units import format_time
 
@@ -61,10 +61,11 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         "is slower than the GPU, waits cost little until that is fixed."
     )
     estimate = (
-        "Replay in which these calls return at once; what the host does with the values stays. "
+        "Replay in which these calls return at once; what the host does with the values stays, but "
+        "beside the GPU's work. "
         "Synchronisations at the end of steps stay, too."
     )
-    limits: ClassVar = {"COSTS": COSTS, "MANY": MANY}
+    limits: ClassVar = {"COSTS": COSTS, "MANY": MANY, "MOSTLY": MOSTLY}
     least_share = None
 
     def check(self, timeline: Timeline) -> Verdict:

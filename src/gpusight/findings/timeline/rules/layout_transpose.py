@@ -8,8 +8,16 @@ import numpy as np
 import polars as pl
 
 from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.few_blocks import (
+    FILLED,
+    LAYOUT_SHARE,
+    LONG_NS,
+    left_on_all,
+    norms_by_channel,
+    sm_count,
+)
 from gpusight.findings.timeline.framework import framework_of
-from gpusight.findings.timeline.fusing import without_kernels
+from gpusight.findings.timeline.fusing import scaled, without_kernels
 from gpusight.findings.timeline.gpu import (
     chosen,
     kernel_ns,
@@ -24,11 +32,12 @@ from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
+    from gpusight.analyses.replay.changes import Change
     from gpusight.findings.timeline.rule import Verdict
     from gpusight.findings.timeline.timeline import Timeline
 
 SHARE = Limit(
-    0.02,
+    LAYOUT_SHARE,
     "part of the time of all kernels; a few tensors at the edges of a model are always laid "
     "out anew",
 )
@@ -40,12 +49,14 @@ class LayoutTranspose(Rule):
     id = "layout-transpose"
     detects = (
         "Looks for kernels that only turn tensors from channels first (NCHW) to channels last "
-        "(NHWC) or back, as cuDNN runs them around its convolutions."
+        "(NHWC) or back, as cuDNN runs them around its convolutions, and for batch normalisation "
+        "beside them that has a block for each of few channels."
     )
     why = (
         "Tensor cores want channels last. Given channels first, the library turns the input and "
         "the weights before each convolution and the output after it: memory traffic and launches "
-        "that compute nothing."
+        "that compute nothing. Batch normalisation of channels first takes one block for each "
+        "channel, which leaves SMs empty where channels are few."
     )
     fix = "Keep the model and its input channels last throughout."
     code = """\
@@ -64,14 +75,19 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
         "that falls back to channels first: look at its neighbours."
     )
     misleads = (
-        "Some normalisations and poolings are slower channels last; models with few channels gain "
-        "little. Operators that know only channels first bring the transposes back."
+        "Layer and group normalisation and some poolings are slower channels last. Operators that "
+        "know only channels first bring the transposes back."
     )
     estimate = (
         "Replay without these kernels and their launches; the host's work before them is that of "
-        "the convolution and stays, and everything else takes the time that it takes now."
+        "the convolution and stays. Batch normalisation of few channels shrinks as if its work "
+        "were spread over all SMs; everything else takes the time that it takes now."
     )
-    limits: ClassVar = {"SHARE": SHARE}
+    limits: ClassVar = {
+        "SHARE": SHARE,
+        "FILLED": Limit(FILLED, "blocks for each SM up to which channels are few"),
+        "LONG_NS": Limit(LONG_NS, "ns that a normalisation takes however it is spread"),
+    }
 
     def check(self, timeline: Timeline) -> Verdict:
         """Add up the kernels that change layouts."""
@@ -86,9 +102,10 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
 
 
 def _found(timeline: Timeline, rows: pl.DataFrame, share: float) -> Found:
+    norms = norms_by_channel(timeline)
     convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
     return Found(
-        title=f"Layout changes around convolutions take {format_share(share)} of GPU time",
+        title=_title(timeline, rows, norms),
         evidence=(
             Evidence(
                 "transposes", rows.height / timeline.per_step, "", by_step(timeline, "Transposes")
@@ -106,21 +123,45 @@ def _found(timeline: Timeline, rows: pl.DataFrame, share: float) -> Found:
                 "ns",
                 by_step(timeline, "Time of the convolutions themselves"),
             ),
+            *_norms(timeline, norms),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
-        change=(without_kernels(np.flatnonzero(parts_of(timeline).layout)),),
-        fix=_fix(timeline, rows),
+        change=(without_kernels(rows["op"].to_numpy()), *_spread(timeline, norms)),
+        fix=_fix(timeline, rows, norms),
         code=framework_of(timeline.trace).choose(
             torch=LayoutTranspose.code,
             cuda=LayoutTranspose.cuda_code,
             jax=LayoutTranspose.jax_code,
         ),
-        where=places_of(timeline, rows),
+        where=places_of(timeline, pl.concat((rows, norms))),
     )
 
 
-def _fix(timeline: Timeline, rows: pl.DataFrame) -> str:
+def _title(timeline: Timeline, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
+    share = format_share(total_ns(rows) / kernel_ns(timeline))
+    if norms.is_empty():
+        return f"Layout changes around convolutions take {share} of GPU time"
+    also = format_share(total_ns(norms) / kernel_ns(timeline))
+    return f"Layout changes take {share} of GPU time, slow batch norm of channels first {also}"
+
+
+def _norms(timeline: Timeline, norms: pl.DataFrame) -> tuple[Evidence, ...]:
+    if norms.is_empty():
+        return ()
+    told = by_step(timeline, "Time of batch normalisation with a block for each of few channels")
+    return (Evidence("norm_ns", total_ns(norms) / timeline.per_step, "ns", told),)
+
+
+def _spread(timeline: Timeline, norms: pl.DataFrame) -> tuple[Change, ...]:
+    """Let batch normalisation use all SMs."""
+    sms = sm_count(timeline)
+    if norms.is_empty() or sms is None:
+        return ()
+    return (scaled(norms["op"].to_numpy(), left_on_all(norms, sms)),)
+
+
+def _fix(timeline: Timeline, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
     number = format_count(round(rows.height / timeline.per_step))
     time = format_time(total_ns(rows) / timeline.per_step)
     seen = by_step(timeline, f"{number} layout changes take {time}")
@@ -130,4 +171,12 @@ def _fix(timeline: Timeline, rows: pl.DataFrame) -> str:
         cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
         jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
     )
-    return f"{seen}. {way}"
+    return f"{seen}{_also(timeline, norms)}. {way}"
+
+
+def _also(timeline: Timeline, norms: pl.DataFrame) -> str:
+    if norms.is_empty():
+        return ""
+    blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
+    time = format_time(total_ns(norms) / timeline.per_step)
+    return f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"

@@ -63,7 +63,7 @@ for batch in loader:
     estimate = (
         "Replay with these copies at the rate of pinned memory (measured in the capture where it "
         "has such copies, else 80% of the GPU's link), beside the computation, with the caller "
-        "free to go on."
+        "free to go on. The evidence says what pinning alone gives, the copies left in their place."
     )
     limits: ClassVar = {
         "LARGE": moves.LARGE,
@@ -71,6 +71,7 @@ for batch in loader:
         "LEAST": LEAST,
         "LATE": moves.LATE,
         "MOST": MOST,
+        "BOTH_WAYS": moves.BOTH_WAYS,
     }
 
     def check(self, timeline: Timeline) -> Verdict:
@@ -93,15 +94,18 @@ def _found(timeline: Timeline, rows: pl.DataFrame) -> Found:
     rates = {one.way: links.pinned_rate(timeline, one.way) for one in moved}
     size, took = sum(one.bytes for one in moved), sum(one.ns for one in moved)
     rate = format_rate(size * 1e9 / max(1, took))
-    held = _held_ns(timeline, rows)
+    held, faster = _held_ns(timeline, rows), _faster(rows, rates)
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     return Found(
         title=f"Copies of pageable memory take {of_each_step(timeline, took)} ({rate})",
-        evidence=_evidence(timeline, held, moved, rates),
+        evidence=(
+            *_evidence(timeline, held, moved, rates),
+            _in_place(timeline, rows, faster),
+        ),
         confidence=Confidence.MEDIUM,
         confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
         "of what needs them cannot be seen",
-        change=(*_faster(rows, rates), *moves.beside(timeline, rows)),
+        change=(*faster, *moves.beside(timeline, rows)),
         least_ns=timeline.replay.unchanged.total_ns - max(took, held),
         estimate=_estimate(rates),
         fix=_fix(timeline, moved),
@@ -138,6 +142,13 @@ def _evidence(
     held = Evidence("held_ns", held_ns / timeline.per_step, "ns", meaning)
     first, others = seen[: 2 * len(moved)], seen[2 * len(moved) :]
     return (*first, *([held] if held_ns else []), *pinned, *others)
+
+
+def _in_place(timeline: Timeline, rows: pl.DataFrame, faster: tuple[Change, ...]) -> Evidence:
+    """Say what pinning gives by itself: a program that cannot copy ahead gets no more."""
+    saved = timeline.replay.run(*faster, moves.pinned_in_place(rows)).saved_ns
+    meaning = by_step(timeline, "By pinning alone, copies left where they are: given back")
+    return Evidence("pinned_in_place_ns", max(0, saved) / timeline.per_step, "ns", meaning)
 
 
 def _held_ns(timeline: Timeline, rows: pl.DataFrame) -> int:

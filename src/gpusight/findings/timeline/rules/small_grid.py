@@ -8,6 +8,16 @@ import numpy as np
 import polars as pl
 
 from gpusight.findings.finding import Confidence, Evidence
+from gpusight.findings.timeline.few_blocks import (
+    ENOUGH_THREADS,
+    FILLED,
+    LONG_NS,
+    SPREAD,
+    few_blocks,
+    left_on_all,
+    norms_by_channel,
+    sm_count,
+)
 from gpusight.findings.timeline.framework import framework_of
 from gpusight.findings.timeline.fusing import scaled
 from gpusight.findings.timeline.gpu import (
@@ -23,18 +33,10 @@ from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.findings.timeline.rule import Verdict
     from gpusight.findings.timeline.timeline import Timeline
 
-FILLED = Limit(0.5, "blocks for each SM; above, one wave that is not quite full is ordinary")
-LONG = Limit(10_000, "ns; shorter kernels are mostly the latency of a launch and of memory")
 SHARE = Limit(0.02, "part of the judged time that they take; below, filling SMs gives nothing")
-SPREAD = Limit(0.25, "part of the time that is left at least: latency stays, memory has a limit")
-# These use few blocks on purpose, or are the small end of a larger piece of work.
-_ON_PURPOSE = ("communication", "sort")
-_SERVES = r"split-k|epilogue|setup|combine|finali[sz]e"
 
 
 class SmallGrid(Rule):
@@ -43,7 +45,8 @@ class SmallGrid(Rule):
     id = "small-grid"
     detects = (
         "Looks for kernels of 10 µs and more with at most half as many blocks as the GPU has SMs, "
-        "that run alone; communication and the last stages of larger work are left out."
+        "that run alone; communication, the last stages of larger work and batch normalisation "
+        "that `layout-transpose` speaks of are left out."
     )
     why = "A block runs on one SM. SMs without a block do nothing while such a kernel runs."
     fix = (
@@ -67,16 +70,36 @@ model = torch.compile(model)     # generated kernels split reductions over more 
         "with one large block for each SM may be limited by something else."
     )
     estimate = (
-        f"Replay in which what they take beyond {LONG.value / 1000:g} µs shrinks as if the work "
-        f"were spread over all SMs, to {SPREAD.value:g} at least. An upper bound."
+        f"Replay in which what they take beyond {LONG_NS / 1000:g} µs shrinks as if the work were "
+        f"spread over all SMs, with {format_count(ENOUGH_THREADS)} threads on each but for "
+        f"products, to {SPREAD:g} at least. An upper bound: the work may be all there is, or "
+        "memory the limit."
     )
-    limits: ClassVar = {"FILLED": FILLED, "LONG": LONG, "SHARE": SHARE, "SPREAD": SPREAD}
+    limits: ClassVar = {
+        "FILLED": Limit(
+            FILLED, "blocks for each SM; above, one wave that is not quite full is ordinary"
+        ),
+        "LONG_NS": Limit(
+            LONG_NS, "ns; shorter kernels are mostly the latency of a launch and of memory"
+        ),
+        "SHARE": SHARE,
+        "ENOUGH_THREADS": Limit(
+            ENOUGH_THREADS,
+            "threads that keep an SM busy, half of what it holds: one smaller block mostly waits "
+            "for memory",
+        ),
+        "SPREAD": Limit(
+            SPREAD,
+            "part of the time that is left at least: one SM can draw up to a fortieth of the "
+            "memory's bandwidth, so not even one block gains more",
+        ),
+    }
 
     def check(self, timeline: Timeline) -> Verdict:
         """Compare blocks with SMs."""
         if (unseen := kernels_unseen(timeline)) is not None:
             return unseen
-        sms = _sm_count(timeline)
+        sms = sm_count(timeline)
         if sms is None:
             return Absent("it is not known how many SMs the GPU has")
         if not timeline.kernels["blocks"].count():
@@ -87,38 +110,10 @@ model = torch.compile(model)     # generated kernels split reductions over more 
         return _found(timeline, rows, sms)
 
 
-def _sm_count(timeline: Timeline) -> int | None:
-    rows = timeline.trace.table("devices", ["device", "sm_count"])
-    told = rows.filter(pl.col("device") == timeline.device)["sm_count"].drop_nulls()
-    if len(told) and told[0]:
-        return int(told[0])
-    return None if timeline.gpu is None else timeline.gpu.sm_count
-
-
 def _small(timeline: Timeline, sms: int) -> pl.DataFrame:
-    """Give long kernels with few blocks, on the GPU whose SMs are known."""
-    alone = timeline.kernels.filter(pl.col("device") == timeline.device).filter(_alone())
-    return alone.filter(
-        pl.col("blocks") <= FILLED.value * sms,
-        pl.col("duration_ns") > LONG.value,
-        ~pl.col("category").is_in(_ON_PURPOSE),
-        ~pl.col("label").str.to_lowercase().str.contains(_SERVES),
-    )
-
-
-def _alone() -> pl.Expr:
-    """Tell kernels beside which no other one runs, in a frame in order of start."""
-    before = pl.col("end_ns").cum_max().shift(1).fill_null(-1)
-    after = pl.col("start_ns").shift(-1)
-    return (pl.col("start_ns") >= before) & (after >= pl.col("end_ns")).fill_null(value=True)
-
-
-def _left(rows: pl.DataFrame, sms: int) -> NDArray[np.float64]:
-    """Give the part of each kernel's time that is left when all SMs work."""
-    time = rows["duration_ns"].to_numpy()
-    spread = np.maximum(rows["blocks"].to_numpy() / sms, SPREAD.value)
-    left: NDArray[np.float64] = (LONG.value + (time - LONG.value) * spread) / time
-    return left
+    """Give long kernels with few blocks, but those whose cause is a layout."""
+    layout = norms_by_channel(timeline)["op"].implode()
+    return few_blocks(timeline, sms).filter(~pl.col("op").is_in(layout))
 
 
 def _found(timeline: Timeline, rows: pl.DataFrame, sms: int) -> Found:
@@ -142,7 +137,7 @@ def _found(timeline: Timeline, rows: pl.DataFrame, sms: int) -> Found:
         ),
         confidence=Confidence.LOW,
         confidence_reason="whether the work can be cut into more blocks is not known",
-        change=(scaled(rows["op"].to_numpy(), _left(rows, sms)),),
+        change=(scaled(rows["op"].to_numpy(), left_on_all(rows, sms)),),
         fix=_fix(timeline, rows),
         code=framework_of(timeline.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
         where=places_of(timeline, rows),

@@ -21,8 +21,9 @@ from gpusight.findings.timeline.gpu import (
     total_ns,
 )
 from gpusight.findings.timeline.parts import parts_of
-from gpusight.findings.timeline.parts.attention import FUSED_LAUNCHES, RECOMPUTED
+from gpusight.findings.timeline.parts.attention import FUSED_LAUNCHES, IN_HALF, RECOMPUTED
 from gpusight.findings.timeline.rule import Found, Rule
+from gpusight.findings.timeline.tensor_rate import targets
 from gpusight.findings.timeline.texts import by_step
 from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.units import format_count, format_share, format_time
@@ -75,11 +76,21 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
     )
     estimate = (
         "Replay in which each attention is one kernel that takes as long as its matrix products "
-        f"do now, {RECOMPUTED:g} times as long in backward, which computes the scores again, and "
-        f"costs the host {FUSED_LAUNCHES} launches; the kernels between the products, their "
-        "launches and the host's work for these go."
+        f"do now, {IN_HALF:g} of it in half precision, {RECOMPUTED:g} times as long in backward, "
+        f"which computes the scores again, and costs the host {FUSED_LAUNCHES} launches; the "
+        "kernels between the products, their launches and the host's work for these go. Products "
+        "in FP32 on lanes whose result is cast to half precision take their time divided by the "
+        "ratio of the GPU's peak rates."
     )
-    limits: ClassVar = {"SHARE": SHARE}
+    limits: ClassVar = {
+        "SHARE": SHARE,
+        "IN_HALF": Limit(
+            IN_HALF,
+            "part of the time of products in half precision: written out, they wait for the "
+            "scores to be moved, as a head of 64 or 128 elements is too little arithmetic a byte",
+        ),
+        "RECOMPUTED": Limit(RECOMPUTED, "products of backward without kept scores: 5 for 4"),
+    }
 
     def check(self, timeline: Timeline) -> Verdict:
         """Find attention by its sequence of kernels."""
@@ -124,7 +135,11 @@ def _found(timeline: Timeline, rows: pl.DataFrame, between: pl.DataFrame) -> Fou
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; that a fused kernel takes as long as the "
         "products do now is assumed",
-        change=(one_of_parts(attention.group, attention.kept, _host_ns(timeline, rows)),),
+        change=(
+            one_of_parts(
+                attention.group, attention.kept, _host_ns(timeline, rows), _most_ns(timeline)
+            ),
+        ),
         fix=_fix(timeline, rows, between),
         code=framework_of(timeline.trace).choose(
             torch=UnfusedAttention.code,
@@ -141,6 +156,18 @@ def _host_ns(timeline: Timeline, rows: pl.DataFrame) -> NDArray[np.float64]:
     return np.full(count, (FUSED_LAUNCHES - 1) * launch_ns(timeline, rows))
 
 
+def _most_ns(timeline: Timeline) -> NDArray[np.float64]:
+    """Give what each product takes at most in a fused kernel: in half precision where it can."""
+    attention, gpu = parts_of(timeline).attention, timeline.gpu
+    most = np.full(len(attention.kept), np.inf)
+    half = next((t for t in targets(gpu) if t.casts), None) if gpu is not None else None
+    if half is not None:
+        ops = np.flatnonzero(attention.from_half)
+        now = timeline.ops["duration_ns"].to_numpy()[ops]
+        most[ops] = now * half.left(now) * attention.kept[ops]
+    return most
+
+
 def _fix(timeline: Timeline, rows: pl.DataFrame, between: pl.DataFrame) -> str:
     count = len(parts_of(timeline).attention.backward)
     each = format_count(round(rows.height / max(1, count)))
@@ -153,10 +180,11 @@ def _fix(timeline: Timeline, rows: pl.DataFrame, between: pl.DataFrame) -> str:
     )
     if framework_of(timeline.trace) is Framework.TORCH and _falls_back(timeline):
         return (
-            f"{seen} scaled_dot_product_attention is called but falls back to its math path: use "
-            "half precision, a boolean or no mask (is_causal), and head sizes that are multiples "
-            "of 8; `with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` says what is "
-            "in the way."
+            f"{seen} scaled_dot_product_attention is called but falls back to its math path, which "
+            "computes in FP32: give it half precision, contiguous q, k and v (heads before the "
+            "sequence), a boolean or no mask (is_causal), and head sizes that are multiples of 8; "
+            "`with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` says what is in "
+            "the way."
         )
     way = framework_of(timeline.trace).choose(
         torch="Call torch.nn.functional.scaled_dot_product_attention; it takes the mask, the scale "
@@ -169,6 +197,8 @@ def _fix(timeline: Timeline, rows: pl.DataFrame, between: pl.DataFrame) -> str:
 
 
 def _falls_back(timeline: Timeline) -> bool:
+    if parts_of(timeline).attention.from_half.any():
+        return True
     trace = timeline.trace
     if not trace.has("cpu_ops"):
         return False

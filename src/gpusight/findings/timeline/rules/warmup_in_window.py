@@ -12,6 +12,7 @@ from gpusight.analyses.steps.step import called
 from gpusight.analyses.steps.warmup import took_ns
 from gpusight.findings.finding import Confidence, Evidence
 from gpusight.findings.timeline.rule import Absent, Found, Rule, Where
+from gpusight.findings.timeline.start import LOADING, MOST, PREPARES, SHORT, START, find_start
 from gpusight.findings.timeline.texts import largest, places
 from gpusight.findings.verdict import CLEAN, Limit
 from gpusight.units import format_share, format_time
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.analyses.schedule.schedule import Ints
+    from gpusight.analyses.steps.focus import Focus
     from gpusight.analyses.steps.step import Step
     from gpusight.findings.timeline.rule import Verdict
+    from gpusight.findings.timeline.start import Start
     from gpusight.findings.timeline.timeline import Timeline
 
 LONG = Limit(
@@ -33,13 +37,8 @@ LONG = Limit(
 PREPARING = Limit(
     1.2, "the same for steps that also load code or take memory, as no later one does"
 )
-START = Limit(0.1, "part of the window before the first GPU work, where no steps are known")
-MOST = Limit(0.5, "the same from which on it is a start whatever the host does in it")
-LOADING = Limit(0.1, "part of a start that goes into loading code, contexts and memory")
-SHORT = Limit(1e6, "ns below which it is the way to the first launch, not the start of a program")
-_PREPARES = (
-    r"^(?:cu|cuda|hip)(?:Module|Library|Link)|^cuCtxCreate|^cuDevicePrimaryCtx|^cuInit|^nvrtc"
-    r"|^(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost|Free)$"
+CAPTURE = Limit(
+    0.5, "part of the captured steps' time that warm-up takes, though left out, to be worth saying"
 )
 
 
@@ -48,8 +47,9 @@ class WarmupInWindow(Rule):
 
     id = "warmup-in-window"
     detects = (
-        "Looks for first steps that take longer than the later ones although they were kept, and, "
-        "where no steps are known, for a start in which the GPU does nothing yet."
+        "Looks for first steps that take longer than the later ones although they were kept, and "
+        "for captures that are mostly warm-up: first steps that were left out, or, where no steps "
+        "are known, a start in which the GPU does nothing yet or the program compiles."
     )
     why = (
         "The first run of a program loads modules, compiles, chooses algorithms and fills caches. "
@@ -68,11 +68,13 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
     misleads = "A program that runs once has nothing but its start."
     estimate = (
         "What the first steps take more than the median of the others; without steps, the time "
-        "before the first GPU work."
+        "before the first GPU work or until compiling is done. Nothing where that was left out of "
+        "the window: then no other number here holds any of it."
     )
     limits: ClassVar = {
         "LONG": LONG,
         "PREPARING": PREPARING,
+        "CAPTURE": CAPTURE,
         "START": START,
         "MOST": MOST,
         "LOADING": LOADING,
@@ -85,39 +87,67 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         schedule, focus = timeline.schedule, timeline.focus
         if schedule.start_ns > focus.start_ns:
             return CLEAN
-        if timeline.steps >= 2:
-            return _first_steps(timeline, focus.steps[: timeline.steps])
-        if timeline.steps == 1:
+        if timeline.steps == 1 and not _left_out(focus):
             return Absent("only one step is known: there is nothing to compare it with")
-        return _start(timeline)
+        if timeline.steps:
+            return _first_steps(timeline)
+        start = find_start(timeline.trace, focus.start_ns - focus.before_ns, focus.end_ns)
+        return CLEAN if start is None else _start(timeline, start)
 
 
-def _first_steps(timeline: Timeline, steps: Sequence[Step]) -> Verdict:
-    took = took_ns(launched(timeline.trace), steps)
-    usual = float(np.median(took[max(1, len(took) // 2) :]))
+def _left_out(focus: Focus) -> tuple[Step, ...]:
+    """Give the steps before the window, which were left out of it."""
+    return tuple(step for step in focus.left_out if step.start_ns < focus.start_ns)
+
+
+def _first_steps(timeline: Timeline) -> Verdict:
+    before = _left_out(timeline.focus)
+    steps = timeline.focus.steps[: timeline.steps]
+    # With the steps before: what these left for the GPU to do is not the first kept step's.
+    took = took_ns(launched(timeline.trace), (*before, *steps))
+    kept = took[len(before) :]
+    usual = float(np.median(kept[len(kept) // 2 if len(before) else max(1, len(kept) // 2) :]))
     limit = np.where(_prepare(timeline), PREPARING.value, LONG.value) * usual
-    usually = took <= limit
+    usually = kept <= limit
     count = int(np.argmax(usually)) if usually.any() else 0
-    if not count:
-        return CLEAN
-    excess = float((took[:count] - usual).sum())
-    first = "step takes" if count == 1 else "steps take"
-    names = ", ".join(f"`{called(step)}`" for step in steps[:count][:3])
+    if count:
+        excess = float((kept[:count] - usual).sum())
+        fix = "Leave {} out: give later steps with --steps, or begin the capture after them."
+        return _found(steps[:count], kept[:count], usual, fix, recoverable_ns=excess)
+    if len(before):
+        early = took[: len(before)]
+        if (early - usual).sum() >= CAPTURE.value * took.sum():
+            fix = "{} were left out. Begin the capture after them: it is mostly warm-up."
+            return _found(before, early, usual, fix)
+    return CLEAN
+
+
+def _found(
+    steps: Sequence[Step],
+    took: Ints,
+    usual: float,
+    fix: str,
+    *,
+    recoverable_ns: float | None = None,
+) -> Found:
+    first = "step takes" if len(steps) == 1 else "steps take"
+    names = ", ".join(f"`{called(step)}`" for step in steps[:3])
+    out = " (left out)" if recoverable_ns is None else ""
     return Found(
-        title=f"The first {first} {format_time(float(took[:count].max()))}, later ones "
-        f"{format_time(usual)}",
+        title=f"The first {first} {format_time(float(took.max()))}, later ones "
+        f"{format_time(usual)}{out}",
         evidence=(
-            Evidence("first_ns", float(took[:count].mean()), "ns", "A first step takes, mean"),
+            Evidence("first_ns", float(took.mean()), "ns", "A first step takes, mean"),
             Evidence("later_ns", usual, "ns", "A later step takes, median"),
-            Evidence("first_steps", count, "", "Steps that are unlike the later ones"),
+            Evidence("first_steps", len(steps), "", "Steps that are unlike the later ones"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="few steps are there to compare with",
-        recoverable_ns=excess,
-        fix=f"Leave {names} out: give later steps with --steps, or begin the capture after them.",
+        recoverable_ns=recoverable_ns,
+        fix=fix.format(names),
         where=tuple(
             Where("step", called(step), float(ns))
-            for step, ns in zip(steps[:count][:5], took[:count], strict=False)
+            for step, ns in zip(steps[:5], took, strict=False)
         ),
     )
 
@@ -125,47 +155,37 @@ def _first_steps(timeline: Timeline, steps: Sequence[Step]) -> Verdict:
 def _prepare(timeline: Timeline) -> NDArray[np.bool_]:
     """Tell which steps make calls that prepare, where later ones make none."""
     made = np.zeros(timeline.steps, np.bool_)
-    steps = _preparing(timeline)["step"].drop_nulls().unique().to_numpy()
-    made[steps] = True
+    calls = timeline.calls.filter(pl.col("name").str.contains(PREPARES))
+    made[calls["step"].drop_nulls().unique().to_numpy()] = True
     return made & ~made[len(made) // 2 :].any()
 
 
-def _preparing(timeline: Timeline) -> pl.DataFrame:
-    return timeline.calls.filter(pl.col("name").str.contains(_PREPARES))
-
-
-def _is_start(lead_ns: int, loading_ns: float, window_ns: int) -> bool:
-    if lead_ns < max(SHORT.value, START.value * window_ns):
-        return False
-    return lead_ns >= MOST.value * window_ns or loading_ns >= LOADING.value * lead_ns
-
-
-def _start(timeline: Timeline) -> Verdict:
-    """Look at the time before the first GPU work."""
-    schedule = timeline.schedule
-    if not len(schedule.ops):
-        return CLEAN
-    first = int(schedule.ops.start_ns.min())
-    lead = max(0, first - schedule.start_ns)
-    calls = _preparing(timeline).filter(pl.col("start_ns") < first)
-    if not _is_start(lead, float(calls["duration_ns"].sum()), timeline.length_ns):
-        return CLEAN
-    share = format_share(lead / max(1, timeline.length_ns))
+def _start(timeline: Timeline, start: Start) -> Found:
+    """Tell of the time before the program's work."""
+    left_out = timeline.focus.before_ns
+    window = timeline.focus.length_ns + left_out
+    share = format_share(start.length_ns / max(1, window))
+    what = "go into compiling" if start.compiling_ns else "pass before the GPU has anything to do"
+    later = format_time(start.launch_ns).replace(" ", "")
     return Found(
-        title=f"The first {format_time(lead)} ({share}) pass before the GPU has anything to do",
+        title=f"The first {format_time(start.length_ns)} ({share}) {what}"
+        + (" (left out)" if left_out else ""),
         evidence=(
-            Evidence("start_ns", float(lead), "ns", "Time before the first GPU work"),
+            Evidence("start_ns", float(start.length_ns), "ns", "Time before the program's work"),
             Evidence(
                 "preparing_ns",
-                float(calls["duration_ns"].sum()),
+                float(start.preparing_ns),
                 "ns",
-                "Of it, calls that load code, make contexts or take memory",
+                "Of it, compiling and calls that load code, make contexts or take memory",
             ),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="no steps are known that would show what is usual",
-        recoverable_ns=float(lead),
-        fix=f"Leave the start out: --window {format_time(first).replace(' ', '')}- looks at what "
+        recoverable_ns=None if left_out else float(start.length_ns),
+        fix="Begin the capture after the start, and put ranges (NVTX) around the steps: then "
+        "gpusight finds them by itself. The start was left out of all that is said here."
+        if left_out
+        else f"Leave the start out: --window {later}- looks at what "
         "comes after it; ranges around the steps (NVTX) let gpusight find them by itself.",
-        where=largest(places(calls, "call", "name")),
+        where=largest(places(start.loads, "call", "name")),
     )

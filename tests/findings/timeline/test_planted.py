@@ -1,0 +1,129 @@
+"""Whole captures with a known defect come out as they truly are."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.readers import open_trace
+from tests.shared import EVERY_SQLITE, SHARED, needs_shared
+
+NSYS = SHARED / "nsys"
+TORCH = SHARED / "torch"
+HOST = {"launch-bound"}
+FIRST = {
+    "dataload": {"input-starved"},
+    "tiny": {"launch-bound", "elementwise-chain"},
+    "pageable": {"pageable-copy", "exposed-copy"},
+    "gpt_small_forward": {"fp32-no-tensor-cores"},
+    "gpt_small_fwdbwd": {"fp32-no-tensor-cores"},
+    "gpt_small_train": {"unfused-optimizer", "elementwise-chain", "launch-bound"},
+    "gpt_small_train_bf16_fused": HOST,
+    "conv": HOST,
+    "item": HOST,
+    **{f"gpt_tiny_train_{kind}r{n}": HOST for kind in ("", "tf32_") for n in (1, 2, 3)},
+}
+"""What must be the first finding of an nsys capture."""
+FOUND = {
+    "gpt_small_forward": "unfused-attention",
+    "gpt_small_fwdbwd": "unfused-attention",
+    "gpt_small_train": "fp32-no-tensor-cores",
+    "conv": "layout-transpose",
+    "item": "host-sync",
+}
+STEP_MS = {
+    ("dataload", "input-starved"): (12.5, 2.4),
+    ("tiny", "launch-bound"): (11.9, 1.2),
+    ("conv", "launch-bound"): (12.8, 7.7),
+    ("gpt_small_forward", "fp32-no-tensor-cores"): (14.3, 8.4),
+    ("gpt_small_fwdbwd", "fp32-no-tensor-cores"): (42.5, 34.9),
+    ("gpt_small_train", "unfused-optimizer"): (46.9, 40.5),
+    ("gpt_small_train", "fp32-no-tensor-cores"): (46.9, 45.9),
+    ("gpt_small_train_bf16_fused", "launch-bound"): (42.7, 12.4),
+    ("gpt_tiny_train_r1", "launch-bound"): (14.1, 5.1),
+    ("pageable", "pageable-copy"): (133.0, 7.8),
+}
+"""A step as measured, and with one fix as the prototype of the replay predicted it."""
+
+
+@cache
+def diagnosed(path: str) -> TimelineDiagnosis:
+    found = diagnose_timeline(open_trace(path, cache=False))
+    assert isinstance(found, TimelineDiagnosis)
+    return found
+
+
+def of(name: str) -> TimelineDiagnosis:
+    return diagnosed(str(NSYS / f"{name}.sqlite"))
+
+
+@needs_shared
+@pytest.mark.parametrize("name", FIRST)
+def test_the_planted_defect_comes_first(name: str) -> None:
+    assert of(name).findings[0].rule in FIRST[name]
+
+
+@needs_shared
+@pytest.mark.parametrize("name", FOUND)
+def test_what_else_is_there_is_found(name: str) -> None:
+    assert FOUND[name] in [finding.rule for finding in of(name).findings]
+
+
+@needs_shared
+@pytest.mark.parametrize(("name", "rule"), STEP_MS)
+def test_a_fix_gives_what_the_prototype_predicted(name: str, rule: str) -> None:
+    diagnosis = of(name)
+    gains = {finding.rule: finding.step_ns for finding in diagnosis.findings}
+    before, after = STEP_MS[name, rule]
+    assert diagnosis.step_ns / 1e6 == pytest.approx(before, rel=0.01)
+    assert (diagnosis.step_ns - (gains[rule] or 0)) / 1e6 == pytest.approx(
+        after, abs=max(0.05 * before, 0.3)
+    )
+
+
+@needs_shared
+def test_the_range_that_starves_the_gpu_is_named() -> None:
+    finding = of("dataload").findings[0]
+    assert finding.step_ns == pytest.approx(10.1e6, rel=0.02)
+    assert any((place.kind, place.name) == ("range", "data") for place in finding.where)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "path", [NSYS / "healthy.sqlite", TORCH / "healthy.json.gz"], ids=["nsys", "torch"]
+)
+def test_a_healthy_program_has_nothing_to_fix(path: object) -> None:
+    assert all((finding.share or 0) < 0.04 for finding in diagnosed(str(path)).findings)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["graph", "graph_node"])
+def test_what_a_graph_has_solved_is_not_complained_of(name: str) -> None:
+    assert "launch-bound" not in [finding.rule for finding in of(name).findings]
+
+
+@needs_shared
+@pytest.mark.parametrize("path", EVERY_SQLITE, ids=lambda path: path.name)
+def test_gains_lie_inside_the_window(path: object) -> None:
+    found = diagnose_timeline(open_trace(str(path), cache=False))
+    if isinstance(found, TimelineDiagnosis):
+        assert all(0 <= (f.recoverable_ns or 0) <= found.focus.length_ns for f in found.findings)
+        ranks = [f.recoverable_ns for f in found.findings if f.recoverable_ns is not None]
+        assert ranks == sorted(ranks, reverse=True)
+
+
+@needs_shared
+def test_the_replay_fits_what_was_measured() -> None:
+    replays = [of(name).replay for name in FIRST]
+    errors = [replay.error for replay in replays if replay is not None]
+    assert max(errors) < 0.01
+    assert sum(errors) / len(errors) < 0.002
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["gpt_small_train", "conv", "item", "tiny"])
+def test_torch_traces_say_what_the_profiler_takes(name: str) -> None:
+    findings = diagnosed(str(TORCH / f"{name}.json.gz")).findings
+    assert "profiler-overhead" in [finding.rule for finding in findings]
