@@ -147,7 +147,8 @@ def test_rules_are_listed_without_a_capture(
     own = tmp_path / "mine.py"
     own.write_text(
         "import gpusight as gs\nclass Mine(gs.Rule):\n    id = 'mine'\n"
-        "    detects = why = fix = misleads = estimate = 'text'\n",
+        "    detects = why = fix = misleads = estimate = 'text'\n"
+        "    def check(self, timeline): return gs.Clean()\n",
         encoding="utf-8",
     )
     assert asked("--list-rules", "--rules", str(own), "--format", "json") == 0
@@ -158,6 +159,19 @@ def test_rules_are_listed_without_a_capture(
     assert len(rows) == len(RULES) + 16 + 1
     assert asked("--list-rules") == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("options", [(), ("--list-rules",)])
+def test_a_rule_is_not_written_over(
+    options: tuple[str, ...], train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule, link = tmp_path / "mine.py", tmp_path / "link.txt"
+    rule.write_text("raise SystemExit  # not even run\n", encoding="utf-8")
+    link.hardlink_to(rule)
+    for output in (rule, tmp_path / "." / "mine.py", link):
+        assert asked(train, "--rules", str(rule), "-o", str(output), *options) == 2
+        assert "is the file of a rule" in capsys.readouterr().err
+    assert rule.read_text(encoding="utf-8").startswith("raise")
 
 
 def test_rules_of_a_user(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

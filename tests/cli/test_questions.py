@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gpusight as gs
+from gpusight.analyses import questions as questions_module
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError
+from gpusight.model.trace import Trace
 from tests.shared import DATA
 
 FORWARD = str(DATA / "gpt_small_forward.sqlite")
@@ -130,6 +134,84 @@ def test_batch_keeps_away_from_captures(folder: Path, capsys: pytest.CaptureFixt
     assert "holds the captures" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out", [None, "out", "deep/out"])
+def test_batch_writes_nowhere_below_the_captures(
+    folder: Path,
+    out: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = sorted(folder.rglob("*"))
+    monkeypatch.chdir(folder)
+    assert main(["questions", "--batch", ".", *([] if out is None else ["-o", out])]) == 2
+    assert "lies in the folder of the captures" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_batch_goes_on_after_a_capture_that_fails(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that is cut off, and one that trips over something nobody foresaw."""
+    whole = (folder / "gpt_small_forward.sqlite").read_bytes()
+    (folder / "cut.sqlite").write_bytes(whole[:60_000])
+    asked = questions_module.questions
+
+    def trips(trace: Trace, *given: Any, **more: Any) -> Any:
+        if trace.meta.path.endswith("graph.sqlite"):
+            raise ValueError("nobody foresaw\nthis")
+        return asked(trace, *given, **more)
+
+    monkeypatch.setattr(questions_module, "questions", trips)
+    out = tmp_path / "answers"
+    assert main(["questions", "--batch", str(folder), "-o", str(out)]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert [line for line in err if "failed cut.sqlite: is cut off" in line]
+    assert "gpusight: failed graph.sqlite: unexpected ValueError: nobody foresaw" in err
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert set(summary["meta"]["captures"]) == {"gpt_small_forward", "gpt_small_forward.json"}
+    assert summary["meta"]["captures_failed"] == 2
+    failed = [row["name"] for row in summary["rows"] if row["section"] == "failed"]
+    assert failed == ["cut.sqlite", "graph.sqlite"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such names and links need another system")
+def test_batch_reads_each_capture_once_and_names_files_safely(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "graph.sqlite").rename(folder / "a\x1b[31m\n\u202eb.sqlite")
+    shutil.copy(folder / "gpt_small_forward.sqlite", folder / ("n" * 240 + ".sqlite"))
+    (folder / "self").symlink_to(folder)
+    (folder / "twice.sqlite").symlink_to(folder / "gpt_small_forward.sqlite")
+    out = tmp_path / "answers"
+    assert main(["questions", "--batch", str(folder), "-o", str(out)]) == 0
+    shown, err = capsys.readouterr()
+    assert "\x1b[31m" not in shown + err
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["meta"]["captures_asked"] == 4
+    written = {path.name for path in out.glob("*.nvtx_sum.txt")}
+    assert "a__31m__b.nvtx_sum.txt" in written
+    assert len(written) == 4
+    assert all(name.isprintable() and len(name) < 200 for name in written)
+
+
+def test_the_answer_does_not_replace_the_timings(
+    timings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(timings).read_text(encoding="utf-8")
+    assert main(["questions", FORWARD, "--timings", timings, "-o", timings]) == 2
+    assert "is the timings themselves" in capsys.readouterr().err
+    assert Path(timings).read_text(encoding="utf-8") == before
+
+
 def test_batch_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["questions", "--batch", str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+    empty, out = tmp_path / "empty", tmp_path / "out"
+    empty.mkdir()
+    assert main(["questions", "--batch", str(empty), "-o", str(out)]) == 2
     assert "no capture is in" in capsys.readouterr().err
+    (empty / "notes.txt").write_text("no capture", encoding="utf-8")
+    assert main(["questions", "--batch", str(empty), "-o", str(out)]) == 2
+    assert "no capture is in" in capsys.readouterr().err
+    assert not out.exists()

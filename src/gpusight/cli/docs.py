@@ -100,6 +100,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "questions --batch": {
         "numbers": "gpusight.analyses.questions.summary:NUMBER_FIELDS",
         "answers": "gpusight.analyses.questions.summary:ANSWER_FIELDS",
+        "failed": "gpusight.analyses.questions.summary:SKIPPED_FIELDS",
         "skipped": "gpusight.analyses.questions.summary:SKIPPED_FIELDS",
     },
     "kernels REPORT.ncu-rep": {"": "gpusight.analyses.counters.kernel_table:FIELDS"},

@@ -120,7 +120,7 @@ def add_focus(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--window",
         metavar="A-B",
-        help="this time, from the beginning of the capture: 1.2s-1.5s, 300ms- or -2s",
+        help="this time, from the beginning of the capture: 1.2s-1.5s, 300ms- or 0-2s",
     )
     group.add_argument("--warmup", action="store_true", help="keep the steps that are warm-up")
 

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.result import NotApplicable
 
+    _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
     found = _found(args)
@@ -112,6 +113,21 @@ def run(args: argparse.Namespace) -> int:
 
         emit([_text(found, form, args)], args)
     return _gate(found, args)
+
+
+def _keep_rules(args: argparse.Namespace) -> None:
+    """Refuse to write over a rule that is asked."""
+    from pathlib import Path
+
+    from gpusight.errors import UsageError
+
+    if not args.output or args.output == "-":
+        return
+    target = Path(args.output)
+    for rule in map(Path, args.rules):
+        same = target.exists() and rule.exists() and target.samefile(rule)
+        if same or target.resolve() == rule.resolve():
+            raise UsageError(f"{target} is the file of a rule", hint="choose another name for -o")
 
 
 def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:

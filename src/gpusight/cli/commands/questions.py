@@ -84,8 +84,10 @@ def _ask_one(args: argparse.Namespace) -> int:
     from gpusight.evidence import refuse_capture
     from gpusight.result import with_warnings
 
-    if args.output and args.output != "-" and args.compare:
-        refuse_capture(Path(args.output), args.compare)
+    if args.output and args.output != "-":
+        if args.compare:
+            refuse_capture(Path(args.output), args.compare)
+        _refuse_timings(Path(args.output), args.timings)
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         other = None if args.compare is None else open_capture(args.compare, args)
@@ -99,6 +101,14 @@ def _ask_one(args: argparse.Namespace) -> int:
         )
         warnings = (*trace.meta.warnings, *(() if other is None else other.meta.warnings))
     return present(with_warnings(result, warnings), args)
+
+
+def _refuse_timings(target: Path, timings: str | None) -> None:
+    """Raise when the answer would replace the timings that it is made of."""
+    if timings is None or not target.exists() or not Path(timings).exists():
+        return
+    if target.samefile(timings):
+        raise UsageError(f"{target} is the timings themselves", hint="choose another name for -o")
 
 
 def _timings(path: str | None) -> Timings | None:

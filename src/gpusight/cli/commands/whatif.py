@@ -26,6 +26,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight whatif run.nsys-rep --speedup matmul=4x",
     "gpusight whatif run.nsys-rep --remove sync --graph",
     "gpusight whatif trace.json.gz --speedup 'kernel:*gemm*=2x' --fuse elementwise",
+    "gpusight whatif run.sqlite --precision bf16 --fuse optimizer",
     "gpusight whatif run.sqlite --apply input-starved,launch-bound --format json",
 )
 
@@ -72,8 +73,13 @@ _REMOVE = (
 _FUSE = "one kernel instead of several where that is possible: elementwise, optimizer, attention"
 _OVERLAP = "beside the computation, nothing waits for it: copies or communication"
 _APPLY = "the fix of these rules of diagnose, as far as they find something"
+_PRECISION = (
+    "matrix products and convolutions that run in FP32 without tensor cores run on those: tf32, or "
+    "bf16 or fp16 with the casts that autocast adds"
+)
 _OPTIONS = {
     "speedup": ("WHAT=Nx", _SPEEDUP),
+    "precision": ("FORMAT", _PRECISION),
     "remove": ("WHAT", _REMOVE),
     "fuse": ("WHAT", _FUSE),
     "overlap": ("WHAT", _OVERLAP),
