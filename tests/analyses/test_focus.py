@@ -9,6 +9,7 @@ import pytest
 from gpusight.analyses.select import Selection
 from gpusight.analyses.steps import Focus, focus
 from gpusight.analyses.steps.chosen import read_steps, read_window
+from gpusight.analyses.steps.step import Step
 from gpusight.errors import UsageError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
@@ -255,3 +256,47 @@ def test_steps_that_never_wait_for_the_gpu_are_all_kept() -> None:
     found = chosen(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
     assert len(found.steps) == 10
     assert found.end_ns - found.steps[-1].end_ns > 10 * MS
+
+
+def test_a_window_is_cut_to_what_the_capture_saw() -> None:
+    """Time before the first and after the last activity would count as idle."""
+    found = chosen(program([1, 1, 1]), window=(0, 100_000 * MS))
+    assert (found.start_ns, found.end_ns, numbers(found)) == (0, round(3.2 * MS), [0, 1, 2])
+    assert found.notes == (
+        "the window is cut to the activity that the capture shows: 0 ns to 3.200 ms",
+    )
+    assert chosen(program([1, 1, 1]), window=(0, 2 * MS)).notes == ()
+
+
+def test_a_window_of_many_steps_does_not_compare_all_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 300
+    hashed = 0
+    of_step = Step.__hash__
+
+    def counting(step: Step) -> int:
+        nonlocal hashed
+        hashed += 1
+        return of_step(step)
+
+    monkeypatch.setattr(Step, "__hash__", counting)
+    found = chosen(program([1] * count), window=(0, 100 * MS))
+    assert len(found.steps) + len(found.left_out) == count
+    assert hashed <= 2 * count
+
+
+def test_kernels_whose_end_is_lost_are_told() -> None:
+    kernels = [{"start_ns": n, "end_ns": n if n == 5 else n + 2, "name": "k"} for n in (0, 5, 9)]
+    found = chosen(build_trace(kernels=kernels))
+    assert "1 of 3 kernels take no time: the capture does not tell when they ended" in found.notes
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1-" + "9" * 5000, "9" * 5000 + ":"])
+def test_numbers_beyond_any_capture_are_one_short_line(text: str) -> None:
+    with pytest.raises(UsageError, match="beyond any capture") as told:
+        read_steps(text)
+    assert len(str(told.value)) < 200
+    with pytest.raises(UsageError, match="beyond any capture") as told:
+        read_window(f"0-{'9' * 5000}s")
+    assert len(str(told.value)) < 200

@@ -111,3 +111,15 @@ def test_gpu_bound_steps_take_as_long_as_the_gpu() -> None:
     result = steps(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
     assert fact(result, "median_ns") == pytest.approx(2.21e6, rel=0.02)
     assert fact(result, "gpu_share") > 0.95
+
+
+def test_a_window_without_a_whole_step_says_so() -> None:
+    found = steps(program(), window=(110 * US, 100_000_000))
+    assert isinstance(found, Composite)  # cut at the last activity; two steps are inside
+    found = steps(program(), window=(0, 50 * US))
+    assert isinstance(found, NotApplicable)
+    assert found.reason == "no whole step lies in the window"
+    lone = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
+    found = steps(lone, window=(0, 50))
+    assert isinstance(found, NotApplicable)
+    assert "does not repeat itself" in found.reason

@@ -22,4 +22,7 @@ def read_timings_file(path: Path) -> str:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
     if len(content) > _LARGEST or b"\0" in content:
         raise UsageError(f"{path} holds no timings", why="it is not a CSV file of a few megabytes")
-    return content.decode("utf-8-sig", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # an old spreadsheet's, where µ is one byte
+        return content.decode("cp1252", "replace")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpusight.analyses.questions.timings import read_timings
 from gpusight.errors import UsageError
+from gpusight.readers.timings import read_timings_file
 
 MEASURED_NS = 14e6
 
@@ -62,3 +65,56 @@ def test_what_is_assumed_is_said() -> None:
 def test_files_without_timings(text: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         read_timings(text, "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "mean_ns"),
+    [
+        ("forward_ms;x\n1,5;2\n", 1.5e6),
+        ("forward_ms\n1,5\n", 1.5e6),
+        ('forward_ms,x\n"1,5",2\n', 1.5e6),
+        ('forward_ms,x\n"1,400",2\n', 1400e6),
+        ("forward_ms;x\n1.400,5;2\n", 1400.5e6),
+        ("forward_ms;x\n1,400.5;2\n", 1400.5e6),
+        ("forward_ms;x\n1,400,000;2\n", 1.4e12),
+        ('"forward\nms",x\n14,2\n', 14e6),
+    ],
+)
+def test_a_comma_is_decimal_unless_commas_separate(text: str, mean_ns: float) -> None:
+    assert read_timings(text, "t").near(None)[0]["mean_ns"] == pytest.approx(mean_ns)
+
+
+def test_a_comma_that_may_separate_thousands_is_told() -> None:
+    _, notes = read_timings("forward_ms;x\n1,400;2\n", "t").near(None)
+    assert notes == (
+        "commas in column 'forward_ms' of the timings are decimal: 1,400 is no thousand",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("forward_ms,x\n1,5,2\n", "more cells than there are headings"),
+        ("1,5\n2,5\n", "no heading of t.csv says which column"),
+        ("forward_ms\n1 400\n", "no column of t.csv is a time"),
+        ("forward_ms\n1e308\n1e308\n", "holds 1e[+]308, which no forward pass takes"),
+        ("time\n5e-324\n", "holds 5e-324, which no forward pass takes"),
+        ("mean_ms,std_ms\n5,1e308\n", "holds 1e[+]308, which no forward pass takes"),
+        ('forward_ms,x\n"1.2,3\n', "t.csv is no CSV file: row 2"),
+        (f"forward_ms\n{'1' * 140_000}\n", "t.csv is no CSV file: row 2: field larger"),
+        ("forward_ms\n" + "1\n" * 1_000_001, "more than 1,000,000 rows"),
+        (",".join(f"c{n}" * 50 for n in range(20_000)) + "\n1\n", "and 19,992 more"),
+        ("mode,ms\n" + "".join(f"train {'x' * 900}{n},1\n" for n in range(99)), "and 91 more"),
+    ],
+)
+def test_what_cannot_be_read_is_one_short_line(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what) as told:
+        read_timings(text, "t.csv")
+    assert len(str(told.value)) < 600
+    assert "\n" not in str(told.value)
+
+
+def test_files_of_old_spreadsheets_have_their_micro(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"forward_\xb5s\n1500\n")
+    assert read_timings(read_timings_file(path), "t").near(None)[0]["mean_ns"] == 1.5e6

@@ -400,3 +400,56 @@ def test_of_several_processes_the_one_looked_at_counts() -> None:
     told = answers(trace)
     assert told["a"]["passes"] == 2
     assert told["b"]["forward+backward"]["launches"] == 1
+
+
+def test_a_range_that_launches_nothing_leaves_attention_untold() -> None:
+    """Its passes are known by their ranges, but no kernel is theirs."""
+    trace = Recorded().range("forward", 0, 10).launch(GEMM, 20, (25, 30)).trace()
+    page = questions(trace)
+    assert isinstance(page, Composite)
+    told = page.meta["answers"]["e"]
+    assert told["answer"] is None
+    assert told["why"] == "it cannot be told: no kernel was launched inside a forward pass"
+    absent = questions(Recorded().launch(GEMM, 20, (25, 30)).trace(), window=(26, 28))
+    assert isinstance(absent, NotApplicable)
+    assert absent.command == "questions"
+
+
+def test_a_capture_where_nothing_takes_time_is_told_by_the_command_asked() -> None:
+    found = questions(build_trace(kernels=[{"start_ns": 0, "end_ns": 0, "name": "k"}]))
+    assert isinstance(found, NotApplicable)
+    assert found.command == "questions"
+
+
+@pytest.mark.parametrize("text", ["1099511627775," * 3 + "1099511627775", "1,1,2000000000,1"])
+def test_sizes_that_do_not_fit_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="beyond 64 bits"):
+        Sizes.of(text)
+
+
+def test_of_several_processes_without_steps_the_busiest_is_looked_at() -> None:
+    """Both call their passes forward, at the same time; the second has more GPU work."""
+    rows: dict[str, list[Row]] = {"ranges": [], "api_calls": [], "kernels": []}
+    for process, length, name in ((1, 10, GEMM), (2, 30, GEMM_2)):
+        own = {"process": process, "thread": process}
+        rows["ranges"].append({"name": "forward", "start_ns": 0, "end_ns": 9, **own})
+        rows["api_calls"].append({"start_ns": 5, "end_ns": 6, "correlation": 1, **own})
+        rows["kernels"].append(
+            {"name": name, "start_ns": 10, "end_ns": 10 + length, "correlation": 1,
+             "process": process}
+        )  # fmt: skip
+    page = questions(build_trace(None, **rows))
+    assert isinstance(page, Composite)
+    assert "answers are of process 2, which of 2 has most GPU work" in page.notes
+    assert page.meta["answers"]["a"]["passes"] == 1
+    assert page.meta["answers"]["b"]["forward"]["total_ns"] == 30
+
+
+def test_steps_choose_of_both_captures_and_the_rest_only_of_the_first() -> None:
+    page = questions(training().trace(), Selection(device=0), compare=training().trace(), steps="1")
+    assert isinstance(page, Composite)
+    assert any(note.endswith("--device chooses from the first capture only") for note in page.notes)
+    two = Recorded().range("step_7", 0, 50).launch(GEMM, 5, (10, 20))
+    two.range("step_8", 60, 110).launch(GEMM, 65, (70, 80))
+    with pytest.raises(UsageError, match=r"no step is in '1'.*numbered 7 to 8"):
+        questions(training().trace(), compare=two.trace(), steps="1")

@@ -12,6 +12,7 @@ from gpusight.analyses.flops.costs import Cost, cost_of
 from gpusight.analyses.flops.costs.inputs import Inputs
 from gpusight.analyses.questions.attention_parts import FUSED
 from gpusight.analyses.questions.names import FINAL, SCORES, SOFTMAX
+from gpusight.analyses.steps.step import shortened
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ FORMULA = (
 _INPUTS = ["name", "shapes", "types", "concrete", "strides"]
 _HINT = "give the sizes: --model BATCH,HEADS,SEQUENCE,HEAD_DIMENSION"
 _MOST = 1 << 40
+_MOST_FLOPS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,16 @@ class Sizes:
             numbers = [int(part) for part in parts]
         except ValueError:
             numbers = []
+        hint = "give batch, heads, sequence and head dimension: --model 4,12,512,64"
+        shown = repr(shortened(text))
         if len(numbers) != 4 or not all(0 < number < _MOST for number in numbers):
-            hint = "give batch, heads, sequence and head dimension: --model 4,12,512,64"
-            raise UsageError(f"{text!r} is not the sizes of a model", hint=hint)
-        return cls(*numbers)
+            raise UsageError(f"{shown} is not the sizes of a model", hint=hint)
+        sizes = cls(*numbers)
+        if max(2 * sizes.product, EACH_SCORE * sizes.scores) > _MOST_FLOPS:
+            raise UsageError(
+                f"no model has the sizes {shown}", why="its FLOPs are beyond 64 bits", hint=hint
+            )
+        return sizes
 
     @property
     def scores(self) -> int:
@@ -118,7 +126,8 @@ def _recorded(
         if flops is None:
             return None
         total += flops * int(often)
-    return round(total / len(ops))
+    average = round(total / len(ops))
+    return average if average <= _MOST_FLOPS else None
 
 
 def _cost(inputs: tuple[str | None, ...]) -> int | None:

@@ -62,6 +62,9 @@ def split(program: Program) -> Split | NotApplicable:
     """Find the parts of attention."""
     known = not isinstance(program.passes, NotApplicable)
     kernels = program.forward() if known else program.kernels.filter(pl.col("part") == "other")
+    if kernels.is_empty():
+        where = "inside a forward pass" if known else "in what is looked at"
+        return NotApplicable("attention", f"it cannot be told: no kernel was launched {where}")
     passes = program.runs
     missing: list[str] = list(PARTS)
     if program.trace.has("ranges"):

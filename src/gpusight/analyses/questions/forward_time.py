@@ -142,7 +142,7 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 def _differs(difference: float) -> str:
     """Say how far one time is from another: `2.3% more`."""
-    return f"{abs(difference):.1%} {'more' if difference >= 0 else 'less'}"
+    return f"{abs(difference):,.1%} {'more' if difference >= 0 else 'less'}"
 
 
 def _numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:

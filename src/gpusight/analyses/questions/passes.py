@@ -95,13 +95,19 @@ def inside_passes(trace: Trace, looked: Focus) -> bool:
 
 
 def passes_of(
-    trace: Trace, selection: Selection, looked: Focus, work: pl.DataFrame, *, warmup: bool
+    trace: Trace,
+    selection: Selection,
+    looked: Focus,
+    work: pl.DataFrame,
+    process: int | None,
+    *,
+    warmup: bool,
 ) -> Passes | NotApplicable:
-    """Find the forward passes in the time looked at; `warmup` counts what is named so."""
+    """Find the forward passes of a process in the time looked at; `warmup` counts those too."""
     if trace.has("ranges"):
         named = named_ranges(trace, forward_rank)
-        if named.height:
-            own = _one_process(trace, selection, looked, named)
+        own = _one_process(trace, selection, process, named)
+        if own.height:
             return _by_ranges(trace, looked, work, own, warmup=warmup)
     if work.filter(pl.col("phase") == "forward", "inside").height:
         return _by_phases(work)
@@ -131,12 +137,11 @@ def _by_ranges(
 
 
 def _one_process(
-    trace: Trace, selection: Selection, looked: Focus, named: pl.DataFrame
+    trace: Trace, selection: Selection, process: int | None, named: pl.DataFrame
 ) -> pl.DataFrame:
-    """Keep the ranges of the process whose steps are looked at, or else all that are selected."""
-    owner = looked.steps[0].process if looked.steps else None
-    if owner is not None and (named["process"] == owner).any():
-        return named.filter(pl.col("process") == owner)
+    """Keep the ranges of the process that is looked at, or else all that are selected."""
+    if process is not None and (named["process"] == process).any():
+        return named.filter(pl.col("process") == process)
     chosen = Scope(trace, selection).host("ranges", ["process"])["process"].unique()
     return named.filter(pl.col("process").is_in(chosen.implode()) | pl.col("process").is_null())
 

@@ -26,6 +26,7 @@ from gpusight.analyses.questions.passes import (
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.statistics import DURATION, names_of
 from gpusight.analyses.steps import Focus, Steps, focus
+from gpusight.analyses.steps.detect import busiest_process
 from gpusight.analyses.steps.launched import launched, of_process
 from gpusight.analyses.steps.phases import as_phases, phases_of
 from gpusight.result import NotApplicable
@@ -63,7 +64,7 @@ class Program:
     @property
     def label(self) -> str:
         """Name of the capture's file."""
-        return self.trace.meta.path.replace("\\", "/").rpartition("/")[2]
+        return label_of(self.trace)
 
     @property
     def names(self) -> list[str]:
@@ -93,6 +94,11 @@ class Program:
         return self.kernels.filter(pl.col("step").is_not_null()) if self.steps else self.kernels
 
 
+def label_of(trace: Trace) -> str:
+    """Name the file of a capture."""
+    return trace.meta.path.replace("\\", "/").rpartition("/")[2]
+
+
 def program(
     trace: Trace,
     selection: Selection = EVERYTHING,
@@ -105,12 +111,14 @@ def program(
     looked = focus(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(looked, NotApplicable):
         return looked
+    work, process, which = _of_one(trace, selection, looked)
     if steps is None and window is None and inside_passes(trace, looked):
         whole = Scope(trace, selection).window
         looked = Focus(whole.start_ns, whole.end_ns)
-    work = _work(trace, selection, looked, warmup=warmup)
-    found = passes_of(trace, selection, looked, work, warmup=warmup)
-    notes = (*looked.notes, *(graph_notes(trace) if trace.has("kernels") else ()))
+    work = _described(trace, looked, work, warmup=warmup)
+    found = passes_of(trace, selection, looked, work, process, warmup=warmup)
+    graphs = graph_notes(trace) if trace.has("kernels") else ()
+    notes = (*looked.notes, *which, *graphs)
     if isinstance(found, NotApplicable):
         return Program(trace, _parts(work, None), found, len(looked.steps), notes)
     parts = _whole_steps(_parts(work, found.members))
@@ -124,13 +132,29 @@ def _whole_steps(work: pl.DataFrame) -> pl.DataFrame:
     return work.with_columns(pl.when(whole).then("step").alias("step"))
 
 
-def _work(trace: Trace, selection: Selection, looked: Focus, *, warmup: bool) -> pl.DataFrame:
-    """Give all GPU work with its step and phase, and whether it is `inside` what is looked at."""
-    work = of_process(launched(trace), looked.steps[0].process if looked.steps else None)
+def _of_one(
+    trace: Trace, selection: Selection, looked: Focus
+) -> tuple[pl.DataFrame, int | None, tuple[str, ...]]:
+    """Give the selected GPU work of one process, which, and why: its steps, or most work."""
+    work = launched(trace)
     if selection:
         work = work.join(
             _selected(trace, selection), on=["table", "row"], how="semi", maintain_order="left"
         )
+    process: int | None
+    which: tuple[str, ...]
+    if looked.steps:
+        process, which = looked.steps[0].process, ()
+    else:
+        inside = work.filter(
+            pl.col("launch_ns").is_between(looked.start_ns, looked.end_ns, closed="left")
+        )
+        process, which = busiest_process(trace, inside, "answers are of")
+    return of_process(work, process), process, which
+
+
+def _described(trace: Trace, looked: Focus, work: pl.DataFrame, *, warmup: bool) -> pl.DataFrame:
+    """Give GPU work with its step and phase, and whether it is `inside` what is looked at."""
     return work.with_columns(
         looked_at(trace, looked, work, "launch_ns", warmup=warmup).alias("inside"),
         Steps(looked.steps).holding(work["launch_ns"], work["process"]).alias("step"),

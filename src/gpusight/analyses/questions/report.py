@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusight.analyses.kernels import no_kernels
+from gpusight.analyses.questions.answer import listed
 from gpusight.analyses.questions.attention import attention
 from gpusight.analyses.questions.forward_time import forward_time
 from gpusight.analyses.questions.kernels import other_kernels, top_kernels
-from gpusight.analyses.questions.program import Program, program
+from gpusight.analyses.questions.program import Program, label_of, program
 from gpusight.analyses.questions.shares import shares
 from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.errors import UsageError
 from gpusight.result import Composite, Fact, Fmt, NotApplicable
 
 if TYPE_CHECKING:
@@ -60,11 +62,13 @@ def questions(
     """
     asked = program(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(asked, NotApplicable):
-        return no_kernels(trace, "questions") if not trace.has("kernels") else asked
-    other = None if compare is None else program(compare)
-    if isinstance(other, NotApplicable):
-        other = None
-    second = None if other is None or not compare or not compare.has("kernels") else other
+        absent = asked if trace.has("kernels") else no_kernels(trace, "questions")
+        return replace(absent, command="questions")
+    second: Program | None = None
+    compared: list[str] = []
+    if compare is not None:
+        second, compared = _compared(compare, steps, warmup=warmup)
+        compared += _only_first(label_of(compare), selection, windowed=window is not None)
     ask: dict[str, Callable[[], Answer | NotApplicable]] = {
         "forward_time": lambda: forward_time(asked, timings),
         "top_kernels": lambda: top_kernels(asked, second),
@@ -75,7 +79,7 @@ def questions(
     answers = {name: _kernels_first(trace, name) or put() for name, put in ask.items()}
     if all(isinstance(answer, NotApplicable) for answer in answers.values()):
         return _none(trace, answers)
-    return _page(asked, compare, second, answers)
+    return _page(asked, compared, answers)
 
 
 def _kernels_first(trace: Trace, name: str) -> NotApplicable | None:
@@ -92,15 +96,10 @@ def _none(trace: Trace, answers: dict[str, Answer | NotApplicable]) -> NotApplic
 
 
 def _page(
-    asked: Program,
-    compare: Trace | None,
-    second: Program | None,
-    answers: dict[str, Answer | NotApplicable],
+    asked: Program, compared: list[str], answers: dict[str, Answer | NotApplicable]
 ) -> Composite:
     sections: list[Any] = []
-    notes = [*_plain(asked.trace), *asked.notes]
-    if compare is not None:
-        notes += _compared(compare, second)
+    notes = [*_plain(asked.trace), *asked.notes, *compared]
     for name, answer in answers.items():
         if isinstance(answer, NotApplicable):
             sections.append(replace(answer, command=name))
@@ -125,10 +124,35 @@ def _plain(trace: Trace) -> list[str]:
     return [] if trace.has("kernels") else [no_kernels(trace, "questions").reason]
 
 
-def _compared(compare: Trace, second: Program | None) -> list[str]:
-    if second is None:
-        return [f"nothing to compare with: {no_kernels(compare, 'questions').reason}"]
-    return [f"{second.label}: {note}" for note in second.notes]
+def _compared(
+    compare: Trace, steps: str | None, *, warmup: bool
+) -> tuple[Program | None, list[str]]:
+    """Look at the second capture, None where nothing is in it; and what a reader must know."""
+    label = label_of(compare)
+    try:
+        found = program(compare, steps=steps, warmup=warmup)
+    except UsageError as error:
+        raise UsageError(f"{label}: {error.what}", why=error.why, hint=error.hint) from error
+    absent = found if compare.has("kernels") else no_kernels(compare, "questions")
+    if isinstance(absent, NotApplicable):
+        return None, [f"nothing to compare with: {absent.reason}"]
+    return absent, [f"{label}: {note}" for note in absent.notes]
+
+
+def _only_first(label: str, selection: Selection, *, windowed: bool) -> list[str]:
+    """Say what was asked for that means nothing in another run: its times, GPUs and processes.
+
+    Nor does a range: inside `forward` no capture trains.
+    """
+    asked = {
+        "--in": selection.within is not None,
+        "--device": selection.device is not None,
+        "--process": selection.process is not None,
+        "--window": windowed,
+    }
+    given = [option for option, here in asked.items() if here]
+    chooses = "chooses" if len(given) == 1 else "choose"
+    return [f"{label}: {listed(given)} {chooses} from the first capture only"] if given else []
 
 
 def _said(answer: Answer | NotApplicable) -> str:

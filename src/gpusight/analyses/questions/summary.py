@@ -39,6 +39,7 @@ SKIPPED_FIELDS = (
 )
 FACTS = (
     Fact("captures_asked", "Captures", None, Fmt.COUNT, "Captures that were asked"),
+    Fact("captures_failed", "Failed", None, Fmt.COUNT, "Captures that could not be read or asked"),
     Fact("files_skipped", "Skipped", None, Fmt.COUNT, "Files that are no captures"),
 )
 _PLACES: dict[str, tuple[str, ...]] = {
@@ -59,9 +60,11 @@ _PLACES: dict[str, tuple[str, ...]] = {
 
 
 def side_by_side(
-    answers: Mapping[str, Composite | NotApplicable], skipped: Mapping[str, str]
+    answers: Mapping[str, Composite | NotApplicable],
+    skipped: Mapping[str, str],
+    failed: Mapping[str, str],
 ) -> Composite:
-    """Lay out the answers of captures by name, and what was skipped with the reason."""
+    """Lay out the answers of captures by name, and what was skipped or failed with the reason."""
     found = {name: _answers(page) for name, page in answers.items()}
     sections = [
         _table("numbers", "Numbers", NUMBER_FIELDS, [_numbers(n, a) for n, a in found.items()]),
@@ -69,10 +72,14 @@ def side_by_side(
             "answers", "Answers", ANSWER_FIELDS, [r for n, a in found.items() for r in _said(n, a)]
         ),
     ]
-    if skipped:
-        rows = [{"name": name, "why": why} for name, why in skipped.items()]
-        sections.append(_table("skipped", "Not looked at", SKIPPED_FIELDS, rows))
-    counts = (len(found), len(skipped))
+    for command, title, files in (
+        ("failed", "Captures that failed", failed),
+        ("skipped", "Not looked at", skipped),
+    ):
+        if files:
+            rows = [{"name": name, "why": why} for name, why in files.items()]
+            sections.append(_table(command, title, SKIPPED_FIELDS, rows))
+    counts = (len(found), len(failed), len(skipped))
     return Composite(
         "questions",
         f"Five questions about {len(found):,} captures",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from gpusight.analyses.steps.step import shortened
 from gpusight.errors import UsageError
 
 ALL = "all"
@@ -13,22 +14,33 @@ _SPAN = re.compile(r"\s*(\d*)\s*([-:])\s*(\d*)\s*")
 _TIME = r"(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*([a-zµμ]*))"
 _WINDOW = re.compile(rf"\s*{_TIME}?\s*([-:])\s*{_TIME}?\s*", re.IGNORECASE)
 _STEPS_HINT = "write 5, 3-7, 2: or all"
-_WINDOW_HINT = "write 1.2s-1.5s, 300ms- or -2s (ns, us, ms, s)"
+_MOST_DIGITS = 18
+"""So that a number fits in 64 bits."""
+_WINDOW_HINT = "write 1.2s-1.5s, 300ms- or 0-2s (ns, us, ms, s)"
 
 
 def read_steps(text: str) -> tuple[int | None, int | None] | None:
     """Read which steps by number, first and last, None for an open end; None for all."""
     if text.strip().lower() == ALL:
         return None
+    shown = repr(shortened(text))
     if text.strip().isdecimal():
-        return int(text), int(text)
+        only = _number(text.strip(), shown)
+        return only, only
     found = _SPAN.fullmatch(text)
     if found is None or not (found.group(1) or found.group(3)):
-        raise UsageError(f"--steps {text!r} names no steps", hint=_STEPS_HINT)
-    first, last = (int(part) if part else None for part in (found.group(1), found.group(3)))
+        raise UsageError(f"--steps {shown} names no steps", hint=_STEPS_HINT)
+    first, last = (_number(p, shown) if p else None for p in (found.group(1), found.group(3)))
     if first is not None and last is not None and last < first:
-        raise UsageError(f"--steps {text!r} ends before it begins", hint=_STEPS_HINT)
+        raise UsageError(f"--steps {shown} ends before it begins", hint=_STEPS_HINT)
     return first, last
+
+
+def _number(digits: str, shown: str) -> int:
+    """Read a number of a step; `shown` is what errors call the whole."""
+    if len(digits) > _MOST_DIGITS:
+        raise UsageError(f"--steps {shown} is beyond any capture", hint=_STEPS_HINT)
+    return int(digits)
 
 
 def read_window(text: str) -> tuple[int | None, int | None]:
@@ -36,25 +48,26 @@ def read_window(text: str) -> tuple[int | None, int | None]:
 
     A unit at the end holds for both: `1.2-1.5s`.
     """
+    shown = repr(shortened(text))
     found = _WINDOW.fullmatch(text)
     if found is None or not (found.group(1) or found.group(4)):
-        raise UsageError(f"--window {text!r} is not a span of time", hint=_WINDOW_HINT)
+        raise UsageError(f"--window {shown} is not a span of time", hint=_WINDOW_HINT)
     first, unit, _, last, last_unit = found.groups()
-    begin = _ns(first, unit or last_unit, text)
-    end = _ns(last, last_unit, text)
+    begin = _ns(first, unit or last_unit, shown)
+    end = _ns(last, last_unit, shown)
     if begin is not None and end is not None and end <= begin:
-        raise UsageError(f"--window {text!r} ends before it begins", hint=_WINDOW_HINT)
+        raise UsageError(f"--window {shown} ends before it begins", hint=_WINDOW_HINT)
     return begin, end
 
 
-def _ns(number: str | None, unit: str | None, text: str) -> int | None:
+def _ns(number: str | None, unit: str | None, shown: str) -> int | None:
     if number is None:
         return None
     factor = _UNITS.get((unit or "").lower())
     if factor is None:
-        what = f"has no unit {unit!r}" if unit else "has no unit"
-        raise UsageError(f"--window {text!r} {what}", hint=_WINDOW_HINT)
+        what = f"has no unit {shortened(unit)!r}" if unit else "has no unit"
+        raise UsageError(f"--window {shown} {what}", hint=_WINDOW_HINT)
     value = float(number) * factor
     if not math.isfinite(value) or value >= 2**63:
-        raise UsageError(f"--window {text!r} is beyond any capture", hint=_WINDOW_HINT)
+        raise UsageError(f"--window {shown} is beyond any capture", hint=_WINDOW_HINT)
     return round(value)

@@ -81,11 +81,18 @@ def _busiest(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str,
     """Keep the work of the process, and of the GPU in it, that has most."""
     if work.is_empty():
         return work, ()
+    process, notes = busiest_process(trace, work, "steps are those of")
+    mine = of_process(work, process)
+    return mine.filter(pl.col("device") == _most(mine, "device")), notes
+
+
+def busiest_process(
+    trace: Trace, work: pl.DataFrame, said: str
+) -> tuple[int | None, tuple[str, ...]]:
+    """Give the process with most GPU work, None where none is named; of several, `said` why."""
     count = work["process"].drop_nulls().n_unique()
     process = _most(work, "process") if count else None
-    mine = of_process(work, process)
-    notes = _which(trace, process, count) if count > 1 else ()
-    return mine.filter(pl.col("device") == _most(mine, "device")), notes
+    return process, _which(trace, process, count, said) if count > 1 else ()
 
 
 def _most(work: pl.DataFrame, column: str) -> int:
@@ -102,8 +109,8 @@ class _Selected(Scope):
         work = launched(self.trace)
         if self.selection.device is not None:
             work = work.filter(pl.col("device") == self.selection.device)
-        if self._processes is not None:
-            work = work.filter(pl.col("process").is_in(self._processes))
+        if self.processes is not None:
+            work = work.filter(pl.col("process").is_in(self.processes))
         return work
 
 
@@ -114,14 +121,15 @@ def one_thread(trace: Trace, found: Steps, work: pl.DataFrame) -> tuple[Steps, t
         groups.setdefault((step.process, step.thread), []).append(step)
     best = max(groups, key=lambda key: int(launches_of(work, groups[key]).sum()))
     processes = {process for process, _ in groups}
-    notes = _which(trace, best[0], len(processes)) if len(processes) > 1 else ()
+    said = "steps are those of"
+    notes = _which(trace, best[0], len(processes), said) if len(processes) > 1 else ()
     return replace(found, steps=_numbered(groups[best])), notes
 
 
-def _which(trace: Trace, process: int | None, count: int) -> tuple[str, ...]:
+def _which(trace: Trace, process: int | None, count: int, said: str) -> tuple[str, ...]:
     pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
     number = pids["pid"][0] if pids.height else process
-    return (f"steps are those of process {number}, which of {count} has most GPU work",)
+    return (f"{said} process {number}, which of {count} has most GPU work",)
 
 
 def _numbered(steps: list[Step]) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ from gpusight.analyses.select import EVERYTHING, Scope, Selection
 from gpusight.analyses.steps.chosen import read_steps
 from gpusight.analyses.steps.detect import Found, detect
 from gpusight.analyses.steps.launched import launched, of_process
-from gpusight.analyses.steps.step import Steps, called
+from gpusight.analyses.steps.step import Steps, called, shortened
 from gpusight.analyses.steps.warmup import unlike
 from gpusight.errors import UsageError
 from gpusight.result import NotApplicable
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Bounds = tuple[int | None, int | None]
 
 _MOST_NAMED = 3
+NO_STEPS = "no steps: "
+"""How the note begins that says why there are none."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Focus:
     """How steps were found, in words; empty where there are none."""
     notes: tuple[str, ...] = ()
     """What a reader must know."""
+    before_ns: int = 0
+    """Time before the window that was left out as the start of a program without known steps."""
 
     @property
     def length_ns(self) -> int:
@@ -75,15 +79,15 @@ def focus(
         nothing = "the capture shows no activity" + (" in the selection" if selection else "")
         return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
     found = detect(trace, selection)
+    found = replace(found, notes=(*found.notes, *_without_end(trace)))
     if steps is not None:
         return _by_number(trace, found, steps)
     if window is not None:
-        return _by_time(found, window, (whole.start_ns, whole.end_ns))
+        return _by_time(trace, found, window, (whole.start_ns, whole.end_ns))
     if selection.within is not None:
         return _by_range(trace, found)
     if isinstance(found.steps, NotApplicable):
-        why = f"no steps: {found.steps.reason}"
-        return Focus(whole.start_ns, whole.end_ns, notes=(*found.notes, why))
+        return Focus(whole.start_ns, whole.end_ns, notes=(*found.notes, _why(found.steps)))
     return _usual(trace, found, found.steps, warmup=warmup)
 
 
@@ -117,22 +121,50 @@ def _by_number(trace: Trace, found: Found, text: str) -> Focus | NotApplicable:
     )
     if not kept:
         known = f"steps are numbered {every[0].number} to {every[-1].number}"
-        raise UsageError(f"no step is in {text!r}", why=known, hint="see: gpusight steps FILE")
+        raise UsageError(
+            f"no step is in {shortened(text)!r}", why=known, hint="see: gpusight steps FILE"
+        )
     out = tuple(step for step in every if not kept[0].number <= step.number <= kept[-1].number)
     return _of_steps(trace, found.steps, kept, out, list(found.notes))
 
 
-def _by_time(found: Found, window: Bounds, whole: tuple[int, int]) -> Focus:
+def _by_time(trace: Trace, found: Found, window: Bounds, whole: tuple[int, int]) -> Focus:
+    """Look at a stretch of time; `whole` is that of the selected activity."""
     start = whole[0] if window[0] is None else window[0]
     end = whole[1] if window[1] is None else window[1]
     if start >= whole[1] or end <= whole[0] or start >= end:
         spans = f"activity is from {format_time(whole[0])} to {format_time(whole[1])}"
         raise UsageError("nothing happens in the window", why=spans)
+    start, end, cut = _cut(trace, start, end)
+    notes = (*found.notes, *cut)
     if isinstance(found.steps, NotApplicable):
-        return Focus(start, end, notes=found.notes)
+        return Focus(start, end, notes=(*notes, _why(found.steps)))
     inside = _inside(found.steps.steps, start, end)
-    out = tuple(step for step in found.steps.steps if step not in set(inside))
-    return Focus(start, end, inside, out, found.steps.how if inside else "", found.notes)
+    kept = set(inside)
+    out = tuple(step for step in found.steps.steps if step not in kept)
+    return Focus(start, end, inside, out, found.steps.how if inside else "", notes)
+
+
+def _cut(trace: Trace, start: int, end: int) -> tuple[int, int, tuple[str, ...]]:
+    """Cut a window to what the capture saw: what came before or after is no idle time."""
+    seen = Scope(trace).window
+    first, last = max(start, seen.start_ns), min(end, seen.end_ns)
+    if (first, last) == (start, end):
+        return start, end, ()
+    spans = f"{format_time(first)} to {format_time(last)}"
+    return first, last, (f"the window is cut to the activity that the capture shows: {spans}",)
+
+
+def _without_end(trace: Trace) -> tuple[str, ...]:
+    """Say that kernels take no time: readers make an instant of what ends before it starts."""
+    if not trace.has("kernels"):
+        return ()
+    lengths = trace.table("kernels", ["start_ns", "end_ns"])
+    lost = int((lengths["end_ns"] == lengths["start_ns"]).sum())
+    if not lost:
+        return ()
+    many = f"{lost:,} of {lengths.height:,} kernels"
+    return (f"{many} take no time: the capture does not tell when they ended",)
 
 
 def _by_range(trace: Trace, found: Found) -> Focus | NotApplicable:
@@ -145,9 +177,13 @@ def _by_range(trace: Trace, found: Found) -> Focus | NotApplicable:
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
     if isinstance(found.steps, NotApplicable):
-        return Focus(start, end, notes=found.notes)
+        return Focus(start, end, notes=(*found.notes, _why(found.steps)))
     inside = _inside(found.steps.steps, start, last)
     return Focus(start, end, inside, (), found.steps.how if inside else "", found.notes)
+
+
+def _why(absent: NotApplicable) -> str:
+    return f"{NO_STEPS}{absent.reason}"
 
 
 def _inside(steps: Sequence[Step], start: int, end: int) -> tuple[Step, ...]:

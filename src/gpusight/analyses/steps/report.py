@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Selection
 from gpusight.analyses.statistics import share_of, shown_if_filled
-from gpusight.analyses.steps.focus import focus
+from gpusight.analyses.steps.focus import NO_STEPS, focus
 from gpusight.analyses.steps.launched import done_ns, launched, of_process, slices
 from gpusight.analyses.steps.names import absent
 from gpusight.analyses.steps.phases import as_phases, phases_of
@@ -89,8 +89,8 @@ def steps(
     if isinstance(looked_at, NotApplicable):
         return replace(looked_at, command="steps")
     if not looked_at.steps:
-        reason = "; ".join(looked_at.notes) or "no whole step lies in the window"
-        return absent(trace, reason.removeprefix("no steps: "))
+        told = (n.removeprefix(NO_STEPS) for n in looked_at.notes if n.startswith(NO_STEPS))
+        return absent(trace, next(told, "no whole step lies in the window"))
     table = _table(trace, looked_at)
     return Composite(
         "steps",
