@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpusight.analyses.attribution.attribute import attribute, names_of_causes
-from gpusight.analyses.attribution.call_sites import is_own_code, site_of_stack
+from gpusight.analyses.attribution.call_sites import is_own_code, site_of_stack, text_of
 from gpusight.analyses.attribution.operators import Operators
 from gpusight.model.trace import Meta, Trace
 from gpusight.readers import open_trace
@@ -430,3 +430,26 @@ def test_ids_and_times_agree_wherever_both_are_known(path: Path) -> None:
     ops = trace.table("cpu_ops", ["start_ns", "end_ns"]).select(pl.all().gather(frame["op"]))
     began = trace.table("api_calls", ["start_ns"])["start_ns"].gather(frame["call"])
     assert ((ops["start_ns"] <= began) & (began <= ops["end_ns"])).all()
+
+
+MEMORY = Path("/proc/self/statm")
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="the system does not say what is in memory")
+def test_long_names_are_not_written_for_each_row() -> None:
+    long = "b" * 1_000_000
+    names = pl.Series("name", ["a", long], dtype=pl.Enum(["a", long]))
+    rows = pl.Series([1, None, 0] * 1_000)
+    before = int(MEMORY.read_text(encoding="ascii").split()[1])
+    text = text_of(names, rows)
+    pages = int(MEMORY.read_text(encoding="ascii").split()[1]) - before
+    assert text[:3].to_list() == [long, None, "a"]
+    assert text.name == "name"
+    assert text.dtype == pl.String
+    # A thousand copies are a gigabyte.
+    assert pages * 4096 < 200e6
+
+
+def test_names_that_are_plain_text_stay_so() -> None:
+    text = text_of(pl.Series("name", ["a", "b"]), pl.Series([1, None]))
+    assert text.to_list() == ["b", None]

@@ -151,6 +151,28 @@ def test_nothing_found_on_an_idle_gpu_does_not_sound_like_praise() -> None:
     assert "No rule could be judged on this capture." in text(unjudged)
 
 
+def test_what_another_finding_covers_is_not_called_unjudged() -> None:
+    found = diagnosis(
+        finding("input-starved", 80.0),
+        not_applicable={"host-sync": "the same cause as it", "exposed-copy": "no copies"},
+        covered={"host-sync": "input-starved"},
+    )
+    shown = text(found)
+    assert "\ncovered by input-starved: host-sync\n" in shown
+    assert "not judged: exposed-copy: no copies" in shown
+    assert "same cause" not in shown
+    markdown = forms.as_markdown(found, limit=0, details=0)
+    assert "\nCovered by `input-starved`: host-sync.\n" in markdown
+    assert "same cause" not in markdown
+    page = forms.as_page(found, limit=0, details=0)
+    assert "Covered by input-starved: host-sync" in page
+    assert "1 rules could not be judged" in page
+    assert [one["rule"] for one in found.document()["not_applicable"]] == [
+        "host-sync",
+        "exposed-copy",
+    ]
+
+
 def test_what_is_no_matter_of_time() -> None:
     found = diagnosis(finding("capture-incomplete", None))
     assert "    capture-incomplete             -      -            -  high" in text(found)

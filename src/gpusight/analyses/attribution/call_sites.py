@@ -107,8 +107,13 @@ def stack_sites(stacks: pl.Series) -> pl.Series:
 
 
 def text_of(names: pl.Series, rows: pl.Series) -> pl.Series:
-    """Give the names in these rows as text; null where there is no row."""
-    return names.gather(rows).cast(pl.String)
+    """Give the names in these rows as text; null where there is no row.
+
+    The rows point at the text of the distinct names: a cast would write a long one for each row.
+    """
+    if not isinstance(names.dtype, pl.Enum):
+        return names.gather(rows).cast(pl.String)
+    return names.dtype.categories.gather(names.to_physical().gather(rows)).alias(names.name)
 
 
 def first_known(candidates: Iterable[Ints]) -> Ints:

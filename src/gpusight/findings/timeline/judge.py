@@ -91,8 +91,14 @@ def _most(timeline: Timeline, found: Found) -> float:
 
 def _covered(timeline: Timeline, cases: Sequence[_Case]) -> dict[str, str]:
     """Tell findings of a cause that another one, which is worth saying, names better: by which."""
-    by = {other: case.rule.id for case in _worth_it(timeline, cases) for other in case.found.also}
-    return {case.rule.id: by[case.rule.id] for case in cases if case.rule.id in by}
+    found = {case.rule.id for case in cases}
+    covered: dict[str, str] = {}
+    for case in _in_order(_worth_it(timeline, cases)):
+        # One that is covered itself covers nothing: two that name each other leave the larger.
+        if case.rule.id not in covered:
+            others = found & set(case.found.also) - {case.rule.id}
+            covered |= dict.fromkeys(others, case.rule.id)
+    return covered
 
 
 def _in_order(cases: Iterable[_Case]) -> list[_Case]:

@@ -137,9 +137,11 @@ def _foot(diagnosis: TimelineDiagnosis) -> Iterator[str]:
         rules = text(", ".join(diagnosis.clean))
         yield f"<details><summary>{len(diagnosis.clean)} rules found nothing</summary>"
         yield f"<p>{rules}</p></details>"
+    for rules, by in parts.covered(diagnosis):
+        yield f'<p class="sub foot">Covered by {text(by)}: {text(rules)}</p>'
     absent = parts.not_judged(diagnosis)
     if absent:
-        count = len(diagnosis.not_applicable)
+        count = len(diagnosis.not_applicable) - len(diagnosis.covered)
         yield f"<details><summary>{count} rules could not be judged</summary><ul>"
         yield from (f"<li><b>{text(rules)}</b>: {prose(why)}</li>" for rules, why in absent)
         yield "</ul></details>"

@@ -86,6 +86,8 @@ def _foot(diagnosis: TimelineDiagnosis) -> Iterator[str]:
         yield from ("", escape(parts.replayed(diagnosis)))
     if diagnosis.clean:
         yield from ("", f"Nothing found by: {', '.join(map(code, diagnosis.clean))}.")
+    for rules, by in parts.covered(diagnosis):
+        yield from ("", f"Covered by {code(by)}: {escape(rules)}.")
     for number, (rules, reason) in enumerate(parts.not_judged(diagnosis)):
         lead = ("", "Not judged:", "") if number == 0 else ()
         yield from (*lead, f"- {escape(rules)}: {prose(reason)}")

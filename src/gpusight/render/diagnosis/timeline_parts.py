@@ -204,8 +204,17 @@ def not_judged(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
     """Give the rules that could not be judged with the reason, those of one reason together."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for rule, reason in diagnosis.not_applicable.items():
-        by_reason[reason].append(rule)
+        if rule not in diagnosis.covered:
+            by_reason[reason].append(rule)
     return [(", ".join(rules), reason) for reason, rules in by_reason.items()]
+
+
+def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
+    """Give the findings whose cause others name, with these: `a, b` and the rule that has them."""
+    by_rule: defaultdict[str, list[str]] = defaultdict(list)
+    for rule, by in diagnosis.covered.items():
+        by_rule[by].append(rule)
+    return [(", ".join(rules), by) for by, rules in by_rule.items()]
 
 
 def language(code: str) -> str:

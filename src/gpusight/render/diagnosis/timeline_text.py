@@ -171,6 +171,8 @@ def _foot(diagnosis: TimelineDiagnosis, look: Look) -> Iterator[Line]:
     if diagnosis.clean:
         text = f"{len(diagnosis.clean)} rules found nothing: {', '.join(diagnosis.clean)}"
         yield from wrapped(text, look.width, "", "dim")
+    for rules, by in parts.covered(diagnosis):
+        yield from wrapped(f"covered by {by}: {rules}", look.width, "", "dim")
     for rules, reason in parts.not_judged(diagnosis):
         yield from wrapped(f"{rules}: {reason}", look.width, "not judged: ", "dim")
 
