@@ -483,6 +483,7 @@ def whatif(
     trace: Capture,
     *,
     speedup: Mapping[str, float] | None = None,
+    precision: str | None = None,
     remove: Iterable[str] = (),
     fuse: Iterable[str] = (),
     overlap: Iterable[str] = (),
@@ -497,14 +498,21 @@ def whatif(
 ) -> WhatIfView:
     """Replay the steps with changes: `speedup={"matmul": 4}, remove=["sync"], graph=True`.
 
-    Applied in this order: faster, gone, fused, beside the computation, fixes of rules, graphs.
+    Applied in this order: faster, products of FP32 in another `precision`, gone, fused, beside the
+    computation, fixes of rules, graphs.
     """
     from gpusight.analyses.whatif import wishes
     from gpusight.findings.timeline.wishes import what_if as analysis
     from gpusight.render.whatif import WhatIfView
 
     wished = wishes(
-        speedup=speedup, remove=remove, fuse=fuse, overlap=overlap, apply=apply, graph=graph
+        speedup=speedup,
+        precision=precision,
+        remove=remove,
+        fuse=fuse,
+        overlap=overlap,
+        apply=apply,
+        graph=graph,
     )
     capture = opened(trace)
     selection = selected(within, device, process)

@@ -82,6 +82,41 @@ def test_one_change(verb: Verb, text: str, expected: float) -> None:
     assert saved_us(loop(), verb, text) == pytest.approx(expected, abs=4)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # 66.9 TFLOP/s of FP32 on lanes become 494.7: 200 us become 27, and 4 that always stay.
+        ("tf32", 169),
+        # At 989.4 TFLOP/s 14 and 4; two casts cost 5 us of the GPU and 4 of the host each.
+        ("bf16", 164),
+        ("fp16", 164),
+    ],
+)
+def test_products_on_tensor_cores(text: str, expected: float) -> None:
+    capture = loop()
+    capture.tables["devices"] = [{"device": 0, "name": "NVIDIA H200"}]
+    assert saved_us(capture, Verb.PRECISION, text) == pytest.approx(expected, abs=4)
+    words = f"FP32 products in {text.upper()}"
+    assert asked(capture, read_wish(Verb.PRECISION, text)).changes[0].change == words
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "said"),
+    [
+        ("NVIDIA H200", "nvjet_sm90_tst_256x128_64x4_h_bz_TNT", "no matrix product or convolution"),
+        ("Tesla P100-PCIE-16GB", "ampere_sgemm_128x64_tn", "has no tensor cores"),
+        ("a GPU of no list", "ampere_sgemm_128x64_tn", "not known what the GPU can do"),
+    ],
+)
+def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, said: str) -> None:
+    capture = loop()
+    capture.tables["devices"] = [{"device": 0, "name": gpu}]
+    for row in capture.tables["kernels"]:
+        row["name"] = row["name"].replace("ampere_sgemm_128x64_tn", kernel)
+    with pytest.raises(UsageError, match=said):
+        asked(capture, read_wish(Verb.PRECISION, "tf32"))
+
+
 def test_without_synchronisation_host_and_gpu_run_side_by_side() -> None:
     # The host needs 300 + 50 + 5 + some for calls + 229 of Python; the GPU 400 a step.
     assert 300 < saved_us(loop(), Verb.REMOVE, "sync") < 420
@@ -160,6 +195,7 @@ def test_the_page_shows_a_step() -> None:
         (Verb.REMOVE, "range:validation", Wish(Verb.REMOVE, "range:validation")),
         (Verb.GRAPH, "", Wish(Verb.GRAPH)),
         (Verb.APPLY, "launch-bound", Wish(Verb.APPLY, "launch-bound")),
+        (Verb.PRECISION, "bf16", Wish(Verb.PRECISION, "bf16")),
     ],
 )
 def test_wishes_are_read(verb: Verb, text: str, wish: Wish) -> None:
@@ -170,6 +206,7 @@ def test_wishes_are_read(verb: Verb, text: str, wish: Wish) -> None:
     ("verb", "text", "said"),
     [
         (Verb.SPEEDUP, "mathmul=4x", "'matmul'"),
+        (Verb.PRECISION, "bf61", "'bf16'"),
         (Verb.SPEEDUP, "matmul", "says no speed-up"),
         (Verb.SPEEDUP, "matmul=0.5x", "says no speed-up"),
         (Verb.SPEEDUP, "matmul=fast", "says no speed-up"),
@@ -215,9 +252,16 @@ def test_a_capture_without_gpu_work_has_no_answer() -> None:
 
 
 def test_named_arguments_become_wishes_with_graphs_last() -> None:
-    made = wishes(graph=True, speedup={"matmul": 4}, remove="sync", apply=["launch-bound"])
+    made = wishes(
+        graph=True,
+        speedup={"matmul": 4},
+        remove="sync",
+        apply=["launch-bound"],
+        precision="tf32",
+    )
     assert [wish.text for wish in made] == [
         "matmul 4x faster",
+        "FP32 products in TF32",
         "no sync",
         "fix of launch-bound",
         "launches as CUDA graphs",
@@ -293,3 +337,14 @@ def test_every_capture_has_an_answer_whose_ledger_adds_up(path: Path) -> None:
             assert sum(entry.ns for entry in device.entries) == length
             assert min(entry.ns for entry in device.entries) >= 0
     assert result.changed_ns <= result.unchanged_ns
+
+
+@needs_shared
+def test_the_real_pair_of_half_precision_and_a_fused_optimizer() -> None:
+    result = gpusight.whatif(
+        gpusight.open(SHARED / "nsys/gpt_small_train.sqlite"), precision="bf16", fuse=["optimizer"]
+    ).result
+    # `gpt_small_train_bf16_fused` took 42.7 ms a step.
+    assert result.changed_ns / result.steps == pytest.approx(42.7e6, rel=0.15)
+    # Alone, the casts of autocast cost a program that waits for its host more than they give.
+    assert result.changes[0].alone_ns < 0

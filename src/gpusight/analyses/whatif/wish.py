@@ -31,6 +31,7 @@ class Verb(enum.Enum):
     FUSE = "fuse"
     OVERLAP = "overlap"
     APPLY = "apply"
+    PRECISION = "precision"
 
 
 TARGETS: dict[Verb, tuple[str, ...]] = {
@@ -38,6 +39,7 @@ TARGETS: dict[Verb, tuple[str, ...]] = {
     Verb.REMOVE: (SYNC, INPUT, ALLOC, COPIES, OVERHEAD, *CATEGORIES),
     Verb.FUSE: ("elementwise", "optimizer", "attention"),
     Verb.OVERLAP: (COPIES, "communication"),
+    Verb.PRECISION: ("tf32", "bf16", "fp16"),
 }
 """The words that each verb knows."""
 RULES_OF = {
@@ -70,6 +72,7 @@ class Wish:
             Verb.FUSE: f"{name} fused",
             Verb.OVERLAP: f"{name} beside computation",
             Verb.APPLY: f"fix of {name}",
+            Verb.PRECISION: f"FP32 products in {name.upper()}",
         }[self.verb]
 
 
@@ -86,6 +89,7 @@ def read_wish(verb: Verb, text: str = "") -> Wish:
 def wishes(
     *,
     speedup: Mapping[str, float] | None = None,
+    precision: str | None = None,
     remove: Iterable[str] = (),
     fuse: Iterable[str] = (),
     overlap: Iterable[str] = (),
@@ -98,6 +102,7 @@ def wishes(
         for target, factor in (speedup or {}).items()
     ]
     for verb, targets in (
+        (Verb.PRECISION, () if precision is None else precision),
         (Verb.REMOVE, remove),
         (Verb.FUSE, fuse),
         (Verb.OVERLAP, overlap),
