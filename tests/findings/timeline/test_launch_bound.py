@@ -121,6 +121,15 @@ def test_steps_that_differ_lower_the_confidence() -> None:
     assert "The steps differ" in verdict.fix
 
 
+def test_steps_of_ever_other_kernels_wait_for_launches_as_well() -> None:
+    capture = loop()
+    for number, kernel in enumerate(capture.tables["kernels"]):
+        kernel["name"] = f"never_again_{number}"
+    verdict = found(RULE, capture.timeline())
+    assert verdict.confidence is Confidence.LOW
+    assert "no graph fits" in verdict.confidence_reason
+
+
 def test_advice_speaks_the_language_of_the_program() -> None:
     plain, torch = loop(), loop()
     for row in torch.tables["kernels"]:

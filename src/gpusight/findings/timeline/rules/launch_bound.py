@@ -116,7 +116,7 @@ def many_steps(state, batches):                # one dispatch for all of them
         again = repetition(timeline)
         stalled = np.flatnonzero(stalls.apart)
         each_ns = _each_ns(timeline, calls, stalled)
-        if not again.worth_it or each_ns > SLOWEST.value:
+        if each_ns > SLOWEST.value or not (again.worth_it or timeline.steps > 1):
             return CLEAN
         own = stalls.end_ns - stalls.start_ns
         own[stalled] = 0
@@ -158,13 +158,12 @@ def _found(
     places = called_from(timeline, calls, "host_ns")
     where = largest(places["range"], places["operator"], places["site"])
     same = again.alike is None or again.alike >= ALIKE.value
+    confidence, reason = _confidence(again, same=same)
     return Found(
         title=f"The GPU waits for launches {of_each_step(timeline, times.waited_ns)}",
         evidence=_evidence(timeline, calls, again, times),
-        confidence=Confidence.HIGH if same else Confidence.MEDIUM,
-        confidence_reason="launches and waits were measured, and the steps launch the same kernels"
-        if same
-        else "the steps launch different kernels, so that one graph does not fit them all",
+        confidence=confidence,
+        confidence_reason=reason,
         change=change,
         least_ns=at_most(timeline, times.waited_ns),
         fix=_fix(timeline, calls, where, times, same=same),
@@ -204,6 +203,24 @@ def _evidence(
     return tuple(told)
 
 
+def _confidence(again: Repetition, *, same: bool) -> tuple[Confidence, str]:
+    """Say how far a graph can do what the replay lets it do."""
+    if not again.worth_it:
+        few = "the gain is that of as few launches as graphs would need"
+        return Confidence.LOW, f"hardly any kernel comes again, so that no graph fits: {few}"
+    if not same:
+        return (
+            Confidence.MEDIUM,
+            "the steps launch different kernels, so that one graph does not fit them all",
+        )
+    if again.alike is None:
+        return Confidence.HIGH, "launches and waits were measured, and kernels come again"
+    return (
+        Confidence.HIGH,
+        "launches and waits were measured, and the steps launch the same kernels",
+    )
+
+
 def _fix(
     timeline: Timeline, calls: pl.DataFrame, where: tuple[Where, ...], times: _Times, *, same: bool
 ) -> str:
@@ -212,11 +229,9 @@ def _fix(
     places = named(where, "range", "operator", most=3)
     most = f", most of them in {places}" if places else ""
     seen = f"{each} of {format_time(times.each_ns)} host time each{most}."
-    fitting = (
-        "The steps launch the same kernels, so a CUDA graph can replay them with one launch."
-        if same
-        else "The steps differ: make shapes the same (padding, buckets) before using graphs."
-    )
+    fitting = "The same kernels are launched again, so a CUDA graph can replay them at once."
+    if not same:
+        fitting = "The steps differ: make shapes the same (padding, buckets) before using graphs."
     way = framework_of(timeline.trace).choose(
         torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables; '
         "fused or foreach optimizers, compiled functions and larger batches help as well.",
