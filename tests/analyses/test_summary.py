@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpusight.analyses.gpu_time import gpu_time
 from gpusight.analyses.select import Selection
 from gpusight.analyses.summary import summary
 from gpusight.readers import open_trace
+from gpusight.readers.nsys.source import NsysSource
 from gpusight.result import Composite, NotApplicable, TableResult
 from tests.shared import DATA, EVERY_SQLITE, name
 from tests.traces import Rows, build_trace
@@ -70,6 +72,41 @@ def test_several_gpus_are_shown_one_by_one() -> None:
     assert facts(result)["gpus"] == "2 × NVIDIA H200"
     assert result.sections[0].command == "gpu_time"
     assert next(f.label for f in result.facts if f.key == "gpu_busy_share") == "GPU 0 busy"
+
+
+def test_each_gpu_has_its_own_time_and_streams() -> None:
+    kernels: Rows = [
+        {"start_ns": 0, "end_ns": 40, "name": "k", "device": 0, "stream": 7},
+        {"start_ns": 20, "end_ns": 60, "name": "k", "device": 0, "stream": 8},
+        {"start_ns": 90, "end_ns": 100, "name": "k", "device": 3, "stream": 7},
+    ]
+    copies: Rows = [{"start_ns": 50, "end_ns": 70, "device": 5, "stream": 9}]
+    found = gpu_time(build_trace(kernels=kernels, copies=copies))
+    assert isinstance(found, TableResult)
+    columns = ("device", "busy_ns", "copy_only_ns", "idle_ns", "kernel_ns", "streams")
+    assert [tuple(row[c] for c in columns) for row in found.rows()] == [
+        (0, 60, 0, 40, 80, 2),
+        (3, 10, 0, 90, 10, 1),
+        (5, 0, 20, 80, 0, 1),
+    ]
+
+
+def test_the_file_is_asked_once_whether_it_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    has = NsysSource.has
+
+    def counted(self: NsysSource, table: str) -> bool:
+        asked.append(table)
+        return has(self, table)
+
+    monkeypatch.setattr(NsysSource, "has", counted)
+    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    assert [trace.has("kernels"), trace.has("kernels", "stream"), trace.has("cpu_ops")] == [
+        True,
+        True,
+        False,
+    ]
+    assert asked == ["kernels", "cpu_ops"]
 
 
 def test_notes_say_what_is_incomplete() -> None:

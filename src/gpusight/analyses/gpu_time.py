@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COMPUTE = ("kernels", "graph_launches")
 _MOVE = ("copies", "memsets")
+_NOTHING = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "device"), pl.Int64))
 
 FIELDS = (
     Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
@@ -53,8 +54,14 @@ def _no_work(trace: Trace, selection: Selection) -> str:
 
 
 def _per_device(scope: Scope) -> pl.DataFrame:
-    names = device_names(scope.trace)
-    rows = [{"name": names.get(d), **_split(scope, d)} for d in _active_devices(scope)]
+    names, streams = device_names(scope.trace), _count_streams(scope)
+    computing, moving = (_by_device(scope, tables) for tables in (_COMPUTE, _MOVE))
+    running = _by_device(Scope(scope.trace), GPU_WORK) if scope.selection else {}
+    rows = [
+        {"name": names.get(device), "device": device, "streams": streams[device]}
+        | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, moving, running)))
+        for device in sorted(computing.keys() | moving.keys())
+    ]
     return pl.DataFrame(rows, schema=_schema())
 
 
@@ -74,14 +81,13 @@ def busiest(times: TableResult) -> dict[str, Any]:
     return times.frame.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
 
 
-def _split(scope: Scope, device: int) -> dict[str, Any]:
+def _split(
+    scope: Scope, kernels: pl.DataFrame, moves: pl.DataFrame, unselected: pl.DataFrame
+) -> dict[str, Any]:
     window = scope.window.intervals
-    kernels = _spans(scope, device, _COMPUTE)
     compute = _union(kernels)
-    selected = union(compute, _union(_spans(scope, device, _MOVE)))
-    everything = selected
-    if scope.selection:
-        everything = _union(_spans(Scope(scope.trace), device, GPU_WORK))
+    selected = union(compute, _union(moves))
+    everything = union(selected, _union(unselected))
     # Each holds the one before it, so the differences of their lengths are the parts.
     busy, active, running = (_length(spans, window) for spans in (compute, selected, everything))
     parts = {
@@ -92,24 +98,23 @@ def _split(scope: Scope, device: int) -> dict[str, Any]:
     }
     kernel_ns = int((kernels["end_ns"] - kernels["start_ns"]).sum())
     return {
-        "device": device,
         "window_ns": window.length_ns,
         **{f"{part}_ns": spent for part, spent in parts.items()},
         **{f"{part}_share": _ratio(spent, window.length_ns) for part, spent in parts.items()},
         "kernel_ns": kernel_ns,
         "concurrency": _ratio(kernel_ns, compute.length_ns),
-        "streams": _count_streams(scope, device),
     }
 
 
 def _spans(scope: Scope, device: int, tables: tuple[str, ...]) -> pl.DataFrame:
-    parts = [
-        scope.gpu(table, ["start_ns", "end_ns", "device"]).filter(pl.col("device") == device)
-        for table in tables
-        if scope.trace.has(table)
-    ]
-    nothing = pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "device": pl.Int64})
-    return pl.concat([nothing, *parts])
+    return _by_device(scope, tables).get(device, _NOTHING)
+
+
+def _by_device(scope: Scope, tables: tuple[str, ...]) -> dict[int, pl.DataFrame]:
+    """Give the selected rows of some tables, apart for each GPU."""
+    parts = [scope.gpu(table, _NOTHING.columns) for table in tables if scope.trace.has(table)]
+    apart = pl.concat([_NOTHING, *parts]).partition_by("device", as_dict=True)
+    return {int(device): rows for (device,), rows in apart.items()}
 
 
 def _union(spans: pl.DataFrame) -> Intervals:
@@ -121,22 +126,10 @@ def _length(spans: Intervals, window: Intervals) -> int:
     return int(coverage(spans, window.starts, window.ends).sum())
 
 
-def _count_streams(scope: Scope, device: int) -> int:
-    keys = ["process", "context", "stream"]
-    used = [
-        scope.gpu(table, ["device", *keys]).filter(pl.col("device") == device).select(keys).unique()
-        for table in GPU_WORK
-        if scope.trace.has(table)
-    ]
-    return pl.concat(used).unique().height
-
-
-def _active_devices(scope: Scope) -> list[int]:
-    found: set[int] = set()
-    for table in GPU_WORK:
-        if scope.trace.has(table):
-            found |= set(scope.gpu(table, ["device"])["device"].unique())
-    return sorted(found)
+def _count_streams(scope: Scope) -> dict[int, int]:
+    keys = ["device", "process", "context", "stream"]
+    used = [scope.gpu(table, keys).unique() for table in GPU_WORK if scope.trace.has(table)]
+    return dict(pl.concat(used).unique().group_by("device").len().iter_rows()) if used else {}
 
 
 def _ratio(part: int, whole: int) -> float | None:

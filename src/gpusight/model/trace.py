@@ -122,6 +122,7 @@ class Trace:
     def __init__(self, source: TraceSource, memory: Memory | None = None) -> None:
         self._source = source
         self._memory = memory
+        self._has: dict[str, bool] = {}
         self._loaded: dict[str, pl.DataFrame] = {}
         self._derived: dict[str, pl.DataFrame] = {}
 
@@ -149,9 +150,12 @@ class Trace:
         if column is not None:
             _known_columns(_known(table), (column,))
             derived = TABLES[table].column(column).derived
-            return self._source.has(table) and (derived or self._source.has_column(table, column))
+            return self.has(table) and (derived or self._source.has_column(table, column))
         _known(table)
-        return self._source.has(table)
+        # Analyses ask this for every GPU or step, and a source may have to look into the file.
+        if table not in self._has:
+            self._has[table] = self._source.has(table)
+        return self._has[table]
 
     def row_count(self, table: str) -> int:
         """Count the rows of a table without reading them."""

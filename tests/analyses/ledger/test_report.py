@@ -7,13 +7,16 @@ import io
 import json
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.ledger.contributors import Contributor
-from gpusight.analyses.ledger.report import LedgerReport, ledger_report
-from gpusight.analyses.ledger.tables import page
+from gpusight.analyses.ledger.contributors import Contributor, families
+from gpusight.analyses.ledger.report import LedgerReport, StepTimes, ledger_report
+from gpusight.analyses.ledger.tables import lines, page
 from gpusight.analyses.select import Selection
+from gpusight.analyses.steps.step import Step
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.result import NotApplicable
@@ -113,6 +116,40 @@ def test_the_document_has_the_promised_form() -> None:
 def _ns(step: dict[str, Any]) -> dict[str, int]:
     (device,) = step["devices"]
     return {entry["entry"]: entry["ns"] for entry in device["entries"]}
+
+
+def test_lines_and_documents_of_steps_say_the_same() -> None:
+    """One table holds all steps: a step without GPU time of its own has no lines in it."""
+    steps = (Step("a", 0, 0, 10), Step("b", 1, 10, 10), Step("c", 2, 10, 40))
+    times = StepTimes(steps, ("compute/matmul", "idle/input"), np.array([[4, 6], [0, 0], [0, 30]]))
+    assert times.lines.rows() == [
+        (0, "compute/matmul", 4, 0.4),
+        (0, "idle/input", 6, 0.6),
+        (2, "idle/input", 30, 1.0),
+    ]
+    assert times.documents() == [
+        [
+            {"entry": "compute/matmul", "ns": 4, "share": 0.4},
+            {"entry": "idle/input", "ns": 6, "share": 0.6},
+        ],
+        [],
+        [{"entry": "idle/input", "ns": 30, "share": 1.0}],
+    ]
+
+
+def test_lines_of_the_window_come_before_those_of_steps() -> None:
+    found = report(ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")])
+    rows = lines(found).frame.select("step", "number", "entry", "ns").rows()
+    assert [row[0] for row in rows] == [None] * 3 + ["step_0"] * 3 + ["step_1"] * 3
+    assert rows[0] == (None, None, "compute/matmul", 27 * US)
+    assert rows[3] == ("step_0", 0, "compute/matmul", 14 * US)
+
+
+def test_names_of_operators_are_told_without_what_pytorch_appends() -> None:
+    names = pl.Series(
+        ["aten::mm, seq = 7, op_id = 3", "step_12", "a1b22 sizes = [[1,\n2]]", "plain"]
+    )
+    assert families(names).to_list() == ["aten::mm", "step_#", "a#b#", "plain"]
 
 
 def test_no_calls_are_said() -> None:

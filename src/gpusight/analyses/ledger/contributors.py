@@ -7,8 +7,6 @@ different kinds do not.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Contributors of a kind that are listed for an entry."""
-_DIGITS = re.compile(r"\d+")
-_RECORD = re.compile(r",? (?:seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
+_DIGITS = r"\d+"
+_RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
 """What PyTorch writes behind the name of an operator when it emits ranges."""
 
 
@@ -234,17 +232,18 @@ def _sites(trace: Trace, times: Ints, threads: pl.Series, calls: dict[str, Ints]
     return found
 
 
-def family(name: str) -> str:
-    """Write a name as one of those that only differ by numbers: `step_#`."""
-    return _DIGITS.sub("#", _RECORD.sub("", name))
+def families(names: pl.Series) -> pl.Series:
+    """Write each name as one of those that only differ by numbers: `step_#`."""
+    return names.str.replace(_RECORD, "").str.replace_all(_DIGITS, "#")
 
 
 def _families(names: pl.Series) -> pl.Series:
     """Write names that only differ by numbers as one, where several of them occur."""
     used = names.to_physical().unique().drop_nulls().sort()
-    texts = names_of(names)
-    plain = [_RECORD.sub("", texts[code]) for code in used]
-    count = Counter(family(name) for name in set(plain))
-    shown = [family(name) if count[family(name)] > 1 else name for name in plain]
+    texts = pl.Series(names_of(names), dtype=pl.String).gather(used)
+    several = pl.col("plain").n_unique().over("family") > 1
+    shown = pl.DataFrame(
+        {"plain": texts.str.replace(_RECORD, ""), "family": families(texts)}
+    ).select(pl.when(several).then("family").otherwise("plain"))
     at = used.search_sorted(names.to_physical().fill_null(0)).set(names.is_null(), None)
-    return pl.Series(shown, dtype=pl.String).gather(at)
+    return shown.to_series().gather(at)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.devices import device_names
@@ -54,14 +57,25 @@ class StepTimes:
             return None
         return float(np.median(self.ns[:, self.entries.index(entry)]))
 
-    def document(self, step: int) -> list[dict[str, Any]]:
-        """Give the entries of one step as plain objects."""
-        row = self.ns[step]
-        total = int(row.sum())
-        return [
-            {"entry": self.entries[at], "ns": int(row[at]), "share": int(row[at]) / total}
-            for at in np.flatnonzero(row)
-        ]
+    @cached_property
+    def lines(self) -> pl.DataFrame:
+        """Every entry that holds time: `step` (its position), `entry`, `ns`, `share` of it."""
+        step, entry = np.nonzero(self.ns)
+        ns = self.ns[step, entry]
+        return pl.DataFrame(
+            {
+                "step": step,
+                "entry": pl.Series(self.entries, dtype=pl.String).gather(entry),
+                "ns": ns,
+                "share": ns / self.ns.sum(axis=1)[step],
+            }
+        )
+
+    def documents(self) -> list[list[dict[str, Any]]]:
+        """Give the entries of each step as plain objects."""
+        rows = self.lines.drop("step").to_dicts()
+        bounds = np.cumsum(np.count_nonzero(self.ns, axis=1)).tolist()
+        return [rows[first:after] for first, after in pairwise([0, *bounds])]
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,7 @@ class LedgerReport:
         }
 
     def _steps(self) -> Iterable[dict[str, Any]]:
-        numbers = [{step: at for at, step in enumerate(d.steps.steps)} for d in self.devices]
+        entries = [dict(zip(d.steps.steps, d.steps.documents(), strict=True)) for d in self.devices]
         for step in self.focus.steps:
             yield {
                 "step": step.name,
@@ -126,12 +140,9 @@ class LedgerReport:
                 "end_ns": step.end_ns,
                 "process": step.process,
                 "devices": [
-                    {
-                        "device": device.ledger.device,
-                        "entries": device.steps.document(positions[step]),
-                    }
-                    for device, positions in zip(self.devices, numbers, strict=True)
-                    if step in positions
+                    {"device": device.ledger.device, "entries": known[step]}
+                    for device, known in zip(self.devices, entries, strict=True)
+                    if step in known
                 ],
             }
 
@@ -207,11 +218,13 @@ def _steps_of(schedule: Schedule, device: int, steps: Iterable[Step]) -> list[St
 def _step_times(one: Account, steps: list[Step]) -> StepTimes:
     """Split the time of a GPU by step; steps of one thread do not overlap, those of several may."""
     ns = np.zeros((len(steps), len(one.names)), np.int64)
-    threads = [(step.process, step.thread) for step in steps]
-    for thread in dict.fromkeys(threads):
-        at = np.flatnonzero([other == thread for other in threads])
-        bounds = [np.array([getattr(steps[i], b) for i in at]) for b in ("start_ns", "end_ns")]
-        ns[at] = one.between(*bounds)
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    threads: dict[tuple[int | None, int | None], list[int]] = {}
+    for number, step in enumerate(steps):
+        threads.setdefault((step.process, step.thread), []).append(number)
+    for at in threads.values():
+        ns[at] = one.between(starts[at], ends[at])
     return StepTimes(tuple(steps), one.names, ns)
 
 

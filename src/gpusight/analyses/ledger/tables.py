@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analyses.ledger.causes import IDLE
-from gpusight.analyses.ledger.contributors import Contributor, family
+from gpusight.analyses.ledger.contributors import Contributor, families
 from gpusight.analyses.ledger.labels import COMMUNICATION, COMPUTE, COPY
 from gpusight.analyses.steps.step import called
 from gpusight.result import Composite, Fact, Field, Fmt, TableResult
@@ -104,16 +104,25 @@ def page(report: LedgerReport, *, by_step: bool = False) -> Composite:
 
 def lines(report: LedgerReport) -> TableResult:
     """Give one line for each entry of the window, then of each step."""
-    rows: list[dict[str, Any]] = []
+    parts = [_frame(LINE_FIELDS, [])]
     for device in report.devices:
-        number = device.ledger.device
-        for e in device.ledger.entries:
-            whole: dict[str, Any] = {"device": number, "step": None, "number": None}
-            rows.append(whole | {"entry": e.entry, "ns": e.ns, "share": e.share})
-        for at, step in enumerate(device.steps.steps):
-            own = {"device": number, "step": step.name, "number": step.number}
-            rows += [own | entry for entry in device.steps.document(at)]
-    return TableResult("ledger", "Ledger", LINE_FIELDS, _frame(LINE_FIELDS, rows))
+        whole: dict[str, Any] = {"device": device.ledger.device, "step": None, "number": None}
+        rows = [
+            {**whole, "entry": e.entry, "ns": e.ns, "share": e.share} for e in device.ledger.entries
+        ]
+        parts += [_frame(LINE_FIELDS, rows), _step_lines(device)]
+    return TableResult("ledger", "Ledger", LINE_FIELDS, pl.concat(parts))
+
+
+def _step_lines(device: DeviceReport) -> pl.DataFrame:
+    steps, found = device.steps.steps, device.steps.lines
+    names = pl.Series([step.name for step in steps], dtype=pl.String)
+    numbers = pl.Series([step.number for step in steps], dtype=pl.Int64)
+    return found.with_columns(
+        device=pl.lit(device.ledger.device, pl.Int64),
+        step=names.gather(found["step"]),
+        number=numbers.gather(found["step"]),
+    ).select(field.key for field in LINE_FIELDS)
 
 
 def _facts(report: LedgerReport) -> tuple[Fact, ...]:
@@ -171,15 +180,15 @@ def _groups(entries: dict[str, int]) -> dict[str, Any]:
 
 
 def _entries(report: LedgerReport, device: DeviceReport) -> list[dict[str, Any]]:
-    steps = {step.name for step in report.focus.steps}
-    families = {family(name) for name in steps}
+    names = pl.Series([step.name for step in report.focus.steps], dtype=pl.String).unique()
+    steps = {*names, *families(names).unique()}
     return [
         {
             "share": entry.share,
             "ns": entry.ns,
             "step_ns": device.steps.median_ns(entry.entry),
             "entry": entry.entry,
-            "mostly": _mostly(device, entry, steps | families),
+            "mostly": _mostly(device, entry, steps),
         }
         for entry in sorted(device.ledger.entries, key=lambda entry: -entry.ns)
     ]
@@ -221,8 +230,8 @@ def _contributors(device: DeviceReport) -> Iterator[dict[str, Any]]:
 
 def _steps(report: LedgerReport) -> Iterator[dict[str, Any]]:
     for device in report.devices:
-        for at, step in enumerate(device.steps.steps):
-            entries = {e["entry"]: e["ns"] for e in device.steps.document(at)}
+        for step, found in zip(device.steps.steps, device.steps.documents(), strict=True):
+            entries = {e["entry"]: e["ns"] for e in found}
             own = {"step": called(step), "duration_ns": sum(entries.values())}
             yield {"device": device.ledger.device, **own, **_groups(entries)}
 

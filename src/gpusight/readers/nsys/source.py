@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
@@ -14,7 +15,7 @@ from gpusight.readers.names import encode, first_of
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import Only
 from gpusight.readers.nsys.strings import MISSING, Strings
-from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
+from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, UnfitColumnError, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _LATEST = 1 << 61
 """Beyond any clock, the nanoseconds since 1970 included."""
 _LIMITS = {"device": 1 << 20}
+_EXPORTS = {"nsys-sqlite": "sqlite", "nsys-parquet": "parquetdir", "nsys-arrow": "arrowdir"}
+"""What `nsys export` calls the form of a file."""
 # Raw tables whose events reach the latest times, for captures that do not state their duration.
 _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -32,10 +35,6 @@ _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     "OSRT_API",
 )
-
-
-class UnfitColumnError(ValueError):
-    """A column holds what no capture can."""
 
 
 def check_column(column: Column, series: pl.Series) -> None:
@@ -62,7 +61,8 @@ class NsysSource:
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        return target.meta(self.raw, self._beyond_the_model())
+        known = target.meta(self.raw, self._beyond_the_model())
+        return msgspec.structs.replace(known, warnings=tuple(self._lacking()))
 
     def outline(self) -> None:
         """Have nothing to remember: every form of the file has a table of contents."""
@@ -77,6 +77,24 @@ class NsysSource:
         )
         return [f"not read: {', '.join(others)}"] if others else []
 
+    def _lacking(self) -> Iterable[str]:
+        """Say which columns that gpusight needs are not there, and what stands in for them."""
+        for table, parts in PARTS.items():
+            for part in parts:
+                for column in TABLES[table].columns:
+                    missing = self._missing(part, column.name) if column.required else ""
+                    if missing and not self.raw.is_empty(part.raw):
+                        rule = self._rule(part, column.name)
+                        so = rule.says if rule else f"{table} cannot be read"
+                        yield f"{part.raw} has no column {missing}: {so}"
+
+    def _missing(self, part: Part, column: str) -> str:
+        """Name the first raw column that a model column should come from and that is not there."""
+        have = self.raw.columns(part.raw)
+        deciding = (part.only.column,) if part.only else ()
+        needs = (*deciding, *part.rules[column].needs)
+        return next((c for c in needs if c not in have), "")
+
     def close(self) -> None:
         """Give the file back."""
         self.raw.close()
@@ -85,7 +103,15 @@ class NsysSource:
         """Tell whether the table has rows, without reading them."""
         if table in target.TABLES:
             return target.TABLES[table].has(self.raw)
-        return any(not self.raw.is_empty(part.raw, part.only) for part in PARTS.get(table, ()))
+        return any(not self._is_empty(part) for part in PARTS.get(table, ()))
+
+    def _is_empty(self, part: Part) -> bool:
+        return self.raw.is_empty(part.raw, self._only(part))
+
+    def _only(self, part: Part) -> Only | None:
+        """Say which rows count: any may, where the capture lacks the column that tells."""
+        known = part.only is not None and part.only.column in self.raw.columns(part.raw)
+        return part.only if known else None
 
     def has_column(self, table: str, column: str) -> bool:
         """Tell whether the capture can fill this column."""
@@ -97,7 +123,7 @@ class NsysSource:
         """Count rows without reading them."""
         if table in target.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
-        return sum(self.raw.row_count(part.raw, part.only) for part in PARTS.get(table, ()))
+        return sum(self.raw.row_count(p.raw, self._only(p)) for p in PARTS.get(table, ()))
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Tell the reader which raw tables are coming."""
@@ -107,7 +133,7 @@ class NsysSource:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         if table in target.TABLES and self.has(table):
             return target.TABLES[table].build(self).select(columns)
-        parts = [p for p in PARTS.get(table, ()) if not self.raw.is_empty(p.raw, p.only)]
+        parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
         key = TABLES[table].sort_column
         wanted = list(dict.fromkeys([*columns, *([key] if key else [])]))
         frames = [self._load_part(table, part, wanted) for part in parts]
@@ -126,12 +152,16 @@ class NsysSource:
 
     def _load_part(self, table: str, part: Part, columns: Sequence[str]) -> pl.DataFrame:
         rules = {c: self._rule(part, c) for c in columns}
+        for name, rule in rules.items():
+            if TABLES[table].column(name).required and rule is None:
+                raise self._lacks(part, name)
         have = self.raw.columns(part.raw)
         needed: dict[str, None] = {}
         for rule in rules.values():
             if rule is not None:
                 needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
-        raw = self._read_part(part, list(needed), numbered="record" in columns)
+        # How many rows there are is known from any column.
+        raw = self._read_part(part, list(needed) or sorted(have)[:1], numbered="record" in columns)
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)
@@ -144,6 +174,9 @@ class NsysSource:
         except UnfitColumnError as error:
             raise self._damaged(part.raw, str(error)) from error
 
+    def _lacks(self, part: Part, column: str) -> DamagedCaptureError:
+        return self._damaged(part.raw, f"no column {self._missing(part, column)}")
+
     def _column(self, table: str, name: str, rule: Rule | None, raw: pl.DataFrame) -> pl.Series:
         column = TABLES[table].column(name)
         if rule is None:
@@ -155,10 +188,12 @@ class NsysSource:
         return built.alias(name)
 
     def _damaged(self, table: str, why: str) -> DamagedCaptureError:
+        kind = _EXPORTS.get(self.raw.source)
+        again = f"export it again: nsys export --type {kind} X.nsys-rep"
         return DamagedCaptureError(
             f"{self.raw.path} is damaged",
             why=f"table {table}: {why}",
-            hint="export or capture it again",
+            hint=again if kind else "capture again",
         )
 
     def _read_part(self, part: Part, columns: list[str], *, numbered: bool) -> pl.DataFrame:
@@ -171,9 +206,11 @@ class NsysSource:
         return rows.with_columns(numbers).filter(pl.col(decisive).is_in(part.only.values))
 
     def _rule(self, part: Part, column: str) -> Rule | None:
-        rule = part.rules.get(column)
-        if rule is None or not self.raw.columns(part.raw).issuperset(rule.needs):
+        have, rule = self.raw.columns(part.raw), part.rules.get(column)
+        if part.only is not None and part.only.column not in have:
             return None
+        while rule is not None and not (have.issuperset(rule.needs) and rule.holds(self)):
+            rule = rule.instead
         return rule
 
     def owners(self, table: str, column: str) -> pl.Series:
@@ -185,6 +222,11 @@ class NsysSource:
         return series.drop_nulls().unique()
 
     # What rules ask for (tables.Context) ----------------------------------------------------------
+
+    def only_device(self) -> int | None:
+        """Give the key of the capture's only GPU; None where it tells of none, or of several."""
+        known = self.load("devices", ["device"])
+        return int(known.item()) if known.height == 1 else None
 
     def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
         """Turn a process's CUDA device number into the capture's device key."""
@@ -214,7 +256,7 @@ class NsysSource:
         return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
 
     def _last_end(self, table: str) -> int:
-        if self.raw.is_empty(table):
+        if self.raw.is_empty(table) or "end" not in self.raw.columns(table):
             return 0
         ends = self.raw.read(table, ["end"]).get_column("end")
         latest = ends.filter(ends < values.FOREVER).max()

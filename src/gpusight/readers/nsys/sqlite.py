@@ -78,6 +78,9 @@ class SqliteTables:
 
     def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
         """Read columns in file order."""
+        for column in (*columns, *((only.column,) if only else ())):
+            if column not in self._types[table]:
+                self._damaged(f"table {table} has no column {column}")
         types = {column: self._types[table][column] for column in columns}
         condition = _condition(only)
         try:
@@ -173,13 +176,18 @@ class SqliteTables:
             self._damaged(error)
         return types
 
-    def _damaged(self, error: Exception) -> NoReturn:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    def _damaged(self, why: str | Exception) -> NoReturn:
         raise DamagedCaptureError(
-            f"{self.path} cannot be read as SQLite",
-            why=reason,
+            f"{self.path} cannot be read as an nsys export",
+            why=why if isinstance(why, str) else _reason(why),
             hint="export it again: nsys export --type sqlite --force-overwrite true X.nsys-rep",
-        ) from error
+        ) from (why if isinstance(why, Exception) else None)
+
+
+def _reason(error: Exception) -> str:
+    """Take SQLite's own words, which stand behind those of ADBC and of the query."""
+    first = (str(error).splitlines() or [""])[0]
+    return first.rpartition("[SQLite] ")[2].rpartition("query: ")[2] or type(error).__name__
 
 
 def _check_length(path: Path) -> None:

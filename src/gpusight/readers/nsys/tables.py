@@ -7,7 +7,7 @@ it needs and how to make the value. A rule whose columns the capture lacks gives
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
@@ -26,6 +26,10 @@ class Context(Protocol):
     """What rules may ask of the capture as a whole."""
 
     strings: Strings
+
+    def only_device(self) -> int | None:
+        """Give the key of the capture's only GPU; None where it tells of none, or of several."""
+        ...
 
     def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
         """Turn a process's CUDA device number into the capture's device key."""
@@ -48,6 +52,10 @@ class Context(Protocol):
         ...
 
 
+class UnfitColumnError(ValueError):
+    """A column holds what no capture can."""
+
+
 ROW = "@row"
 """Column with the number of a raw row in its table, from 1; there when `record` is asked for."""
 
@@ -63,6 +71,12 @@ class Rule:
     """Without these there is no value."""
     likes: tuple[str, ...] = ()
     """Read too when the capture has them."""
+    instead: Rule | None = None
+    """What makes an honest value where the capture lacks what this one needs."""
+    says: str = ""
+    """Of a rule that stands in: what a reader must know of its values."""
+    holds: Callable[[Context], bool] = lambda _: True
+    """Tells whether the rule is right for this capture."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,13 @@ def _end(context: Context, raw: pl.DataFrame) -> pl.Series:
     return end if valid.all() else end.zip_with(valid, start)
 
 
+def _work_end(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Take the end of GPU work; where none of it has one, nothing can be said of its time."""
+    if raw.height and not (raw.get_column("end") >= raw.get_column("start")).any():
+        raise UnfitColumnError(f"none of {raw.height} rows has an end after its start")
+    return _end(context, raw)
+
+
 def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
     device = raw.get_column("deviceId")
     if "globalPid" not in raw.columns:
@@ -128,16 +149,33 @@ def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
     return context.device_of(process_of(raw.get_column("globalPid")), device)
 
 
+def _only_device(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """All work of a capture with one GPU ran on that."""
+    return pl.Series([context.only_device()], dtype=pl.Int64).new_from_index(0, raw.height)
+
+
+_ON_ONLY_DEVICE = Rule(
+    _only_device,
+    (),
+    says="all of it counts for the only GPU",
+    holds=lambda context: context.only_device() is not None,
+)
+_DEVICE = Rule(_device, ("deviceId",), ("globalPid",), instead=_ON_ONLY_DEVICE)
 _TIMES = {"start_ns": _column("start"), "end_ns": Rule(_end, ("start", "end"))}
 _ON_THREAD = {"thread": _column("globalTid"), "process": _process("globalTid")}
 _ON_DEVICE = {
-    "device": Rule(_device, ("deviceId",), ("globalPid",)),
+    "device": _DEVICE,
     "context": _column("contextId"),
     "stream": _column("streamId"),
     "correlation": _column("correlationId"),
     "process": _process("globalPid"),
 }
-_GPU_WORK = {**_TIMES, **_ON_DEVICE, "green_context": _column("greenContextId")}
+_GPU_WORK = {
+    "start_ns": _column("start"),
+    "end_ns": Rule(_work_end, ("start", "end")),
+    **_ON_DEVICE,
+    "green_context": _column("greenContextId"),
+}
 
 
 def _api_of(symbol: str) -> str:
@@ -291,11 +329,23 @@ def _shared(context: Context, raw: pl.DataFrame) -> pl.Series:
     return raw.get_column("staticSharedMemory") + raw.get_column("dynamicSharedMemory")
 
 
+def _other_name(context: Context, raw: pl.DataFrame) -> pl.Series:
+    """Take the linker's name, which says as much as a demangled one; else the short one."""
+    names = [context.strings.names(raw.get_column("shortName"))]
+    if "mangledName" in raw.columns:
+        names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle))
+    return first_of(names)
+
+
+_OTHER_NAME = Rule(
+    _other_name, ("shortName",), ("mangledName",), says="kernels go by their other names"
+)
+
 # The tables --------------------------------------------------------------------------------------
 
 _KERNEL_RULES: dict[str, Rule] = {
     **_GPU_WORK,
-    "name": _string("demangledName", demangle),
+    "name": replace(_string("demangledName", demangle), instead=_OTHER_NAME),
     "base_name": _string("shortName"),
     "mangled_name": _string("mangledName"),
     "grid_x": _column("gridX"),
@@ -504,7 +554,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             {
                 **_TIMES,
                 "side": _constant("gpu", "start"),
-                "device": Rule(_device, ("deviceId",), ("globalPid",)),
+                "device": _DEVICE,
                 "process": _process("globalPid"),
                 "address": _column("address"),
                 "faults": _column("numberOfPageFaults"),
