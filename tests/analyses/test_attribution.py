@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpusight.analyses.attribution.attribute import attribute, names_of_causes
+from gpusight.analyses.attribution.attribute import attribute, causes_of_rows, names_of_causes
 from gpusight.analyses.attribution.call_sites import is_own_code, site_of_stack, text_of
 from gpusight.analyses.attribution.operators import Operators
 from gpusight.model.trace import Meta, Trace
@@ -453,3 +453,12 @@ def test_long_names_are_not_written_for_each_row() -> None:
 def test_names_that_are_plain_text_stay_so() -> None:
     text = text_of(pl.Series("name", ["a", "b"]), pl.Series([1, None]))
     assert text.to_list() == ["b", None]
+
+
+@pytest.mark.parametrize("capture", ["torch_checkpoint.json.gz", "gpt_small_forward.sqlite"])
+def test_of_some_rows_the_causes_are_those_of_all(capture: str) -> None:
+    trace = open_trace(DATA / capture, cache=False)
+    every = attribute(trace).frames["kernels"]
+    for step in (7, 1):
+        rows = pl.Series(range(1, every.height, step))
+        assert causes_of_rows(trace, "kernels", rows).equals(every[rows])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _WORTH_KEEPING_S = 0.02
 """What is computed faster than this need not outlive the process."""
+_KEPT_BYTES_A_SECOND = 200_000_000
+"""Nor need what is computed faster than it is written."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,9 @@ class Trace:
     def _compute(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         began = time.perf_counter()
         frame = compute()
-        if self._memory is not None and time.perf_counter() - began > _WORTH_KEEPING_S:
+        took = time.perf_counter() - began
+        least = max(_WORTH_KEEPING_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
+        if self._memory is not None and took > least:
             self._memory.remember(key, frame)
         return frame
 

@@ -88,6 +88,13 @@ def attribute(trace: Trace) -> Attribution:
     return Attribution(frames)
 
 
+def causes_of_rows(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
+    """Give the causes of some rows of a table of GPU work; columns as in `Attribution`."""
+    if len(rows) > trace.row_count(table) / 2:
+        return attribute(trace).frames[table][rows]
+    return _attribute(trace, [table], rows)
+
+
 def causes_of_calls(trace: Trace, calls: pl.Series) -> pl.DataFrame:
     """Find what API calls, given by their rows, were made for; columns as in `Attribution`."""
     api = trace.table("api_calls", _CALLS)
@@ -152,9 +159,11 @@ class _Moments:
         return _Moments(times, self.threads.zip_with(known, other.threads))
 
 
-def _attribute(trace: Trace, tables: list[str]) -> pl.DataFrame:
-    """Find the causes of all work, one table after the other."""
+def _attribute(trace: Trace, tables: list[str], rows: pl.Series | None = None) -> pl.DataFrame:
+    """Find the causes of all work, one table after the other, or of some rows of it."""
     work = _work(trace, tables)
+    if rows is not None:
+        work = work[rows]
     api = trace.table("api_calls", _CALLS)
     call = KeyIndex(api["process"], api["correlation"]).find(work["process"], work["correlation"])
     return _causes(trace, work, api, call, _in_graph(trace, work, call))

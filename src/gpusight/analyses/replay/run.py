@@ -189,10 +189,11 @@ def _issued(program: Program, which: Ints) -> tuple[list[_Work], list[int]]:
 
 def _queues_of_devices(program: Program) -> dict[int, list[int]]:
     """List the queues of each GPU."""
-    pairs = np.unique(np.stack((program.device, program.queue)), axis=1)
+    device = np.full(int(program.queue.max(initial=-1)) + 1, NONE, np.int64)
+    device[program.queue] = program.device
     queues: dict[int, list[int]] = {}
-    for device, queue in pairs.T.tolist():
-        queues.setdefault(device, []).append(queue)
+    for queue, of in enumerate(device.tolist()):
+        queues.setdefault(of, []).append(queue)
     return queues
 
 

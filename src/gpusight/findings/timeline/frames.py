@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.attribution.attribute import (
-    attribute,
     causes_of_calls,
+    causes_of_rows,
     names_of_causes,
 )
 from gpusight.analyses.attribution.call_sites import text_of
@@ -58,7 +58,7 @@ def _part(schedule: Schedule, kind: OpKind) -> pl.DataFrame:
         OpKind.FILL: _fills,
         OpKind.GRAPH: _graphs,
     }[kind](schedule, rows)
-    causes = attribute(schedule.trace).frames[kind.table][rows]
+    causes = causes_of_rows(schedule.trace, kind.table, rows)
     names = names_of_causes(schedule.trace, causes)
     shapes = _shapes(schedule, causes["op"])
     return told.select(*_TOLD).hstack(

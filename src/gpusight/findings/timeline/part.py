@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from gpusight.analyses.steps.step import Step
     from gpusight.model.trace import Trace
 
-_MOST_IN_A_STEP = 160_000
+_MOST_IN_A_STEP = 100_000
 """A step with more work than this is judged in part."""
-MOST_OPS = 40_000
+MOST_OPS = 24_000
 """Pieces of GPU work that are replayed, if a step has no more: a rule's question then takes some
 hundredths of a second, whatever the size of the capture."""
 
