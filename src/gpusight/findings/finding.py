@@ -30,6 +30,15 @@ class Evidence:
     meaning: str
     """What it says, so that the number can be read alone."""
 
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "metric": self.metric,
+            "value": self.value,
+            "unit": self.unit,
+            "meaning": self.meaning,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -93,10 +102,7 @@ class Finding:
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
             "estimate": self.estimate,
-            "evidence": [
-                {"metric": e.metric, "value": e.value, "unit": e.unit, "meaning": e.meaning}
-                for e in self.evidence
-            ],
+            "evidence": [evidence.document() for evidence in self.evidence],
             "why": self.why,
             "fix": self.fix,
             "code": self.code,

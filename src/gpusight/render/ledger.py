@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from gpusight.render.shown import Shown
 
+if TYPE_CHECKING:
     from gpusight.analyses.ledger.report import DeviceReport, LedgerReport
 
 WIDTH = 100
 ROWS = 20
 
 
-class LedgerView:
+class LedgerView(Shown):
     """Where the time of each GPU went; printing it shows the tables."""
+
+    result: LedgerReport
 
     def __init__(self, result: LedgerReport) -> None:
         self.result = result
@@ -24,28 +26,18 @@ class LedgerView:
         """Each GPU with its entries, steps, overlaps and contributors to idle time."""
         return self.result.devices
 
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What the ledger is of."""
-        return self.result.meta
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know: what was left out, what cannot be told."""
-        return self.result.notes
-
     def document(self) -> dict[str, Any]:
         """Give it as plain objects, as `--format json` writes them."""
         return self.result.document()
 
-    def __repr__(self) -> str:
-        """Show it as plain text."""
+    def to_text(self) -> str:
+        """Give it as plain text, as printing does."""
         from gpusight.analyses.ledger.tables import page
         from gpusight.render.layout import Look
         from gpusight.render.plain import to_plain
 
         look = Look(WIDTH, ROWS, rows_advice="all are in .document()")
-        return to_plain(page(self.result), look).rstrip("\n")
+        return to_plain(page(self.result), look)
 
     def _repr_html_(self) -> str:
         from gpusight.analyses.ledger.tables import page

@@ -184,7 +184,7 @@ class _Launches:
         parts = [self._held(part) for _, part in events.group_by("thread", maintain_order=True)]
         held = pl.concat(parts)
         family = pl.col("name").cast(pl.String).str.replace_all(r"\d+", "#")
-        much = pl.col("held").sum().over(family) > _MOST_LAUNCHES
+        much = pl.col("held").sum().over("thread", family) > _MOST_LAUNCHES
         return held.filter(~much).select(_EVENTS)
 
     def _held(self, events: pl.DataFrame) -> pl.DataFrame:

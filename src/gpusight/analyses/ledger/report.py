@@ -115,6 +115,7 @@ class LedgerReport:
     focus: Focus
     meta: Mapping[str, Any]
     notes: tuple[str, ...]
+    title: str = "Ledger"
 
     def with_warnings(self, warnings: Sequence[str]) -> LedgerReport:
         """Say first what is wrong with the capture."""

@@ -54,10 +54,7 @@ class TimelineFinding:
             "confidence_reason": self.confidence_reason,
             "robust": self.robust,
             "estimate": self.estimate,
-            "evidence": [
-                {"metric": e.metric, "value": e.value, "unit": e.unit, "meaning": e.meaning}
-                for e in self.evidence
-            ],
+            "evidence": [evidence.document() for evidence in self.evidence],
             "why": self.why,
             "fix": self.fix,
             "code": self.code,

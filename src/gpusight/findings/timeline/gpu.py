@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.findings.finding import Evidence
 from gpusight.findings.timeline.fusing import MOST_BEFORE_NS
 from gpusight.findings.timeline.host import called_from
 from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.texts import largest, places
+from gpusight.findings.timeline.texts import by_step, largest, places
 
 if TYPE_CHECKING:
     from gpusight.analyses.replay.program import Flags
@@ -40,6 +41,15 @@ def chosen(timeline: Timeline, flags: Flags) -> pl.DataFrame:
 def total_ns(rows: pl.DataFrame) -> int:
     """Add up the time of some work."""
     return int(rows["duration_ns"].sum())
+
+
+def time_seen(timeline: Timeline, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
+    """Give the time of kernels a step, and the same as a part of GPU time."""
+    ns = total_ns(rows)
+    return (
+        Evidence(metric, ns / timeline.per_step, "ns", by_step(timeline, "Time of these kernels")),
+        Evidence("gpu_share", ns / kernel_ns(timeline), "share", "The same as a part of GPU time"),
+    )
 
 
 def launch_ns(timeline: Timeline, like: pl.DataFrame | None = None) -> float:

@@ -13,9 +13,9 @@ from gpusight.findings.timeline.fusing import one_as_long_as_longest
 from gpusight.findings.timeline.gpu import (
     chosen,
     home_of,
-    kernel_ns,
     kernels_unseen,
     places_of,
+    time_seen,
     total_ns,
 )
 from gpusight.findings.timeline.parts import parts_of
@@ -107,18 +107,7 @@ def _found(timeline: Timeline, chain: Ints) -> Found:
             Evidence(
                 "kernels", rows.height / timeline.per_step, "", by_step(timeline, "Their kernels")
             ),
-            Evidence(
-                "chain_ns",
-                total_ns(rows) / timeline.per_step,
-                "ns",
-                by_step(timeline, "Time of these kernels"),
-            ),
-            Evidence(
-                "gpu_share",
-                total_ns(rows) / kernel_ns(timeline),
-                "share",
-                "The same as a part of GPU time",
-            ),
+            *time_seen(timeline, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; that they depend on each other only "

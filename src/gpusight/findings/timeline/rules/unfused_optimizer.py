@@ -16,10 +16,10 @@ from gpusight.findings.timeline.fusing import one_of_parts
 from gpusight.findings.timeline.gpu import (
     chosen,
     home_of,
-    kernel_ns,
     kernels_unseen,
     launch_ns,
     places_of,
+    time_seen,
     total_ns,
 )
 from gpusight.findings.timeline.parts import parts_of
@@ -115,18 +115,7 @@ def _found(timeline: Timeline, rows: pl.DataFrame) -> Found:
                 by_step(timeline, "Kernels of the optimizer"),
             ),
             Evidence("kernels_fused", fused, "", "Kernels of a fused optimizer step, about"),
-            Evidence(
-                "optimizer_ns",
-                total_ns(rows) / timeline.per_step,
-                "ns",
-                by_step(timeline, "Time of these kernels"),
-            ),
-            Evidence(
-                "gpu_share",
-                total_ns(rows) / kernel_ns(timeline),
-                "share",
-                "The same as a part of GPU time",
-            ),
+            *time_seen(timeline, rows, "optimizer_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; the time of the fused kernel is "
