@@ -270,3 +270,20 @@ def test_each_gpu_has_its_own_ledger() -> None:
     assert [first.device, second.device] == [0, 1]
     for one in (first, second):
         assert sum(entry.ns for entry in one.entries()) == 70_000
+
+
+def test_ranks_that_each_launch_a_little_in_their_input_still_read_input() -> None:
+    # Each of four ranks launches one of its five kernels while `data` is open.
+    calls, kernels, ranges = [], [], []
+    for rank in range(4):
+        own = {"process": rank + 1, "thread": 10 * (rank + 1)}
+        ranges.append(us(0, 100, name="data", **own))
+        for number, at in enumerate((90, 110, 120, 130, 140)):
+            correlation = rank * 10 + number + 1
+            calls.append({**launch(at, at + 2, correlation), **own})
+            row = {**kernel(at + 4, at + 6, correlation), "process": rank + 1, "device": rank}
+            kernels.append(row)
+    for account in accounts(0, 150, api_calls=calls, kernels=kernels, ranges=ranges):
+        found = {entry.entry: entry.ns for entry in account.entries()}
+        # Until the first launch, and from the end of its kernel until the range ends.
+        assert found["idle/input"] == 94_000
