@@ -12,6 +12,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.analyses import questions as questions_module
+from gpusight.cli.commands import demo
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError
 from gpusight.model.trace import Trace
@@ -215,3 +216,11 @@ def test_batch_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["questions", "--batch", str(empty), "-o", str(out)]) == 2
     assert "no capture is in" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_report_of_kernels_is_no_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Path(demo.__file__).parents[2] / demo.CAPTURES["ncu"]
+    assert main(["questions", str(report)]) == 2
+    told = capsys.readouterr().err
+    assert "the capture has no timeline" in told
+    assert "nsys profile" in told

@@ -117,6 +117,8 @@ def no_kernels(trace: Trace, command: str) -> NotApplicable:
             f"the capture has no kernels: {launches:,} CUDA graph launches were traced as wholes",
             advice.graphs,
         )
+    if trace.has("profiles"):
+        return NotApplicable(command, "the capture has no timeline", advice.gpu)
     if trace.has("api_calls"):
         reason = f"the capture has {advice.calls_name} but no kernels"
         return NotApplicable(command, reason, advice.unrecorded)
