@@ -101,6 +101,13 @@ def test_a_fix_gives_no_more_than_it_may() -> None:
     assert judge(shown, [Says("one", capped, None)]).findings[0].recoverable_ns == 5_000
 
 
+def test_the_first_gives_after_nothing_what_it_gives_alone() -> None:
+    shown = timeline()
+    capped = finding(change=(as_graphs(),), least_ns=shown.length_ns - 5_000)
+    first = judge(shown, [Says("one", capped, None)]).findings[0]
+    assert first.after_ns == first.recoverable_ns
+
+
 def test_one_cause_is_one_finding() -> None:
     shown = timeline()
     rules = [

@@ -108,7 +108,7 @@ def _in_order(cases: Iterable[_Case]) -> list[_Case]:
 def _with_what_remains(timeline: Timeline, cases: Sequence[_Case]) -> list[_Case]:
     """Replay each fix after all those above it."""
     changes: list[Change] = []
-    before = timeline.replay.unchanged.total_ns
+    before, above = timeline.replay.unchanged.total_ns, False
     done = []
     for case in cases:
         changes += case.found.change
@@ -116,8 +116,10 @@ def _with_what_remains(timeline: Timeline, cases: Sequence[_Case]) -> list[_Case
             done.append(replace(case, after_ns=case.alone_ns))
             continue
         total = timeline.replay.run(*changes).total_ns
-        # What the fixes above uncover may be more than there was to gain at first.
-        done.append(replace(case, after_ns=float(max(0, before - total))))
+        # What fixes above uncover may be more than there was to gain at first.
+        after = float(max(0, before - total)) if above else case.alone_ns
+        above = True
+        done.append(replace(case, after_ns=after))
         before = min(before, total)
     return done
 
