@@ -61,7 +61,7 @@ def calibrate(schedule: Schedule) -> Calibration:
         start_ns=schedule.start_ns,
         end_ns=schedule.end_ns,
         lane=calls.lane,
-        gap_ns=_gaps(calls, schedule.start_ns) - waits.silent_ns,
+        gap_ns=calls.start_ns - schedule.before_calls - waits.silent_ns,
         movable_ns=np.zeros(len(calls), np.int64),
         own_ns=waits.own_ns,
         mergeable=_mergeable(calls),
@@ -157,17 +157,6 @@ def _trailing(schedule: Schedule) -> int:
     ends = (schedule.calls.end_ns[_counted(schedule)], schedule.ops.end_ns)
     last = max(int(e.max(initial=schedule.start_ns)) for e in ends)
     return max(0, schedule.end_ns - last)
-
-
-def _gaps(calls: Calls, start_ns: int) -> Ints:
-    """Measure the time from the end of the call before in the lane."""
-    order = np.argsort(calls.lane, kind="stable")
-    lane, start, end = calls.lane[order], calls.start_ns[order], calls.end_ns[order]
-    before = np.concatenate(([start_ns], end[:-1]))[: len(order)]
-    before[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = start_ns
-    gaps = np.empty_like(start)
-    gaps[order] = start - before
-    return gaps
 
 
 def _issue_order(ops: Ops, calls: Calls) -> Ints:

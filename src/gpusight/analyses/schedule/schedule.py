@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from gpusight.model.trace import Trace
@@ -118,6 +120,18 @@ class Schedule:
     def length_ns(self) -> int:
         """How long the window is."""
         return self.end_ns - self.start_ns
+
+    @cached_property
+    def before_calls(self) -> Ints:
+        """When the call before each one in its lane ended; the window's start for the first."""
+        order = np.argsort(self.calls.lane, kind="stable")
+        lane, end = self.calls.lane[order], self.calls.end_ns[order]
+        before = np.concatenate(([self.start_ns], end[:-1]))[: len(order)]
+        before[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = self.start_ns
+        ended = np.empty_like(end)
+        ended[order] = before
+        ended.setflags(write=False)
+        return ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gpusight.findings.timeline.part import judged_part, read, whole_ledger
 from gpusight.findings.timeline.rules import RULES
 from gpusight.findings.timeline.start import without_start
 from gpusight.result import NotApplicable
-from gpusight.units import format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,13 +173,9 @@ def _meta(trace: Trace, timeline: Timeline) -> dict[str, Any]:
 def _notes(timeline: Timeline, selection: Selection) -> list[str]:
     """Say which part was judged, and how well the replay reproduces it."""
     notes = []
-    if timeline.length_ns < timeline.focus.length_ns:
-        part = (
-            f"{timeline.steps} of {len(timeline.focus.steps)} steps"
-            if timeline.steps
-            else format_time(timeline.length_ns)
-        )
-        notes.append(f"findings were judged on {part} from the middle of the window, and scaled")
+    if timeline.part:
+        where = "from the middle of the window, and scaled"
+        notes.append(f"findings were judged on {timeline.part} {where}")
     if timeline.replay.error > MOST_ERROR:
         error = format_share(timeline.replay.error)
         notes.append(

@@ -14,6 +14,7 @@ from gpusight.analyses.ledger.causes import Cause
 from gpusight.analyses.ledger.contributors import Contributors
 from gpusight.analyses.ledger.ledger import account
 from gpusight.analyses.schedule.schedule import NONE
+from gpusight.findings.timeline.once import once
 from gpusight.findings.timeline.rule import Absent, Where
 from gpusight.findings.timeline.texts import places
 
@@ -41,20 +42,16 @@ def host_unknown(timeline: Timeline) -> Absent | None:
 
 def before_calls(timeline: Timeline) -> tuple[Ints, Ints]:
     """Give the time before each call: from the end of the call before it in its lane."""
-    calls, start_ns = timeline.schedule.calls, timeline.schedule.start_ns
-    order = np.argsort(calls.lane, kind="stable")
-    lane, end = calls.lane[order], calls.end_ns[order]
-    since = np.concatenate(([start_ns], end[:-1]))[: len(order)]
-    since[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = start_ns
-    starts = np.empty_like(calls.start_ns)
-    starts[order] = since
-    return starts, calls.start_ns
+    return timeline.schedule.before_calls, timeline.schedule.calls.start_ns
 
 
+@once
 def spent_before(timeline: Timeline) -> Ints:
     """Give the ns of each cause (columns) that lanes spent before each call (rows)."""
     starts, ends = before_calls(timeline)
-    return timeline.hosts.spent(timeline.schedule.calls.lane, starts, ends)
+    spent = timeline.hosts.spent(timeline.schedule.calls.lane, starts, ends)
+    spent.setflags(write=False)
+    return spent
 
 
 def idle_ns(timeline: Timeline, *causes: Cause) -> int:

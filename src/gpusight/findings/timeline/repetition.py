@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.findings.timeline.once import once
 from gpusight.findings.verdict import Limit
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Repetition:
         return self.repeated >= REPEATED.value
 
 
+@once
 def repetition(timeline: Timeline) -> Repetition:
     """Compare the kernels of the steps."""
     rows = timeline.kernels.filter(~pl.col("in_graph")).select(*_SAME, "step")

@@ -15,6 +15,7 @@ from gpusight.analyses.schedule.schedule import NONE, CallKind
 from gpusight.analyses.statistics import names_of
 from gpusight.analyses.steps.phase_names import phase_of
 from gpusight.findings.timeline.host import before_calls, spent_before
+from gpusight.findings.timeline.once import once
 from gpusight.findings.timeline.repetition import FEW
 from gpusight.findings.verdict import Limit
 from gpusight.model.intervals import Intervals, coverage, gaps
@@ -67,6 +68,7 @@ class HostWork:
         return int(self.idle_ns[calls].sum())
 
 
+@once
 def host_work(timeline: Timeline) -> HostWork:
     """Measure the host's own work before each call."""
     calls = timeline.schedule.calls

@@ -13,6 +13,7 @@ from gpusight.analyses.ledger.ledger import ledger
 from gpusight.analyses.replay.replay import Replay
 from gpusight.analyses.steps.phases import phases
 from gpusight.findings.timeline.frames import calls_frame, ops_frame
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.analyses.ledger.hosts import HostTime
@@ -46,6 +47,15 @@ class Timeline:
     def length_ns(self) -> int:
         """Length of the judged part."""
         return self.schedule.length_ns
+
+    @property
+    def part(self) -> str:
+        """Name the judged part, where it is not all of the window; else empty."""
+        if self.length_ns >= self.focus.length_ns:
+            return ""
+        if self.steps:
+            return f"{self.steps} of {len(self.focus.steps)} steps"
+        return format_time(self.length_ns)
 
     @property
     def per_step(self) -> int:

@@ -37,7 +37,7 @@ from gpusight.findings.timeline.rule import Absent, Found
 from gpusight.findings.timeline.tensor_rate import targets
 from gpusight.model.intervals import Intervals, clip, contains, coverage
 from gpusight.result import NotApplicable
-from gpusight.units import format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,10 +104,8 @@ def changes_for(timeline: Timeline, wish: Wish) -> Changes:
 
 def _notes(timeline: Timeline) -> list[str]:
     notes = []
-    if timeline.length_ns < timeline.focus.length_ns:
-        every = len(timeline.focus.steps)
-        part = f"{timeline.steps} of {every} steps" if every else format_time(timeline.length_ns)
-        notes.append(f"replayed were {part} from the middle of the window")
+    if timeline.part:
+        notes.append(f"replayed were {timeline.part} from the middle of the window")
     if timeline.replay.error > MOST_ERROR:
         error = format_share(timeline.replay.error)
         notes.append(f"the replay misses the measured time by {error}: do not trust small gains")

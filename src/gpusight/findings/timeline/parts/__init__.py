@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
+from gpusight.findings.timeline.once import once
 from gpusight.findings.timeline.parts.attention import Attention, find_attention
 from gpusight.findings.timeline.parts.chains import Chains, find_chains
 from gpusight.findings.timeline.parts.optimizer import Optimizer, find_optimizer
@@ -30,17 +30,9 @@ class Parts(NamedTuple):
     chains: Chains
 
 
+@once
 def parts_of(timeline: Timeline) -> Parts:
     """Sort kernels into attention, optimizer, layout and chains, in this order; done once."""
-    if timeline not in _DONE:
-        _DONE[timeline] = _sorted(timeline)
-    return _DONE[timeline]
-
-
-_DONE: WeakKeyDictionary[Timeline, Parts] = WeakKeyDictionary()
-
-
-def _sorted(timeline: Timeline) -> Parts:
     order = InOrder(timeline.ops)
     attention = find_attention(order)
     free = attention.group < 0
