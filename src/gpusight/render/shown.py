@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Answer(Protocol):
         ...
 
 
-class Shown:
+class Shown(ABC):
     """A result that shows itself, in a shell or a notebook."""
 
     result: Answer
@@ -47,9 +48,9 @@ class Shown:
         """What a reader must know: incomplete data, what was left out, what was assumed."""
         return self.result.notes
 
+    @abstractmethod
     def to_text(self) -> str:
         """Give it as plain text, as printing does."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Show it as plain text."""
