@@ -5,6 +5,7 @@ GpusightError                 exit code 2, one line for the user
 │   ├── NotACaptureError      it is something else altogether
 │   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
 │       └── UndecodableReportError   a native report that only its own tool may still read
+├── RecordError               nothing on this machine can record that, or nothing was recorded
 ├── RuleError                 a rule that the user wrote cannot be loaded, or fails
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
 └── MissingDataError          the capture is fine but does not hold what was asked for
@@ -52,6 +53,10 @@ class UndecodableReportError(DamagedCaptureError):
     def __init__(self, what: str, *, why: str, hint: str, version: str) -> None:
         super().__init__(what, why=why, hint=hint)
         self.version = version
+
+
+class RecordError(GpusightError):
+    """A program could not be recorded, or its recording came to nothing."""
 
 
 class RuleError(GpusightError):

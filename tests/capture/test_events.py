@@ -1,0 +1,65 @@
+"""Steps and ranges reach those who listen, and nobody else."""
+
+from __future__ import annotations
+
+from gpusight.capture.inside.events import Hub
+
+
+class Heard:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int | str]] = []
+
+    def step_began(self, number: int) -> None:
+        self.told.append(("step", number))
+
+    def step_ended(self, number: int) -> None:
+        self.told.append(("end of step", number))
+
+    def range_began(self, name: str) -> None:
+        self.told.append(("range", name))
+
+    def range_ended(self, name: str) -> None:
+        self.told.append(("end of range", name))
+
+
+def test_listeners_hear_in_order() -> None:
+    hub, heard = Hub(), Heard()
+    hub.listen(heard)
+    number = hub.begin_step()
+    hub.begin_range("forward")
+    hub.end_range("forward")
+    hub.end_step(number)
+    assert heard.told == [
+        ("step", 0),
+        ("range", "forward"),
+        ("end of range", "forward"),
+        ("end of step", 0),
+    ]
+
+
+def test_who_is_forgotten_hears_no_more() -> None:
+    hub, heard = Hub(), Heard()
+    hub.listen(heard)
+    before = hub.heard
+    hub.forget(heard)
+    hub.begin_range("forward")
+    assert (before, hub.heard) == (True, False)
+    assert heard.told == []
+
+
+def test_a_program_s_own_steps_end_the_guessing() -> None:
+    hub, heard = Hub(), Heard()
+    hub.listen(heard)
+    guessed = hub.begin_step(explicit=False)
+    hub.end_step(guessed)
+    assert hub.begin_step() == 0
+    assert hub.begin_step(explicit=False) is None
+    hub.end_step(None)
+    assert hub.begin_step() == 1
+    assert [told for told in heard.told if told[0] == "step"] == [
+        ("step", 0),
+        ("step", 0),
+        ("step", 1),
+    ]
