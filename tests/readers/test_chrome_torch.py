@@ -194,6 +194,15 @@ def test_ids_that_only_repeat_the_correlation_name_no_operator(tmp_path: Path) -
     assert write(tmp_path / "u.json", [op, kernel]).kernels["op"].to_list() == [3]
 
 
+def test_a_range_that_the_profiler_was_stopped_in_is_open(tmp_path: Path) -> None:
+    """What PyTorch closes itself did not end there; such a step is not a whole one."""
+    steps = [
+        event(f"ProfilerStep#{n}", cat="user_annotation", ts=10 * n, args={"Ev Idx": n, **told})
+        for n, told in enumerate(({}, {"finished": True}, {"finished": False}))
+    ]
+    assert write(tmp_path / "t.json", steps).ranges["open"].to_list() == [None, False, True]
+
+
 def test_shapes_are_compact_json_whatever_their_key(tmp_path: Path) -> None:
     new = event(args={"Input Dims": [[2, 3], [], [4]], "Input type": ["float", "", "int"]})
     old = event(cat="Operator", ts=3, args={"Input dims": [[2, 3], [], [4]]})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpusight.model.trace import Meta, TraceSource
 
-_LAYOUT = 4
+_LAYOUT = 5
 """Raise when what a reader puts into a column changes meaning."""
 _SAMPLE_BYTES = 1 << 16
 _WORTH_ROWS = 50_000

@@ -126,6 +126,11 @@ def _json(*keys: str) -> Rule:
     return Rule(lambda _c, _r, columns: columns[0], (Wanted(keys, lambda: Texts(raw=True)),))
 
 
+def _unfinished(_context: Context, _rows: Rows, columns: list[pl.Series]) -> pl.Series:
+    """Tell which events the profiler closed itself, because it was stopped within them."""
+    return columns[0].cast(pl.String).str.to_lowercase() == "false"
+
+
 def _constant(word: str) -> Rule:
     series = encode(pl.Series([word]))
     return Rule(lambda _c, rows, _: series.new_from_index(0, rows.height))
@@ -377,6 +382,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 **_ON_THREAD,
                 "kind": _constant("push_pop"),
                 "domain": _constant(""),
+                "open": Rule(_unfinished, (Wanted(("finished",), Texts),)),
                 "record": Rule(lambda _c, rows, _: pl.int_range(1, rows.height + 1, eager=True)),
             },
         ),
