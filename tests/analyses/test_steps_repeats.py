@@ -97,6 +97,14 @@ def test_ranges_of_operators_are_not_looked_at() -> None:
     assert found(program("abcabc" * 4, ranges=ranges)).evidence is Evidence.PERIODIC
 
 
+def test_much_work_after_one_step_does_not_make_the_others_less() -> None:
+    """As where a trainer evaluates, batch by batch, between two of the steps that were recorded."""
+    steps = [("step 6", 0, 3), ("step 7", 3, 6), ("step 8", 18, 21)]
+    loads = [("load", at, at + 1) for at in (0, 3, 6, 8, 10, 12, 14, 16, 18)]
+    trace = program("abc" * 2 + "de" * 6 + "abc", ranges=steps + loads)
+    assert [step.number for step in found(trace).steps] == [6, 7, 8]
+
+
 def test_ranges_named_like_steps_that_hold_no_gpu_work_are_not_believed() -> None:
     trace = build_trace(
         ranges=[

@@ -24,8 +24,9 @@ _OWN = ["process", "thread"]
 _TRIED = 8
 _NO_REPETITION = "GPU work does not repeat itself"
 _MOST = 0.5
+"""Of the steps that must hold more than comes after them."""
 _SOME = 0.1
-"""Parts of the launches that steps must hold: of those since the first, and of all."""
+"""Of the launches that steps must hold in all."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,16 @@ def _by_name(trace: Trace, work: pl.DataFrame) -> Found | None:
 
 
 def _holds_work(found: Steps, work: pl.DataFrame) -> bool:
-    first, last = found.steps[0], found.steps[-1]
-    between = replace(first, end_ns=max(first.end_ns, last.end_ns))
-    held = int(launches_of(work, found.steps).sum())
-    return held >= max(1, _MOST * int(launches_of(work, [between])[0]), _SOME * work.height)
+    """Tell whether most steps hold more than is launched between them and the next.
+
+    Most, not all: what is evaluated or saved after a few of them may be more than all steps are.
+    """
+    held = launches_of(work, found.steps)
+    if int(held.sum()) < max(1, _SOME * work.height):
+        return False
+    gaps = [replace(a, start_ns=a.end_ns, end_ns=b.start_ns) for a, b in pairwise(found.steps)]
+    fuller = int((held[:-1] >= launches_of(work, gaps)).sum())
+    return fuller >= _MOST * len(gaps)
 
 
 def _last_resort(trace: Trace, work: pl.DataFrame) -> Found:
