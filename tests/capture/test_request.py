@@ -54,6 +54,12 @@ def test_what_names_no_ranks_is_refused(text: str) -> None:
         {"stop": True},
         {"stop": True, "steps": StepRange(1, None)},
         {"program": ()},
+        {"delay_s": -1.0},
+        {"delay_s": float("nan")},
+        {"duration_s": 0.0},
+        {"duration_s": -2.0},
+        {"launch_count": 0},
+        {"launch_skip": -1},
     ],
 )
 def test_requests_that_contradict_themselves_are_refused(wanted: dict[str, Any]) -> None:

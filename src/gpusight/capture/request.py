@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -141,10 +142,27 @@ class Request:
                 "--range, --steps and --delay/--duration each say when to record",
                 hint="give one of them",
             )
+        self._check_numbers()
         if self.stop and not (self.is_partial or self.launch_count is not None):
             raise UsageError(
                 "--stop ends the program once a part of it is recorded, and no part was named",
                 hint="add --range, --steps, --duration or --launch-count",
+            )
+
+    def _check_numbers(self) -> None:
+        """Refuse times and counts of which no tool can make anything, `nan` among them."""
+        least = {
+            "--delay": (self.delay_s, 0, "0 s or more"),
+            "--launch-skip": (self.launch_skip, 0, "0 or more"),
+            "--launch-count": (self.launch_count, 1, "1 or more"),
+        }
+        for option, (value, smallest, wanted) in least.items():
+            if value is not None and not smallest <= value < math.inf:
+                raise UsageError(f"{option} {value} is no use", hint=f"give {wanted}")
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise UsageError(
+                f"--duration {self.duration_s} is no use",
+                hint="give more than 0 s, or leave it out",
             )
 
     @property

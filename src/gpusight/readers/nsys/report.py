@@ -7,13 +7,14 @@ cache folder, never beside the report, and the export is read instead.
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from gpusight.capture.tools import installed_version
+from gpusight.capture.versions import Version
 from gpusight.errors import UndecodableReportError
 from gpusight.readers.cache import cache_dir, identity
 from gpusight.readers.nsys.rep.tables import RepTables
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from gpusight.readers.nsys.raw import Only, RawTables
 
 _T = TypeVar("_T")
-_VERSION = re.compile(r"(\d{4})\.(\d+)\.(\d+)")
-_VERSION_SECONDS = 30
 _EXPORT_SECONDS = 3600
 
 
@@ -109,20 +108,8 @@ class ReportTables:
 
 def _new_enough(nsys: str, needed: str) -> bool:
     """Compare versions: an older nsys refuses newer reports."""
-    try:
-        answer = subprocess.run(
-            [nsys, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=_VERSION_SECONDS,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return False
-    have, want = _VERSION.search(answer), _VERSION.search(needed)
-    if have is None:
-        return False
-    return want is None or tuple(map(int, have.groups())) >= tuple(map(int, want.groups()))
+    have, want = installed_version(nsys), Version.parse(needed)
+    return isinstance(have, Version) and (want is None or have >= want)
 
 
 def _export(nsys: str, report: Path, target: Path) -> bool:

@@ -1,0 +1,167 @@
+"""The command line that records a timeline with Nsight Systems."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+from gpusight.capture.command import Command
+from gpusight.capture.options import nsys as options
+from gpusight.capture.options.build import Options
+from gpusight.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpusight.capture.request import Request
+    from gpusight.capture.tools import InstalledTool
+
+_SUFFIXES = (".nsys-rep", ".qdrep")
+_SHORTEST_OS_CALL_NS = 100_000
+_SHORTEST_OS_CALL_WITH_STACK_NS = 1_000_000_000
+REGISTERED_ONLY = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
+"""Unless this is 0, nsys knows a range by name only where the program registered the name."""
+
+
+def nsys_command(
+    installed: InstalledTool,
+    request: Request,
+    output: Path,
+    program: tuple[str, ...],
+) -> Command:
+    """Build `nsys profile …` for what is asked, as this version of nsys takes it.
+
+    Recorded are CUDA, NVTX and calls of the operating system that took 100 µs or more: those tell
+    a host that waits for input from one that computes. All of them were a thousand times as many
+    where we looked, and filled 2 GB in three training steps; a stack is taken only of those of a
+    second. CPU sampling and context switches are off: they cost most, and need permissions that
+    containers seldom give. Of a range that opens again and again, the first time is recorded.
+
+    Steps are counted in the program, which says by cudaProfilerStart and Stop when. `program` is
+    what runs under nsys, `request.program` or one made from it.
+    """
+    found = Options(installed, request.extra, joined=True)
+    _refuse_output(request.extra)
+    _what(found, request)
+    environment = {}
+    if request.steps is not None:
+        _when_between(found, "cudaProfilerApi", request)
+    elif request.range_name is not None:
+        _when_between(found, "nvtx", request)
+        environment[REGISTERED_ONLY] = "0"
+    else:
+        _when_timed(found, request)
+    stem = _without_suffix(output)
+    found.add(options.DISCARD_ENVIRONMENT, "true")
+    if request.overwrite:
+        found.add(options.OVERWRITE, "true")
+    found.add(options.OUTPUT, str(stem).replace("%", "%%"))
+    return Command(
+        (str(installed.path), "profile", *found.argv, *program),
+        stem.with_name(stem.name + _suffix(installed)),
+        environment,
+        tuple(found.notes),
+    )
+
+
+def _what(found: Options, request: Request) -> None:
+    """Choose what is recorded."""
+    # nsys for Windows traces no calls of the operating system.
+    os_calls = () if sys.platform == "win32" else ("osrt",)
+    found.add(options.TRACE, ",".join(("cuda", "nvtx", *os_calls)))
+    if os_calls:
+        found.add(options.OSRT_THRESHOLD, str(_SHORTEST_OS_CALL_NS))
+        found.add(options.OSRT_BACKTRACES, str(_SHORTEST_OS_CALL_WITH_STACK_NS))
+    _stacks(found, wanted=request.python_stacks)
+    if request.memory:
+        found.add(options.MEMORY, "true")
+    if request.gpu_metrics:
+        # Other people's GPUs of the same machine may not be ours to measure.
+        visible = found.installed.lists(options.GPU_METRICS, "cuda-visible")
+        found.add(
+            options.GPU_METRICS,
+            "cuda-visible" if visible else "all",
+            otherwise="cannot sample GPU metrics (2021.2 and newer can): recorded without them",
+        )
+    if request.graph_nodes:
+        # Versions without the option trace every node anyway.
+        found.add(options.GRAPHS, "node")
+
+
+def _stacks(found: Options, *, wanted: bool) -> None:
+    """Ask for the Python stack of every CUDA call, which nsys takes only while it samples."""
+    sampling = wanted and found.add(
+        options.PYTHON_STACKS,
+        "cuda",
+        otherwise="cannot record Python stacks (2023.4 and newer can): recorded without them",
+    )
+    if not sampling:
+        found.add(options.SAMPLE, "none")
+        found.add(options.CONTEXT_SWITCHES, "none")
+        return
+    found.add(options.SAMPLE, "process-tree")
+    # Without a threshold of 0 only calls of 80 µs get a stack, and launches are shorter.
+    found.add(options.CUDA_STACKS, "all:0")
+
+
+def _when_between(found: Options, kind: str, request: Request) -> None:
+    """Record from where the program, or a range of it, says start to where it says stop."""
+    found.need(options.CAPTURE_RANGE, kind)
+    if kind == "nvtx" and request.range_name is not None:
+        name = request.range_name
+        found.need(options.NVTX_CAPTURE, name if "@" in name else f"{name}@*")
+    end = "stop-shutdown" if request.stop else "stop"
+    if not found.add(options.RANGE_END, end):
+        found.add(options.STOP_ON_RANGE_END, "true")
+        found.add(options.KILL, "sigterm" if request.stop else "none")
+    elif request.stop:
+        found.add(options.KILL, "sigterm")
+
+
+def _when_timed(found: Options, request: Request) -> None:
+    """Record from a time on, for a time."""
+    delay, duration = request.delay_s, request.duration_s
+    wait = _seconds(found, delay or 0, math.floor)
+    if wait != "0":  # which nsys calls illegal
+        found.need(options.DELAY, wait)
+    if duration is None:
+        return
+    found.need(options.DURATION, _seconds(found, duration, math.ceil))
+    found.add(options.KILL, "sigterm" if request.stop else "none")
+    ends_first = not request.stop and found.installed.version >= options.GOES_ON_ALONE
+    if ends_first and sys.platform != "linux":  # there, the program's end is waited for
+        found.notes.append(
+            f"{found.installed} ends with the {duration:g} s: the program then goes on by itself, "
+            "and its exit code is not known"
+        )
+
+
+def _seconds(found: Options, value: float, whole: Callable[[float], int]) -> str:
+    """Write a time; where nsys takes whole seconds only, so that nothing wanted is missed."""
+    if found.installed.version >= options.TAKES_FRACTIONS or value == whole(value):
+        return f"{value:.10g}"
+    found.notes.append(
+        f"{found.installed} takes whole seconds only: {value:g} s is made {whole(value)} s"
+    )
+    return str(whole(value))
+
+
+def _refuse_output(extra: tuple[str, ...]) -> None:
+    if options.OUTPUT.among(extra):
+        raise UsageError(
+            "nsys's own --output would hide the capture from gpusight",
+            hint="say where to with gpusight record -o",
+        )
+
+
+def _without_suffix(output: Path) -> Path:
+    for suffix in _SUFFIXES:
+        if output.name.endswith(suffix) and output.name != suffix:
+            return output.with_name(output.name[: -len(suffix)])
+    return output
+
+
+def _suffix(installed: InstalledTool) -> str:
+    return ".nsys-rep" if installed.version >= options.WRITES_NSYS_REP else ".qdrep"

@@ -1,0 +1,209 @@
+"""Finds NVIDIA's nsys and ncu on this machine, and says which ones are there but do not run.
+
+`GPUSIGHT_NSYS` and `GPUSIGHT_NCU` name the one to use. Otherwise the newest wins, because a newer
+one knows more GPUs and drivers; of two of the same version, the one on the PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.capture.options.help import read_help
+from gpusight.capture.request import Tool
+from gpusight.capture.versions import Version
+from gpusight.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.capture.options.spelling import Option, Told
+
+__all__ = [
+    "BrokenTool",
+    "InstalledTool",
+    "Version",
+    "every_tool",
+    "find_tool",
+    "installed_version",
+    "override_of",
+    "require_tool",
+]
+
+_ANSWER_SECONDS = 30
+_ROOT = Path("/")
+_CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
+_TITLES = {Tool.NSYS: "Nsight Systems", Tool.NCU: "Nsight Compute"}
+_PLACES = {
+    Tool.NSYS: (
+        "usr/local/cuda*/bin/nsys",
+        "opt/nvidia/nsight-systems*/*/bin/nsys",
+        "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+        "opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
+        "opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
+        "usr/lib/nsight-systems/bin/nsys",
+        "Program Files/NVIDIA Corporation/Nsight Systems*/target-windows-*/nsys.exe",
+    ),
+    Tool.NCU: (
+        "usr/local/cuda*/bin/ncu",
+        "opt/nvidia/nsight-compute/*/ncu",
+        "opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/ncu",
+        "usr/lib/nsight-compute/ncu",
+        "Program Files/NVIDIA Corporation/Nsight Compute*/ncu.bat",
+    ),
+}
+_EVERY_HELP_LISTS = {
+    Tool.NSYS: frozenset({"--trace", "--sample", "--output"}),
+    Tool.NCU: frozenset({"--section", "--launch-count", "--export"}),
+}
+_HELP = {Tool.NSYS: ("profile", "--help"), Tool.NCU: ("--help",)}
+
+
+@dataclass(frozen=True)
+class InstalledTool:
+    """A tool that runs."""
+
+    tool: Tool
+    path: Path
+    version: Version
+    told: Told | None = field(default=None, compare=False)
+    """Options that its own help lists, with their values; None: not asked."""
+
+    def spelling(self, option: Option) -> str | None:
+        """Write an option as this version does; None: it has no such."""
+        return option.spelled(self.version, self.told)
+
+    def lists(self, option: Option, value: str) -> bool:
+        """Tell whether its help lists this value of an option; False also when it was not asked."""
+        spelled = self.spelling(option)
+        return spelled is not None and value in (self.told or {}).get(spelled, ())
+
+    def __str__(self) -> str:
+        """Name it for people: `nsys 2025.3.1`."""
+        return f"{self.tool.value} {self.version}"
+
+
+@dataclass(frozen=True)
+class BrokenTool:
+    """A tool that is there and does not start."""
+
+    path: Path
+    why: str
+
+
+def find_tool(tool: Tool) -> InstalledTool | None:
+    """Give the newest that runs; None where there is none."""
+    best = next((one for one in every_tool(tool) if isinstance(one, InstalledTool)), None)
+    return None if best is None else replace(best, told=_told(best))
+
+
+def require_tool(tool: Tool) -> InstalledTool:
+    """Give the newest that runs, or say what is missing and how to get it."""
+    found = find_tool(tool)
+    if found is None:
+        name, title = tool.value, _TITLES[tool]
+        broken = [b for b in every_tool(tool) if isinstance(b, BrokenTool)]
+        raise RecordError(
+            f"{name} is needed and none runs here",
+            why=f"{broken[0].path} does not start, {broken[0].why}" if broken else "none was found",
+            hint=f"install NVIDIA {title} or set {_variable(tool)} to where {name} is; "
+            "gpusight doctor says what this machine can capture with",
+        )
+    return found
+
+
+def every_tool(tool: Tool) -> list[InstalledTool | BrokenTool]:
+    """Try every one on this machine: the one that would be used first, broken ones last."""
+    found: dict[str, InstalledTool | BrokenTool] = {}
+    for path in _candidates(tool):
+        real = os.path.realpath(path)
+        if real not in found:
+            found[real] = _tried(tool, path)
+    return sorted(found.values(), key=_newness, reverse=True)
+
+
+def override_of(tool: Tool) -> Path | None:
+    """Give the one that the user chose through the environment."""
+    chosen = os.environ.get(_variable(tool))
+    return Path(chosen) if chosen else None
+
+
+def installed_version(path: str | Path) -> Version | str:
+    """Ask a tool for its version; gives why not where it does not say."""
+    answer = _answer(path, "--version")
+    if isinstance(answer, str):
+        return answer
+    said = answer.stdout + answer.stderr
+    if answer.returncode != 0:
+        return f"exit code {answer.returncode} {_last_line(said)}".rstrip()
+    return Version.parse(said) or "it does not say which version it is"
+
+
+def _newness(found: InstalledTool | BrokenTool) -> Version:
+    return found.version if isinstance(found, InstalledTool) else Version(0, 0)
+
+
+def _variable(tool: Tool) -> str:
+    return f"GPUSIGHT_{tool.name}"
+
+
+def _candidates(tool: Tool) -> Iterator[Path]:
+    chosen = override_of(tool)
+    if chosen is not None:
+        yield chosen
+        return
+    on_path = shutil.which(tool.value)
+    if on_path is not None:
+        yield Path(on_path)
+    for variable in _CUDA_VARIABLES:
+        folder = os.environ.get(variable)
+        inside = shutil.which(tool.value, path=str(Path(folder) / "bin")) if folder else None
+        if inside is not None:
+            yield Path(inside)
+    for pattern in _PLACES[tool]:
+        # Newest first, so that links to it are named after it.
+        yield from sorted(_ROOT.glob(pattern), reverse=True)
+
+
+def _tried(tool: Tool, path: Path) -> InstalledTool | BrokenTool:
+    version = installed_version(path)
+    if isinstance(version, str):
+        return BrokenTool(path, version)
+    return InstalledTool(tool, path, version)
+
+
+def _told(installed: InstalledTool) -> Told | None:
+    """Read its help; where that fails the version alone must do."""
+    answer = _answer(installed.path, *_HELP[installed.tool])
+    if isinstance(answer, str) or answer.returncode != 0:
+        return None
+    told = read_help(installed.tool, answer.stdout + answer.stderr)
+    # A help that is laid out anew would look as if it had no options.
+    return told if _EVERY_HELP_LISTS[installed.tool] <= told.keys() else None
+
+
+def _answer(path: str | Path, *arguments: str) -> subprocess.CompletedProcess[str] | str:
+    """Run it; gives why not where it cannot be started."""
+    try:
+        return subprocess.run(  # noqa: S603 - a tool that the user installed
+            [str(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_ANSWER_SECONDS} s"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
