@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from gpusight.capture.inside.events import Hub
 
 
@@ -57,9 +59,45 @@ def test_a_program_s_own_steps_end_the_guessing() -> None:
     assert hub.begin_step() == 0
     assert hub.begin_step(explicit=False) is None
     hub.end_step(None)
+    hub.end_step(0)
     assert hub.begin_step() == 1
     assert [told for told in heard.told if told[0] == "step"] == [
         ("step", 0),
         ("step", 0),
         ("step", 1),
     ]
+
+
+def test_of_steps_within_each_other_the_outermost_counts() -> None:
+    hub, heard = Hub(), Heard()
+    hub.listen(heard)
+    outer = hub.begin_step()
+    assert hub.begin_step() is None
+    hub.end_step(None)
+    hub.end_step(outer)
+    assert hub.begin_step() == 1
+    assert heard.told == [("step", 0), ("end of step", 0), ("step", 1)]
+
+
+def test_steps_of_two_threads_all_count_and_any_thread_may_end_them() -> None:
+    hub = Hub()
+    numbers = [hub.begin_step()]
+    other = threading.Thread(target=lambda: numbers.append(hub.begin_step()))
+    other.start()
+    other.join()
+    assert numbers == [0, 1]
+    ending = threading.Thread(target=lambda: hub.end_step(0))
+    ending.start()
+    ending.join()
+    assert hub.begin_step() == 2
+
+
+def test_a_step_that_is_known_afterwards_counts_and_is_not_told() -> None:
+    hub, heard = Hub(), Heard()
+    hub.listen(heard)
+    hub.pass_step()
+    assert hub.begin_step() == 1
+    hub.pass_step()  # within that one
+    hub.end_step(1)
+    assert (hub.begin_step(), hub.explicit) == (2, True)
+    assert heard.told[0] == ("step", 1)

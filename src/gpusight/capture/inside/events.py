@@ -6,6 +6,7 @@ recorders listen. Without a listener telling costs one look at an empty tuple.
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 
@@ -29,33 +30,39 @@ class Hub:
     """Passes on what happens; counts steps.
 
     A program's own `gs.step` is more exact than a guess from its optimizer: from the first
-    explicit step on, steps that hooks tell are ignored.
+    explicit step on, steps that hooks tell are ignored. Of explicit steps within each other on one
+    thread (`gs.step` in the loop of a callback) the outermost counts.
     """
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
+        self.heard = False
+        """Somebody listens; asked for every range, so not worked out then."""
         self.explicit = False
         self.next_step = 0
-
-    @property
-    def heard(self) -> bool:
-        """Tell whether anybody listens."""
-        return bool(self._listeners)
+        self._inside: dict[int, int] = {}
+        """Which explicit step each thread is in."""
 
     def listen(self, listener: Listener) -> None:
         """Tell this one too."""
-        self._listeners = (*self._listeners, listener)
+        self._listeners, self.heard = (*self._listeners, listener), True
 
     def forget(self, listener: Listener) -> None:
         """Tell this one no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
+        self.heard = bool(self._listeners)
 
     def begin_step(self, *, explicit: bool = True) -> int | None:
-        """Count a step that begins; gives its number, None when it was a guess not needed."""
-        if explicit and not self.explicit:
-            self.explicit, self.next_step = True, 0
-        if self.explicit and not explicit:
+        """Count a step that begins; gives its number.
+
+        None when it was a guess not needed, or lies within another step: it is not counted.
+        """
+        thread = threading.get_ident()
+        if thread in self._inside or (self.explicit and not explicit):
             return None
+        if explicit:
+            self._trust_program()
+            self._inside[thread] = self.next_step
         number = self.next_step
         self.next_step += 1
         for listener in self._listeners:
@@ -63,11 +70,24 @@ class Hub:
         return number
 
     def end_step(self, number: int | None) -> None:
-        """Tell that a step ended; None, what a needless guess began as, is ignored."""
+        """Tell that a step ended, on whatever thread; None, one that did not count, is ignored."""
         if number is None:
             return
+        for thread, inside in list(self._inside.items()):
+            if inside == number:
+                del self._inside[thread]
         for listener in self._listeners:
             listener.step_ended(number)
+
+    def pass_step(self) -> None:
+        """Count an explicit step that nobody knew to be one before it ended; it is not told."""
+        if threading.get_ident() not in self._inside:
+            self._trust_program()
+            self.next_step += 1
+
+    def _trust_program(self) -> None:
+        if not self.explicit:
+            self.explicit, self.next_step = True, 0
 
     def begin_range(self, name: str) -> None:
         """Tell that a range was opened."""

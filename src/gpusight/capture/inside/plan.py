@@ -30,7 +30,6 @@ class Plan:
     """None: all."""
     memory: bool = False
     python_stacks: bool = False
-    graph_nodes: bool = False
     stop: bool = False
     overwrite: bool = False
 

@@ -331,10 +331,19 @@ def _shared(context: Context, raw: pl.DataFrame) -> pl.Series:
 
 def _other_name(context: Context, raw: pl.DataFrame) -> pl.Series:
     """Take the linker's name, which says as much as a demangled one; else the short one."""
-    names = [context.strings.names(raw.get_column("shortName"))]
+    names = [context.strings.names(raw.get_column("shortName"), _base_name)]
     if "mangledName" in raw.columns:
         names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle))
     return first_of(names)
+
+
+def _base_name(short: str) -> str:
+    """Take the function's own name out of a linker's name, which `gpusight record` stores."""
+    if not short.startswith("_Z"):
+        return short
+    from gpusight.model.kernel_parts import split  # slow to import, and seldom needed
+
+    return split(demangle(short))[0].rsplit("::", 1)[-1]
 
 
 _OTHER_NAME = Rule(
@@ -346,7 +355,7 @@ _OTHER_NAME = Rule(
 _KERNEL_RULES: dict[str, Rule] = {
     **_GPU_WORK,
     "name": replace(_string("demangledName", demangle), instead=_OTHER_NAME),
-    "base_name": _string("shortName"),
+    "base_name": _string("shortName", _base_name),
     "mangled_name": _string("mangledName"),
     "grid_x": _column("gridX"),
     "grid_y": _column("gridY"),

@@ -92,7 +92,7 @@ def meta(raw: RawTables, notes: list[str]) -> Meta:
     return Meta(
         path=str(raw.path),
         source=raw.source,
-        tool="Nsight Systems",
+        tool=_tool(export.get("EXPORT_PRODUCT_NAME")),
         tool_version=export.get("EXPORT_PRODUCT_VERSION"),
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         start_utc_ns=_first_int(raw, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
@@ -105,10 +105,19 @@ def meta(raw: RawTables, notes: list[str]) -> Meta:
     )
 
 
+_EXPORT_FACTS = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+_OWN = "gpusight"
+
+
+def _tool(product: str | None) -> str:
+    """Name what made the file: nsys, or `gpusight record`, which writes the same layout."""
+    return product if product is not None and product.startswith(_OWN) else "Nsight Systems"
+
+
 def _export_facts(raw: RawTables) -> dict[str, str]:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= raw.columns(table):
-            wanted = Only("name", ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"))
+            wanted = Only("name", _EXPORT_FACTS)
             rows = raw.read(table, ["name", "value"], wanted)
             return dict(rows.drop_nulls().iter_rows())
     return {}

@@ -1,0 +1,118 @@
+"""Counts steps by the first optimizer that steps, for programs that do not tell them.
+
+Step 0 runs from the making of an optimizer to the end of the first step, step 1 from there to the
+end of the second, and so on. What an optimizer compiled by `torch.compile` does is not seen: our
+hook in the middle of it would break the graph in two.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gpusight.capture import nvtx
+from gpusight.capture.inside.events import HUB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class OptimizerSteps:
+    """The steps of one optimizer, told to the hub.
+
+    `marks` also names each step but the first in NVTX, as a start/end range: that disturbs no
+    stack and spans the threads of the backward pass. Where the first began is only a guess.
+    """
+
+    def __init__(self, torch: Any, made: Callable[[], None], *, marks: bool) -> None:
+        self._torch, self._made, self._marks = torch, made, marks
+        self._first: weakref.ref[Any] | None = None
+        self._steps = 0
+        self._number: int | None = None
+        self._range: object = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Hook PyTorch; versions before 2.0 have no such hooks, and only `gs.step` tells."""
+        optimizer = importlib.import_module("torch.optim.optimizer")  # torch has it loaded
+        register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        if register is None:
+            return
+        self._undo.append(register(self._stepped).remove)
+        self._wrap(optimizer.Optimizer, "__init__", self._was_made)
+        for scaler in self._scalers():
+            self._wrap(scaler, "step", self._scaled)
+
+    def remove(self) -> None:
+        """Take every hook away. A range stays open: what follows the last step is none."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _scalers(self) -> list[Any]:
+        """Give the classes that may leave a step out, where gradients overflowed."""
+        torch = self._torch
+        places = (getattr(torch, "amp", None), getattr(torch.cuda, "amp", None))
+        found = (getattr(place, "GradScaler", None) for place in places)
+        return list({scaler for scaler in found if scaler is not None and "step" in vars(scaler)})
+
+    def _wrap(self, owner: Any, name: str, then: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            before = self._steps
+            result = original(*args, **kwargs)
+            if self._undo:
+                then(before, *args)
+            return result
+
+        def unwrap() -> None:
+            if getattr(owner, name) is wrapper:  # else somebody wrapped it again, and calls ours
+                setattr(owner, name, original)
+
+        setattr(owner, name, wrapper)
+        self._undo.append(unwrap)
+
+    def _was_made(self, _before: int, *_: Any) -> None:
+        """Begin step 0: programs make their optimizer just before they loop."""
+        self._made()
+        if self._steps == 0 and self._number is None:
+            self._number = HUB.begin_step(explicit=False)
+
+    def _scaled(self, before: int, _scaler: Any, optimizer: Any, *_: Any) -> None:
+        """Count a step that was left out; one that was taken is counted already."""
+        if self._steps == before and self._is_ours(optimizer):
+            self._next()
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if _is_compiling(self._torch) or not self._is_ours(optimizer):
+            return
+        self._next()
+
+    def _is_ours(self, optimizer: Any) -> bool:
+        """Follow one optimizer; when it is gone, the next that steps."""
+        if self._first is None or self._first() is None:
+            self._first = weakref.ref(optimizer)
+        return self._first() is optimizer
+
+    def _next(self) -> None:
+        self._steps += 1
+        self._close()
+        if not HUB.explicit:
+            HUB.end_step(self._number)
+        self._number = HUB.begin_step(explicit=False)
+        if self._marks and self._number is not None:
+            self._range = nvtx.start_range(f"step {self._number}", domain=nvtx.DOMAIN)
+
+    def _close(self) -> None:
+        nvtx.end_range(self._range)
+        self._range = None
+
+
+def _is_compiling(torch: Any) -> bool:
+    """Tell whether `torch.compile` is reading us rather than Python running us."""
+    compiler = getattr(torch, "compiler", None)
+    is_compiling = getattr(compiler, "is_compiling", None)
+    return bool(is_compiling()) if is_compiling is not None else False

@@ -1,0 +1,227 @@
+"""Begins recording in this process, and ends it however the process ends.
+
+`os._exit` and SIGKILL leave no time for that: nothing is written then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpusight.capture.inside import driver, outputs, plan
+from gpusight.capture.inside.events import HUB
+from gpusight.capture.inside.imports import when_imported
+from gpusight.capture.inside.main_thread import ask_main_thread
+from gpusight.capture.inside.processes import Role, own_role
+from gpusight.capture.inside.recorders import recorder_for
+from gpusight.capture.inside.say import say, say_error
+from gpusight.capture.inside.window import State, Window
+
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+    from gpusight.capture.inside.hooks.torch_optim import OptimizerSteps
+    from gpusight.capture.inside.plan import Plan
+    from gpusight.capture.inside.recorders import Recorder
+
+_POLL_S = 0.005
+"""Much less than CUDA takes from cuInit to the first kernel."""
+
+
+def start(wanted: Plan) -> None:
+    """Record this process as planned, if it is one of those that are wanted."""
+    if _CURRENT:  # another sitecustomize may bring the interpreter back to ours
+        return
+    outputs.note_start()
+    role = own_role()
+    if role is Role.HELPER or not _is_chosen(wanted, outputs.own_rank()):
+        return
+    session = Session(wanted, role)
+    _CURRENT.append(session)
+    session.begin()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _is_chosen(wanted: Plan, rank: int | None) -> bool:
+    return wanted.ranks is None or rank is None or rank in wanted.ranks
+
+
+def _forked() -> None:
+    """Leave the recording to the parent; begin another where none had begun."""
+    session = _CURRENT[0]
+    try:
+        if not session.is_left_to_parent():
+            _CURRENT[0] = Session(session.plan, Role.CHILD)
+            _CURRENT[0].begin()
+    except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+        say_error("recording a fork", error)
+
+
+class Session:
+    """The recording of one process.
+
+    It begins when the process shows that it works: when it makes CUDA ready, or an optimizer.
+    Launchers, and children that only load data, never do. Where there is no GPU, PyTorch's
+    profiler starts when the main process imports torch. Not earlier: a profiler that was on
+    before a fork is of no use in the child, which may be the one that trains.
+    """
+
+    def __init__(self, wanted: Plan, role: Role) -> None:
+        self.plan = wanted
+        self._role = role
+        self._rank: int | None = None
+        self._has_worked = False
+        self._steps: OptimizerSteps | None = None
+        self._finishing = threading.Lock()
+        self._is_exiting = self._must_die = False
+        self._recorder: Recorder = recorder_for(wanted)
+        self._window = Window(
+            wanted,
+            self._recorder,
+            opened=self._opened,
+            ended=self._ended,
+            allowed=self._is_allowed,
+        )
+        if hasattr(self._recorder, "interrupted"):
+            self._recorder.interrupted = self._window.stop
+
+    def begin(self) -> None:
+        """Listen, and record as soon as this process shows what it is."""
+        HUB.listen(self._window)
+        atexit.register(self.finish)
+        when_imported("torch", self._torch_imported)
+        if self._window.by_range:
+            from gpusight.capture.inside.hooks import ranges
+
+            ranges.install()
+        if self.plan.recorder == plan.CUPTI:
+            threading.Thread(target=self._wait_for_cuda, name="gpusight", daemon=True).start()
+        elif self.plan.recorder == plan.PROFILER_API and self._role is Role.MAIN:
+            self._window.ready()
+
+    def finish(self) -> None:
+        """End the recording with the process, and say what never came."""
+        if not self._finishing.acquire(blocking=False):
+            return
+        self._is_exiting = True
+        missed = self._window.missed()
+        self._window.close()
+        self._let_go()
+        if missed is not None and (self._has_worked or self._window.steps_seen):
+            say(f"nothing was recorded in process {os.getpid()}: {missed}")
+
+    def is_left_to_parent(self) -> bool:
+        """Let go of everything in a fork; tells whether the parent records, or has recorded."""
+        atexit.unregister(self.finish)
+        state = self._window.state
+        self._window.abandon()
+        if state is not State.WAITING:
+            self._recorder.forget()
+        self._let_go()
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return state is not State.WAITING
+
+    def _let_go(self) -> None:
+        HUB.forget(self._window)
+        if self._steps is not None:
+            self._steps.remove()
+
+    def _torch_imported(self, module: ModuleType) -> None:
+        from gpusight.capture.inside.hooks.torch_optim import OptimizerSteps
+
+        if self._window.state is State.OVER:
+            return
+        torch: Any = module
+        by_torch = self.plan.recorder == plan.TORCH
+        self._steps = OptimizerSteps(torch, self._works, marks=not by_torch)
+        self._steps.install()
+        if by_torch and self._role is Role.MAIN and not _may_use_gpu():
+            self._window.ready()
+        else:
+            torch.cuda._lazy_call(self._works)  # when CUDA is made ready, before it is used
+
+    def _wait_for_cuda(self) -> None:
+        """Begin once anything in this process makes CUDA ready."""
+        while self._window.state is State.WAITING and not self._has_worked:
+            if driver.cuda_is_initialised():
+                self._works()
+            else:
+                time.sleep(_POLL_S)
+
+    def _works(self) -> None:
+        """Note that this process does what programs are recorded for."""
+        self._has_worked = True
+        self._learn_rank()
+        self._window.ready()
+
+    def _learn_rank(self) -> None:
+        """Keep the rank: at the end the program's process group may be gone."""
+        if self._rank is None:
+            self._rank = outputs.own_rank()
+
+    def _is_allowed(self) -> bool:
+        self._learn_rank()
+        return _is_chosen(self.plan, self._rank)
+
+    def _opened(self) -> None:
+        """Make sure that what is recorded now is also written."""
+        if self._recorder.suffix is None:
+            return
+        multiprocessing = sys.modules.get("multiprocessing")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.finish, exitpriority=100)  # such a child may skip atexit
+        ask_main_thread(self._handle_sigterm)
+
+    def _handle_sigterm(self) -> None:
+        """Write before SIGTERM ends the process, where the program leaves it to do so."""
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def _ended(self) -> None:
+        self._learn_rank()
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+            say_error("writing the recording", error)
+        self._let_go()
+        self._window.is_ending = False
+        if self._must_die or (self.plan.stop and not self._is_exiting):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _write(self) -> None:
+        if not _is_chosen(self.plan, self._rank):
+            return
+        if self._recorder.is_empty():
+            if self._has_worked:
+                say(f"nothing was recorded in process {os.getpid()}: {_NOTHING_CAME}")
+        elif self._recorder.suffix is not None:
+            outputs.written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+
+    def _terminated(self, _number: int, _frame: FrameType | None) -> None:
+        """Write, then die of the signal as the program would have."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._window.is_ending:  # we interrupted ourselves: not before that is done
+            self._must_die = True
+            return
+        self.finish()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+_CURRENT: list[Session] = []
+"""The one of this process."""
+_NOTHING_CAME = "it did no work meanwhile"
+
+
+def _may_use_gpu() -> bool:
+    from gpusight.capture.inside.torch_recorder import may_use_gpu
+
+    return may_use_gpu()

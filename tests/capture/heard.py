@@ -1,0 +1,104 @@
+"""A tool that listens to NVTX, in place of a real one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from gpusight.capture import nvtx
+
+
+class Event(NamedTuple):
+    """What was told: `push`, `pop`, `start`, `end` or `mark`, of which range."""
+
+    what: str
+    name: str
+    domain: str | None
+    thread: int
+
+
+class Heard:
+    """Writes down what it is told, and holds the stacks that a tool would."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.attributes: dict[str, tuple[str | int | None, int | None, float | None]] = {}
+        self._stacks: dict[tuple[int, str | None], list[str]] = {}
+        self._started = 0
+
+    def push(
+        self,
+        name: str,
+        domain: str | None,
+        category: str | int | None,
+        color: int | None,
+        payload: float | None,
+    ) -> None:
+        self.attributes[name] = (category, color, payload)
+        self._stack(domain).append(name)
+        self._note("push", name, domain)
+
+    def pop(self, domain: str | None) -> None:
+        self._note("pop", self._stack(domain).pop(), domain)
+
+    def start(
+        self,
+        name: str,
+        domain: str | None,
+        category: str | int | None,
+        color: int | None,
+        payload: float | None,
+    ) -> object:
+        self._started += 1
+        self.attributes[name] = (category, color, payload)
+        self._note("start", name, domain)
+        return (self._started, name, domain)
+
+    def end(self, handle: tuple[int, str, str | None]) -> None:
+        self._note("end", handle[1], handle[2])
+
+    def mark(
+        self,
+        name: str,
+        domain: str | None,
+        category: str | int | None,
+        color: int | None,
+        payload: float | None,
+    ) -> None:
+        self.attributes[name] = (category, color, payload)
+        self._note("mark", name, domain)
+
+    def _stack(self, domain: str | None) -> list[str]:
+        return self._stacks.setdefault((threading.get_ident(), domain), [])
+
+    def _note(self, what: str, name: str, domain: str | None) -> None:
+        self.events.append(Event(what, name, domain, threading.get_ident()))
+
+    @property
+    def open(self) -> list[str]:
+        """What is open still, on whatever thread."""
+        ended = sum(event.what == "end" for event in self.events)
+        assert ended <= self._started
+        return [name for stack in self._stacks.values() for name in stack]
+
+    def told(self, domain: str | None = None) -> list[str]:
+        """List what was told in a domain as `+name` and `-name`, marks as `!name`."""
+        signs = {"push": "+", "start": "+", "pop": "-", "end": "-", "mark": "!"}
+        return [signs[e.what] + e.name for e in self.events if e.domain == domain]
+
+    def kinds(self) -> set[str]:
+        """Tell which kinds of ranges came."""
+        return {event.what for event in self.events}
+
+
+@contextmanager
+def hearing() -> Iterator[Heard]:
+    """Listen to NVTX for a while."""
+    heard = Heard()
+    nvtx.CHOICE.make(heard)
+    try:
+        yield heard
+    finally:
+        nvtx.look_again()

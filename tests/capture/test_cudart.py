@@ -1,0 +1,211 @@
+"""The CUDA runtime is found wherever it may lie, and never started by asking."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpusight.capture.inside import cudart, driver
+from gpusight.errors import RecordError
+
+
+class Library:
+    """Stands in for a shared library."""
+
+    def __init__(self, status: int = 0, prefix: str = "cuda") -> None:
+        self.calls: list[str] = []
+        self._status = status
+        for name in (f"{prefix}ProfilerStart", f"{prefix}ProfilerStop"):
+            setattr(self, name, partial(self._call, name))
+
+    def _call(self, name: str) -> int:
+        self.calls.append(name)
+        return self._status
+
+
+@pytest.fixture
+def loadable(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What can be loaded, by path; nothing else can."""
+    known: dict[str, Any] = {}
+
+    def load(path: str, mode: int = 0) -> Any:
+        del mode
+        if path not in known:
+            raise OSError(f"no {path}")
+        return known[path]
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(cudart, "_FOUND", [])
+    monkeypatch.setattr(cudart, "mapped_libraries", lambda _: [])
+    monkeypatch.setattr(cudart, "_torch_profiler", lambda: None)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    return known
+
+
+def _file(path: Path) -> str:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return str(path)
+
+
+@pytest.mark.parametrize("place", ["cuda_runtime/lib/libcudart.so.12", "cu13/lib/libcudart.so.13"])
+def test_in_wheels(
+    place: str, loadable: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = loadable[_file(tmp_path / "nvidia" / place)] = Library()
+    monkeypatch.syspath_prepend(tmp_path)
+    cudart.profiler_start()
+    cudart.profiler_stop()
+    assert library.calls == ["cudaProfilerStart", "cudaProfilerStop"]
+    assert cudart._found().where.endswith(place)
+
+
+@pytest.mark.parametrize("place", ["lib64/libcudart.so.11.0", "bin/cudart64_12.dll"])
+def test_in_a_toolkit(
+    place: str, loadable: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = loadable[_file(tmp_path / place)] = Library()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    cudart.profiler_start()
+    assert library.calls == ["cudaProfilerStart"]
+
+
+def test_the_driver_comes_last(loadable: dict[str, Any]) -> None:
+    library = loadable[driver.LIBRARIES[0]] = Library(prefix="cu")
+    cudart.profiler_start()
+    assert library.calls == ["cuProfilerStart"]
+    loadable[cudart._LOADER_NAMES[0]] = Library()
+    cudart._FOUND.clear()
+    assert cudart._found().where == cudart._LOADER_NAMES[0]
+
+
+@pytest.mark.usefixtures("loadable")
+def test_nowhere() -> None:
+    with pytest.raises(cudart.CudaNotFoundError, match="no CUDA runtime") as caught:
+        cudart.profiler_start()
+    assert "libcudart.so.13" in str(caught.value)
+    assert "CUDA_HOME" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(100, "CUDA error 100"), (201, "nothing on this thread has used the GPU")]
+)
+def test_a_call_that_fails(status: int, why: str, loadable: dict[str, Any]) -> None:
+    loadable[cudart._LOADER_NAMES[0]] = Library(status)
+    with pytest.raises(RecordError, match=r"cudaProfilerStart of .* failed") as caught:
+        cudart.profiler_start()
+    assert why in str(caught.value)
+
+
+@pytest.mark.usefixtures("loadable")
+def test_a_process_without_the_driver_does_not_use_cuda() -> None:
+    assert not driver.cuda_in_use()
+    driver.borrow_context()
+    driver.wait_for_gpus()
+
+
+class Driver:
+    """Stands in for libcuda, with devices that somebody works on."""
+
+    def __init__(self, *, initialised: bool = True, active: tuple[int, ...] = ()) -> None:
+        self._initialised, self._active = initialised, active
+        self.contexts: list[int] = []
+        self.waited: list[int] = []
+        self.retained: list[int] = []
+
+    def _answer(self, target: Any, value: int) -> int:
+        if not self._initialised:
+            return 3
+        target._obj.value = value
+        return 0
+
+    def cuCtxGetCurrent(self, context: Any) -> int:  # noqa: N802
+        return self._answer(context, self.contexts[-1] if self.contexts else 0)
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+        return self._answer(count, 3)
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:  # noqa: N802
+        return self._answer(device, number)
+
+    def cuDevicePrimaryCtxGetState(self, device: int, _flags: Any, active: Any) -> int:  # noqa: N802
+        return self._answer(active, int(device in self._active))
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:  # noqa: N802
+        self.retained.append(device)
+        return self._answer(context, 70 + device)
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: int) -> int:  # noqa: N802
+        self.retained.remove(device)
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:  # noqa: N802
+        self.contexts = [context.value]
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:  # noqa: N802
+        self.contexts.append(context.value)
+        return 0
+
+    def cuCtxPopCurrent_v2(self, _context: Any) -> int:  # noqa: N802
+        self.contexts.pop()
+        return 0
+
+    def cuCtxSynchronize(self) -> int:  # noqa: N802
+        self.waited.append(self.contexts[-1])
+        return 0
+
+
+linux = pytest.mark.skipif(not hasattr(os, "RTLD_NOLOAD"), reason="cannot be told here")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("initialised", "active", "in_use"),
+    [(False, (), False), (True, (), False), (True, (1,), True)],
+)
+def test_use_is_seen_from_any_thread(
+    initialised: bool, active: tuple[int, ...], in_use: bool, loadable: dict[str, Any]
+) -> None:
+    library = loadable[driver.LIBRARIES[0]] = Driver(initialised=initialised, active=active)
+    assert driver.cuda_in_use() is in_use
+    driver.borrow_context()
+    assert library.contexts == ([71] if in_use else [])
+
+
+@linux
+def test_cuda_is_ready_once_anybody_called_for_it(loadable: dict[str, Any]) -> None:
+    assert not driver.cuda_is_initialised()
+    for initialised in (False, True):
+        loadable[driver.LIBRARIES[0]] = Driver(initialised=initialised)
+        assert driver.cuda_is_initialised() is initialised
+
+
+@linux
+def test_every_gpu_in_use_is_waited_for(loadable: dict[str, Any]) -> None:
+    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0, 2))
+    library.contexts = [5]  # the program made it for itself
+    driver.wait_for_gpus()
+    assert library.waited == [5, 70, 72]
+    assert (library.contexts, library.retained) == ([5], [])
+
+
+@linux
+def test_a_graph_that_is_captured_is_not_disturbed(
+    loadable: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0,))
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    driver.wait_for_gpus()
+    assert library.waited == []

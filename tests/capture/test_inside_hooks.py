@@ -1,0 +1,128 @@
+"""Steps and ranges of programs that do not tell us are heard."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_LISTEN = """
+from gpusight.capture.inside.events import HUB
+
+class Heard:
+    told = []
+    def step_began(self, number): self.told.append(f"+{number}")
+    def step_ended(self, number): self.told.append(f"-{number}")
+    def range_began(self, name): self.told.append(f"[{name}")
+    def range_ended(self, name): self.told.append(f"{name}]")
+
+def told():
+    print(" ".join(Heard.told))
+    Heard.told.clear()
+
+HUB.listen(Heard())
+"""
+_RANGES = """
+from gpusight.capture.inside.hooks import ranges
+ranges.install()
+import nvtx
+
+with nvtx.annotate("a", domain="mine"):
+    nvtx.push_range("b")
+    nvtx.push_range("c", domain="mine")
+    nvtx.pop_range("mine")
+    nvtx.pop_range()
+told()
+
+@nvtx.annotate()
+def work():
+    raise KeyError
+
+try:
+    work()
+except KeyError:
+    told()
+first, second = nvtx.start_range("d"), nvtx.start_range(message="e")
+nvtx.end_range(second)
+nvtx.end_range(first)
+nvtx.pop_range()
+told()
+"""
+_STEPS = """
+from gpusight.capture.inside.hooks.torch_optim import OptimizerSteps
+import torch
+
+made = []
+steps = OptimizerSteps(torch, lambda: made.append(1), marks=True)
+steps.install()
+model = torch.nn.Linear(2, 2)
+
+def loss(scale=1.0):
+    return model(torch.ones(1, 2)).sum() * scale
+
+def closure():
+    value = loss()
+    value.backward()
+    return value
+
+first = torch.optim.LBFGS(model.parameters(), max_iter=2)
+other = torch.optim.SGD(model.parameters(), lr=0.1)
+first.step(closure)
+other.step()
+first.step(closure)
+told()
+
+del first
+scaler = torch.amp.GradScaler("cpu")
+for scale in (1.0, float("inf"), 1.0):
+    scaler.scale(loss(scale)).backward()
+    scaler.step(other)
+    scaler.update()
+    other.zero_grad()
+told()
+
+compiled = torch.compile(other.step, backend="eager")
+loss().backward()
+compiled()
+told()
+
+HUB.end_step(HUB.begin_step(explicit=True))
+loss().backward()
+other.step()
+told()
+
+steps.remove()
+other.step()
+torch.optim.SGD(model.parameters(), lr=0.1)
+print(len(made))
+"""
+
+
+def _run(code: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _LISTEN + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_ranges_of_the_nvtx_package_without_a_tool_that_listens() -> None:
+    assert _run(_RANGES) == [
+        "[a@mine [b [c@mine c@mine] b] a@mine]",
+        "[work work]",
+        "[d [e e] d]",
+    ]
+
+
+def test_steps_of_the_first_optimizer() -> None:
+    lines = _run(_STEPS)
+    assert lines == [
+        "+0 -0 +1 -1 +2",
+        "-2 +3 -3 +4 -4 +5",  # another optimizer's now, one step of it left out
+        "",  # a compiled one is not seen
+        "+0 -0",  # from the first step that the program tells, only those count
+        "2",
+    ]

@@ -1,0 +1,112 @@
+"""Which rank a process has, from what launchers leave in its environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.capture.ranks import Rank, current_rank, disagreement
+
+SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
+SRUN = {**SBATCH, "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+OMPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "PMIX_RANK": "2",
+}
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, None),
+        (TORCHRUN, Rank(5, 1, 8, "RANK")),
+        (OMPI, Rank(2, 0, 4, "OMPI_COMM_WORLD_RANK")),
+        (
+            {
+                "MV2_COMM_WORLD_RANK": "1",
+                "MV2_COMM_WORLD_LOCAL_RANK": "1",
+                "MV2_COMM_WORLD_SIZE": "2",
+            },
+            Rank(1, 1, 2, "MV2_COMM_WORLD_RANK"),
+        ),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"},
+            Rank(3, 1, 4, "PMI_RANK"),
+        ),
+        ({"PMIX_RANK": "6"}, Rank(6, None, None, "PMIX_RANK")),
+        (
+            {"JSM_NAMESPACE_RANK": "4", "JSM_NAMESPACE_SIZE": "12"},
+            Rank(4, None, 12, "JSM_NAMESPACE_RANK"),
+        ),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, Rank(1, None, 2, "FLUX_TASK_RANK")),
+        ({"ALPS_APP_PE": "9"}, Rank(9, None, None, "ALPS_APP_PE")),
+        (SRUN, Rank(3, 1, 4, "SLURM_PROCID")),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "16"}, Rank(3, 1, 16, "SLURM_PROCID")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, None, 2, "RANK")),
+    ],
+)
+def test_each_launcher(environ: dict[str, str], rank: Rank | None) -> None:
+    assert current_rank(environ) == rank
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        SBATCH,
+        {**SBATCH, "SLURM_STEP_ID": str(0xFFFFFFFB)},  # the batch script itself
+        {**SBATCH, "SLURM_STEPID": str(0xFFFFFFFA)},  # an interactive allocation
+        {"RANK": "0"},  # anybody may call a variable that
+        {"RANK": "colonel", "WORLD_SIZE": "2"},
+        {"OMPI_COMM_WORLD_RANK": "", "OMPI_COMM_WORLD_SIZE": "4"},
+        {"PMI_RANK": "-1", "PMI_SIZE": "4"},
+        {"PMI_RANK": "4", "PMI_SIZE": "4"},  # contradicts itself
+        {"PMIX_RANK": "9" * 40},
+    ],
+)
+def test_what_is_no_launched_process(environ: dict[str, str]) -> None:
+    assert current_rank(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "source"),
+    [
+        # srun starts one torchrun a node; each starts eight processes.
+        ({**SRUN, **TORCHRUN}, 5, "RANK"),
+        ({**OMPI, **TORCHRUN}, 5, "RANK"),
+        # mpirun below a batch script, and below srun's daemons.
+        ({**SBATCH, **OMPI}, 2, "OMPI_COMM_WORLD_RANK"),
+        ({**SRUN, **OMPI}, 2, "OMPI_COMM_WORLD_RANK"),
+        # A Kubernetes operator numbers the pods, mpirun the processes.
+        ({"RANK": "1", "WORLD_SIZE": "2", **OMPI}, 2, "OMPI_COMM_WORLD_RANK"),
+    ],
+)
+def test_the_innermost_launcher_knows(environ: dict[str, str], rank: int, source: str) -> None:
+    found = current_rank(environ)
+    assert found is not None
+    assert (found.rank, found.source) == (rank, source)
+
+
+def test_disagreement_is_told() -> None:
+    assert disagreement({}) is None
+    assert disagreement(OMPI) is None
+    assert disagreement({**SRUN, **TORCHRUN}) == (
+        "rank 5 is RANK's; SLURM_PROCID=3 of an outer launcher is not used"
+    )
+
+
+@pytest.mark.parametrize(("world", "several"), [("1", False), ("2", True), (None, True)])
+def test_one_of_several(world: str | None, several: bool) -> None:
+    environ = {"OMPI_COMM_WORLD_RANK": "0"} | ({"OMPI_COMM_WORLD_SIZE": world} if world else {})
+    rank = current_rank(environ)
+    assert rank is not None
+    assert rank.is_one_of_several is several
+
+
+def test_the_environment_is_this_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    rank = current_rank()
+    assert rank is not None
+    assert rank.rank == 5
