@@ -1,0 +1,268 @@
+"""One profiled run: counts its steps, records those of the schedule, closes up at its end."""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import os
+import shlex
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.capture import artefacts
+from gpusight.capture.artefacts import RunFolder, warn
+from gpusight.capture.inside.events import HUB
+from gpusight.capture.inside.say import say
+from gpusight.capture.inside.surroundings import surrounding_tool
+from gpusight.capture.ranks import current_rank
+from gpusight.capture.schedule import Phase
+from gpusight.capture.torch_recorders import NoRecorder, ToolRecorder, TorchRecorder
+from gpusight.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.capture.torch_recorders import StepRecorder
+    from gpusight.capture.torch_settings import Settings
+
+Place = tuple[int, "int | None"]
+"""A rank, and of how many; None: not known."""
+
+
+class _State(enum.Enum):
+    OFF = "off"
+    READY = "ready"
+    ON = "on"
+    FAILED = "failed"
+    """Until the cycle ends."""
+
+
+class Session:
+    """Follows the steps of one run. `begin_step` and `end_step` say where they are.
+
+    A step that is begun and never ended is not counted. `place` is what the framework knows of
+    ranks, `first_step` the number of the first step, `total_steps` how many there will be.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        place: Place | None = None,
+        first_step: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
+        self._settings, self._schedule = settings, settings.schedule
+        self.rank, world = place or _own_place()
+        self._is_chosen = settings.chosen.include(self.rank)
+        self._recorder = self._choose_recorder()
+        self._first, self.done = first_step, 0
+        self._state = _State.OFF
+        self._told_step: int | None = None
+        self._in_step = self._is_marked = False
+        self.paths: list[Path] = []
+        self._remarks: list[str] = []
+        self._shortfall: str | None = None
+        self._pid = os.getpid()
+        self._caution(world, total_steps)
+        _OPEN.add(self)
+
+    def _choose_recorder(self) -> StepRecorder:
+        settings, tool = self._settings, surrounding_tool()
+        if not self._is_chosen:
+            return NoRecorder()
+        if settings.mode == "nvtx" or (settings.mode == "auto" and tool is not None):
+            self._say_how(tool)
+            return ToolRecorder(tool)
+        if tool is not None:
+            warn(f"mode='torch' inside {tool}: two profilers disturb each other; see mode='auto'")
+        return TorchRecorder(settings, RunFolder(Path(settings.output_dir), self.rank))
+
+    def _caution(self, world: int | None, total_steps: int | None) -> None:
+        """Say beforehand what will not come as it was asked for."""
+        if not self._is_chosen:
+            return
+        beyond = [rank for rank in self._settings.chosen.chosen or () if world and rank >= world]
+        if beyond:
+            warn(f"ranks {sorted(beyond)} do not exist, there are {world}")
+        if isinstance(self._recorder, TorchRecorder):
+            for caution in self._schedule.cautions():
+                self._tell(caution)
+        self._shortfall = self._schedule.shortfall(total_steps)
+        if self._shortfall:
+            warn(self._shortfall)
+
+    def _say_how(self, tool: str | None) -> None:
+        if tool is None:
+            self._tell(f"nothing listens, so steps are not recorded; run\n{self._commands()}")
+        else:
+            self._tell(f"steps are marked for {tool}; it records, nothing is written here")
+
+    def _commands(self) -> str:
+        """Write the commands that record the active steps of this very program."""
+        program = shlex.join(sys.orig_argv)
+        first, last = self._schedule.recorded_steps()
+        steps = f"{first}:{'' if last is None else last}"
+        times = self._schedule.cycles
+        end = "stop" if times == 1 else f"repeat:{times}"
+        return (
+            f"  gpusight record --steps {steps} -- {program}\n"
+            f"or\n  nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi "
+            f"--capture-range-end={end} -o train {program}"
+        )
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def begin_step(self, *, marked: bool = True) -> None:
+        """Say that the next step begins, if it has not.
+
+        `marked` False: it may turn out to be none, so it gets no name and nobody is told.
+        """
+        if self._in_step:
+            return
+        phase = self._schedule.phase(self.done)
+        if phase is Phase.WARMUP and self._state is _State.OFF:
+            with self._guarded(_State.READY):
+                self._recorder.prepare()
+        if phase is Phase.ACTIVE and self._state in {_State.OFF, _State.READY}:
+            with self._guarded(_State.ON):
+                self._recorder.start()
+        self._in_step, self._is_marked = True, marked
+        if marked:
+            self._told_step = HUB.begin_step()
+            self._recorder.begin_step(self._first + self.done)
+
+    def end_step(self) -> None:
+        """Say that the step is complete."""
+        if not self._in_step:
+            return
+        self._recorder.end_step()
+        self._leave_step()
+        if not self._is_marked:
+            HUB.pass_step()
+        self.done += 1
+        if self._schedule.ends_cycle(self.done - 1):
+            self._end_cycle()
+
+    def _leave_step(self) -> None:
+        HUB.end_step(self._told_step)
+        self._told_step, self._in_step = None, False
+
+    def _end_cycle(self) -> None:
+        if self._state is _State.ON:
+            with self._guarded(_State.OFF):
+                self.paths += self._recorder.finish(f"iteration_{self._first + self.done}")
+        self._state = _State.OFF
+
+    @contextmanager
+    def _guarded(self, then: _State) -> Iterator[None]:
+        """Come to a state, or say why this cycle is not recorded; the program goes on."""
+        try:
+            yield
+            self._state = then
+        except Exception as error:  # noqa: BLE001 - no recording is worth the end of a training
+            self._state = _State.FAILED
+            warn(f"steps from {self._first + self.done} on are not recorded: {error}")
+
+    # The end ----------------------------------------------------------------------------------
+
+    def close(self, *, failed: bool = False) -> None:
+        """Write what there is, and say what came of it; `failed`: the program raised."""
+        if self not in _OPEN:
+            return
+        _OPEN.discard(self)
+        if self._in_step:
+            self._recorder.drop_step()
+            self._leave_step()
+        if self._state is _State.ON and (failed or self._has_steps):
+            self._cut_short()
+        elif self._state in {_State.ON, _State.READY}:
+            with self._guarded(_State.OFF):
+                self._recorder.cancel()
+        if self._is_chosen:
+            self._draw()
+            self._report(failed=failed)
+
+    @property
+    def _has_steps(self) -> bool:
+        """Tell whether the cycle under way recorded a whole step, or was not asked for steps."""
+        schedule = self._schedule
+        return schedule.records_all or schedule.recorded_of_cycle(self.done) > 0
+
+    def _cut_short(self) -> None:
+        active = self._schedule.active
+        if active is not None:
+            kept = self._schedule.recorded_of_cycle(self.done)
+            self._remarks.append(f"the last cycle holds {kept} of {active} steps")
+        self._end_cycle()
+
+    def _draw(self) -> None:
+        if not self._settings.memory_timeline:
+            return
+        for trace in self._traces():
+            snapshot = trace.with_name(trace.name.replace(artefacts.TRACE, artefacts.SNAPSHOT))
+            source = snapshot if snapshot in self.paths else trace
+            with artefacts.optional(artefacts.TIMELINE):
+                self.paths.append(self._draw_one(source, trace.parent.name))
+
+    def _draw_one(self, source: Path, cycle: str) -> Path:
+        assert isinstance(self._recorder, TorchRecorder), "only torch.profiler leaves traces"
+        draw = self._recorder.folder.publish
+        return draw(cycle, artefacts.TIMELINE, lambda path: artefacts.draw_memory(source, path))
+
+    def _traces(self) -> list[Path]:
+        return [path for path in self.paths if path.name.endswith(artefacts.TRACE)]
+
+    def _report(self, *, failed: bool) -> None:
+        shortfall = self._schedule.shortfall(self.done)
+        if shortfall and shortfall != self._shortfall and not failed:
+            warn(shortfall)
+        traces = self._traces()
+        if not traces:
+            return
+        size = format_bytes(artefacts.total_bytes(self.paths))
+        remarks = "".join(f" ({remark})" for remark in self._remarks)
+        folder = _shown(traces[-1].parent.parent)
+        self._tell(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
+        if self._speaks and self._settings.diagnose and not failed:
+            with artefacts.optional("the diagnosis"):
+                artefacts.print_diagnosis(traces[-1])
+        else:
+            self._tell(f"next: gpusight diagnose {shlex.quote(_shown(traces[-1]))}")
+
+    @property
+    def _speaks(self) -> bool:
+        """Tell whether this is the rank that prints for all."""
+        return self.rank == min(self._settings.chosen.chosen or {0})
+
+    def _tell(self, text: str) -> None:
+        if self._speaks:
+            say(text)
+
+
+_OPEN: set[Session] = set()
+"""Sessions that nobody has closed: Hugging Face's Trainer says nothing when a training fails."""
+
+
+@atexit.register
+def _close_open() -> None:
+    for session in list(_OPEN):
+        if session._pid == os.getpid():  # a fork's copy is not the child's to write
+            session.close(failed=True)
+
+
+def _own_place() -> Place:
+    """Ask torch.distributed, then the launchers' variables."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    told = current_rank()
+    return (0, 1) if told is None else (told.rank, told.world)
+
+
+def _shown(path: Path) -> str:
+    """Write a path as short as it can be typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
