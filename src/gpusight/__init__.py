@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         copies,
         counters,
         diagnose,
+        doctor,
+        drill,
         export,
         flops,
         info,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         orion_plot,
         questions,
         ranges,
+        record,
         roofline,
         sql,
         stats,
@@ -47,6 +50,12 @@ if TYPE_CHECKING:
         whatif,
     )
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
+    from gpusight.capture.annotate import annotate, mark
+    from gpusight.capture.callback import ProfilerCallback
+    from gpusight.capture.model_ranges import annotate_model
+    from gpusight.capture.profile import profile
+    from gpusight.capture.step import step
+    from gpusight.capture.torch_profile import torch_profile
     from gpusight.errors import GpusightError
     from gpusight.findings.finding import Confidence, Evidence
     from gpusight.findings.timeline.rule import Absent, Found, Rule, Where
@@ -63,16 +72,21 @@ __all__ = [
     "GpusightError",
     "Limit",
     "Page",
+    "ProfilerCallback",
     "Rule",
     "Trace",
     "View",
     "Where",
     "__version__",
+    "annotate",
+    "annotate_model",
     "api_calls",
     "changes",
     "copies",
     "counters",
     "diagnose",
+    "doctor",
+    "drill",
     "errors",
     "export",
     "flops",
@@ -81,6 +95,7 @@ __all__ = [
     "kernels",
     "launches",
     "ledger",
+    "mark",
     "memory",
     "occupancy",
     "occupancy_of",
@@ -89,13 +104,17 @@ __all__ = [
     "orion_build",
     "orion_check",
     "orion_plot",
+    "profile",
     "questions",
     "ranges",
+    "record",
     "roofline",
     "sql",
     "stats",
+    "step",
     "steps",
     "summary",
+    "torch_profile",
     "whatif",
 ]
 
@@ -108,11 +127,18 @@ _ELSEWHERE = {
     "GpusightError": ("gpusight.errors", "GpusightError"),
     "Limit": ("gpusight.findings.verdict", "Limit"),
     "Page": ("gpusight.views", "Page"),
+    "ProfilerCallback": ("gpusight.capture.callback", "ProfilerCallback"),
     "Rule": ("gpusight.findings.timeline.rule", "Rule"),
     "Trace": ("gpusight.model.trace", "Trace"),
     "View": ("gpusight.views", "View"),
     "Where": ("gpusight.findings.timeline.rule", "Where"),
+    "annotate": ("gpusight.capture.annotate", "annotate"),
+    "annotate_model": ("gpusight.capture.model_ranges", "annotate_model"),
+    "mark": ("gpusight.capture.annotate", "mark"),
     "open": ("gpusight.api", "open_captures"),
+    "profile": ("gpusight.capture.profile", "profile"),
+    "step": ("gpusight.capture.step", "step"),
+    "torch_profile": ("gpusight.capture.torch_profile", "torch_profile"),
 }
 _MODULES = {"changes": "gpusight.analyses.replay.changes", "errors": "gpusight.errors"}
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
     from gpusight.analyses.orion.build import Refused
     from gpusight.asking import Capture, PathLike
+    from gpusight.capture.record import Recording
     from gpusight.findings.timeline.rule import Rule
     from gpusight.model.trace import Trace
     from gpusight.render.diagnosis.view import DiagnosisView
+    from gpusight.render.doctor import DoctorView
+    from gpusight.render.drill import DrillView
     from gpusight.render.ledger import LedgerView
     from gpusight.render.whatif import WhatIfView
     from gpusight.result import TableResult
@@ -441,6 +444,17 @@ def diagnose(
     return DiagnosisView(found)
 
 
+def doctor(*, python: PathLike | None = None) -> DoctorView:
+    """Say what this machine can capture with, and the fix for what is missing.
+
+    `python` is the interpreter that runs the program, else the one that `python` starts.
+    """
+    from gpusight.capture.doctor import examine
+    from gpusight.render.doctor import DoctorView
+
+    return DoctorView(examine(python=None if python is None else os.fspath(python)))
+
+
 def questions(
     trace: Capture,
     *,
@@ -477,6 +491,48 @@ def questions(
         warmup=warmup,
     )
     return Page(told(answer, captures))
+
+
+def drill(
+    trace: Capture,
+    *,
+    reports: Sequence[Capture] = (),
+    top: int = 3,
+    kernel: str | None = None,
+    level: str = "quick",
+    program: str | Sequence[str] | None = None,
+    run: bool = False,
+    report: PathLike | None = None,
+    overwrite: bool = False,
+    rank: str | int = "all",
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> DrillView:
+    """Say which kernels are worth measuring with Nsight Compute, and by which command.
+
+    `run=True` runs it on `program` and joins what it measured with the timeline, as it does with
+    `reports` that were made elsewhere. `level` is `quick`, `detail` or `full`.
+    """
+    from gpusight.analyses.drill.question import Question
+    from gpusight.findings.drilled import drill as analysis
+    from gpusight.render.drill import DrillView
+
+    question = Question.of(
+        selection=selected(within, device, process),
+        top=top,
+        kernel=kernel,
+        level=level,
+        program=program,
+        output=report,
+        rank=rank,
+        overwrite=overwrite,
+    )
+    given = [opened(one) for one in reports]
+    found = analysis(opened(trace), question, reports=given, run=run, open_report=opened)
+    if isinstance(found, NotApplicable):
+        raise absent(found)
+    return DrillView(found)
 
 
 def whatif(
@@ -560,6 +616,61 @@ def export(
 
     selection = selected(within, device, process)
     return write(opened(trace), Path(out), to, tables=tables, selection=selection, force=force)
+
+
+def record(
+    program: str | Sequence[str],
+    *,
+    tool: str | None = None,
+    output: PathLike | None = None,
+    range: str | None = None,  # noqa: A002 - read as gs.record(range=…)
+    steps: str | int | None = None,
+    delay_s: float | None = None,
+    duration_s: float | None = None,
+    memory: bool = False,
+    gpu_metrics: bool = False,
+    python_stacks: bool = False,
+    graph_nodes: bool = False,
+    rank: str | int = "all",
+    stop: bool = False,
+    overwrite: bool = False,
+    kernel: str | None = None,
+    launch_skip: int | None = None,
+    launch_count: int | None = None,
+    level: str = "quick",
+    tool_options: Sequence[str] = (),
+) -> Recording:
+    """Run a program and record it; gives where the captures are and how the program ended.
+
+    A text is split as a shell would. `tool` is nsys, ncu, torch or cupti, else the best there is;
+    the others mean what the options of `gpusight record` mean. Raises where nothing was recorded,
+    but not in a process whose rank was not chosen: its `paths` are empty.
+    """
+    from gpusight.capture.asked import make_request
+    from gpusight.capture.record import record_request
+
+    request = make_request(
+        program,
+        tool=tool,
+        output=output,
+        range=range,
+        steps=steps,
+        delay_s=delay_s,
+        duration_s=duration_s,
+        memory=memory,
+        gpu_metrics=gpu_metrics,
+        python_stacks=python_stacks,
+        graph_nodes=graph_nodes,
+        rank=rank,
+        stop=stop,
+        overwrite=overwrite,
+        kernel=kernel,
+        launch_skip=launch_skip,
+        launch_count=launch_count,
+        level=level,
+        tool_options=tool_options,
+    )
+    return record_request(request)
 
 
 def _of_one_run(made: _Made | Refused | NotApplicable) -> _Made:

@@ -73,6 +73,17 @@ def test_calls_without_kernels_are_a_profiler_that_was_refused() -> None:
     assert "CUPTI" in absent.hint
 
 
+def test_captures_of_our_cupti_recorder_are_sent_to_record() -> None:
+    made = {"source": "nsys-sqlite", "tool": "gpusight record, CUPTI 13.0"}
+    for analysis in ANALYSES:
+        absent = analysis(build_trace(made))
+        assert "gpusight record --with cupti" in absent.hint
+        assert "nsys" not in absent.hint
+    absent = run_report(build_trace(made), "osrt_sum")
+    assert isinstance(absent, NotApplicable)
+    assert absent.hint == "it comes with gpusight record --with nsys"
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_everything_wanted_is_a_table_or_column_of_the_model(source: str) -> None:
     for wanted in advice_for(meta(source)).wanted:
@@ -83,7 +94,7 @@ def test_everything_wanted_is_a_table_or_column_of_the_model(source: str) -> Non
 def missing(**tables: Any) -> dict[str, str]:
     section = info(build_trace({"source": "torch-chrome"}, **tables)).sections[-1]
     assert isinstance(section, TableResult)
-    assert section.fields[-1].label == "Option of torch.profiler.profile"
+    assert section.fields[2].label == "Option of torch.profiler.profile"
     return {row["what"]: row["option"] for row in section.rows()}
 
 
@@ -113,8 +124,8 @@ def test_stacks_are_where_older_versions_wrote_them() -> None:
 @pytest.mark.parametrize(
     ("report", "hint"),
     [
-        ("osrt_sum", "torch.profiler does not record this; nsys profile does"),
-        ("um_sum", "torch.profiler does not record this; nsys profile does"),
+        ("osrt_sum", "torch.profiler does not record this; gpusight record (nsys profile) does"),
+        ("um_sum", "torch.profiler does not record this; gpusight record (nsys profile) does"),
         ("cuda_gpu_kern_sum", "it comes with ProfilerActivity.CUDA"),
         ("nvtx_sum", 'it comes with record_function("name"), prof.step()'),
     ],

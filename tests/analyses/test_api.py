@@ -70,7 +70,7 @@ def test_failures_are_unknown_where_no_return_value_was_kept() -> None:
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("nsys-rep", "capture with: nsys profile --trace=cuda,nvtx …"),
+        ("nsys-rep", "capture with: gpusight record … (nsys profile --trace=cuda,nvtx …)"),
         ("torch-chrome", "ProfilerActivity.CUDA"),
         ("jax-xplane", "jax.profiler.trace"),
         ("torch-key-averages", "export_chrome_trace"),

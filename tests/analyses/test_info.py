@@ -62,12 +62,14 @@ def test_contents_show_every_table_the_filled_ones_first() -> None:
 
 def test_what_is_missing_comes_with_the_option_that_captures_it() -> None:
     trace = build_trace(kernels=[{"name": "k"}], api_calls=[{}], gpu_metrics=[_METRIC])
-    missing = {row["what"]: row["option"] for row in section(info(trace), "missing")}
+    rows = section(info(trace), "missing")
+    assert rows[-1]["native"] == "nsys --cuda-memory-usage=true"
+    missing = {row["what"]: row["option"] for row in rows}
     assert missing == {
-        "NVTX ranges": "--trace=cuda,nvtx",
-        "OS calls": "--trace=osrt",
-        "CPU samples": "--sample=process-tree",
-        "GPU memory use": "--cuda-memory-usage=true",
+        "NVTX ranges": "gpusight record",
+        "OS calls": "gpusight record",
+        "CPU samples": "gpusight record --python-stacks",
+        "GPU memory use": "gpusight record --memory",
     }
 
 
@@ -76,7 +78,7 @@ _METRIC = {"metric": "SMs Active", "value": 1.0}
 
 def test_graphs_traced_as_wholes_ask_for_a_trace_by_node() -> None:
     missing = section(info(build_trace(graph_launches=[{}], api_calls=[{}])), "missing")
-    assert missing[0]["option"] == "--cuda-graph-trace=node"
+    assert missing[0]["option"] == "gpusight record --graph-nodes"
     assert "GPU kernels" not in {row["what"] for row in missing}
 
 

@@ -115,7 +115,7 @@ def test_what_the_capture_cannot_answer(graph: str, capsys: pytest.CaptureFixtur
     [
         (["kernels", "no_such_file.sqlite"], "no such file"),
         (["kernel"], "did you mean kernels?"),
-        (["frobnicate"], "commands are info"),
+        (["frobnicate"], "commands are doctor, record, info"),
         ([__file__], "gpusight summary"),
         (["kernels", __file__], "not a capture"),
         (["sql"], "needs a capture and a query"),

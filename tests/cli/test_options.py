@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KERNEL_COMMANDS = {"counters", "diagnose", "launches", "occupancy", "roofline"}
+KERNEL_COMMANDS = {
+    "counters", "diagnose", "drill", "launches", "occupancy", "record", "roofline",
+}  # fmt: skip
 PATTERN = (
     ": a glob such as '*gemm*', any part of the name, or a regular expression written "
     "/…/ or regex:…"

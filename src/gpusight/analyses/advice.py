@@ -5,7 +5,7 @@ The one place in the analyses that knows the tools by name; everything else sees
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.statistics import names_of
@@ -26,10 +26,17 @@ class Wanted:
     option: str
     column: str | None = None
     """A column of the table that may be empty while the table is not."""
+    native: str = ""
+    """The profiler's own word for `option`, where that is one of ours."""
     instead: tuple[str, str] | None = None
     """Table and column that hold the same in captures of other versions of the tool."""
     metrics: tuple[str, ...] = ()
     """Of the table `counters`: what their names begin with, where one of them is enough."""
+
+    @property
+    def how(self) -> str:
+        """Say how to get it, for people who run the profiler themselves too."""
+        return f"{self.option} ({self.native})" if self.native else self.option
 
     def absent(self, trace: Trace) -> bool:
         """Tell whether the capture lacks it; a column is not missed where its whole table is."""
@@ -90,41 +97,120 @@ class Advice:
             return ""
         # Copies and fills come with whatever brings kernels.
         alike = {"kernels" if table in ("copies", "memsets") else table for table in tables}
-        options = (w.option for w in self.wanted if w.table in alike and w.column is None)
+        options = (w.how for w in self.wanted if w.table in alike and w.column is None)
         return next((f"it comes with {option}" for option in options), self.elsewhere)
 
 
+_TRACED = "gpusight record … (nsys profile --trace=cuda,nvtx …)"
+"""Ours first: it knows the options of every version of nsys."""
+_BY_HAND = "gs.annotate, torch.cuda.nvtx.range, nvtx.annotate, nvtxRangePush"
 _NSYS = Advice(
     ranges_name="NVTX ranges",
     marks_name="NVTX marks",
     calls_name="CUDA API calls",
     calls_short="CUDA calls",
-    gpu="capture with: nsys profile --trace=cuda …",
-    kernels="capture with: nsys profile --trace=cuda,nvtx … and let the program reach its GPU work",
+    gpu="capture with: gpusight record … (nsys profile --trace=cuda …)",
+    kernels=f"capture with: {_TRACED}, and let the program reach its GPU work",
     unrecorded=(
         "the driver refuses GPU records under older WSL2, in containers without the profiling "
         "permission, and while another profiler runs; see the messages in: gpusight info FILE"
     ),
-    calls="capture with: nsys profile --trace=cuda,nvtx …",
-    ranges=(
-        "annotate the program (torch.cuda.nvtx.range, nvtx.annotate, nvtxRangePush) and capture "
-        "with: nsys profile --trace=cuda,nvtx …"
-    ),
-    select="annotate the program and capture with: nsys profile --trace=cuda,nvtx",
+    calls=f"capture with: {_TRACED}",
+    ranges=f"annotate the program ({_BY_HAND}) and capture with: {_TRACED}",
+    select=f"annotate the program and capture with: {_TRACED}",
     no_processes="no process of the capture used CUDA or NVTX",
-    graphs="capture again with: nsys profile --cuda-graph-trace=node …",
-    graph_nodes=Wanted(
-        "kernels", "kernels inside CUDA graphs", "what the graphs spend", "--cuda-graph-trace=node"
+    graphs=(
+        "capture again with: gpusight record --graph-nodes … "
+        "(nsys profile --cuda-graph-trace=node …)"
     ),
-    option_label="Option of nsys profile",
+    graph_nodes=Wanted(
+        "kernels",
+        "kernels inside CUDA graphs",
+        "what the graphs spend",
+        "gpusight record --graph-nodes",
+        native="nsys --cuda-graph-trace=node",
+    ),
+    option_label="How to have it",
     wanted=(
-        Wanted("kernels", "GPU kernels", "where GPU time goes", "--trace=cuda"),
-        Wanted("api_calls", "CUDA API calls", "what the host waited for", "--trace=cuda"),
-        Wanted("ranges", "NVTX ranges", "which step or layer costs what", "--trace=cuda,nvtx"),
-        Wanted("os_calls", "OS calls", "whether the host read, slept or waited", "--trace=osrt"),
-        Wanted("cpu_samples", "CPU samples", "what host code ran", "--sample=process-tree"),
-        Wanted("memory_events", "GPU memory use", "peaks and leaks", "--cuda-memory-usage=true"),
-        Wanted("gpu_metrics", "GPU metrics", "how full the GPU was", "--gpu-metrics-devices=all"),
+        Wanted(
+            "kernels",
+            "GPU kernels",
+            "where GPU time goes",
+            "gpusight record",
+            native="nsys --trace=cuda",
+        ),
+        Wanted(
+            "api_calls",
+            "CUDA API calls",
+            "what the host waited for",
+            "gpusight record",
+            native="nsys --trace=cuda",
+        ),
+        Wanted(
+            "ranges",
+            "NVTX ranges",
+            "which step or layer costs what",
+            "gpusight record",
+            native="nsys --trace=cuda,nvtx",
+        ),
+        Wanted(
+            "os_calls",
+            "OS calls",
+            "whether the host read, slept or waited",
+            "gpusight record",
+            native="nsys --trace=osrt",
+        ),
+        Wanted(
+            "cpu_samples",
+            "CPU samples",
+            "what host code ran",
+            "gpusight record --python-stacks",
+            native="nsys --sample=process-tree",
+        ),
+        Wanted(
+            "memory_events",
+            "GPU memory use",
+            "peaks and leaks",
+            "gpusight record --memory",
+            native="nsys --cuda-memory-usage=true",
+        ),
+        Wanted(
+            "gpu_metrics",
+            "GPU metrics",
+            "how full the GPU was",
+            "gpusight record --gpu-metrics",
+            native="nsys --gpu-metrics-devices=all",
+        ),
+    ),
+)
+
+_WITH_CUPTI = "gpusight record --with cupti …"
+_CUPTI = replace(
+    _NSYS,
+    gpu=f"capture with: {_WITH_CUPTI}",
+    kernels=f"capture with: {_WITH_CUPTI}, and let the program reach its GPU work",
+    calls=f"capture with: {_WITH_CUPTI}",
+    ranges=f"annotate the program ({_BY_HAND}) and capture with: {_WITH_CUPTI}",
+    select=f"annotate the program and capture with: {_WITH_CUPTI}",
+    graphs="",
+    graph_nodes=None,
+    elsewhere="CUPTI does not record this; gpusight record --with nsys does",
+    wanted=(
+        Wanted("kernels", "GPU kernels", "where GPU time goes", "let the program use the GPU"),
+        Wanted("ranges", "NVTX ranges", "which step or layer costs what", "gs.annotate, gs.step"),
+        Wanted("memory_events", "GPU memory use", "peaks and leaks", "gpusight record --memory"),
+        Wanted(
+            "os_calls",
+            "OS calls",
+            "whether the host read, slept or waited",
+            "gpusight record --with nsys",
+        ),
+        Wanted(
+            "gpu_metrics",
+            "GPU metrics",
+            "how full the GPU was",
+            "gpusight record --gpu-metrics",
+        ),
     ),
 )
 
@@ -152,7 +238,7 @@ _TORCH = Advice(
     ),
     select=f"mark parts of the program with torch.profiler.{_TORCH_MARK}",
     option_label="Option of torch.profiler.profile",
-    elsewhere="torch.profiler does not record this; nsys profile does",
+    elsewhere="torch.profiler does not record this; gpusight record (nsys profile) does",
     wanted=(
         Wanted("kernels", "GPU kernels", "where GPU time goes", "ProfilerActivity.CUDA"),
         Wanted("api_calls", "API calls", "what the host waited for", "ProfilerActivity.CUDA"),
@@ -266,7 +352,7 @@ _JAX = Advice(
     ranges=f"mark parts of the program with {_JAX_MARK}, and steps with jax.profiler.{_JAX_STEP}",
     select=f"mark parts of the program with {_JAX_MARK}",
     option_label="How to have it",
-    elsewhere="the JAX profiler does not record this; nsys profile does",
+    elsewhere="the JAX profiler does not record this; gpusight record (nsys profile) does",
     wanted=(
         Wanted("kernels", "GPU kernels", "where GPU time goes", "run on a GPU while tracing"),
         Wanted("api_calls", "API calls", "what the host waited for", "host_tracer_level=2 or more"),
@@ -277,7 +363,7 @@ _JAX = Advice(
 
 _ONE_BY_ONE = (
     "Nsight Compute measures kernels one by one and records no timeline: see gpusight kernels, "
-    "counters or diagnose; for a timeline: nsys profile --trace=cuda,nvtx …"
+    f"counters or diagnose; for a timeline: {_TRACED}"
 )
 
 
@@ -291,11 +377,11 @@ _NCU = Advice(
     calls_name="CUDA API calls",
     calls_short="CUDA calls",
     gpu=_ONE_BY_ONE,
-    kernels="measure kernels with: ncu --set full -o report PROGRAM",
+    kernels="measure kernels with: gpusight record --with ncu --level full … (ncu --set full …)",
     unrecorded=_ONE_BY_ONE,
     calls=_ONE_BY_ONE,
     ranges=f"{_ONE_BY_ONE}; --in RANGE selects launches by the ranges they were made in",
-    select="measure with: ncu --nvtx …",
+    select="measure with: gpusight record --with ncu … (ncu --nvtx …)",
     option_label="Option of ncu",
     no_processes="the capture does not say which process launched what",
     elsewhere=_ONE_BY_ONE,
@@ -380,4 +466,8 @@ _BY_SOURCE = (
 
 def advice_for(meta: Meta) -> Advice:
     """Give the advice that fits the tool a capture comes from."""
+    if meta.tool.startswith(
+        "gpusight record, CUPTI"
+    ):  # our own recorder, whose captures look like exports of nsys
+        return _CUPTI
     return next((a for source, a in _BY_SOURCE if meta.source.startswith(source)), _NSYS)

@@ -41,6 +41,7 @@ MISSING_FIELDS = (
     Field("what", "Not captured", Fmt.TEXT, "What the capture does not hold"),
     Field("tells", "It would tell", Fmt.NAME, "What could be answered with it"),
     Field("option", "How", Fmt.NAME, "How to capture it next time"),
+    Field("native", "Or", Fmt.NAME, "The same in the profiler's own words", shown=False),
 )
 PROCESS_FIELDS = (
     Field("pid", "PID", Fmt.ID, "The operating system's number"),
@@ -246,9 +247,12 @@ def _missing(trace: Trace) -> TableResult:
     absent = [w for w in advice.wanted if w.absent(trace)]
     if trace.has("graph_launches") and advice.graph_nodes is not None:
         absent = [advice.graph_nodes, *(w for w in absent if w.table != "kernels")]
-    rows = [{"what": w.what, "tells": w.tells, "option": w.option} for w in absent]
-    *others, option = MISSING_FIELDS
-    fields = (*others, replace(option, label=advice.option_label))
+    rows = [
+        {"what": w.what, "tells": w.tells, "option": w.option, "native": w.native or None}
+        for w in absent
+    ]
+    *others, option, native = MISSING_FIELDS
+    fields = (*others, replace(option, label=advice.option_label), native)
     return _table("missing", "What to capture next time", fields, rows)
 
 

@@ -28,4 +28,21 @@ _WHATIF = (
     "`share`, `steps`; `changes`, each with `change`, `alone_ns` and `after_ns`; `ledger` "
     "with `before` and `after`."
 )
-DOCUMENTS = (_LEDGER, _DIAGNOSIS, _WHATIF)
+_DRILL = (
+    "`drill`: `window_ns`, `steps`, `kernel_ns`; `kernels` by time, each with `kernel` (its "
+    "number), `name`, `label`, `function`, `category`, `grid`, `block`, `launches`, `time_ns` "
+    "(both also `_per_step`), `share` of kernel time, `roof_share`, `verdict`, `why`, `measured` "
+    "and `measured_other_shapes` (launches in the reports given); `anchor` (`range`, `ranges`, "
+    "`step`, `profiler`, `program` or `unsure`: from where launches are counted), `why`, `exact`; "
+    "`runs`, each with `kernels`, `kernel_regex`, `kernel_name_base`, `launch_skip`, "
+    "`launch_count`, `nvtx_include` (a list), `nvtx_process_scope`, `profile_from_start`, `step`, "
+    "`command`, `environment` and `report`; `level`, `tool`, `installed`, `program`, `estimate_s`; "
+    "`diagnoses`, as of `diagnose` with both captures, one for each report."
+)
+_RECORD = (
+    "`record --dry-run`: `recorded` (false for a rank that is not chosen), `tool`, `version`, "
+    "`why`, `rank`, `command`, `environment` (what is added to it), `capture` and `notes`. "
+    "`record --summary FILE`, after the run: `tool`, `version`, `command`, `captures` (`path`, "
+    "`bytes`), `memory_snapshots`, `exit_code`, `seconds`, `notes` and `why_nothing`."
+)
+DOCUMENTS = (_LEDGER, _DIAGNOSIS, _WHATIF, _DRILL, _RECORD)

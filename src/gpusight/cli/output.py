@@ -40,7 +40,7 @@ def present(result: Result, args: argparse.Namespace) -> int:
             emit(render(result, form, args), args)
         write_error(f"gpusight: {safe_text(result.command)}: {sentence(result)}")
         return EXIT_NOT_APPLICABLE
-    if form == "table" and not args.output and _colored(args):
+    if form == "table" and not args.output and is_colored(args):
         from gpusight.render.terminal import print_colored
 
         print_colored(result, look_of(args, bars=True), sys.stdout)
@@ -171,7 +171,8 @@ def _top(args: argparse.Namespace) -> int:
     return DEFAULT_TOP if args.top is None else int(args.top)
 
 
-def _colored(args: argparse.Namespace) -> bool:
+def is_colored(args: argparse.Namespace) -> bool:
+    """Tell whether standard output takes colours, and nobody asked for none."""
     from gpusight.render.terminal import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

@@ -97,7 +97,7 @@ def join(
 def _no_timeline(trace: Trace) -> NotApplicable:
     if trace.has("profiles"):
         reason = "both captures are reports of measured launches: one must be a timeline"
-        return NotApplicable(COMMAND, reason, "capture one with: nsys profile --trace=cuda,nvtx …")
+        return NotApplicable(COMMAND, reason, "capture one with: gpusight record …")
     return no_kernels(trace, COMMAND)
 
 

@@ -46,7 +46,7 @@ def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotAp
 
 def _nothing(trace: Trace) -> NotApplicable:
     wanted = advice_for(trace.meta).wanted
-    option = next((w.option for w in wanted if w.table == "memory_events"), None)
+    option = next((w.how for w in wanted if w.table == "memory_events"), None)
     elsewhere = _ELSEWHERE.get(trace.meta.source) or advice_for(trace.meta).elsewhere
     hint = f"capture again with: {option}" if option else elsewhere
     return NotApplicable("memory", "the capture has no memory events", hint)

@@ -69,7 +69,7 @@ def title_for(by: str, *, gpu: bool) -> str:
 def how_to_record(trace: Trace, table: str, column: str | None = None) -> str:
     """Say what makes the tool of this capture record something; empty where it never does."""
     wanted = advice_for(trace.meta).wanted
-    options = [w.option for w in wanted if (w.table, w.column) == (table, column)]
+    options = [w.how for w in wanted if (w.table, w.column) == (table, column)]
     return f"record it with {options[0]}" if options else ""
 
 

@@ -83,7 +83,7 @@ def timeline_launches(trace: Trace, selection: Selection) -> pl.DataFrame | NotA
     """Give the kernels of a timeline in the order in which they were launched."""
     if not trace.has("kernels"):
         reason = "the timeline (--nsys) has no GPU kernels"
-        return NotApplicable(COMMAND, reason, "capture with nsys profile --trace cuda,nvtx")
+        return NotApplicable(COMMAND, reason, "capture with: gpusight record --with nsys …")
     rows = Scope(trace, selection).gpu("kernels", _TIMELINE)
     if rows.is_empty():
         reason = "no kernel of the timeline (--nsys) is inside the selection"

@@ -15,6 +15,8 @@ from gpusight.cli.commands import (
     counters,
     demo,
     diagnose,
+    doctor,
+    drill,
     export,
     flops,
     info,
@@ -28,6 +30,7 @@ from gpusight.cli.commands import (
     orion,
     questions,
     ranges,
+    record,
     roofline,
     sql,
     stats,
@@ -60,6 +63,8 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, Command] = {
+    "doctor": doctor,
+    "record": record,
     "info": info,
     "summary": summary,
     "steps": steps,
@@ -79,6 +84,7 @@ COMMANDS: dict[str, Command] = {
     "roofline": roofline,
     "occupancy": occupancy,
     "join": join,
+    "drill": drill,
     "orion": orion,
     "stats": stats,
     "sql": sql,
@@ -86,4 +92,4 @@ COMMANDS: dict[str, Command] = {
     "demo": demo,
     "cache": cache,
 }
-"""Every command, in the order that help lists them: from a first look to the details."""
+"""Every command, in the order that help lists them: capturing, a first look, then the details."""

@@ -97,6 +97,7 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from gpusight.cli.output import emit, is_colored
     from gpusight.result import NotApplicable
 
     _keep_rules(args)
@@ -106,11 +107,9 @@ def run(args: argparse.Namespace) -> int:
     form = _format(args)
     if isinstance(found, NotApplicable):
         return _refused(found, form, args)
-    if form == "table" and not args.output and _colored(args):
+    if form == "table" and not args.output and is_colored(args):
         _draw(found, args)
     else:
-        from gpusight.cli.output import emit
-
         emit([_text(found, form, args)], args)
     return _gate(found, args)
 
@@ -196,14 +195,6 @@ def _refused(absent: NotApplicable, form: str, args: argparse.Namespace) -> int:
     if form != "json":
         to_screen(args)
     return present(absent, args)
-
-
-def _colored(args: argparse.Namespace) -> bool:
-    import sys
-
-    from gpusight.render.terminal import wants_color
-
-    return not args.no_color and wants_color(sys.stdout)
 
 
 def _draw(found: AnyDiagnosis, args: argparse.Namespace) -> None:

@@ -42,8 +42,13 @@ def as_text(found: AnyDiagnosis, look: Look, *, details: int) -> str:
     if isinstance(found, TimelineDiagnosis):
         return timeline_text.to_text(found, look, details=details)
     above = timeline_text.to_text(found.timeline, look, details=details)
+    return f"{above}\n{kernels_text(found, look, details=details)}"
+
+
+def kernels_text(found: JoinedDiagnosis, look: Look, *, details: int) -> str:
+    """Write what was measured of a timeline's kernels as plain text."""
     table = to_plain(measured_kernels(found), look)
-    return f"{above}\n{table}{plain(_kernel_lines(found, look, details))}"
+    return f"{table}{plain(_kernel_lines(found, look, details))}"
 
 
 def print_text(found: AnyDiagnosis, look: Look, stream: TextIO, *, details: int) -> None:
@@ -68,13 +73,18 @@ def as_markdown(found: AnyDiagnosis, *, limit: int, details: int) -> str:
     if isinstance(found, TimelineDiagnosis):
         return timeline_markdown.to_document(found, limit=limit, details=details)
     above = timeline_markdown.to_document(found.timeline, limit=limit, details=details)
+    return f"{above}\n{kernels_markdown(found, limit=limit, details=details)}"
+
+
+def kernels_markdown(found: JoinedDiagnosis, *, limit: int, details: int) -> str:
+    """Write what was measured of a timeline's kernels as Markdown; 0 for all."""
     table = to_markdown(measured_kernels(found), limit=limit)
     kernels = "\n".join(
         line
         for number, kernel in enumerate(_worth(found, details), 1)
         for line in markdown.kernel_lines(kernel, number)
     )
-    return f"{above}\n{table}{kernels}\n"
+    return f"{table}{kernels}\n"
 
 
 def as_fragment(found: AnyDiagnosis, *, limit: int, details: int) -> str:
@@ -84,13 +94,18 @@ def as_fragment(found: AnyDiagnosis, *, limit: int, details: int) -> str:
     if isinstance(found, TimelineDiagnosis):
         return timeline_html.to_fragment(found, limit=limit, details=details)
     above = timeline_html.to_fragment(found.timeline, limit=limit, details=details)
+    return f"{above}\n{kernels_fragment(found, limit=limit, details=details)}"
+
+
+def kernels_fragment(found: JoinedDiagnosis, *, limit: int, details: int) -> str:
+    """Write what was measured of a timeline's kernels as HTML for a notebook; 0 for all."""
     table = to_html(measured_kernels(found), limit=limit)
     kernels = (
         part
         for number, kernel in enumerate(_worth(found, details), 1)
         for part in html.kernel_section(kernel, number)
     )
-    return "\n".join((above, f'<div class="report">{table}</div>', *kernels))
+    return "\n".join((f'<div class="report">{table}</div>', *kernels))
 
 
 def as_page(found: AnyDiagnosis, *, limit: int = 0, details: int = 0) -> str:

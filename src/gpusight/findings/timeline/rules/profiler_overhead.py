@@ -51,7 +51,7 @@ class ProfilerOverhead(Rule):
     code = """\
 schedule = torch.profiler.schedule(wait=5, warmup=3, active=3)
 torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
-# or: nsys profile --trace=cuda,nvtx --sample=none --cpuctxsw=none …
+# or: gpusight record --steps 5:7 -- python train.py
 """
     afterwards = "The step takes about as long as without a profiler."
     misleads = (

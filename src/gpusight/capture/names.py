@@ -1,0 +1,167 @@
+"""What captures are called, and which names are taken."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.capture.programs import (
+    CONTAINERS,
+    LAUNCHERS,
+    base_name,
+    is_interpreter,
+    launches_torch,
+    read_python,
+)
+from gpusight.capture.request import Tool
+from gpusight.errors import RecordError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_SCRIPTS = (".py", ".pyc", ".pyz", ".sh", ".bash", ".exe", ".ipynb")
+_UNUSUAL = re.compile(r"[^\w.+-]+")
+_LONGEST = 100
+_OLD_NSYS = ".qdrep"
+_LOOSE = {Tool.TORCH: (".json.gz", ".json")}
+"""Endings that people give for a tool's captures besides its own."""
+_PLACEHOLDER = re.compile(r"%(%|q\{(\w+)\}|.?)")
+
+
+def default_name(program: Sequence[str]) -> str:
+    """Make a name from a program: its script's or module's, else its own."""
+    name = base_name(_main_word(list(program)))
+    ending = next((s for s in _SCRIPTS if name.lower().endswith(s) and len(name) > len(s)), "")
+    plain = _UNUSUAL.sub("_", name[: len(name) - len(ending)]).strip("._-")[:_LONGEST]
+    return plain or "capture"
+
+
+def _main_word(words: list[str]) -> str:
+    """Find the word that names what runs: launchers and interpreters name only how."""
+    after = launches_torch(words)
+    if after is not None:
+        return _launched_word(words[after:]) or words[0]
+    if is_interpreter(words[0]):
+        return read_python(words).runs or words[0]
+    for index, word in enumerate(words[1:], start=1):
+        if is_interpreter(word) or launches_torch([word]) is not None:
+            return _main_word(words[index:])
+    return _script_among(words[1:]) or _wrapped_word(words)
+
+
+def _launched_word(words: Sequence[str]) -> str | None:
+    """Find the script or module among a launcher's options and those of the script."""
+    for index, word in enumerate(words):
+        if word in ("-m", "--module") and index + 1 < len(words):
+            rest = [w for w in words[index + 1 :] if not w.startswith("-")]
+            return next((w for w in rest if not w.isdigit()), None)
+        if word.endswith(_SCRIPTS):
+            return word
+    return None
+
+
+def _script_among(words: Iterable[str]) -> str | None:
+    return next((w for w in words if w.endswith(_SCRIPTS) and not w.startswith("-")), None)
+
+
+def _wrapped_word(words: Sequence[str]) -> str:
+    """Find what `mpirun -n 4 ./solver` runs: the first word with a path, else the wrapper."""
+    if base_name(words[0]) not in LAUNCHERS | CONTAINERS:
+        return words[0]
+    return next((w for w in words[1:] if "/" in w and not w.startswith("-")), words[0])
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Fill in `%h` (the machine) and `%q{VARIABLE}`, which people know from nsys and ncu."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] == "%":
+            return "%"
+        if found[1] == "h":
+            return socket.gethostname()
+        if found[2] and found[2] in environ:
+            return environ[found[2]]
+        if found[2]:
+            raise UsageError(f"-o {text} names {found[2]}, which is not set")
+        raise UsageError(
+            f"-o {text} has {found[0]}, which is not known",
+            hint="%h is the machine's name, %q{VARIABLE} a variable, %% a percent sign",
+        )
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def base_of(output: Path, tool: Tool) -> Path:
+    """Take the tool's suffix off a name; refuses one that belongs to another tool."""
+    endings = {t: (t.suffix, *_LOOSE.get(t, ())) for t in Tool}
+    endings[Tool.NSYS] += (_OLD_NSYS,)
+    lower = output.name.lower()
+    for other in (tool, *(t for t in Tool if t is not tool)):
+        ending = next((e for e in endings[other] if lower.endswith(e)), None)
+        if ending is None:
+            continue
+        if other is not tool:
+            raise UsageError(
+                f"{output} is named like a capture of {other.value}",
+                hint=f"{tool.value} writes {tool.suffix}; or give --with {other.value}",
+            )
+        if len(output.name) == len(ending):
+            raise UsageError(f"-o {output} is a suffix without a name")
+        return output.with_name(output.name[: len(output.name) - len(ending)])
+    return output
+
+
+def with_rank(base: Path, rank: int | None) -> Path:
+    """Add the rank to a name: captures of one run lie side by side."""
+    return base if rank is None else base.with_name(f"{base.name}.rank{rank}")
+
+
+def family(base: Path, suffix: str) -> list[Path]:
+    """List the captures that go by a name: its own, and those of its ranks and processes."""
+    if not base.parent.is_dir():
+        return []
+    ours = re.compile(
+        re.escape(base.name) + r"(\.rank(?P<rank>\d+))?(\.pid\d+)?(\.\d+)?" + re.escape(suffix)
+    )
+    found = [(ours.fullmatch(path.name), path) for path in base.parent.iterdir()]
+    kept = [(int(match["rank"] or 0), path) for match, path in found if match is not None]
+    return [path for _, path in sorted(kept)]
+
+
+def free_base(base: Path, suffix: str, rank: int | None = None) -> Path:
+    """Give the name itself, or with the first number that no capture (of the rank) has."""
+    candidates = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1))
+    return next(c for c in candidates if not family(with_rank(c, rank), suffix))
+
+
+def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
+    """Raise where a capture of that name exists and may not be replaced."""
+    taken = family(base, suffix)
+    if taken and not overwrite:
+        raise RecordError(
+            f"{taken[0]} exists", hint="choose another name for -o, or give --overwrite"
+        )
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder, and raise where nothing can be written there: now, not after an hour."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecordError(
+            f"cannot write to {folder}", why=error.strerror or str(error), hint="choose another -o"
+        ) from error
+
+
+def output_path(text: str, program: Sequence[str]) -> Path:
+    """Read what `-o` says; a slash at its end means a folder, also one that is yet to be made."""
+    path = Path(text)
+    is_new_folder = text.endswith(("/", os.sep)) and not path.is_dir()
+    return path / default_name(program) if is_new_folder else path

@@ -1,0 +1,93 @@
+"""`gpusight doctor`: what this machine can capture with."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    from gpusight.capture.doctor.check import Checkup
+
+SUMMARY = "what this machine can capture with, and the fix for what is missing"
+DESCRIPTION = (
+    "Looks at GPUs and driver, every nsys and ncu, CUPTI and PyTorch in the Python that runs your "
+    "program, permissions, container and WSL limits and disk space. Says for each of record's "
+    "tools whether it can capture here, and what to type where it cannot. Changes nothing, and "
+    "shows no host name, user name or values of variables."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight doctor",
+    "gpusight doctor --python /opt/venv/bin/python",
+    "gpusight doctor --require nsys,ncu --format json",
+)
+TOOLS = ("nsys", "ncu", "torch", "cupti")
+EXIT_NOT_ABLE = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="the Python that runs your program (default: the one that `python` starts)",
+    )
+    parser.add_argument(
+        "--require",
+        type=_tools,
+        default=[],
+        metavar="TOOL[,TOOL]",
+        help=f"exit with code 1 unless these can capture here without limits: {', '.join(TOOLS)}",
+    )
+    options.add_output(parser)
+
+
+def _tools(text: str) -> list[str]:
+    found = options.names(text)
+    unknown = [name for name in found if name not in TOOLS]
+    if unknown or not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names no tools; tools are {', '.join(TOOLS)}")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.capture.doctor import examine
+    from gpusight.cli.progress import progress
+
+    with progress("looking at this machine", quiet=args.quiet):
+        checkup = examine(python=args.python)
+    _show(checkup, args)
+    return _gate(checkup, args)
+
+
+def _show(checkup: Checkup, args: argparse.Namespace) -> None:
+    import sys
+
+    from gpusight.capture.doctor.report import page
+    from gpusight.cli.output import chosen_format, emit, is_colored, look_of, present
+    from gpusight.render.doctor import print_text, to_text
+
+    args.top = args.top or 0
+    if chosen_format(args) != "table":
+        present(page(checkup), args)
+    elif not args.output and is_colored(args):
+        print_text(checkup, look_of(args), sys.stdout)
+    else:
+        emit([to_text(checkup, look_of(args))], args)
+
+
+def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
+    """Say which required tools cannot capture without limits; gives the exit code."""
+    from gpusight.capture.doctor.check import Can
+    from gpusight.capture.request import Tool
+    from gpusight.cli.output import write_error
+    from gpusight.render.cells import safe_text
+
+    verdicts = [checkup.verdict(Tool(name)) for name in args.require]
+    unfit = [verdict for verdict in verdicts if verdict.can is not Can.YES]
+    for verdict in unfit:
+        told = f"{verdict.tool.value} can capture here: {verdict.can.value}"
+        write_error(f"gpusight: doctor: {told}; {safe_text('; '.join(verdict.why))}")
+    return EXIT_NOT_ABLE if unfit else 0

@@ -1,0 +1,323 @@
+"""`gpusight record`: run a program under a profiler."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    from gpusight.capture.command import Command
+    from gpusight.capture.record import Recording, RecordingPlan
+    from gpusight.capture.request import Request
+
+SUMMARY = "run a program and record what it does on the GPU"
+DESCRIPTION = (
+    "Runs a program under nsys, ncu, CUPTI or torch.profiler, with the options that the installed "
+    "version takes, and says where the capture is. The program is not changed; its input, output, "
+    "signals and exit code are its own (2 where it went well and nothing was recorded). Below "
+    "mpirun, srun or torchrun only the chosen ranks are recorded, each into a file of its own; the "
+    "others run untouched. Everything after `--`, or from the first word that is no option, is "
+    "the program."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight record -- python train.py --epochs 1",
+    "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
+    "gpusight record --range forward --stop -- ./solver input.cfg",
+    "gpusight record --with torch --python-stacks -- python train.py",
+    "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- python train.py",
+    "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
+    "gpusight record --rank 0 -- torchrun --nproc-per-node 8 train.py",
+    "gpusight record --dry-run --gpu-metrics -- python train.py",
+)
+TOOLS = ("auto", "nsys", "ncu", "torch", "cupti")
+LEVELS = ("quick", "detail", "full")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    # What belongs to the program may begin like options of ours.
+    parser.allow_abbrev = False
+    parser.usage = "gpusight record [options] [--] PROGRAM [ARGUMENT ...]"
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run, with arguments"
+    )
+    parser.add_argument(
+        "--with",
+        dest="tool",
+        choices=TOOLS,
+        default="auto",
+        help="what records: nsys (a timeline), ncu (counters of kernels), torch (torch.profiler), "
+        "cupti (a timeline, through the libcupti that the program's Python finds); auto, the "
+        "default, is nsys, else cupti, else torch",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the capture's name, or a folder for it; %%h stands for the machine, %%q{VARIABLE} "
+        "for a variable (default: the script's name, in the current folder)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace captures that exist")
+    _add_when(parser)
+    _add_what(parser)
+    _add_ncu(parser)
+    _add_showing(parser)
+
+
+def _add_when(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("when to record")
+    group.add_argument(
+        "--range",
+        metavar="NAME[@DOMAIN]",
+        help="while this NVTX range is open, the first time",
+    )
+    group.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="these steps of a Python program, counted from 0, both ends included: 3:7, 5 or 3: "
+        "(steps are what gs.step() tells, else those of the first torch optimizer)",
+    )
+    group.add_argument("--delay", type=options.positive, metavar="S", help="after so many seconds")
+    group.add_argument("--duration", type=options.positive, metavar="S", help="for so many seconds")
+    group.add_argument(
+        "--stop", action="store_true", help="end the program once that part is recorded"
+    )
+    group.add_argument(
+        "--rank",
+        default="all",
+        metavar="N[,N]|all",
+        help="only these ranks of a distributed run (default: all)",
+    )
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to record besides")
+    group.add_argument("--memory", action="store_true", help="GPU memory in use")
+    group.add_argument(
+        "--gpu-metrics", action="store_true", help="hardware counters along the timeline (nsys)"
+    )
+    group.add_argument(
+        "--python-stacks", action="store_true", help="Python call stacks (nsys, torch)"
+    )
+    group.add_argument(
+        "--graph-nodes",
+        action="store_true",
+        help="the kernels inside CUDA graphs one by one, not each graph as a whole (nsys; cupti "
+        "and torch always do)",
+    )
+
+
+def _add_ncu(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which kernels, with ncu")
+    options.add_kernel(group)
+    group.add_argument(
+        "--launch-skip", type=options.number, metavar="N", help="leave out so many launches first"
+    )
+    group.add_argument(
+        "--launch-count", type=options.count, metavar="N", help="at most so many launches"
+    )
+    group.add_argument(
+        "--level", choices=LEVELS, help="how much to measure of each (default: quick)"
+    )
+
+
+def _add_showing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how")
+    group.add_argument(
+        "--tool-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="an option for nsys or ncu itself, after an equals sign; may be repeated",
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the command line, and run nothing"
+    )
+    group.add_argument(
+        "--format", choices=("text", "json"), help="how --dry-run prints it (default: text)"
+    )
+    group.add_argument(
+        "--summary", metavar="FILE", help="write what came of it to this JSON file; replaces it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    import os
+
+    from gpusight.capture.launch import become
+    from gpusight.capture.record import plan_recording, record
+
+    request = _request(args)
+    plan = plan_recording(request)
+    if args.dry_run:
+        return _show_plan(request, plan, args)
+    if plan is None:
+        become(request.program, os.environ)
+    _check_writing(plan, args)
+    _announce(plan, args)
+    done = record(plan)
+    return _report(plan, done, args)
+
+
+def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
+    """Refuse places that take no files before the program runs for an hour."""
+    from pathlib import Path
+
+    from gpusight.capture.names import prepare_folder
+    from gpusight.evidence import refuse_capture
+
+    prepare_folder(plan.own.parent)
+    if args.summary:
+        refuse_capture(Path(args.summary), None)
+        prepare_folder(Path(args.summary).parent)
+
+
+def _request(args: argparse.Namespace) -> Request:
+    from gpusight.capture.asked import make_request
+    from gpusight.errors import UsageError
+
+    if args.format and not args.dry_run:
+        raise UsageError("--format says how --dry-run prints", hint="for scripts: --summary FILE")
+    if args.level and args.tool != "ncu":
+        raise UsageError("--level says how much ncu measures", hint="add --with ncu")
+    words = args.program[1:] if args.program[:1] == ["--"] else args.program
+    return make_request(
+        words,
+        tool=args.tool,
+        output=args.output,
+        range=args.range,
+        steps=args.steps,
+        delay_s=args.delay,
+        duration_s=args.duration,
+        memory=args.memory,
+        gpu_metrics=args.gpu_metrics,
+        python_stacks=args.python_stacks,
+        graph_nodes=args.graph_nodes,
+        rank=args.rank,
+        stop=args.stop,
+        overwrite=args.overwrite,
+        kernel=args.kernel,
+        launch_skip=args.launch_skip,
+        launch_count=args.launch_count,
+        level=args.level or LEVELS[0],
+        tool_options=args.tool_option,
+    )
+
+
+def _show_plan(request: Request, plan: RecordingPlan | None, args: argparse.Namespace) -> int:
+    import json
+    import shlex
+
+    from gpusight.cli.output import write_out
+
+    if args.format == "json":
+        write_out(json.dumps(_plan_document(request, plan), indent=2) + "\n")
+        return 0
+    write_out((shlex.join(request.program) if plan is None else str(plan.command)) + "\n")
+    if plan is not None:
+        _say_choice(plan, args)
+    return 0
+
+
+def _plan_document(request: Request, plan: RecordingPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {"recorded": False, "command": list(request.program), "environment": {}}
+    return {
+        "recorded": True,
+        "tool": plan.choice.tool.value,
+        "version": plan.choice.version,
+        "why": plan.choice.why,
+        "rank": None if plan.rank is None else plan.rank.rank,
+        "command": list(plan.command.argv),
+        "environment": dict(plan.command.environment),
+        "capture": str(plan.own) + plan.suffix,
+        "notes": list(plan.notes),
+    }
+
+
+def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
+    """Show what is run; of many ranks one speaks."""
+    if plan.leads:
+        _say_choice(plan, args)
+        if not args.quiet:
+            _say(plan, f"$ {_short(plan.command)}")
+
+
+def _short(command: Command) -> str:
+    """Write a command line for people; the variables of our own recorder only by name."""
+    import shlex
+
+    from gpusight.capture.record import INJECTED
+
+    own = [f"{name}=…" for name in command.environment if name in INJECTED]
+    others = {name: text for name, text in command.environment.items() if name not in INJECTED}
+    variables = [*own, *(f"{name}={shlex.quote(text)}" for name, text in others.items())]
+    return " ".join([*variables, shlex.join(command.argv)])
+
+
+def _say_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
+    if args.quiet:
+        return
+    name = " ".join(filter(None, (plan.choice.tool.value, plan.choice.version)))
+    _say(plan, f"recording with {name} ({plan.choice.why})")
+    for note in plan.notes:
+        _say(plan, note)
+
+
+def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> int:
+    """Say what was written and what to type next; gives the exit code."""
+    import shlex
+
+    from gpusight.units import format_bytes
+
+    if args.summary:
+        _write_summary(done, args.summary)
+    if not done.paths:
+        error = done.failure()
+        if done.exit_code == 0:
+            raise error
+        _say(plan, str(error))
+        return done.exit_code
+    if args.quiet:
+        return done.exit_code
+    for path in (*done.paths, *done.memory_snapshots):
+        _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
+    if done.exit_code:
+        _say(plan, f"the program ended with exit code {done.exit_code}")
+    if plan.leads:
+        _say(plan, f"next: gpusight diagnose {shlex.quote(str(done.path))}")
+    return done.exit_code
+
+
+def _say(plan: RecordingPlan, text: str) -> None:
+    import sys
+
+    from gpusight.cli.output import write_error
+    from gpusight.render.cells import safe_text
+
+    rank = "" if plan.rank is None else f"rank {plan.rank.rank}: "
+    write_error(f"gpusight: {rank}{safe_text(text)}")
+    sys.stderr.flush()
+
+
+def _write_summary(done: Recording, target: str) -> None:
+    import json
+    from pathlib import Path
+
+    from gpusight.cli.output import write_file
+
+    document = {
+        "tool": None if done.tool is None else done.tool.value,
+        "version": done.version,
+        "command": list(done.command.argv),
+        "captures": [{"path": str(p), "bytes": p.stat().st_size} for p in done.paths],
+        "memory_snapshots": [str(path) for path in done.memory_snapshots],
+        "exit_code": done.exit_code,
+        "seconds": done.seconds,
+        "notes": list(done.notes),
+        "why_nothing": None if done.why_nothing is None else done.why_nothing[0],
+    }
+    write_file(Path(target), [json.dumps(document, indent=2) + "\n"])

@@ -1,0 +1,319 @@
+"""From a timeline to the counters of its kernels: plans, measures, and joins the two.
+
+The kernels are chosen and the launches counted by `analyses.drill`; programs are run by `capture`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.analyses.drill.anchors import Means
+from gpusight.analyses.drill.measured import measured
+from gpusight.analyses.drill.pick import COMMAND, Picked, Verdict, pick
+from gpusight.analyses.drill.plan import plan
+from gpusight.analyses.drill.report import Drill
+from gpusight.analyses.drill.requests import request_of
+from gpusight.analyses.drill.totals import pick_totals, plan_totals
+from gpusight.analyses.kernels import graph_notes
+from gpusight.capture import names
+from gpusight.capture.ncu import filter_for, ncu_command
+from gpusight.capture.options import ncu as options
+from gpusight.capture.programs import Kind, look_at
+from gpusight.capture.record import plan_recording, record
+from gpusight.capture.request import Tool
+from gpusight.capture.tools import InstalledTool, Version, find_tool
+from gpusight.errors import RecordError, UsageError
+from gpusight.findings.diagnose import Question as Diagnosing
+from gpusight.findings.diagnose import diagnose_captures
+from gpusight.findings.joined import JoinedDiagnosis
+from gpusight.result import NotApplicable
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gpusight.analyses.drill.question import Question
+    from gpusight.capture.command import Command
+    from gpusight.capture.record import Recording, RecordingPlan
+    from gpusight.capture.request import Request
+    from gpusight.model.trace import Trace
+
+NEWEST = InstalledTool(Tool.NCU, Path("ncu"), Version(2025, 3, 1))
+"""What commands are written for where there is none."""
+STAND_IN = ("python", "your_script.py")
+OF_REPORT = "the report: "
+"""How notes of a joined diagnosis begin that are about the report."""
+_IDLE = 0.5
+"""Part of the window that kernels take, below which they are not what holds the program up."""
+_HANGS = (
+    "a kernel that communicates was asked for: replayed alone, it waits for ranks that do not "
+    "come; measure with --tool-option --replay-mode=application under gpusight record instead"
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An answer, and what would be run for it."""
+
+    drill: Drill
+    recordings: tuple[RecordingPlan, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """An answer with what was measured."""
+
+    drill: Drill
+    joined: tuple[JoinedDiagnosis, ...] = ()
+    """One for each report."""
+    exit_code: int = 0
+    """Of the program, where it was run."""
+
+
+def drill(
+    trace: Trace,
+    question: Question,
+    *,
+    open_report: Callable[[Path], Trace],
+    reports: Sequence[Trace] = (),
+    run: bool = False,
+    announce: Callable[[Drill], None] | None = None,
+) -> Drilled | NotApplicable:
+    """Plan what to measure; then measure it, or look at reports that were made elsewhere.
+
+    `announce` hears what will be run before it is.
+    """
+    if run and (reports or question.program is None):
+        what = "reports were given, and a run asked for" if reports else "no program was given"
+        raise UsageError(what, hint="gpusight drill FILE --run -- python train.py")
+    planned = plan_drill(trace, question, os.environ)
+    if isinstance(planned, NotApplicable):
+        return replace(planned, reason="; ".join((planned.reason, *trace.meta.warnings)))
+    planned = replace(planned, drill=planned.drill.with_warnings(trace.meta.warnings))
+    if reports:
+        return join_reports(trace, planned.drill, question, reports)
+    if not run:
+        return Drilled(planned.drill)
+    if announce is not None:
+        announce(planned.drill)
+    return measure(trace, planned, question, open_report)
+
+
+def plan_drill(
+    trace: Trace, question: Question, environ: Mapping[str, str]
+) -> Planned | NotApplicable:
+    """Choose kernels, count launches, and write the commands; runs nothing."""
+    tool = _tool(question, environ)
+    drill = _drill(trace, question, tool.means)
+    if isinstance(drill, NotApplicable):
+        return drill
+    requests = _requests(drill, question, tool.installed)
+    recordings: list[RecordingPlan] = []
+    if question.program is not None and tool.here:
+        recordings = [found for r in requests if (found := plan_recording(r, environ)) is not None]
+    commands = [r.command for r in recordings] or [_command(r, tool.installed) for r in requests]
+    told = replace(
+        drill,
+        commands=tuple(commands),
+        tool=str(tool.installed),
+        installed=tool.here,
+        program=question.program,
+        notes=tuple(dict.fromkeys((*drill.notes, *(n for c in commands for n in c.notes)))),
+    )
+    return Planned(told, tuple(recordings))
+
+
+def measure(
+    trace: Trace, planned: Planned, question: Question, open_report: Callable[[Path], Trace]
+) -> Drilled:
+    """Run the program as planned, and join what was measured with the timeline."""
+    if not planned.recordings:
+        raise _nothing_to_run(planned)
+    done = [record(one) for one in planned.recordings]
+    empty = next((one for one in done if not one.paths), None)
+    if empty is not None:
+        raise empty.failure()
+    reports = [open_report(path) for one in done for path in one.paths]
+    drilled = join_reports(trace, planned.drill, question, reports)
+    return replace(drilled, exit_code=_exit_code(done))
+
+
+def _exit_code(done: Sequence[Recording]) -> int:
+    return next((one.exit_code for one in done if one.exit_code), 0)
+
+
+def _nothing_to_run(planned: Planned) -> RecordError | UsageError:
+    if planned.drill.plan is None:
+        return UsageError("no kernel is worth measuring", hint="ask for one: --kernel NAME")
+    return RecordError(
+        "ncu is needed and none runs here",
+        hint="run the command without --run, and paste what it prints where ncu is; "
+        "or see: gpusight doctor",
+    )
+
+
+def join_reports(
+    trace: Trace, drill: Drill, question: Question, reports: Sequence[Trace]
+) -> Drilled:
+    """Say which of the chosen kernels reports hold, and what is wrong with them."""
+    if not trace.has("kernels"):
+        raise UsageError(
+            "a table of totals cannot be joined with a report",
+            hint="see the report: gpusight diagnose REPORT, or give a timeline",
+        )
+    held = measured(trace, drill.chosen, reports)
+    asked = Diagnosing(selection=question.selection)
+    found = [diagnose_captures([trace, report], asked) for report in reports]
+    absent = [one.reason for one in found if isinstance(one, NotApplicable)]
+    joined = tuple(one for one in found if isinstance(one, JoinedDiagnosis))
+    told = replace(drill, measured=held)
+    notes = (*drill.notes, *_missing(told), *absent, *_of_joined(joined))
+    return Drilled(replace(told, notes=tuple(dict.fromkeys(notes))), joined)
+
+
+def _of_joined(joined: Sequence[JoinedDiagnosis]) -> list[str]:
+    """Repeat what is said of reports, and what should be mended before any kernel."""
+    notes = [note for one in joined for note in one.notes if note.startswith(OF_REPORT)]
+    for one in joined[:1]:
+        first = one.timeline.findings[0] if one.timeline.findings else None
+        most = max((kernel.saved_ns for kernel in one.kernels), default=0.0)
+        if first is not None and (first.recoverable_ns or 0) > most:
+            share = format_share(first.share)
+            notes.append(f"more than any kernel gives back ({share}): {first.title}")
+    return notes
+
+
+def _missing(drill: Drill) -> list[str]:
+    """Name what was to be measured and was not."""
+    notes = []
+    for kernel in drill.missing:
+        other = drill.measured[kernel.group].other_shapes if drill.measured else 0
+        why = f", but for {other:,} of another grid or block" if other else ""
+        notes.append(f"no launch of {kernel.short_name} was measured{why}")
+    return notes
+
+
+# Planning -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tool:
+    """The Nsight Compute that commands are for."""
+
+    installed: InstalledTool
+    here: bool
+    means: Means
+
+
+def _tool(question: Question, environ: Mapping[str, str]) -> _Tool:
+    found = find_tool(Tool.NCU)
+    installed = found or NEWEST
+    scope = installed.spelling(options.NVTX_SCOPE) is not None
+    inject = found is not None and _injectable(question.program, environ)
+    return _Tool(installed, found is not None, Means(process_scope=scope, injectable=inject))
+
+
+def _injectable(program: tuple[str, ...] | None, environ: Mapping[str, str]) -> bool:
+    if program is None:
+        return False
+    known = look_at(program, environ)
+    python = known.kind is Kind.PYTHON or known.is_launcher
+    return python and known.deaf_flag is None
+
+
+def _drill(trace: Trace, question: Question, means: Means) -> Drill | NotApplicable:
+    if not trace.has("kernels") and trace.has("op_totals"):
+        return _of_totals(trace, question)
+    picked = pick(trace, question.selection, top=question.top, kernel=question.kernel)
+    if isinstance(picked, NotApplicable):
+        return picked
+    planned = plan(picked, means)
+    return Drill(
+        kernels=picked.kernels,
+        plan=planned,
+        level=question.level,
+        steps=len(picked.focus.steps),
+        window_ns=picked.window_ns,
+        kernel_ns=picked.time_ns,
+        meta={"capture": trace.meta.path},
+        notes=(*picked.notes, *_notes(picked, question), *(planned.notes if planned else ())),
+    )
+
+
+def _of_totals(trace: Trace, question: Question) -> Drill | NotApplicable:
+    if question.selection:
+        reason = "totals cannot be divided by range, GPU or process"
+        return NotApplicable(COMMAND, reason, "give a timeline")
+    found = pick_totals(trace, top=question.top, kernel=question.kernel)
+    if isinstance(found, NotApplicable):
+        return found
+    kernels, notes = found
+    chosen = tuple(k for k in kernels if k.verdict is Verdict.CHOSEN)
+    return Drill(
+        kernels,
+        plan_totals(chosen),
+        question.level,
+        kernel_ns=sum(k.time_ns for k in kernels),
+        meta={"capture": trace.meta.path},
+        notes=notes,
+    )
+
+
+def _notes(picked: Picked, question: Question) -> list[str]:
+    notes = list(graph_notes(picked.trace))
+    if notes:
+        notes.append("ncu counts kernels inside graphs too: launches may be missed by those")
+    busy = picked.time_ns / max(1, picked.window_ns)
+    if busy < _IDLE and not question.selection.within:
+        share = format_share(busy)
+        notes.append(f"kernels run for {share} of the time: see first gpusight diagnose FILE")
+    if not picked.chosen:
+        notes.append("no kernel is worth measuring; --kernel NAME asks for one all the same")
+    if any(kernel.category == "communication" for kernel in picked.chosen):
+        notes.append(_HANGS)
+    processes = picked.trace.table("kernels", ["process"])["process"].drop_nulls().n_unique()
+    if processes > 1:
+        notes.append(
+            f"{processes} processes launch kernels: launches are counted in one; measure that rank "
+            "alone (--rank), or start ncu for it alone"
+        )
+    return notes
+
+
+def _requests(drill: Drill, question: Question, installed: InstalledTool) -> list[Request]:
+    runs = drill.plan.runs if drill.plan else ()
+    return [
+        request_of(
+            run,
+            installed,
+            question.program or STAND_IN,
+            question.level,
+            output=_output(question, number, len(runs)),
+            ranks=question.ranks,
+            overwrite=question.overwrite,
+        )
+        for number, run in enumerate(runs)
+    ]
+
+
+def _output(question: Question, number: int, runs: int) -> Path | None:
+    """Name the report of a run; of several, each by its number."""
+    if runs == 1:
+        return question.output
+    base = question.output or Path(names.default_name(question.program or STAND_IN))
+    stem = base.name.removesuffix(Tool.NCU.suffix)
+    named = base.with_name(f"{stem}-{number + 1}")
+    return named if question.output else names.free_base(named, Tool.NCU.suffix, None)
+
+
+def _command(request: Request, installed: InstalledTool) -> Command:
+    """Write the command for another machine, or for a program that is not known yet."""
+    output = request.output or Path(names.default_name(request.program))
+    chosen = filter_for(request)
+    return ncu_command(
+        installed, request.program, output, chosen, request.level, request.extra,
+        overwrite=request.overwrite,
+    )  # fmt: skip

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusight.analyses.drill.anchors import Anchor, Means
+from gpusight.analyses.drill.pick import Picked, pick
+from gpusight.analyses.drill.plan import MOST_LAUNCHES, LaunchPlan, plan
+from gpusight.analyses.select import Selection
+from gpusight.result import NotApplicable
+from tests.analyses.drill.programs import AUTOGRAD, Launch, Program, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.model.trace import Trace
+
+GEMM = Launch("void lib::gemm<float>(float*)", took_ns=900)
+GEMM_WIDE = Launch("void lib::gemm<float>(float*)", grid=8, took_ns=700)
+ADD = Launch("void at::add<int>(int)", took_ns=300)
+SUM = Launch("sum_kernel", took_ns=50)
+BACKWARD = Launch("void lib::gemm_bwd<float>(float*)", took_ns=950, thread=AUTOGRAD)
+
+
+def picked(trace: Trace, top: int = 3) -> Picked:
+    found = pick(trace, top=top)
+    assert not isinstance(found, NotApplicable)
+    return found
+
+
+def planned(trace: Trace, means: Means | None = None, top: int = 3) -> LaunchPlan:
+    found = plan(picked(trace, top), means)
+    assert found is not None
+    return found
+
+
+def steps(
+    bodies: Sequence[Sequence[Launch]], kind: str = "push_pop", domain: str = ""
+) -> list[Range]:
+    return [Range(f"step_{n}", body, kind, domain) for n, body in enumerate(bodies)]
+
+
+LAUNCHES = st.sampled_from([GEMM, GEMM_WIDE, ADD, SUM, BACKWARD])
+BODIES = st.lists(LAUNCHES, min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(LAUNCHES, max_size=6),
+    st.lists(BODIES, min_size=2, max_size=4),
+    st.sampled_from(["push_pop", "start_end"]),
+    st.integers(1, 3),
+)
+def test_inside_a_range_the_shortest_run_is_hit(
+    before: list[Launch], bodies: list[list[Launch]], kind: str, top: int
+) -> None:
+    program = Program([*before, *steps(bodies, kind=kind)])
+    chosen = picked(program.trace(), top)
+    found = plan(chosen)
+    if found is None or found.anchor is not Anchor.RANGE:
+        return  # no step holds all of them, or the steps are of another kind
+    wanted = {k.group: (k.name, k.shape[0] or 0) for k in chosen.chosen}
+    for run in found.runs:
+        keys = program.keys(program.measured(run))
+        assert len(keys) == run.count
+        assert {wanted[group] for group in run.covers} <= set(keys)
+        assert run.count == _brute(bodies, chosen, [wanted[group] for group in run.covers])
+
+
+def _brute(
+    bodies: Sequence[Sequence[Launch]], chosen: Picked, wanted: list[tuple[str, int]]
+) -> int:
+    """Find the shortest run by trying all, among launches of the wanted functions."""
+    names = {name for name, _ in wanted}
+    kept = {step.name for step in chosen.focus.steps}
+    lengths = []
+    for number, body in enumerate(bodies):
+        if f"step_{number}" not in kept:
+            continue
+        matching = [launch.key for launch in body if launch.name in names]
+        lengths += [
+            end - begin
+            for begin in range(len(matching))
+            for end in range(begin + 1, len(matching) + 1)
+            if set(wanted) <= set(matching[begin:end])
+        ]
+    return min(lengths)
+
+
+def test_a_step_that_is_a_range_is_counted_inside() -> None:
+    body = [SUM, GEMM, ADD, GEMM_WIDE, SUM]
+    program = Program([GEMM, GEMM, *steps([body] * 4)])
+    found = planned(program.trace(), top=2)
+    assert found.anchor is Anchor.RANGE
+    (run,) = found.runs
+    assert (run.include, run.skip, run.count) == (("step_0/", "step_0"), 0, 2)
+    assert run.process_scope
+    assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
+
+
+def test_without_process_scope_kernels_of_other_threads_are_not_counted_in_a_range() -> None:
+    body = [GEMM, BACKWARD, SUM]
+    program = Program(steps([body] * 4), calls=["cuInit"])
+    old = Means(process_scope=False)
+    assert planned(program.trace(), old, top=2).anchor is Anchor.PROGRAM
+    of_main = Program(steps([[GEMM, ADD, BACKWARD]] * 4))
+    (run,) = planned(of_main.trace(), old, top=1).runs
+    assert not run.process_scope
+    # The longest kernel is autograd's: it cannot be hit from the main thread's range.
+    assert of_main.keys(of_main.measured(run))[-1] == BACKWARD.key
+
+
+def test_start_end_ranges_hold_for_all_threads_in_every_version() -> None:
+    program = Program(steps([[GEMM, BACKWARD]] * 4, kind="start_end", domain="mine"))
+    found = planned(program.trace(), Means(process_scope=False), top=2)
+    (run,) = found.runs
+    assert (run.include, run.process_scope) == (("mine@step_0/", "mine@step_0"), False)
+    assert set(program.keys(program.measured(run))) == {GEMM.key, BACKWARD.key}
+
+
+def test_of_two_kinds_of_range_with_one_name_the_step_s_own_is_meant() -> None:
+    other = Range("step_0", [SUM, GEMM], kind="start_end")
+    program = Program([*steps([[ADD, GEMM]] * 4), other])
+    (run,) = planned(program.trace(), top=1).runs
+    assert run.include == ("step_0/",)
+    assert program.keys(program.measured(run)) == [GEMM.key]
+
+
+def test_ranges_of_one_name_are_skipped_by_what_each_launches() -> None:
+    body = [SUM, GEMM, ADD]
+    program = Program([Range("train_step", body) for _ in range(8)])
+    found = planned(program.trace(), top=1)
+    assert found.anchor is Anchor.RANGES
+    (run,) = found.runs
+    assert (run.include, run.skip, run.count) == (("train_step/", "train_step"), 2, 1)
+    assert program.keys(program.measured(run)) == [GEMM.key]
+
+
+def test_ranges_of_one_name_are_counted_exactly_from_the_start_of_the_program() -> None:
+    other = Launch(GEMM.name, grid=2, took_ns=1)
+    bodies = [[GEMM] * 5, *[[other, GEMM, GEMM_WIDE]] * 3]
+    program = Program([Range("train_step", body) for body in bodies], calls=["cuInit"])
+    found = planned(program.trace(), top=2)
+    (run,) = found.runs
+    assert found.anchor is Anchor.RANGES
+    assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
+
+
+def test_a_capture_from_the_start_is_counted_from_the_start() -> None:
+    launches = [SUM, ADD, SUM, GEMM, SUM, GEMM_WIDE]
+    program = Program(launches, calls=["cuInit", "cuModuleGetLoadingMode"])
+    found = planned(program.trace(), top=2)
+    assert found.anchor is Anchor.PROGRAM
+    (run,) = found.runs
+    assert run.from_start
+    assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
+
+
+def test_a_capture_from_the_programs_own_start_of_the_profiler_is_counted_from_there() -> None:
+    program = Program([SUM, GEMM], calls=["cuProfilerStart"])
+    found = planned(program.trace(), top=1)
+    assert found.anchor is Anchor.PROFILER
+    assert not found.runs[0].from_start
+    in_ranges = Program(steps([[GEMM, ADD]] * 4), calls=["cuProfilerStart"])
+    assert not planned(in_ranges.trace()).runs[0].from_start
+
+
+def test_steps_that_gpusight_marked_need_gpusight_again() -> None:
+    program = Program(
+        [Range(f"step {n}", [ADD, GEMM], "start_end", "gpusight") for n in range(4)],
+        calls=["cuProfilerStart"],
+    )
+    found = planned(program.trace(), Means(injectable=True), top=1)
+    assert found.anchor is Anchor.STEP
+    (run,) = found.runs
+    assert (run.step, run.include, run.from_start) == (0, (), False)
+    assert planned(program.trace(), Means(), top=1).anchor is Anchor.UNSURE
+
+
+def test_steps_that_the_program_tells_are_counted_as_it_does() -> None:
+    """`gs.step` in a torch trace: annotations, numbered as inside the program."""
+    other = Launch(GEMM.name, grid=2, took_ns=1)
+    program = Program([Range(f"step {n}", [other, GEMM, ADD]) for n in range(5, 9)])
+    for one in program.ranges:
+        one["domain_key"] = None
+    found = planned(program.trace(), Means(injectable=True), top=1)
+    (run,) = found.runs
+    assert found.anchor is Anchor.STEP
+    assert (run.step, run.skip, run.count) == (5, 1, 1)
+
+
+def test_steps_of_an_optimizer_are_counted_from_its_end() -> None:
+    """A torch trace: annotations that ncu does not see, and the optimizer's among them."""
+    parts: list[Launch | Range] = []
+    for _ in range(4):
+        parts += [ADD, GEMM, Range("Optimizer.step#AdamW.step", [SUM])]
+    program = Program(parts)
+    for one in program.ranges:
+        one["domain_key"] = None
+    found = planned(program.trace(), Means(injectable=True), top=1)
+    assert found.anchor is Anchor.STEP
+    (run,) = found.runs
+    assert run.step is not None
+    assert run.step > 0
+    assert (run.skip, run.count) == (0, 1)
+    assert planned(program.trace(), Means(), top=1).anchor is Anchor.UNSURE
+
+
+@settings(max_examples=40, deadline=None)
+@given(BODIES, st.integers(0, 30))
+def test_an_approximate_run_holds_the_kernels_wherever_it_begins(
+    body: list[Launch], shift: int
+) -> None:
+    shown = Program([launch for _ in range(6) for launch in [*body, GEMM]])
+    chosen = picked(shown.trace(), 2)
+    found = plan(chosen)
+    if found is None or not chosen.focus.steps:
+        return  # nothing repeats
+    assert found.anchor is Anchor.UNSURE
+    real = Program([launch for _ in range(40) for launch in [*body, GEMM]][shift:])
+    for run in found.runs:
+        wanted = {(k.name, k.shape[0]) for k in chosen.chosen if k.group in run.covers}
+        assert wanted <= set(real.keys(real.measured(run)))
+
+
+def test_kernels_that_lie_far_apart_get_runs_of_their_own() -> None:
+    filler = Launch("void lib::gemm<float>(float*)", grid=2, took_ns=1)
+    apart = [GEMM, *[filler] * (MOST_LAUNCHES + 5), GEMM_WIDE]
+    program = Program(steps([apart] * 3))
+    found = planned(program.trace(), top=2)
+    assert [run.count for run in found.runs] == [1, 1]
+    assert [program.keys(program.measured(run)) for run in found.runs] == [
+        [GEMM.key],
+        [GEMM_WIDE.key],
+    ]
+    assert any("2 runs" in note for note in found.notes)
+
+
+def test_kernels_between_steps_are_counted_from_the_start() -> None:
+    parts = [part for step in steps([[ADD]] * 4) for part in (step, GEMM)]
+    program = Program(parts, calls=["cuInit"])
+    found = planned(program.trace(), top=1)
+    assert found.anchor is Anchor.PROGRAM
+    assert program.keys(program.measured(found.runs[0])) == [GEMM.key]
+
+
+def test_launches_outside_the_selection_count_but_are_not_wanted() -> None:
+    """The same kernel runs before and inside `attention`: the one inside is hit."""
+    step: list[Launch | Range] = [GEMM, ADD, Range("attention", [SUM, GEMM]), GEMM]
+    program = Program([part for _ in range(4) for part in step], calls=["cuInit"])
+    found = pick(program.trace(), Selection(within="attention"), top=1)
+    assert isinstance(found, Picked)
+    counted = plan(found)
+    assert counted is not None
+    (run,) = counted.runs
+    (measured,) = program.measured(run)
+    at = program.moments[measured][0]
+    assert any(r["start_ns"] <= at < r["end_ns"] for r in program.ranges)
+
+
+def test_from_the_start_only_launches_inside_the_selection_are_hit() -> None:
+    inner = Range("inner", [GEMM])
+    program = Program([GEMM, GEMM, inner, GEMM], calls=["cuInit"])
+    trace = program.trace()
+    found = pick(trace, Selection(within="inner"), top=1)
+    assert isinstance(found, Picked)
+    whole = replace(found, focus=replace(found.focus, start_ns=0, steps=()))
+    counted = plan(whole)
+    assert counted is not None
+    assert counted.anchor is Anchor.PROGRAM
+    assert program.measured(counted.runs[0]) == [2]

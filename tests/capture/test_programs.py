@@ -1,0 +1,127 @@
+"""What a program is, from its command line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusight.capture.programs import Kind, ask, find_cupti, is_interpreter, look_at, read_python
+from gpusight.errors import RecordError
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"),
+    [
+        ("python", True),
+        ("python3", True),
+        ("python3.11", True),
+        ("/opt/x/bin/python3.13t", True),
+        (r"C:\env\python.exe", True),
+        ("pythonw.exe", True),
+        ("pypy3", False),
+        ("ipython", False),
+        ("python-config", False),
+        ("train.py", False),
+    ],
+)
+def test_interpreters(word: str, is_one: bool) -> None:
+    assert is_interpreter(word) is is_one
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "runs"),
+    [
+        ("python -u -X dev -W ignore t.py -m x", "u", "t.py"),
+        ("python -Xdev -Im pkg -c y", "I", "pkg"),
+        ("python -E -s -c t.py", "Es", None),
+        ("python --check-hash-based-pycs=never t.py", "", "t.py"),
+        ("python", "", None),
+        ("python -m", "", None),
+    ],
+)
+def test_interpreters_command_lines(line: str, flags: str, runs: str | None) -> None:
+    found = read_python(line.split())
+    assert (found.flags, found.runs) == (flags, runs)
+
+
+def script(folder: Path, name: str, *lines: str) -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o755)
+    return path
+
+
+@posix
+def test_kinds(tmp_path: Path) -> None:
+    tool = script(tmp_path, "serve", f"#!{sys.executable}", "pass")
+    wrapped = script(tmp_path, "long", "#!/bin/sh", f"'''exec' '{sys.executable}' \"$0\" \"$@\"")
+    through_env = script(tmp_path, "env_one", "#!/usr/bin/env python3", "pass")
+    shell = script(tmp_path, "run.sh", "#!/bin/sh", "python t.py")
+    secret = script(tmp_path, "secret", "#!/bin/sh")
+    secret.chmod(0o111)
+    kinds = {
+        (sys.executable, "t.py"): Kind.PYTHON,
+        (str(tool),): Kind.PYTHON,
+        (str(wrapped),): Kind.PYTHON,
+        (str(through_env),): Kind.PYTHON,
+        (str(shell),): Kind.PERHAPS,
+        ("sh", "-c", "python t.py"): Kind.PERHAPS,
+        ("env", "A=1", sys.executable, "t.py"): Kind.PERHAPS,
+        ("ls", "x"): Kind.BINARY,
+        ("ls", "t.py"): Kind.PERHAPS,
+    }
+    for argv, kind in kinds.items():
+        assert look_at(argv, os.environ).kind is kind, argv
+    assert look_at([str(tool)], os.environ).interpreter == sys.executable
+    assert look_at(["env", sys.executable], os.environ).interpreter == sys.executable
+
+
+@posix
+def test_flags_that_shut_us_out() -> None:
+    for flags, deaf in (("-u", None), ("-I", "-I"), ("-uE", "-E"), ("-Sm", "-S"), ("-X", None)):
+        assert look_at([sys.executable, flags, "S", "t.py"], os.environ).deaf_flag == deaf
+
+
+@posix
+def test_programs_that_are_not_there(tmp_path: Path) -> None:
+    plain = tmp_path / "t.py"
+    plain.write_text("pass")
+    data = tmp_path / "data"
+    data.write_text("x")
+    for word, message in (
+        ("nowhere-to-be-found", "no program nowhere-to-be-found"),
+        (str(tmp_path), "is a folder"),
+        (str(plain), f"gpusight record -- python {plain}"),
+        (str(data), "chmod"),
+    ):
+        with pytest.raises(RecordError) as error:
+            look_at([word], os.environ)
+        assert message in str(error.value)
+
+
+def test_asking_a_python() -> None:
+    answer = ask(sys.executable, os.environ)
+    assert answer is not None
+    assert answer.version == sys.version_info[:2]
+    assert answer.packages == {"torch"}
+
+
+def test_asking_a_python_for_cupti(tmp_path: Path) -> None:
+    folder = tmp_path / "nvidia" / "cu11" / "lib"
+    folder.mkdir(parents=True)
+    library = folder / "libcupti.so.11.8"
+    library.touch()
+    assert find_cupti(sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)}) == str(library)
+    assert find_cupti("/nowhere/python", os.environ) is None
+
+
+@posix
+def test_a_python_that_does_not_answer() -> None:
+    assert ask(str(shutil.which("true")), os.environ) is None
+    assert ask("/nowhere/python", os.environ) is None

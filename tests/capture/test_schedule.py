@@ -1,0 +1,87 @@
+"""Schedules: which steps are recorded, and what a run too short for one is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.capture.schedule import Schedule
+from gpusight.errors import UsageError
+
+
+def phases(schedule: Schedule, steps: int) -> str:
+    """One letter a step; a capital ends its cycle."""
+    letters = {"wait": ".", "warmup": "w", "active": "a", "done": "-"}
+    return "".join(
+        letter.upper() if schedule.ends_cycle(step) else letter
+        for step in range(steps)
+        for letter in [letters[schedule.phase(step).value]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shown"),
+    [
+        (Schedule(), "....wwwwA---"),
+        (Schedule(1, 1, 2, 2), ".waA.waA--"),
+        (Schedule(0, 0, 1, 3), "AAA--"),
+        (Schedule(0, 0, 2, 2), "aAaA--"),
+        (Schedule(0, 2, 1, 2), "wwAwwA--"),
+        (Schedule(2, 1, None), "..waaaaa"),
+        (Schedule(0, 0, None), "aaaa"),
+    ],
+    ids=str,
+)
+def test_what_happens_to_each_step(schedule: Schedule, shown: str) -> None:
+    assert phases(schedule, len(shown)) == shown
+    assert schedule.total == (shown.index("-") if "-" in shown else None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"wait": -1}, "wait=-1 is too small; the least is 0"),
+        ({"warmup": -2}, "warmup=-2"),
+        ({"active": 0}, "active=0 is too small; the least is 1"),
+        ({"cycles": 0}, "cycles=0"),
+        ({"wait": 1.5}, "wait=1.5 is no number of steps"),
+        ({"warmup": "3"}, "warmup='3'"),
+        ({"active": True}, "active=True"),
+        ({"cycles": None}, "cycles=None is no number of cycles"),
+        ({"active": None, "cycles": 2}, "active=None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schedule_is_refused(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Schedule(**wrong)
+
+
+def test_whole_numbers_of_other_types_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert Schedule(wait=numpy.int64(3)) == Schedule(wait=3)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "said"),
+    [
+        (Schedule(), 9, None),
+        (Schedule(), None, None),
+        (Schedule(), 8, "needs 9 steps and the run has 8 steps"),
+        (Schedule(), 1, "the run has 1 step"),
+        (Schedule(1, 1, 1, 3), 9, None),
+        (Schedule(1, 1, 1, 3), 7, "a run of 7 steps has room for 2 of 3 cycles"),
+        (Schedule(1, 1, 1, 3), 0, "0 of 3 cycles"),
+        (Schedule(0, 0, None), 0, None),
+        (Schedule(2, 2, None), 5, None),
+        (Schedule(2, 2, None), 4, "needs 5 steps and the run has 4 steps"),
+    ],
+)
+def test_a_run_too_short_is_said(schedule: Schedule, steps: int | None, said: str | None) -> None:
+    told = schedule.shortfall(steps)
+    assert told is None if said is None else said in (told or "")
+
+
+def test_no_warmup_is_allowed_with_a_caution() -> None:
+    assert "warmup=0" in Schedule(warmup=0).cautions()[0]
+    assert not Schedule().cautions()
+    assert not Schedule(0, 0, None).cautions()
