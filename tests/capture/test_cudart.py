@@ -44,6 +44,8 @@ def loadable(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     monkeypatch.setattr(cudart, "_FOUND", [])
+    monkeypatch.setattr(cudart, "_MISSED", {})
+    monkeypatch.setattr(driver, "_LOADED", [])
     monkeypatch.setattr(cudart, "mapped_libraries", lambda _: [])
     monkeypatch.setattr(cudart, "_torch_profiler", lambda: None)
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
@@ -95,6 +97,23 @@ def test_nowhere() -> None:
         cudart.profiler_start()
     assert "libcudart.so.13" in str(caught.value)
     assert "CUDA_HOME" in str(caught.value)
+
+
+@pytest.mark.usefixtures("loadable")
+def test_what_is_nowhere_is_looked_for_again_only_once_torch_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ctypes.util, "find_library", asked.append)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for _ in range(3):
+        with pytest.raises(cudart.CudaNotFoundError):
+            cudart.profiler_start()
+    assert len(asked) == 1  # it starts a compiler and takes long
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    with pytest.raises(cudart.CudaNotFoundError):
+        cudart.profiler_start()
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
@@ -186,9 +205,18 @@ def test_use_is_seen_from_any_thread(
 @linux
 def test_cuda_is_ready_once_anybody_called_for_it(loadable: dict[str, Any]) -> None:
     assert not driver.cuda_is_initialised()
-    for initialised in (False, True):
-        loadable[driver.LIBRARIES[0]] = Driver(initialised=initialised)
-        assert driver.cuda_is_initialised() is initialised
+    library = loadable[driver.LIBRARIES[0]] = Driver(initialised=False)
+    assert not driver.cuda_is_initialised()
+    library._initialised = True
+    assert driver.cuda_is_initialised()
+
+
+@linux
+def test_asking_often_makes_no_garbage(loadable: dict[str, Any]) -> None:
+    loadable[driver.LIBRARIES[0]] = Driver()
+    first = driver._loaded_driver()
+    del loadable[driver.LIBRARIES[0]]  # a program may have switched the collector off
+    assert driver._loaded_driver() is first is not None
 
 
 @linux
@@ -206,6 +234,20 @@ def test_a_graph_that_is_captured_is_not_disturbed(
 ) -> None:
     library = loadable[driver.LIBRARIES[0]] = Driver(active=(0,))
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    driver.wait_for_gpus()
+    assert library.waited == []
+
+
+@linux
+def test_a_gpu_that_has_failed_the_program_does_not_make_us_raise(
+    loadable: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed() -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0,))
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=failed)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     driver.wait_for_gpus()
     assert library.waited == []

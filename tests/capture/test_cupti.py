@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -448,17 +449,67 @@ def test_many_buffers_go_to_a_file_and_come_back_whole(path: Path) -> None:
 def test_a_buffer_lent_again_does_not_change_what_was_kept() -> None:
     cupti = FakeCupti()
     walker = Walker(cupti)
-    buffers = Buffers(walker, Texts())
-    cupti.register(buffers.request, buffers.complete)
+    lent = Buffers(walker, Texts())
+    cupti.register(lent.request, lent.complete)
     for start in (1, 2):
         cupti.add("kernel", start=start, end=9)
         cupti.deliver()
-    starts = [
-        row[2] for part in buffers.contents() for _, found in walker.rows(part) for row in found
-    ]
+    starts = [row[2] for part in lent.contents() for _, found in walker.rows(part) for row in found]
     assert starts == [1, 2]
-    assert len(buffers._memory) == 1
-    buffers.close()
+    assert len(lent._memory) == 1
+    lent.close()
+
+
+def test_a_disk_that_is_full_costs_what_did_not_fit_and_is_said(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        """Has room for some bytes, and takes half of what comes when there is no more."""
+
+        room = 3000
+
+        def write(self, records: Any) -> int:
+            if self.tell() + len(records) > self.room:
+                super().write(bytes(records)[:100])
+                raise OSError(28, "No space left on device")
+            return super().write(records)
+
+    made = Full()
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: made)
+    session = Session()
+    for number in range(40):
+        session.kernel(number * 10 + 1, number * 10 + 5, number)
+        session.cupti.deliver()
+        Full.room += 1000 * (number == 30)
+    trace = session.write(path)
+    starts = [start for (start,) in rows(trace, "kernels", "start_ns")]
+    assert starts == sorted({*starts})
+    assert {start % 10 for start in starts} == {1}
+    assert 16 <= len(starts) < 40
+    texts = [text for (text,) in rows(trace, "diagnostics", "text")]
+    assert any("could not be kept: [Errno 28] No space left" in text for text in texts)
+
+
+def test_a_gpu_that_cannot_be_waited_for_leaves_nothing_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failed() -> None:
+        raise OSError("the driver is gone")
+
+    session = Session()
+    monkeypatch.setattr("gpusight.capture.inside.cupti_recorder.wait_for_gpus", failed)
+    with pytest.raises(OSError, match="gone"):
+        session.recorder.stop()
+    assert not session.cupti.enabled  # CUPTI calls back until the end, Python may be gone by then
+
+
+def test_what_was_prepared_in_vain_leaves_nothing_on() -> None:
+    cupti = FakeCupti()
+    recorder = CuptiRecorder(Plan(CUPTI, "out"), load=lambda: cupti)
+    recorder.prepare()
+    assert cupti.enabled
+    recorder.cancel()
+    assert not cupti.enabled
 
 
 def test_a_forked_child_keeps_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import io
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +121,30 @@ def test_an_import_that_fails_does_not_count_and_an_action_never_breaks_one(
     assert "hooking fails_once failed" in capsys.readouterr().err
 
 
+def test_a_module_whose_loader_cannot_be_followed_is_imported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Fixed:
+        """Finds and loads one module, and takes no attributes."""
+
+        __slots__ = ()
+
+        def find_spec(self, name: str, *_: object) -> Any:
+            loader: Any = self
+            return importlib.machinery.ModuleSpec(name, loader) if name == "fixed" else None
+
+        def create_module(self, _spec: object) -> None:
+            return None
+
+        def exec_module(self, module: Any) -> None:
+            module.done = True
+
+    monkeypatch.setattr(sys, "meta_path", [Fixed(), *sys.meta_path])
+    when_imported("fixed", lambda _: None)
+    assert importlib.import_module("fixed").done
+    assert "following the import of fixed failed" in capsys.readouterr().err
+
+
 def test_a_window_of_steps() -> None:
     noted, hub = Noted(), Hub()
     steps = window(noted, first_step=2, last_step=3)
@@ -219,6 +245,30 @@ def test_a_recorder_that_fails_is_said_once_and_felt_by_nobody(
     whole.close()
     assert failing.did == []
     assert capsys.readouterr().err.count("no such thing") == 1
+
+
+@pytest.mark.parametrize("broken", ["opened", "allowed"])
+def test_what_fails_around_the_recorder_is_felt_by_nobody(
+    broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> bool:
+        raise RuntimeError("can't start new thread")
+
+    noted = Noted()
+    calls: dict[str, Any] = {"opened": bool, "allowed": lambda: True, broken: fail}
+    whole = Window(Plan("torch", "/nowhere"), noted, ended=lambda: None, **calls)
+    whole.ready()
+    whole.close()
+    assert noted.did == (["start", "stop"] if broken == "opened" else [])
+    assert capsys.readouterr().err.count("can't start new thread") == 1
+
+
+def test_what_was_prepared_in_vain_is_undone() -> None:
+    noted = Noted()
+    steps = window(noted, first_step=1)
+    steps.step_began(0)
+    steps.close()
+    assert noted.did == ["prepare", "cancel"]
 
 
 def test_a_rank_that_is_not_wanted_does_not_begin() -> None:
@@ -384,6 +434,21 @@ def test_a_program_without_a_stderr_that_takes_our_line_goes_on(
         kept.close()
     monkeypatch.setattr(sys, "stderr", kept if stream else None)
     say("über")
+
+
+class Tee:
+    """What programs put in the place of stderr: without `flush`, or busy when a signal comes."""
+
+    def write(self, _text: str) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+
+@pytest.mark.parametrize("stream", [Tee(), SimpleNamespace(write=lambda _: None)])
+def test_a_stream_of_the_program_s_own_does_not_make_us_raise(
+    stream: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("a line")
 
 
 def test_a_profiler_that_cannot_be_switched_on_later_is_one_line(

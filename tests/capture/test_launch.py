@@ -277,3 +277,15 @@ def test_becoming_the_program(tmp_path: Path) -> None:
     assert second == f"{first} set"
     with pytest.raises(RecordError, match="cannot run"):
         launch.become([str(tmp_path / "nothing")], os.environ)
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_what_we_become_ignores_no_signals() -> None:
+    argv = ["grep", "SigIgn", "/proc/self/status"]
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from gpusight.capture import launch;"
+        f"launch.become({argv!r}, os.environ)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[1], 16) & (1 << signal.SIGPIPE - 1) == 0

@@ -50,7 +50,15 @@ def test_default_names(program: str, name: str) -> None:
 
 
 def test_a_default_name_is_never_longer_than_a_file_s_may_be() -> None:
-    assert len(names.default_name(["./" + "x" * 300])) <= 100
+    for letter in ("x", "核"):
+        name = names.default_name(["./" + letter * 300])
+        assert 90 < len(name.encode()) <= 100
+        assert set(name) == {letter}
+
+
+def test_an_output_whose_name_is_too_long_is_refused() -> None:
+    with pytest.raises(UsageError, match="too long"):
+        names.output_path("x" * 300, ["python"])
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,25 @@ def test_what_a_version_lacks_is_said(version: str, feature: str, note: str) -> 
     assert "--sample=none" in command.argv
 
 
+def test_times_are_tenths_of_a_second_and_lose_nothing() -> None:
+    """nsys rounds 0.04 s to none, and then records to the end."""
+    found = options(NEWEST, ask(delay_s=1.19, duration_s=0.04))
+    assert (found["--delay"], found["--duration"]) == (["1.1"], ["0.1"])
+    notes = nsys_command(NEWEST, ask(duration_s=0.04), Path("run"), PROGRAM).notes
+    assert notes[0].endswith("takes tenths of a second only: 0.04 s is made 0.1 s")
+    exact = nsys_command(NEWEST, ask(delay_s=0.3, duration_s=86400.7), Path("run"), PROGRAM)
+    assert {"--delay=0.3", "--duration=86400.7"} <= set(exact.argv)
+    assert exact.notes == ()
+
+
+@pytest.mark.parametrize("times", [{"delay_s": 3e6}, {"duration_s": 1e12}])
+def test_times_that_nsys_takes_for_none_are_refused(times: dict[str, float]) -> None:
+    with pytest.raises(RecordError, match="longer than nsys waits"):
+        nsys_command(NEWEST, ask(**times), Path("run"), PROGRAM)
+
+
 def test_times_are_whole_seconds_for_old_versions_and_lose_nothing() -> None:
     request = ask(delay_s=1.5, duration_s=0.25)
-    exact = options(NEWEST, request)
-    assert (exact["--delay"], exact["--duration"]) == (["1.5"], ["0.25"])
     old = options(NSYS["2022.4.2"].installed(asked=True), request)
     assert (old["--delay"], old["--duration"]) == (["1"], ["1"])
     notes = nsys_command(OLDEST, request, Path("run"), PROGRAM).notes

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpusight.capture import nvtx_direct
 from gpusight.capture.nvtx_direct import DirectBackend
 
 _TOOL = r"""
@@ -120,4 +123,45 @@ def test_cupti_hears_the_default_domain_through_the_oldest_functions(tmp_path: P
         "old end 41 -",
         "old pop -",
         *IN_MINE,
+    ]
+
+
+def test_a_range_that_the_garbage_collector_opens_meanwhile_does_not_wait_for_ever(
+    tmp_path: Path,
+) -> None:
+    backend, library = listening(tmp_path)
+    name_category = backend._name_category
+
+    def interrupted(*what: Any) -> None:
+        backend._name_category = name_category
+        backend.mark("inner", "other", "second", None, None)
+        backend.mark("inner", None, "third", None, None)
+        name_category(*what)
+
+    backend._name_category = interrupted
+    speaking = threading.Thread(
+        target=backend.mark, args=("outer", None, "first", None, None), daemon=True
+    )
+    speaking.start()
+    speaking.join(10)
+    assert not speaking.is_alive()
+    marks = [line for line in heard(library) if line.startswith("mark (no domain)")]
+    assert [line.split(" color")[0].rpartition(" ")[2] for line in marks] == ["2", "1"]
+
+
+def test_names_without_end_are_not_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvtx_direct, "_KEPT", 1)
+    monkeypatch.setattr(nvtx_direct, "_REGISTERED_AT_MOST", 2)
+    backend, library = listening(tmp_path)
+    for number in (0, 1, 2, 1):
+        backend.mark(f"request {number}", None, None, None, None)
+    assert [
+        line.split(" category")[0].removeprefix("mark (no domain) ") for line in heard(library)
+    ] == [
+        "registered request 0",
+        "registered request 1",
+        "plain request 2",
+        "registered request 1",
     ]

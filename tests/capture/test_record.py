@@ -19,6 +19,7 @@ import pytest
 import gpusight as gs
 from gpusight.capture import choose, outcome
 from gpusight.capture.asked import kernel_regex, make_request
+from gpusight.capture.claims import claimed
 from gpusight.capture.inside.outputs import STARTED_VARIABLE
 from gpusight.capture.inside.plan import VARIABLE, Plan
 from gpusight.capture.launch import Ended
@@ -153,6 +154,12 @@ def test_kernel_patterns(pattern: str, regex: str, hits: str, misses: str) -> No
     assert not re.search(regex, misses)
 
 
+def test_words_of_a_program() -> None:
+    assert make_request([Path("a b"), "x"]).program == ("a b", "x")
+    with pytest.raises(UsageError, match="No closing quotation"):
+        make_request("python 'train.py")
+
+
 def test_kernel_patterns_that_are_none() -> None:
     with pytest.raises(UsageError, match="not a regular expression"):
         kernel_regex("/(/")
@@ -169,6 +176,31 @@ def test_names_are_numbered_and_never_replaced(tmp_path: Path) -> None:
     assert planned(program, output="train", overwrite=True).own == Path("train")
     with pytest.raises(UsageError, match="named like a capture of torch"):
         planned(program, output="x.trace.json.gz")
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_name_that_another_recording_has_is_not_taken() -> None:
+    program = [PYTHON, script()]
+    mine = planned(program)
+    with claimed(Path("train.nsys-rep")):
+        assert planned(program).own == Path("train-2")
+        with pytest.raises(RecordError, match=r"another gpusight record is writing train\."):
+            record(mine)
+    assert record(mine).paths == (Path("train.nsys-rep"),)
+    assert sorted(Path().iterdir()) == [Path("train.nsys-rep"), Path("train.py")]
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_mark_that_a_killed_recording_left_holds_nobody_up() -> None:
+    Path(".train.nsys-rep.recording").touch()
+    assert gs.record([PYTHON, script()]).paths == (Path("train.nsys-rep"),)
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_name_that_becomes_too_long_is_refused_before_the_program_runs() -> None:
+    with pytest.raises(RecordError, match="too long"):
+        gs.record([PYTHON, script("open('ran', 'w')")], output="x" * 250)
+    assert not Path("ran").exists()
 
 
 def test_old_versions_of_nsys_have_another_suffix(
@@ -313,6 +345,14 @@ def test_a_stop_that_was_asked_for_is_no_failure() -> None:
     assert gs.record([PYTHON, ends], range="x").exit_code == 128 + signal.SIGTERM
     fails = script("raise SystemExit(1)")
     assert gs.record([PYTHON, fails], range="x", stop=True).exit_code == 1
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_stop_by_somebody_else_is_told() -> None:
+    """Ctrl-C ended the program, not what was asked for: a script must not go on from there."""
+    text = "import os, sys, time; os.kill(int(sys.argv[1]), 15); time.sleep(30)"
+    done = gs.record([PYTHON, script(text), str(os.getpid())], range="x", stop=True)
+    assert done.exit_code == 128 + signal.SIGTERM
 
 
 @pytest.mark.usefixtures("ncu")
@@ -497,6 +537,8 @@ def test_some_ranks_of_torchrun_are_recorded_from_below(
     again = planned([*line], rank=1)
     assert again.own == Path("train-2")
     assert "--output=train-2.nsys-rep" in again.command.argv
+    dashed = planned([*line[:-1], "--", *line[-1:]], rank=1)  # which torchrun takes too
+    assert dashed.command.argv == planned(line, rank=1).command.argv
     whole = planned([*line, "--lr", "1"])
     assert "all processes" in whole.notes[0]
     assert whole.command.argv[-7:] == (*line, "--lr", "1")

@@ -69,11 +69,46 @@ def test_steps_that_never_come_are_named(folder: Path) -> None:
     assert "step 9 never began (4 were counted)" in done.said[0]
 
 
+@pytest.mark.parametrize(
+    ("end", "files"),
+    [("", []), ("raise ValueError", [TRACE]), ("os.kill(os.getpid(), 15)", [TRACE])],
+)
+def test_what_follows_the_last_step_of_an_optimizer_is_none(
+    tmp_path: Path, end: str, files: list[str]
+) -> None:
+    code = (
+        "import os, torch\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n"
+        "    layer(torch.ones(2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        f"torch.ones(2) + 1\n{end}\n"
+    )
+    done = run(tmp_path, "-c", code, first_step=2, last_step=5)
+    assert done.files == files
+    assert any("step 2 never ended (2 were counted)" in line for line in done.said) is not bool(
+        files
+    )
+
+
 def test_a_program_that_is_terminated_leaves_its_capture(tmp_path: Path) -> None:
     code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGTERM)"
     done = run(tmp_path, "-c", code)
     assert (done.code, done.files) == (-signal.SIGTERM, [TRACE])
     assert "aten::add" in done.names(TRACE)
+
+
+def test_the_program_has_its_signals_back_once_recording_is_over(tmp_path: Path) -> None:
+    code = (
+        "import torch, signal, gpusight as gs\n"
+        "for number in gs.step(range(3)):\n"
+        "    torch.ones(2) + 1\n"
+        "    print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)\n"
+    )
+    done = run(tmp_path, "-c", code, first_step=1, last_step=1)
+    assert done.files == [TRACE]
+    assert done.out.split() == ["True", "False", "True"]
 
 
 def test_nothing_can_be_written_past_os_exit(tmp_path: Path) -> None:

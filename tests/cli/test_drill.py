@@ -163,6 +163,38 @@ def test_run_measures_and_joins(
     assert seen[seen.index("--profile-from-start") + 1] == "off"
 
 
+TOTALS = str(DATA / "gpt_small_train_key_averages.txt")
+
+
+def test_totals_are_measured_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, "ncu", monkeypatch)
+    (tmp_path / "runs").mkdir()
+    script = _script(tmp_path, "")
+    assert main(["drill", TOTALS, "--report", "runs", "--run", "--", sys.executable, script]) == 0
+    written = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert written == ["train-1.ncu-rep", "train-2.ncu-rep", "train-3.ncu-rep"]
+    assert "note: measured: gpusight diagnose runs/train-3.ncu-rep" in capfd.readouterr().out
+
+
+def test_after_a_run_that_was_ended_no_other_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "ncu", monkeypatch)
+    script = _script(tmp_path, "open('runs', 'a').write('x'); raise SystemExit(3)")
+    assert main(["drill", TOTALS, "--run", "--", sys.executable, script]) == 3
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_report_s_folder_is_kept_for_another_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (run,) = document(capsys, RESNET, "--report", "runs")["runs"]
+    assert run["report"] == "runs/your_script.ncu-rep"
+
+
 @needs_shared
 def test_a_report_made_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, RESNET, str(REPORT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import re
 import shlex
 from typing import TYPE_CHECKING, TypeVar
@@ -12,14 +13,14 @@ from gpusight.capture.request import Level, Ranks, Request, StepRange, Tool
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
 AUTO = "auto"
+_SPECIAL = re.compile(r"([\\^$.|?*+()\[\]{}])")
 
 
 def make_request(
-    program: Sequence[str] | str,
+    program: Sequence[str | os.PathLike[str]] | str,
     *,
     tool: str | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -41,7 +42,7 @@ def make_request(
     tool_options: Sequence[str] = (),
 ) -> Request:
     """Make a request of words and numbers; a program given as one text is split like a shell's."""
-    words = tuple(shlex.split(program) if isinstance(program, str) else program)
+    words = words_of(program)
     if not words:
         return Request(words)  # which refuses it
     return Request(
@@ -65,6 +66,18 @@ def make_request(
         level=one_of(Level, level, "level"),
         extra=tuple(tool_options),
     )
+
+
+def words_of(program: Sequence[str | os.PathLike[str]] | str) -> tuple[str, ...]:
+    """Give the words of a command line; one text is split like a shell's."""
+    if not isinstance(program, str):
+        return tuple(os.fspath(word) for word in program)
+    try:
+        return tuple(shlex.split(program))
+    except ValueError as error:
+        raise UsageError(
+            f"{program!r} is no command line", why=str(error), hint="give a list of words"
+        ) from error
 
 
 def kernel_regex(pattern: str) -> str:
@@ -96,7 +109,16 @@ def _checked(regex: str) -> str:
 def _either_case(letter: str) -> str:
     if letter.isascii() and letter.isalpha():
         return f"[{letter.lower()}{letter.upper()}]"
-    return letter if letter.isalnum() or letter in "_ :,<>" else f"\\{letter}"
+    return literal(letter)
+
+
+def literal(text: str) -> str:
+    r"""Write a regular expression that matches this text and no other.
+
+    Only letters that mean something everywhere get a backslash: in some dialects one makes
+    something special of others, `\<` the beginning of a word, `\'` the end of the text.
+    """
+    return _SPECIAL.sub(r"\\\1", text)
 
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,7 +181,7 @@ def _lacks(tool: Tool, what: str, package: str, where: str) -> RecordError:
     return RecordError(
         f"--with {tool.value} needs {what} in the program's Python",
         why=f"{where} finds none",
-        hint=f"{where} -m pip install {package}; or see: gpusight doctor",
+        hint=f"{shlex.quote(where)} -m pip install {package}; or see: gpusight doctor",
     )
 
 

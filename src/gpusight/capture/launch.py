@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
 _FROM_KEYBOARD = ("SIGINT", "SIGQUIT")
 """A terminal sends these to every process in its foreground: to the child too, then."""
+_TELLING = ("SIGUSR1", "SIGUSR2")
+"""These mean what a program makes of them; all others ask it to end."""
 SIGNALLED = 128
 """A program that signal N ended has this exit code plus N, as in a shell."""
 _PROC = Path("/proc")
@@ -42,6 +44,8 @@ class Ended:
 
     code: int
     seconds: float
+    signalled: bool = False
+    """A signal that reached us, and was passed on to it, asked it to end."""
 
 
 def run(
@@ -71,7 +75,8 @@ def run(
         if may_outlive and below:
             passing.root = os.getpid()
             code = _adopted_code(below, code)
-    return Ended(SIGNALLED - code if code < 0 else code, time.monotonic() - began)
+    ended = SIGNALLED - code if code < 0 else code
+    return Ended(ended, time.monotonic() - began, passing.signalled)
 
 
 def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -80,9 +85,13 @@ def become(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     sys.stderr.flush()
     if sys.platform == "win32":  # there, exec leaves the caller's caller without its child
         raise SystemExit(run(argv, environ, argv).code)
+    # Python ignores these, and what it turns into would too: `program | head` would not end.
+    ignored = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(argv[0], list(argv), dict(environ))  # noqa: S606 - no shell is meant
     except OSError as error:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
         raise _cannot_run(argv[0], error) from error
 
 
@@ -128,6 +137,7 @@ class _Passing:
         """Below which process the program is."""
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
+        self.signalled = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -151,6 +161,7 @@ class _Passing:
             self._send(number)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.signalled |= signal.Signals(number).name not in _TELLING
         if self._child is None:
             self._early.append(number)
         elif not (signal.Signals(number).name in _FROM_KEYBOARD and _in_foreground()):

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusight.capture.claims import is_claimed
 from gpusight.capture.programs import (
     CONTAINERS,
     LAUNCHERS,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _SCRIPTS = (".py", ".pyc", ".pyz", ".sh", ".bash", ".exe", ".ipynb")
 _UNUSUAL = re.compile(r"[^\w.+-]+")
-_LONGEST = 100
+_LONGEST_BYTES = 100
 _OLD_NSYS = ".qdrep"
 _LOOSE = {Tool.TORCH: (".json.gz", ".json")}
 """Endings that people give for a tool's captures besides its own."""
@@ -37,8 +38,8 @@ def default_name(program: Sequence[str]) -> str:
     """Make a name from a program: its script's or module's, else its own."""
     name = base_name(_main_word(list(program)))
     ending = next((s for s in _SCRIPTS if name.lower().endswith(s) and len(name) > len(s)), "")
-    plain = _UNUSUAL.sub("_", name[: len(name) - len(ending)]).strip("._-")[:_LONGEST]
-    return plain or "capture"
+    plain = _UNUSUAL.sub("_", name[: len(name) - len(ending)]).strip("._-")
+    return plain.encode("utf-8", "replace")[:_LONGEST_BYTES].decode("utf-8", "ignore") or "capture"
 
 
 def _main_word(words: list[str]) -> str:
@@ -136,7 +137,11 @@ def family(base: Path, suffix: str) -> list[Path]:
 def free_base(base: Path, suffix: str, rank: int | None = None) -> Path:
     """Give the name itself, or with the first number that no capture (of the rank) has."""
     candidates = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1))
-    return next(c for c in candidates if not family(with_rank(c, rank), suffix))
+    return next(c for c in candidates if not _is_taken(with_rank(c, rank), suffix))
+
+
+def _is_taken(base: Path, suffix: str) -> bool:
+    return bool(family(base, suffix)) or is_claimed(base.with_name(base.name + suffix))
 
 
 def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
@@ -163,5 +168,10 @@ def prepare_folder(folder: Path) -> None:
 def output_path(text: str, program: Sequence[str]) -> Path:
     """Read what `-o` says; a slash at its end means a folder, also one that is yet to be made."""
     path = Path(text)
-    is_new_folder = text.endswith(("/", os.sep)) and not path.is_dir()
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # such as a name that is too long
+        why = error.strerror or str(error)
+        raise UsageError(f"-o {text} cannot be written", why=why) from error
+    is_new_folder = text.endswith(("/", os.sep)) and not is_folder
     return path / default_name(program) if is_new_folder else path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpusight.capture.command import Command
 from gpusight.capture.options import nsys as options
 from gpusight.capture.options.build import Options
-from gpusight.errors import UsageError
+from gpusight.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,13 +139,19 @@ def _when_timed(found: Options, request: Request) -> None:
 
 
 def _seconds(found: Options, value: float, whole: Callable[[float], int]) -> str:
-    """Write a time; where nsys takes whole seconds only, so that nothing wanted is missed."""
-    if found.installed.version >= options.TAKES_FRACTIONS or value == whole(value):
-        return f"{value:.10g}"
-    found.notes.append(
-        f"{found.installed} takes whole seconds only: {value:g} s is made {whole(value)} s"
-    )
-    return str(whole(value))
+    """Write a time in the steps that nsys takes, so that nothing wanted is missed."""
+    tenths = found.installed.version >= options.TAKES_TENTHS
+    # Of 0.3 s, too, a float holds no whole number of tenths.
+    units = round(value * 10, 6) if tenths else value
+    made = whole(units) / 10 if tenths else whole(units)
+    if made > options.LONGEST_S:
+        raise RecordError(
+            f"{value:g} s is longer than nsys waits", hint=f"give at most {options.LONGEST_S:,} s"
+        )
+    if whole(units) != units:
+        kind = "tenths of a second" if tenths else "whole seconds"
+        found.notes.append(f"{found.installed} takes {kind} only: {value:g} s is made {made:g} s")
+    return f"{made:.10g}"
 
 
 def _refuse_output(extra: tuple[str, ...]) -> None:

@@ -94,7 +94,7 @@ class _Choice:
         self.backend: Backend | None = None
         self.quiet = False
         """It is known that nobody listens."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finaliser or a signal may bring us here again
 
     def make(self, backend: Backend | None) -> None:
         """Stay with this one."""

@@ -7,6 +7,7 @@ empty is something it does not listen to. The layout is that of NVTX 3, which NV
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from typing import Any
 
@@ -24,6 +25,8 @@ _INT64, _DOUBLE = 2, 3
 _ASCII, _REGISTERED = 1, 3
 _KEPT = 4096
 """Attributes that are used again; a program that puts numbers in its names has any number."""
+_REGISTERED_AT_MOST = 65_536
+"""Names of a domain that are registered: neither we nor the tool can forget one."""
 
 
 class _Payload(ctypes.Union):
@@ -131,6 +134,8 @@ class _Domain:
         self.handle = handle
         self.strings: dict[str, int | None] = {}
         self.categories: dict[str, int] = {}
+        self.unused = itertools.count(1)
+        """Numbers of categories."""
 
 
 class DirectBackend:
@@ -156,7 +161,7 @@ class DirectBackend:
         self._create_domain = functions[_CREATE_DOMAIN]
         self._domains: dict[str | None, _Domain] = {}
         self._known: dict[tuple[Any, ...], tuple[int | None, Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may run in the middle, and open a range
 
     @classmethod
     def load(cls, path: str) -> DirectBackend:
@@ -209,7 +214,7 @@ class DirectBackend:
     ) -> tuple[int | None, Any]:
         place = self._domain(domain)
         made = _Attributes(version=_VERSION, size=ctypes.sizeof(_Attributes))
-        if self._old and place.handle is None:
+        if (self._old and place.handle is None) or not _is_registered(place, name):
             made.text = _encoded(name)  # kept as long as what points to it
             made.message_type, made.message = _ASCII, ctypes.cast(made.text, ctypes.c_void_p)
         else:
@@ -242,12 +247,17 @@ class DirectBackend:
         """Give a category's number; a named one gets the next."""
         if category is None or isinstance(category, int):
             return category or 0
-        with self._lock:
-            if category not in domain.categories:
-                number = len(domain.categories) + 1
+        known = domain.categories.get(category)
+        if known is None:
+            number = next(domain.unused)  # where two ask at once, one of them is lost
+            known = domain.categories.setdefault(category, number)
+            if known == number:
                 self._name_category(domain.handle, number, _encoded(category))
-                domain.categories[category] = number
-            return domain.categories[category]
+        return known
+
+
+def _is_registered(domain: _Domain, text: str) -> bool:
+    return text in domain.strings or len(domain.strings) < _REGISTERED_AT_MOST
 
 
 def _by_domain(functions: dict[int, Any], offer: _Offer) -> dict[int, Any]:

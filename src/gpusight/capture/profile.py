@@ -38,7 +38,7 @@ class _Switch:
     """The profiler around this process. The outermost part switches it on and off."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may have a part of its own
         self._parts = 0
         self._on = False
         self._warned = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -194,14 +195,16 @@ def launches_torch(argv: Sequence[str]) -> int | None:
 
 def _absent(word: str) -> RecordError:
     where = Path(word)
+    if not word:
+        return RecordError("the program has no name", hint="gpusight record -- python train.py")
     if where.is_dir():
         return RecordError(f"{word} is a folder, not a program", hint="name a program to record")
     if where.is_file() and where.suffix == ".py":
         return RecordError(
-            f"{word} cannot be run as it is", hint=f"gpusight record -- python {word}"
+            f"{word} cannot be run as it is", hint=f"gpusight record -- python {shlex.quote(word)}"
         )
     if where.is_file():
-        return RecordError(f"{word} is not executable", hint=f"chmod +x {word}")
+        return RecordError(f"{word} is not executable", hint=f"chmod +x {shlex.quote(word)}")
     return RecordError(
         f"there is no program {word}", hint="give its path, or activate its environment"
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.capture import names
 from gpusight.capture.choose import Choice, choose, is_injected
+from gpusight.capture.claims import claimed
 from gpusight.capture.command import Command
 from gpusight.capture.inside.outputs import STARTED_VARIABLE
 from gpusight.capture.inside.plan import CUPTI, PROFILER_API, TORCH, VARIABLE, Plan
@@ -26,6 +28,7 @@ from gpusight.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
 SITE = Path(__file__).parent / "inside" / "site"
 """What the program's Python looks into first: our sitecustomize."""
@@ -280,27 +283,39 @@ def record_request(request: Request) -> Recording:
 def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Recording:
     """Run a program as planned, and look at what came of it."""
     names.prepare_folder(plan.own.parent)
-    before = Snapshot.take(plan.own, plan.suffix)
     outlives = plan.choice.tool is Tool.NSYS and plan.request.duration_s is not None
-    ended = run_command(
-        plan.command, plan.request.program, environ, may_outlive=outlives and not plan.request.stop
-    )
-    paths = tuple(before.written_since())
+    with _claimed(plan):
+        before = Snapshot.take(plan.own, plan.suffix)
+        ended = run_command(
+            plan.command,
+            plan.request.program,
+            environ,
+            may_outlive=outlives and not plan.request.stop,
+        )
+        paths = tuple(before.written_since())
     tool = plan.choice.tool
     nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended)
-    code = 0 if paths and _was_stopped(plan, ended.code) else ended.code
+    code = 0 if paths and _was_stopped(plan, ended) else ended.code
     return Recording(
         paths, tool, plan.choice.version, plan.command, code, ended.seconds, plan.notes, nothing
     )
 
 
-def _was_stopped(plan: RecordingPlan, code: int) -> bool:
-    """Tell whether the program ended by a signal, as was asked for.
+def _claimed(plan: RecordingPlan) -> AbstractContextManager[None]:
+    """Keep the capture's name; where gpusight runs once more below, it is that one's to keep."""
+    tool = plan.choice.installed
+    if tool is not None and plan.command.argv[0] != str(tool.path):
+        return nullcontext()
+    return claimed(plan.own.with_name(plan.own.name + plan.suffix))
+
+
+def _was_stopped(plan: RecordingPlan, ended: Ended) -> bool:
+    """Tell whether the tool ended the program by a signal, as was asked for; nobody else did.
 
     Nsight Compute gives the number of that signal itself where others add 128 to it.
     """
-    base = 0 if plan.choice.tool is Tool.NCU and code < SIGNALLED else SIGNALLED
-    return plan.request.stop and code - base in _ENDING
+    base = 0 if plan.choice.tool is Tool.NCU and ended.code < SIGNALLED else SIGNALLED
+    return plan.request.stop and not ended.signalled and ended.code - base in _ENDING
 
 
 def run_command(

@@ -77,7 +77,7 @@ def _torchrun_parts(program: Program) -> tuple[list[str], list[str]] | None:
     if index is None or not words[index - 1].endswith(_TORCHRUN):
         return None
     start, flags = index, set()
-    while index < len(words) and words[index].startswith("-"):
+    while index < len(words) and words[index].startswith("-") and words[index] != "--":
         name = words[index].replace("_", "-")
         if name == "--run-path":
             return None
@@ -86,7 +86,8 @@ def _torchrun_parts(program: Program) -> tuple[list[str], list[str]] | None:
     options = [w for w in words[start:index] if w.replace("_", "-") not in _RUNNING]
     module = ["-m"] if flags & {"-m", "--module"} else []
     python = [] if "--no-python" in flags else [str(program.interpreter), "-u", *module]
-    return [*words[:start], *options], [*python, *words[index:]]
+    script = words[index + 1 :] if words[index : index + 1] == ["--"] else words[index:]
+    return [*words[:start], *options], [*python, *script]
 
 
 _RUNNING = frozenset({"--no-python", "--module", "-m"})

@@ -63,6 +63,7 @@ class Session:
         self._told_step: int | None = None
         self._in_step = self._is_marked = False
         self.paths: list[Path] = []
+        self._bytes = 0
         self._remarks: list[str] = []
         self._shortfall: str | None = None
         self._pid = os.getpid()
@@ -153,8 +154,13 @@ class Session:
     def _end_cycle(self) -> None:
         if self._state is _State.ON:
             with self._guarded(_State.OFF):
-                self.paths += self._recorder.finish(f"iteration_{self._first + self.done}")
+                self._keep(self._recorder.finish(f"iteration_{self._first + self.done}"))
         self._state = _State.OFF
+
+    def _keep(self, paths: list[Path]) -> None:
+        """Note what was written now; at the end somebody may have moved it elsewhere."""
+        self.paths += paths
+        self._bytes += artefacts.total_bytes(paths)
 
     @contextmanager
     def _guarded(self, then: _State) -> Iterator[None]:
@@ -205,7 +211,7 @@ class Session:
             snapshot = trace.with_name(trace.name.replace(artefacts.TRACE, artefacts.SNAPSHOT))
             source = snapshot if snapshot in self.paths else trace
             with artefacts.optional(artefacts.TIMELINE):
-                self.paths.append(self._draw_one(source, trace.parent.name))
+                self._keep([self._draw_one(source, trace.parent.name)])
 
     def _draw_one(self, source: Path, cycle: str) -> Path:
         assert isinstance(self._recorder, TorchRecorder), "only torch.profiler leaves traces"
@@ -222,7 +228,7 @@ class Session:
         traces = self._traces()
         if not traces:
             return
-        size = format_bytes(artefacts.total_bytes(self.paths))
+        size = format_bytes(self._bytes)
         remarks = "".join(f" ({remark})" for remark in self._remarks)
         folder = _shown(traces[-1].parent.parent)
         self._tell(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
@@ -264,5 +270,7 @@ def _own_place() -> Place:
 
 def _shown(path: Path) -> str:
     """Write a path as short as it can be typed here."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):  # the folder that the program worked in is gone; not below it
+        return str(path)

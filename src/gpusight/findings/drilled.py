@@ -6,6 +6,7 @@ The kernels are chosen and the launches counted by `analyses.drill`; programs ar
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,17 +133,27 @@ def measure(
     """Run the program as planned, and join what was measured with the timeline."""
     if not planned.recordings:
         raise _nothing_to_run(planned)
-    done = [record(one) for one in planned.recordings]
-    empty = next((one for one in done if not one.paths), None)
-    if empty is not None:
-        raise empty.failure()
-    reports = [open_report(path) for one in done for path in one.paths]
-    drilled = join_reports(trace, planned.drill, question, reports)
-    return replace(drilled, exit_code=_exit_code(done))
+    done = _recorded(planned.recordings)
+    paths = [path for one in done for path in one.paths]
+    if trace.has("kernels"):
+        reports = [open_report(path) for path in paths]
+        drilled = join_reports(trace, planned.drill, question, reports)
+    else:  # a table of totals has no launches to join with
+        see = tuple(f"measured: gpusight diagnose {shlex.quote(str(path))}" for path in paths)
+        drilled = Drilled(replace(planned.drill, notes=(*planned.drill.notes, *see)))
+    return replace(drilled, exit_code=done[-1].exit_code)
 
 
-def _exit_code(done: Sequence[Recording]) -> int:
-    return next((one.exit_code for one in done if one.exit_code), 0)
+def _recorded(recordings: Sequence[RecordingPlan]) -> list[Recording]:
+    """Run one after the other, up to one that failed or was interrupted."""
+    done: list[Recording] = []
+    for one in recordings:
+        done.append(record(one))
+        if not done[-1].paths:
+            raise done[-1].failure()
+        if done[-1].exit_code:
+            break
+    return done
 
 
 def _nothing_to_run(planned: Planned) -> RecordError | UsageError:
@@ -303,15 +314,24 @@ def _output(question: Question, number: int, runs: int) -> Path | None:
     """Name the report of a run; of several, each by its number."""
     if runs == 1:
         return question.output
-    base = question.output or Path(names.default_name(question.program or STAND_IN))
+    base = _report(question.output, question.program or STAND_IN)
     stem = base.name.removesuffix(Tool.NCU.suffix)
     named = base.with_name(f"{stem}-{number + 1}")
-    return named if question.output else names.free_base(named, Tool.NCU.suffix, None)
+    is_chosen = question.output is not None and not question.output.is_dir()
+    return named if is_chosen else names.free_base(named, Tool.NCU.suffix, None)
+
+
+def _report(given: Path | None, program: tuple[str, ...]) -> Path:
+    """Name a report after the program, unless it was given a name and not just a folder."""
+    default = Path(names.default_name(program))
+    if given is None:
+        return default
+    return given / default if given.is_dir() else given
 
 
 def _command(request: Request, installed: InstalledTool) -> Command:
     """Write the command for another machine, or for a program that is not known yet."""
-    output = request.output or Path(names.default_name(request.program))
+    output = _report(request.output, request.program)
     chosen = filter_for(request)
     return ncu_command(
         installed, request.program, output, chosen, request.level, request.extra,

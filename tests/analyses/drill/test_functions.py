@@ -68,6 +68,16 @@ def test_a_name_cut_short_matches_what_begins_like_it() -> None:
     assert not re.search(pattern, "gemm_f32")
 
 
+def test_patterns_hold_no_more_backslashes_than_every_dialect_reads() -> None:
+    r"""Some take `\<`, `\'` and `\`` for the beginning or the end of something."""
+    assert pattern_of(["a<b>'c`-%/"]) == "^a<b>'c`-%/$"
+    assert pattern_of(["a.*(b)|c[1]$^{2}\\d?+"]) == r"^a\.\*\(b\)\|c\[1\]\$\^\{2\}\\d\?\+$"
+
+
+def test_a_name_that_is_only_the_mark_of_a_cut_does_not_match_everything() -> None:
+    assert pattern_of(["..."]) == r"^\.\.\.$"
+
+
 def test_patterns_need_no_brackets() -> None:
     """`gpusight record` takes a pattern with brackets for one of whole names."""
     assert not set("<>:( ") & set(pattern_of(["gemm", "conv", "x..."]))

@@ -6,12 +6,12 @@ launch of such a function counts, whichever template instance it is.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpusight.analyses.statistics import names_of
+from gpusight.capture.asked import literal
 from gpusight.model.demangle import demangle
 from gpusight.model.kernel_parts import clean, split
 
@@ -24,7 +24,6 @@ FUNCTION, MANGLED = "function", "mangled"
 """What names are compared by; the latter tells template instances apart."""
 CUT = "..."
 """How names end that a printed table cut short."""
-_SPECIAL = re.compile(r"([^\w])")
 
 
 def function_of(name: str) -> str:
@@ -58,12 +57,10 @@ def pattern_of(texts: Iterable[str]) -> str:
 
     A name that was cut short matches whatever begins like it.
     """
-    parts = {
-        f"^{_escaped(text.removesuffix(CUT))}" + ("" if text.endswith(CUT) else "$")
-        for text in texts
-    }
-    return "|".join(sorted(parts))
+    return "|".join(sorted(set(map(_part, texts))))
 
 
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text)
+def _part(text: str) -> str:
+    # Of a name that is nothing but the mark, no beginning is known that could be looked for.
+    begins = text.removesuffix(CUT)
+    return f"^{literal(begins)}" if begins and begins != text else f"^{literal(text)}$"

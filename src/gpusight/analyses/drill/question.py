@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.drill.pick import TOP
 from gpusight.analyses.select import EVERYTHING
 from gpusight.capture import names
-from gpusight.capture.asked import one_of
+from gpusight.capture.asked import one_of, words_of
 from gpusight.capture.request import Level, Ranks
 from gpusight.errors import UsageError
 
@@ -43,13 +42,13 @@ class Question:
         top: int = TOP,
         kernel: str | None = None,
         level: str = "quick",
-        program: str | Sequence[str] | None = None,
+        program: str | Sequence[str | os.PathLike[str]] | None = None,
         output: str | os.PathLike[str] | None = None,
         rank: str | int = "all",
         overwrite: bool = False,
     ) -> Question:
         """Make it of words and numbers; a program given as one text is split like a shell's."""
-        words = tuple(shlex.split(program) if isinstance(program, str) else program or ())
+        words = words_of(program or ())
         if top < 0:
             raise UsageError(f"{top} kernels cannot be chosen", hint="0 chooses all that matter")
         return cls(

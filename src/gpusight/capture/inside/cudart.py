@@ -61,11 +61,20 @@ def _check(status: int, call: str, where: str) -> None:
 
 
 _FOUND: list[_Profiler] = []
+_MISSED: dict[bool, CudaNotFoundError] = {}
+"""What a search in vain said, without torch and with it: looking takes long, a loop asks often."""
 
 
 def _found() -> _Profiler:
+    has_torch = "torch" in sys.modules
+    if has_torch in _MISSED:
+        raise _MISSED[has_torch].with_traceback(None)
     if not _FOUND:
-        _FOUND.append(_find())
+        try:
+            _FOUND.append(_find())
+        except CudaNotFoundError as error:
+            _MISSED[has_torch] = error
+            raise
     return _FOUND[0]
 
 

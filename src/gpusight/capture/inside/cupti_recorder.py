@@ -80,6 +80,11 @@ class CuptiRecorder:
             self._enable(kind)
         self._unwanted = unwanted_functions(self._cupti)
 
+    def cancel(self) -> None:
+        """Have all buffers back: CUPTI must not call us after Python has ended."""
+        self._disable()
+        self._cupti.flush(forced=True)
+
     def start(self) -> None:
         """Record from here on."""
         if not self._prepared:
@@ -102,11 +107,12 @@ class CuptiRecorder:
 
     def stop(self) -> None:
         """Record no more; wait for the GPUs, and have all buffers back."""
-        self._end_ns = self._cupti.time_ns()
-        wait_for_gpus()
-        self._threads = machine.thread_names()
-        self._disable()
-        self._cupti.flush(forced=True)
+        try:
+            self._end_ns = self._cupti.time_ns()
+            wait_for_gpus()
+            self._threads = machine.thread_names()
+        finally:
+            self.cancel()
 
     def is_empty(self) -> bool:
         """Tell whether the process did nothing with CUDA while it was recorded."""
@@ -114,6 +120,8 @@ class CuptiRecorder:
 
     def write(self, path: Path) -> None:
         """Write what was recorded to a new file."""
+        if self._buffers.unkept:
+            self._warnings.append(self._buffers.unkept)
         write_capture(
             Recorded(
                 cupti=self._cupti,

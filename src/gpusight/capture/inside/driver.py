@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _LEAST_VERSION = 1000
+_LOADED: list[ctypes.CDLL] = []
+"""The driver once it was seen: each CDLL makes a class, which waits for the garbage collector."""
 
 
 def driver_version() -> int | None:
@@ -70,12 +72,13 @@ def wait_for_gpus() -> None:
     said so.
     """
     torch = _torch_with_gpu()
-    if torch is not None and torch.cuda.is_current_stream_capturing():
+    if torch is not None and _cannot_be_waited_for(torch):
         return
     driver = _loaded_driver()
     if driver is None:
         if torch is not None:
-            torch.cuda.synchronize()
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize()
         return
     if _has_context(driver):
         driver.cuCtxSynchronize()  # may be one that the program made for itself
@@ -83,6 +86,14 @@ def wait_for_gpus() -> None:
         with _primary_context(driver, device) as entered:
             if entered:
                 driver.cuCtxSynchronize()
+
+
+def _cannot_be_waited_for(torch: Any) -> bool:
+    """Tell whether a graph is being captured; a GPU that has failed does not even say that."""
+    try:
+        return bool(torch.cuda.is_current_stream_capturing())
+    except RuntimeError:
+        return True
 
 
 def _can_tell() -> bool:
@@ -93,10 +104,12 @@ def _loaded_driver() -> ctypes.CDLL | None:
     """Give the driver's library if this process has loaded it; never load it."""
     if not _can_tell():
         return None
-    try:
-        return ctypes.CDLL(LIBRARIES[0], mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return None
+    if not _LOADED:
+        try:
+            _LOADED.append(ctypes.CDLL(LIBRARIES[0], mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
+        except OSError:
+            return None
+    return _LOADED[0]
 
 
 def _torch_with_gpu() -> Any:

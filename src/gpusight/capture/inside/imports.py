@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gpusight.capture.inside.say import say_error
@@ -20,21 +21,29 @@ class _Finder:
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Action]] = {}
-        self._asking: set[str] = set()
+        self._asking: set[tuple[int, str]] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self.waiting or name in self._asking:
+        asking = threading.get_ident(), name
+        if name not in self.waiting or asking in self._asking:
             return None
-        self._asking.add(name)
+        self._asking.add(asking)
         try:
             spec = _ask_others(self, name, path, target)
         finally:
-            self._asking.discard(name)
+            self._asking.discard(asking)
         if spec is not None and spec.loader is not None:
-            self._attach(name, spec.loader)
+            self._follow(name, spec.loader)
         return spec
+
+    def _follow(self, name: str, loader: Any) -> None:
+        try:
+            self._attach(name, loader)
+        except AttributeError as error:  # one that takes no attributes, or is of the oldest kind
+            self.waiting.pop(name, None)
+            say_error(f"following the import of {name}", error)
 
     def _attach(self, name: str, loader: Any) -> None:
         """Wrap the one method on the loader itself, so that it stays what it is otherwise."""

@@ -37,6 +37,9 @@ class Recorder(Protocol):
     def prepare(self) -> None:
         """Get warm: `start` follows within about a step."""
 
+    def cancel(self) -> None:
+        """Undo `prepare`, instead of `start`: the process ends before."""
+
     def start(self) -> None:
         """Record from here on."""
 
@@ -88,6 +91,9 @@ class ProfilerApiRecorder:
 
     def prepare(self) -> None:
         """Do nothing: the other tool is ready."""
+
+    def cancel(self) -> None:
+        """Do nothing."""
 
     def start(self) -> None:
         """Switch it on, now or when the program first uses CUDA."""

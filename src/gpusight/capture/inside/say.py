@@ -8,11 +8,14 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print a line; a program that closed its stderr does not want it."""
+    """Print a line; a program that closed its stderr does not want it.
+
+    Programs also put objects of their own there, and a signal may come while one is written to.
+    """
     stream = sys.stderr
     if stream is None:
         return
-    with contextlib.suppress(OSError, ValueError):  # broken; closed, or of another encoding
+    with contextlib.suppress(Exception):  # there is no other place to say it
         stream.write(f"gpusight: {text}\n")
         stream.flush()
 

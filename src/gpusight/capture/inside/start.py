@@ -79,7 +79,7 @@ class Session:
         self._has_worked = False
         self._steps: OptimizerSteps | None = None
         self._finishing = threading.Lock()
-        self._is_exiting = self._must_die = False
+        self._is_exiting = self._must_die = self._is_terminated = False
         self._recorder: Recorder = recorder_for(wanted)
         self._window = Window(
             wanted,
@@ -124,8 +124,7 @@ class Session:
         if state is not State.WAITING:
             self._recorder.forget()
         self._let_go()
-        if signal.getsignal(signal.SIGTERM) == self._terminated:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._give_sigterm_back()
         return state is not State.WAITING
 
     def _let_go(self) -> None:
@@ -186,6 +185,11 @@ class Session:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
 
+    def _give_sigterm_back(self) -> None:
+        """Let it end the process at once again, also one that does not come back to Python."""
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     def _ended(self) -> None:
         self._learn_rank()
         try:
@@ -193,6 +197,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
             say_error("writing the recording", error)
         self._let_go()
+        ask_main_thread(self._give_sigterm_back)
         self._window.is_ending = False
         if self._must_die or (self.plan.stop and not self._is_exiting):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -200,11 +205,16 @@ class Session:
     def _write(self) -> None:
         if not _is_chosen(self.plan, self._rank):
             return
-        if self._recorder.is_empty():
+        missed = None if self._is_cut_off() else self._window.unfinished()
+        if self._recorder.is_empty() or missed:
             if self._has_worked:
-                say(f"nothing was recorded in process {os.getpid()}: {_NOTHING_CAME}")
+                say(f"nothing was recorded in process {os.getpid()}: {missed or _NOTHING_CAME}")
         elif self._recorder.suffix is not None:
             outputs.written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+
+    def _is_cut_off(self) -> bool:
+        """Tell whether the process goes on, or ends before it wanted to, perhaps within a step."""
+        return not self._is_exiting or self._is_terminated or hasattr(sys, "last_type")
 
     def _terminated(self, _number: int, _frame: FrameType | None) -> None:
         """Write, then die of the signal as the program would have."""
@@ -212,6 +222,7 @@ class Session:
         if self._window.is_ending:  # we interrupted ourselves: not before that is done
             self._must_die = True
             return
+        self._is_terminated = True
         self.finish()
         os.kill(os.getpid(), signal.SIGTERM)
 

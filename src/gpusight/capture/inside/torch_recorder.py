@@ -60,6 +60,10 @@ class TorchRecorder:
         self._profiler = _made(torch, self._plan)
         self._profiler.prepare_trace()
 
+    def cancel(self) -> None:
+        """Let it go: torch can only stop what was started."""
+        self._profiler = None
+
     def start(self) -> None:
         """Record from here on, until the program wants the profiler for itself."""
         if self._profiler is None:

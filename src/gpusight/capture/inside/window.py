@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.capture.inside.events import HUB
 from gpusight.capture.inside.main_thread import run_on_main_thread
-from gpusight.capture.inside.say import say_error
+from gpusight.capture.inside.say import say, say_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class Window:
             return
         left_s = (self._plan.delay_s or 0.0) - (time.monotonic() - self._began_s)
         if left_s > 0:
-            self._later(left_s, self.start)
+            self._guarded("waiting to record", lambda: self._later(left_s, self.start))
         else:
             self.start()
 
@@ -124,15 +124,13 @@ class Window:
         with self._lock:
             if self._state not in (State.WAITING, State.PREPARED):
                 return
-            if not self._allowed():
+            if not self._is_allowed():
                 self._state = State.OVER
                 return
             self._state = State.RECORDING
             if not self._guarded("starting the recording", self._recorder.start):
                 return
-        self._opened()
-        if self._plan.duration_s is not None:
-            self._later(self._plan.duration_s, self.stop)
+        self._follow()
 
     def stop(self) -> None:
         """End now."""
@@ -151,6 +149,8 @@ class Window:
             timer.cancel()
         if self._state is State.RECORDING:
             self.stop()
+        elif self._state is State.PREPARED:
+            self._guarded("ending the recording", self._recorder.cancel)
         self._state = State.OVER
 
     def abandon(self) -> None:
@@ -164,19 +164,44 @@ class Window:
         if self._state not in (State.WAITING, State.PREPARED):
             return None
         if self.by_steps:
-            seen = f"{self.steps_seen} were counted" if self.steps_seen else "none was counted"
-            return f"step {self._plan.first_step or 0} never began ({seen})"
+            return self._never("began")
         if self.by_range:
             return f"the range {self._plan.range_name} was never opened"
         if self._timers:
             return f"the program ended before the delay of {self._plan.delay_s:g} s was over"
         return None
 
+    def unfinished(self) -> str | None:
+        """Say that no step that was wanted has ended, where steps are guessed; else None.
+
+        With the end of each guessed step another one begins, which after the last is none.
+        """
+        is_whole = self.steps_seen > (self._plan.first_step or 0)
+        return None if is_whole or HUB.explicit or not self.by_steps else self._never("ended")
+
+    def _never(self, came: str) -> str:
+        seen = f"{self.steps_seen} were counted" if self.steps_seen else "none was counted"
+        return f"step {self._plan.first_step or 0} never {came} ({seen})"
+
     def _prepare(self) -> None:
         with self._lock:
-            if self._state is State.WAITING and self._allowed():
+            if self._state is State.WAITING and self._is_allowed():
                 self._state = State.PREPARED
                 self._guarded("preparing the recording", self._recorder.prepare)
+
+    def _is_allowed(self) -> bool:
+        answers: list[bool] = []
+        asked = self._guarded("asking for the rank", lambda: answers.append(self._allowed()))
+        return asked and answers[0]
+
+    def _follow(self) -> None:
+        """See to it that what has begun will end."""
+        try:
+            self._opened()
+            if self._plan.duration_s is not None:
+                self._later(self._plan.duration_s, self.stop)
+        except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+            say(f"recording may not end as it was asked to: {error}")
 
     def _guarded(self, doing: str, action: Callable[[], None]) -> bool:
         try:

@@ -59,8 +59,10 @@ EVERY = (
     DISCARD_ENVIRONMENT,
 )
 
-TAKES_FRACTIONS = Version(2023, 4)
-"""Of a second, for `--delay` and `--duration`; 2022.4 refuses them."""
+TAKES_TENTHS = Version(2023, 4)
+"""Of a second, for `--delay` and `--duration`, to which it rounds; 2022.4 refuses them."""
+LONGEST_S = 1_000_000
+"""More is refused as a duration, and as a delay taken for none; the bound lies below 3,000,000."""
 GOES_ON_ALONE = Version(2021, 1)
 """With `--kill=none` nsys ends when the duration does, and leaves the program; 2020.4 waits."""
 WRITES_NSYS_REP = Version(2021, 4)

@@ -47,6 +47,7 @@ class Buffers:
         """Records of each kind."""
         self.lost_bytes = 0
         """Of buffers in which a record of unknown length lay, what came after it."""
+        self._unkept_bytes, self._unkept_why = 0, ""
 
     def request(self) -> tuple[int, int]:
         """Give the address and the size of an empty buffer."""
@@ -81,14 +82,31 @@ class Buffers:
         del records[end:]
         self._recent.append(records)
 
+    @property
+    def unkept(self) -> str:
+        """Say what there was no place for, if anything."""
+        if not self._unkept_bytes:
+            return ""
+        return f"{self._unkept_bytes} bytes of records could not be kept: {self._unkept_why}"
+
     def _write_recent(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         while self._recent:
             records = self._recent.popleft()
-            self._file.write(records)
-            self._lengths.append(len(records))
-        self._file.flush()  # a fork must not find anything to write a second time
+            try:
+                self._append(records)
+                self._lengths.append(len(records))
+            except OSError as error:  # a full disk: the program's memory is no place for the rest
+                self._unkept_bytes += len(records)
+                self._unkept_why = str(error)
+
+    def _append(self, records: bytearray) -> None:
+        """Write behind what was kept; where an earlier one was cut off, over what it left."""
+        if self._file is None:  # unbuffered: a fork must not find anything to write a second time
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file.seek(sum(self._lengths))
+        left = memoryview(records)
+        while left:
+            left = left[self._file.write(left) :]
 
     def contents(self) -> Iterator[bytearray]:
         """Give what each buffer held, in the order in which they came back."""

@@ -94,8 +94,9 @@ class LoadedCupti:
         """Have buffers asked for and given back through these."""
 
         def ask(buffer: Any, size: Any, most: Any) -> None:
+            buffer[0] = None  # without one CUPTI drops records; we may fail
+            size[0] = most[0] = 0  # as many records as fit
             buffer[0], size[0] = requested()
-            most[0] = 0  # as many records as fit
 
         def take(context: int | None, stream: int, buffer: int, _size: int, valid: int) -> None:
             completed(buffer, valid)
