@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.asking import given
-from gpusight.render.shown import Shown
+from gpusight.render.shown import REPR_ROWS, ShownTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,14 +15,11 @@ if TYPE_CHECKING:
     from gpusight.render.layout import Look
     from gpusight.result import Composite, TableResult
 
-REPR_ROWS = 20
 REPR_WIDTH = 100
 
 
-class _Tabular(Shown):
+class _Tabular(ShownTables):
     """What tables and pages have in common."""
-
-    result: TableResult | Composite
 
     def __init__(self, result: TableResult | Composite) -> None:
         self.result = result
@@ -32,29 +29,6 @@ class _Tabular(Shown):
         from gpusight.render.plain import to_plain
 
         return to_plain(self.result, _look())
-
-    def _repr_html_(self) -> str:
-        from gpusight.render.html import to_html
-
-        return to_html(self.result, limit=REPR_ROWS)
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.json import to_json
-
-        return to_json(self.result)
-
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes."""
-        from gpusight.render.csv import to_csv
-
-        return to_csv(self.result)
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes, with all rows."""
-        from gpusight.render.markdown import to_markdown
-
-        return to_markdown(self.result)
 
 
 class View(_Tabular):

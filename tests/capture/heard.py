@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpusight.capture import nvtx
 
 
-class Event(NamedTuple):
+class Told(NamedTuple):
     """What was told: `push`, `pop`, `start`, `end` or `mark`, of which range."""
 
     what: str
@@ -23,58 +23,37 @@ class Heard:
     """Writes down what it is told, and holds the stacks that a tool would."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[Told] = []
         self.attributes: dict[str, tuple[str | int | None, int | None, float | None]] = {}
         self._stacks: dict[tuple[int, str | None], list[str]] = {}
         self._started = 0
 
-    def push(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> None:
-        self.attributes[name] = (category, color, payload)
-        self._stack(domain).append(name)
-        self._note("push", name, domain)
+    def push(self, event: nvtx.Event) -> None:
+        self.attributes[event.name] = event[2:]
+        self._stack(event.domain).append(event.name)
+        self._note("push", event.name, event.domain)
 
     def pop(self, domain: str | None) -> None:
         self._note("pop", self._stack(domain).pop(), domain)
 
-    def start(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> object:
+    def start(self, event: nvtx.Event) -> object:
         self._started += 1
-        self.attributes[name] = (category, color, payload)
-        self._note("start", name, domain)
-        return (self._started, name, domain)
+        self.attributes[event.name] = event[2:]
+        self._note("start", event.name, event.domain)
+        return (self._started, event.name, event.domain)
 
     def end(self, handle: tuple[int, str, str | None]) -> None:
         self._note("end", handle[1], handle[2])
 
-    def mark(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> None:
-        self.attributes[name] = (category, color, payload)
-        self._note("mark", name, domain)
+    def mark(self, event: nvtx.Event) -> None:
+        self.attributes[event.name] = event[2:]
+        self._note("mark", event.name, event.domain)
 
     def _stack(self, domain: str | None) -> list[str]:
         return self._stacks.setdefault((threading.get_ident(), domain), [])
 
     def _note(self, what: str, name: str, domain: str | None) -> None:
-        self.events.append(Event(what, name, domain, threading.get_ident()))
+        self.events.append(Told(what, name, domain, threading.get_ident()))
 
     @property
     def open(self) -> list[str]:

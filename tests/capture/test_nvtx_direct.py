@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpusight.capture import nvtx_direct
+from gpusight.capture.nvtx import Event
 from gpusight.capture.nvtx_direct import DirectBackend
 
 _TOOL = r"""
@@ -85,9 +86,9 @@ def listening(folder: Path, *flags: str) -> tuple[DirectBackend, ctypes.CDLL]:
 def speak(backend: DirectBackend) -> None:
     """Use everything once, in the default domain and in another."""
     for domain in (None, "mine"):
-        backend.push("range", domain, None, 0xFF00FF00, None)
-        backend.mark("here", domain, "kind", None, 7)
-        backend.end(backend.start("task", domain, None, None, None))
+        backend.push(Event("range", domain, color=0xFF00FF00))
+        backend.mark(Event("here", domain, "kind", payload=7))
+        backend.end(backend.start(Event("task", domain)))
         backend.pop(domain)
 
 
@@ -134,13 +135,13 @@ def test_a_range_that_the_garbage_collector_opens_meanwhile_does_not_wait_for_ev
 
     def interrupted(*what: Any) -> None:
         backend._name_category = name_category
-        backend.mark("inner", "other", "second", None, None)
-        backend.mark("inner", None, "third", None, None)
+        backend.mark(Event("inner", "other", "second"))
+        backend.mark(Event("inner", None, "third"))
         name_category(*what)
 
     backend._name_category = interrupted
     speaking = threading.Thread(
-        target=backend.mark, args=("outer", None, "first", None, None), daemon=True
+        target=backend.mark, args=(Event("outer", None, "first"),), daemon=True
     )
     speaking.start()
     speaking.join(10)
@@ -156,7 +157,7 @@ def test_names_without_end_are_not_all_kept(
     monkeypatch.setattr(nvtx_direct, "_REGISTERED_AT_MOST", 2)
     backend, library = listening(tmp_path)
     for number in (0, 1, 2, 1):
-        backend.mark(f"request {number}", None, None, None, None)
+        backend.mark(Event(f"request {number}"))
     assert [
         line.split(" category")[0].removeprefix("mark (no domain) ") for line in heard(library)
     ] == [

@@ -157,7 +157,7 @@ def mark(
     shade = nvtx.argb(color) if color is not None else None
     speaker = nvtx.backend()
     if speaker is not None:
-        speaker.mark(name, domain, category, shade, payload)
+        speaker.mark(nvtx.Event(name, domain, category, shade, payload))
     recorded = record(name)
     if recorded is not None:
         recorded.__exit__(None, None, None)

@@ -121,9 +121,9 @@ class BackwardRanges:
         if speaker is None:
             return lambda: None
         if self._stacked:
-            speaker.push(name, self._domain, None, None, None)
+            speaker.push(nvtx.Event(name, self._domain))
             return lambda: speaker.pop(self._domain)
-        handle = speaker.start(name, self._domain, None, None, None)
+        handle = speaker.start(nvtx.Event(name, self._domain))
         return lambda: speaker.end(handle)
 
     def _current_pass(self) -> _Pass:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpusight.errors import UsageError
 
@@ -46,43 +46,33 @@ class NvtxUnavailableWarning(UserWarning):
     """A tool listens to NVTX, but it cannot be reached."""
 
 
-class Backend(Protocol):
-    """Speaks NVTX. Colours are ARGB numbers, payloads int or float."""
+class Event(NamedTuple):
+    """What a range or a mark says of itself."""
 
-    def push(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> None:
+    name: str
+    domain: str | None = None
+    category: str | int | None = None
+    color: int | None = None
+    """0xAARRGGBB."""
+    payload: float | None = None
+
+
+class Backend(Protocol):
+    """Speaks NVTX."""
+
+    def push(self, event: Event) -> None:
         """Open a range on this thread's stack in the domain."""
 
     def pop(self, domain: str | None) -> None:
         """Close the innermost of that stack."""
 
-    def start(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> object:
+    def start(self, event: Event) -> object:
         """Open a range that any thread may close, in any order; gives what `end` needs."""
 
     def end(self, handle: Any) -> None:
         """Close it."""
 
-    def mark(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: float | None,
-    ) -> None:
+    def mark(self, event: Event) -> None:
         """Say that something happens now."""
 
 
@@ -156,19 +146,10 @@ def argb(color: str | int | None) -> int | None:
     )
 
 
-def start_range(
-    name: str,
-    *,
-    domain: str | None = None,
-    category: str | int | None = None,
-    color: str | int | None = None,
-    payload: float | None = None,
-) -> object | None:
+def start_range(name: str, *, domain: str | None = None) -> object | None:
     """Open a range that any thread may close; None where nobody listens."""
     speaker = backend()
-    if speaker is None:
-        return None
-    return speaker, speaker.start(name, domain, category, argb(color), payload)
+    return None if speaker is None else (speaker, speaker.start(Event(name, domain)))
 
 
 def end_range(handle: Any) -> None:
@@ -176,38 +157,3 @@ def end_range(handle: Any) -> None:
     if handle is not None:
         speaker, opened = handle
         speaker.end(opened)
-
-
-def push_range(
-    name: str,
-    *,
-    domain: str | None = None,
-    category: str | int | None = None,
-    color: str | int | None = None,
-    payload: float | None = None,
-) -> None:
-    """Open a range on this thread's stack."""
-    speaker = backend()
-    if speaker is not None:
-        speaker.push(name, domain, category, argb(color), payload)
-
-
-def pop_range(domain: str | None = None) -> None:
-    """Close the innermost range of this thread's stack in the domain."""
-    speaker = backend()
-    if speaker is not None:
-        speaker.pop(domain)
-
-
-def mark(
-    name: str,
-    *,
-    domain: str | None = None,
-    category: str | int | None = None,
-    color: str | int | None = None,
-    payload: float | None = None,
-) -> None:
-    """Say that something happens now."""
-    speaker = backend()
-    if speaker is not None:
-        speaker.mark(name, domain, category, argb(color), payload)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpusight.capture.nvtx import Event
 
 _VERSION = 3
 _CALLBACKS_TABLE, _VERSION_TABLE = 1, 3
@@ -160,7 +163,7 @@ class DirectBackend:
         self._register_string = functions[_REGISTER_STRING]
         self._create_domain = functions[_CREATE_DOMAIN]
         self._domains: dict[str | None, _Domain] = {}
-        self._known: dict[tuple[Any, ...], tuple[int | None, Any]] = {}
+        self._known: dict[Event, tuple[int | None, Any]] = {}
         self._lock = threading.RLock()  # a finaliser may run in the middle, and open a range
 
     @classmethod
@@ -174,44 +177,39 @@ class DirectBackend:
             raise RuntimeError("it refuses")
         return cls(offer, library, old=hasattr(library, "cuptiGetVersion"))
 
-    def push(self, name: str, domain: str | None, *rest: Any) -> None:
+    def push(self, event: Event) -> None:
         """Open a range on this thread's stack."""
-        self._push(*self._event(name, domain, *rest))
+        self._push(*self._made(event))
 
     def pop(self, domain: str | None) -> None:
         """Close its innermost range."""
         self._pop(self._domain(domain).handle)
 
-    def start(self, name: str, domain: str | None, *rest: Any) -> tuple[int | None, int]:
+    def start(self, event: Event) -> tuple[int | None, int]:
         """Open a range that any thread may close."""
-        handle, attributes = self._event(name, domain, *rest)
+        handle, attributes = self._made(event)
         return handle, self._start(handle, attributes)
 
     def end(self, opened: tuple[int | None, int]) -> None:
         """Close it."""
         self._end(*opened)
 
-    def mark(self, name: str, domain: str | None, *rest: Any) -> None:
+    def mark(self, event: Event) -> None:
         """Say that something happens now."""
-        self._mark(*self._event(name, domain, *rest))
+        self._mark(*self._made(event))
 
-    def _event(self, *what: Any) -> tuple[int | None, Any]:
+    def _made(self, event: Event) -> tuple[int | None, Any]:
         """Give the domain's handle and the attributes; those without a payload are kept."""
-        known = self._known.get(what)
+        known = self._known.get(event)
         if known is None:
-            known = self._attributes(*what)
-            if what[-1] is None and len(self._known) < _KEPT:
-                self._known[what] = known
+            known = self._attributes(event)
+            if event.payload is None and len(self._known) < _KEPT:
+                self._known[event] = known
         return known
 
-    def _attributes(
-        self,
-        name: str,
-        domain: str | None,
-        category: str | int | None,
-        color: int | None,
-        payload: Any,
-    ) -> tuple[int | None, Any]:
+    def _attributes(self, event: Event) -> tuple[int | None, Any]:
+        name, domain, category, color, _ = event
+        payload: Any = event.payload
         place = self._domain(domain)
         made = _Attributes(version=_VERSION, size=ctypes.sizeof(_Attributes))
         if (self._old and place.handle is None) or not _is_registered(place, name):

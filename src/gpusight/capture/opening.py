@@ -90,7 +90,7 @@ def open_range(
     told = _tell(name, domain)
     speaker = nvtx.backend()
     if speaker is not None:
-        speaker.push(name, domain, category, color, payload)
+        speaker.push(nvtx.Event(name, domain, category, color, payload))
     return Opened(domain, told, speaker, None, record(name))
 
 
@@ -107,7 +107,8 @@ def start_range(
     speaker = nvtx.backend()
     if told is None and speaker is None:
         return None
-    handle = speaker.start(name, domain, category, color, payload) if speaker else None
+    event = nvtx.Event(name, domain, category, color, payload)
+    handle = speaker.start(event) if speaker else None
     return Opened(domain, told, speaker, handle, None)
 
 

@@ -10,7 +10,7 @@ from gpusight.capture.doctor.report import checks, one_line, page
 from gpusight.render.diagnosis.lines import Line, code_lines, draw, labelled, plain, wrapped
 from gpusight.render.layout import Look
 from gpusight.render.plain import to_plain
-from gpusight.render.shown import Shown
+from gpusight.render.shown import ShownTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,10 +23,11 @@ _STYLES = {Can.YES: "bold green", Can.PARTLY: "bold yellow", Can.NO: "bold red"}
 _SHOWN = frozenset({"title", "state", "found"})
 
 
-class DoctorView(Shown):
+class DoctorView(ShownTables):
     """What a machine can capture with; printing it shows verdicts, checks and fixes."""
 
     result: Composite
+    shown_rows = 0
 
     def __init__(self, checkup: Checkup) -> None:
         self.checkup = checkup
@@ -41,29 +42,6 @@ class DoctorView(Shown):
     def to_text(self) -> str:
         """Give it as plain text, as printing does."""
         return to_text(self.checkup, Look(WIDTH, 0))
-
-    def _repr_html_(self) -> str:
-        from gpusight.render.html import to_html
-
-        return to_html(self.result, limit=0)
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.json import to_json
-
-        return to_json(self.result)
-
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes."""
-        from gpusight.render.csv import to_csv
-
-        return to_csv(self.result)
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes."""
-        from gpusight.render.markdown import to_markdown
-
-        return to_markdown(self.result)
 
 
 def to_text(checkup: Checkup, look: Look) -> str:
