@@ -26,6 +26,8 @@ class Ran:
     out: str
     said: list[str]
     """Our lines on stderr."""
+    errors: str
+    """All of it."""
     files: list[str]
     folder: Path
 
@@ -73,4 +75,4 @@ def run(
     )
     said = [line for line in done.stderr.splitlines() if line.startswith("gpusight:")]
     files = sorted(file.name for file in output.iterdir())
-    return Ran(done.returncode, done.stdout, said, files, output)
+    return Ran(done.returncode, done.stdout, said, done.stderr, files, output)

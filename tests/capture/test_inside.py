@@ -7,6 +7,7 @@ import importlib.machinery
 import io
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -22,13 +23,13 @@ from gpusight.capture.inside import cudart, driver, outputs
 from gpusight.capture.inside.events import Hub
 from gpusight.capture.inside.imports import when_imported
 from gpusight.capture.inside.main_thread import run_on_main_thread
-from gpusight.capture.inside.plan import Plan
+from gpusight.capture.inside.plan import VARIABLE, Plan, current_plan
 from gpusight.capture.inside.processes import Role, role_of
 from gpusight.capture.inside.recorders import ProfilerApiRecorder, recorder_for
 from gpusight.capture.inside.say import say
 from gpusight.capture.inside.window import State, Window
 from gpusight.errors import RecordError
-from tests.capture.inside_runs import run
+from tests.capture.inside_runs import SITE, run
 
 
 class Noted:
@@ -469,3 +470,56 @@ def test_a_profiler_that_cannot_be_switched_on_later_is_one_line(
     lines = capfd.readouterr().err.splitlines()
     assert (len(lines), recorder.is_empty()) == (1, True)
     assert "no CUDA runtime was found" in lines[0]
+
+
+def test_a_file_from_just_before_the_run_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("torch", str(tmp_path / "run"), overwrite=True)
+    old = tmp_path / "run.x"
+    old.write_text("old")
+    an_instant_later_ns = old.stat().st_mtime_ns + 200_000_000
+    time.sleep(0.25)
+    monkeypatch.setenv(outputs.STARTED_VARIABLE, str(an_instant_later_ns))
+    assert outputs.written(plan, ".x", None, _new) == old
+    assert outputs.written(plan, ".x", None, _new) != old
+
+
+def test_a_plan_that_is_none_is_said_by_the_name_of_the_variable(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "print('ran')"],
+        env={**os.environ, "PYTHONPATH": str(SITE), VARIABLE: "{garbage"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "ran\n"
+    assert done.stderr.count("\n") == 1
+    assert f"the variable {VARIABLE} holds no plan" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", "7", '{"recorder": "x", "output": "y", "ranks": 3}'])
+def test_other_json_is_no_plan(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(RecordError, match="holds no plan"):
+        current_plan()
+
+
+def test_why_the_profiler_around_us_was_not_switched_on_is_said(tmp_path: Path) -> None:
+    code = "import gpusight as gs\nfor _ in gs.step(range(4)): pass"
+    done = run(tmp_path, "-c", code, recorder="profiler-api", first_step=1, last_step=2)
+    assert done.code == 0
+    assert len(done.said) == 1
+    assert "CUDA" in done.said[0]
+    assert "never began" not in done.said[0]
+
+
+def test_ranks_that_do_not_exist_are_said_by_one(tmp_path: Path) -> None:
+    said = []
+    for rank in ("0", "1"):
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+        said += run(tmp_path, "-c", "pass", variables=variables, ranks=(8,)).said
+    assert said == ["gpusight: nothing is recorded: rank 8 was asked for, and there are 2"]

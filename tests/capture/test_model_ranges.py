@@ -215,6 +215,20 @@ def test_removed_ranges_are_gone(heard: Heard) -> None:
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
+def test_a_model_that_is_marked_again_has_only_the_new_ranges(heard: Heard) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        ranges = gs.annotate_model(model, optimizer=optimizer)
+    run(model)
+    optimizer.step()
+    assert tree(heard.told()) == [*FORWARD, "optimizer.step (SGD)"]
+    assert tree(heard.told(DOMAIN)) == BACKWARD
+    ranges.remove()
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
 def test_an_exception_closes_the_ranges(heard: Heard) -> None:
     class Failing(nn.Module):
         def __init__(self) -> None:

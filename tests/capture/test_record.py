@@ -369,7 +369,11 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
         ("empty", {}, "nsys wrote no report"),
         ("stream", {}, r"left train\.qdstrm unfinished.*gpusight doctor"),
         ("nothing", {"range": "forward"}, "opened no range forward"),
-        ("nothing", {"steps": "9"}, "did not come to step 9"),
+        (
+            "nothing",
+            {"steps": "9"},
+            "no recording came of step 9: the program told fewer or none, or",
+        ),
         ("nothing", {"delay_s": 100.0}, "less than --delay 100"),
     ],
 )
@@ -402,10 +406,81 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_that_failed_is_the_reason() -> None:
     request = make_request([PYTHON, script()])
     why, _ = outcome.why_nothing(request, Tool.NSYS, Path("x"), Ended(3, 1.0))
-    assert why == "the program ended with exit code 3"
+    assert why == "nsys or the program failed with exit code 3"
+    why, hint = outcome.why_nothing(request, Tool.TORCH, Path("x"), Ended(3, 1.0))
+    assert (why, hint) == ("the program ended with exit code 3", "run it alone to see why")
     partial = make_request([PYTHON, script()], steps="4")
     why, _ = outcome.why_nothing(partial, Tool.NSYS, Path("x"), Ended(3, 1.0))
-    assert why == "the program did not come to step 4 before it ended with exit code 3"
+    assert why.startswith("no recording came of step 4: ")
+    assert why.endswith("; it ended with exit code 3")
+
+
+@pytest.mark.parametrize("ended", [Ended(7, 1.0, signalled=True), Ended(128 + 15, 1.0)])
+def test_a_program_that_was_stopped_needs_no_second_look(ended: Ended) -> None:
+    request = make_request([PYTHON, script()])
+    why, hint = outcome.why_nothing(request, Tool.TORCH, Path("x"), ended)
+    assert (why, hint) == (f"the program was stopped (exit code {ended.code})", "")
+
+
+@pytest.mark.usefixtures("nsys")
+@pytest.mark.parametrize("target", ["nowhere", "run.nsys-rep"])
+def test_links_that_lead_nowhere_are_no_captures(target: str) -> None:
+    Path("run.nsys-rep").symlink_to(target)
+    taken = outcome.Snapshot.take(Path("run"), ".nsys-rep")
+    assert (taken.states, taken.written_since()) == ({}, [])
+    if target == "nowhere":
+        done = gs.record([PYTHON, script()], output="run", overwrite=True)
+        assert done.paths == (Path("run.nsys-rep"),)
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_folder_in_the_capture_s_place_is_refused_before_the_program_runs() -> None:
+    Path("run.nsys-rep").mkdir()
+    with pytest.raises(RecordError, match=r"run\.nsys-rep is a folder"):
+        planned([PYTHON, script()], output="run", overwrite=True)
+
+
+def test_a_current_folder_that_is_gone_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from gpusight.cli.main import main
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    for line in (["doctor"], ["record", "--with", "torch", "--", PYTHON, "-c", "pass"]):
+        assert main(line) == 2
+        assert "the current folder cannot be used: No such file" in capfd.readouterr().err
+    os.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"range": ""}, "--range has no name"),
+        ({"range": "  "}, "--range has no name"),
+        ({"tool_options": ["bogus"]}, "--tool-option=bogus is no option"),
+        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is no option"),
+        ({"tool_options": ["--"]}, "--tool-option=-- is no option"),
+        ({"steps": "9" * 30}, "number that is too large"),
+    ],
+)
+def test_what_a_tool_would_misread_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_request([PYTHON, "t.py"], **options)
+    assert make_request("ls", tool_options=["--set", "full"]).extra == ("--set", "full")
+
+
+def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
+    from gpusight.capture import choose
+    from gpusight.capture.tools import InstalledTool, Version
+
+    told = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
+    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
+    request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
+    notes = choose._unlisted(request, choose.Choice(Tool.NSYS, tool, ""))
+    assert notes == ("the help of nsys 2025.3.1 lists no --bogus",)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -693,3 +768,44 @@ def test_the_summary_is_json(tmp_path: Path, nsys: Path) -> None:
     assert document["captures"] == [{"path": "train.nsys-rep", "bytes": 8}]
     assert (document["tool"], document["exit_code"]) == ("nsys", 0)
     assert document["command"][0] == str(nsys / "nsys")
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_summary_that_cannot_be_written_hides_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from gpusight.cli.main import main
+
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    assert main(["record", "--summary", "/dev/full", "--", PYTHON, script()]) == 2
+    err = capfd.readouterr().err
+    assert "error: cannot write /dev/full: No space left" in err
+    assert "wrote train.nsys-rep" in err
+    assert "next: gpusight diagnose" in err
+    Path("train.py").write_text("raise SystemExit(7)")
+    assert main(["record", "--summary", "/dev/full", "--", PYTHON, "train.py"]) == 7
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_rank_that_recorded_nothing_exits_like_its_program(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from gpusight.cli.main import main
+
+    monkeypatch.setenv("FAKE_MODE", "nothing")
+    line = ["record", "--quiet", "--summary", "s.json", "--steps", "8", "--", PYTHON, script()]
+    assert main(line) == 2
+    for name, value in as_rank(1, 2).items():
+        monkeypatch.setenv(name, value)
+    capfd.readouterr()
+    assert main(line) == 0
+    err = capfd.readouterr().err
+    assert err.startswith("gpusight: rank 1: nothing was recorded: no recording came of step 8")
+    assert err.count("\n") == 1
+    assert json.loads(Path("s.rank1.json").read_text())["captures"] == []
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert main(line) == 2
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert main(line) == 0

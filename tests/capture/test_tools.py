@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,9 @@ def test_the_users_choice_is_the_only_one(root: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GPUSIGHT_NSYS", str(mine))
     assert require_tool(Tool.NSYS).path == mine
     monkeypatch.setenv("GPUSIGHT_NSYS", str(root / "nowhere"))
-    with pytest.raises(RecordError, match="nowhere does not start, No such file"):
+    with pytest.raises(
+        RecordError, match=r"GPUSIGHT_NSYS is set, and .*nowhere does not start, No such"
+    ):
         require_tool(Tool.NSYS)
 
 
@@ -175,6 +178,27 @@ def test_one_that_does_not_run_is_passed_over_and_remembered(
     found = find_tool(Tool.NSYS)
     assert found is not None
     assert found.version == Version(2023, 4, 4)
+
+
+def test_what_a_hanging_tool_started_ends_with_it(root: Path) -> None:
+    put(root / "path/nsys", f"sleep 60 & echo $! > {root}/pid; wait")
+    began = time.monotonic()
+    with pytest.raises(RecordError, match="no answer within 2 s"):
+        require_tool(Tool.NSYS)
+    assert time.monotonic() - began < 3.9  # it is asked once
+    pid = int((root / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether a process is there and not dead; an orphan may wait for its new parent."""
+    done = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
 
 
 def test_the_tool_s_own_help_is_asked(root: Path) -> None:

@@ -150,6 +150,33 @@ def test_a_disk_that_fails_costs_the_artefact_only(monkeypatch: pytest.MonkeyPat
     assert [path.name for path in prof.paths] == ["rank0_key_averages.txt"]
 
 
+class Full:
+    """What torch does on a full disk: it says so, leaves a part, and does not raise."""
+
+    def __init__(self, ending: str, text: str) -> None:
+        self._ending, self._text = ending, text
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path + self._ending).write_text(self._text)
+
+
+@pytest.mark.parametrize(("ending", "text"), [(".tmp", "{"), ("", '{"traceEvents": [{"na')])
+def test_a_trace_that_torch_wrote_in_part_is_refused_and_goes(
+    ending: str, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecordError, match="did not write the whole trace"):
+        artefacts.write_trace(Full(ending, text), tmp_path / "x.gz")
+    assert files(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_why_torch_could_not_write_is_the_disk_s_own_reason(tmp_path: Path) -> None:
+    (tmp_path / "x.gz.json").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        artefacts.write_trace(Full(".tmp", "{"), tmp_path / "x.gz")
+    assert files(tmp_path) == []
+
+
 def test_files_that_somebody_took_away_meanwhile_do_not_end_the_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -217,6 +244,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before(tmp_path: Path) -> No
         gs.torch_profile(tmp_path / "file" / "out").__enter__()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs what not even root writes to")
+def test_a_folder_that_takes_no_files_is_refused_before() -> None:
+    with pytest.raises(RecordError, match="/proc is not writable"):
+        gs.torch_profile("/proc/nope").__enter__()
+
+
 def test_the_diagnosis_is_made_in_another_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,6 +314,10 @@ def test_ranks_have_their_own_names_and_only_the_chosen_record(
     monkeypatch.setenv("RANK", "0")
     with pytest.warns(ProfilerWarning, match=r"ranks \[9\] do not exist, there are 4"):
         run(gs.torch_profile(ranks=[0, 9], key_averages=False), 1)
+    with pytest.warns(ProfilerWarning, match=r"\[9\] do not exist, there are 4: nothing is recor"):
+        run(gs.torch_profile(ranks=9), 1)
+    monkeypatch.setenv("RANK", "1")
+    run(gs.torch_profile(ranks=9), 1)  # the others say nothing
 
 
 def test_all_ranks_of_a_run_come_to_one_folder(tmp_path: Path) -> None:
@@ -369,9 +406,9 @@ class Tool:
         monkeypatch.setattr(cudart, "profiler_start", lambda: self.heard.append("on"))
         monkeypatch.setattr(cudart, "profiler_stop", lambda: self.heard.append("off"))
 
-    def start(self, name: str, domain: str | None, *_: object) -> str:
-        self.heard.append(f"[{name}@{domain}")
-        return name
+    def start(self, event: nvtx.Event) -> str:
+        self.heard.append(f"[{event.name}@{event.domain}")
+        return event.name
 
     def end(self, handle: str) -> None:
         self.heard.append(f"{handle}]")

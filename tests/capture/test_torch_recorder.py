@@ -223,3 +223,55 @@ def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(tmp_path: Path)
     done = run(tmp_path, "forks.py", first_step=1, last_step=None)
     assert (done.code, done.files, done.said) == (0, [TRACE], [])
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_a_program_that_hangs_up_leaves_its_capture(tmp_path: Path) -> None:
+    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGHUP)"
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files) == (-signal.SIGHUP, [TRACE])
+
+
+@pytest.mark.parametrize("how", ["-c", "-m"])
+def test_an_interrupted_program_leaves_its_capture_and_dies_of_the_signal(
+    tmp_path: Path, how: str
+) -> None:
+    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "interrupted.py").write_text(code)
+    done = run(tmp_path, how, code if how == "-c" else "interrupted")
+    assert (done.code, done.files) == (-signal.SIGINT, [TRACE])
+
+
+def test_an_interrupt_that_the_program_caught_changes_nothing(tmp_path: Path) -> None:
+    code = (
+        "import torch, os, signal\ntorch.ones(2) + 1\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    raise SystemExit(7)\n"
+    )
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files) == (7, [TRACE])
+
+
+def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import torch, os, signal\nfrom gpusight.capture import artefacts\n"
+        "artefacts.write_trace = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())\n"
+        "torch.ones(2) + 1\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files, len(done.said)) == (-signal.SIGINT, [], 1)
+    assert "is not written" in done.said[0]
+    assert done.errors.count("Traceback") == 1  # the program's own
+
+
+def test_a_program_without_torch_is_told_so(tmp_path: Path) -> None:
+    code = "import gpusight as gs\nfor _ in gs.step(range(4)): pass"
+    done = run(tmp_path, "-c", code, first_step=2, last_step=3)
+    assert (done.code, done.files, len(done.said)) == (0, [], 1)
+    assert "the program has not imported torch" in done.said[0]
+
+
+def test_memory_without_a_gpu_has_no_history_and_says_so(tmp_path: Path) -> None:
+    variables = {"CUDA_VISIBLE_DEVICES": ""}
+    done = run(tmp_path, "-c", "import torch; torch.ones(2) + 1", memory=True, variables=variables)
+    assert (done.files, len(done.said)) == ([TRACE], 1)
+    assert "no history of the GPU's memory: this process has no GPU" in done.said[0]

@@ -35,6 +35,10 @@ def test_every_command_is_documented() -> None:
         assert all(e.startswith(f"gpusight {name}") for e in command.EXAMPLES)
 
 
+def test_percent_signs_are_not_argparse_s() -> None:
+    assert "%%" not in PAGES["cli.md"]()
+
+
 def test_every_declared_field_is_documented() -> None:
     places = {place for sections in SECTIONS.values() for place in sections.values()}
     for module_name in {place.partition(":")[0] for place in places}:

@@ -218,7 +218,9 @@ def test_the_programs_exit_code_and_a_missing_report_are_told(
     monkeypatch.setenv("FAKE_MODE", "nothing")
     script = _script(tmp_path, "raise SystemExit(5)")
     assert main(["drill", RESNET, "--run", "--", sys.executable, script]) == 2
-    assert "nothing was recorded: the program ended with exit code 5" in capfd.readouterr().err
+    assert (
+        "nothing was recorded: ncu or the program failed with exit code 5" in capfd.readouterr().err
+    )
 
 
 @needs_shared

@@ -106,7 +106,10 @@ def test_a_program_that_fails_keeps_its_code(
     assert "the program ended with exit code 7" in capfd.readouterr().err
     monkeypatch.setenv("FAKE_MODE", "nothing")
     assert main(["record", "--", PYTHON, "t.py"]) == 7
-    assert "nothing was recorded: the program ended with exit code 7" in capfd.readouterr().err
+    assert (
+        "nothing was recorded: nsys or the program failed with exit code 7"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_dry_run_prints_a_line_to_paste(capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +159,8 @@ def test_a_dry_run_as_json(
         ("--with ncu -- python t.py", "ncu is needed"),
         ("-o t.py/x -- python t.py", "cannot write to t.py"),
         ("--summary t.py/x -- python t.py", "cannot write to t.py"),
+        ("--summary nowhere/x -- python t.py", "cannot write to nowhere: it is no folder"),
+        ("--duration 1e300 -- python t.py", "'1e300' is too large"),
         ("--summary x.sqlite -- python t.py", "named like a capture"),
         ("nowhere-to-be-found", "there is no program"),
     ],
@@ -174,6 +179,25 @@ def test_what_tools_and_names_say_cannot_drive_the_terminal(
 ) -> None:
     assert main(["record", "-o", "a\x1b[31m", "--", PYTHON, "t.py"]) == 0
     assert "\x1b" not in capfd.readouterr().err
+    assert main(["record", "--dry-run", "--range", "a\x1b\nb", "--", PYTHON, "t.py"]) == 0
+    out = capfd.readouterr().out
+    assert "\x1b" not in out
+    assert out.count("\n") == 1
+
+
+def test_what_to_type_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpusight.capture import choose
+    from gpusight.capture.command import Command
+    from gpusight.capture.record import Recording
+
+    def done(tool: Tool, name: str) -> Recording:
+        return Recording((Path(name),), tool, None, Command(("x",), Path(name)), 0, 1.0)
+
+    monkeypatch.setattr(choose, "has_gpu", lambda: False)
+    assert record._next(done(Tool.TORCH, "-x.json")) == "gpusight ops ./-x.json"
+    assert record._next(done(Tool.NSYS, "a b")) == "gpusight diagnose 'a b'"
+    monkeypatch.setattr(choose, "has_gpu", lambda: True)
+    assert record._next(done(Tool.TORCH, "x.json")) == "gpusight diagnose x.json"
 
 
 def test_a_rank_that_is_not_chosen_becomes_the_program() -> None:

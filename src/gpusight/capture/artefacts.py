@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ _NAME_WIDTH = 120
 """Of names in the table: room for the part of a kernel's name that tells it from others."""
 _HELPER_TIMEOUT_S = 600
 _OURS = ("gpusight.", "contextlib")
+_TAIL = 64
 
 
 class RunFolder:
@@ -106,12 +108,15 @@ def _refuse_unwritable(folder: Path) -> None:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise RecordError(f"nothing can be written to {folder}", why=f"{there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
         raise RecordError(
             f"nothing can be written to {folder}",
-            why=f"{there} is not writable",
+            why=f"{there} is not writable ({error.strerror})",
             hint="choose another output_dir",
-        )
+        ) from error
 
 
 @contextlib.contextmanager
@@ -138,12 +143,30 @@ def write_trace(profiler: Any, path: Path) -> None:
     torch would compress through the system's temporary folder, and slowly.
     """
     plain = path.with_name(f"{path.name}.json")
+    unfinished = path.with_name(f"{plain.name}.tmp")
     try:
         profiler.export_chrome_trace(str(plain))
+        _refuse_partial(plain)
         with plain.open("rb") as source, gzip.open(path, "wb", _COMPRESSION) as target:
             shutil.copyfileobj(source, target, 1 << 20)
     finally:
         plain.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+def _refuse_partial(trace: Path) -> None:
+    """Raise where torch could not write all of a trace: it does not do so itself."""
+    if trace.exists() and _ends_whole(trace):
+        return
+    with trace.open("ab") as file:  # whatever kept torch from it, such as a full disk, raises here
+        file.write(bytes(1 << 20))
+    raise RecordError("torch did not write the whole trace")
+
+
+def _ends_whole(trace: Path) -> bool:
+    with trace.open("rb") as file:
+        file.seek(max(0, trace.stat().st_size - _TAIL))
+        return file.read(_TAIL).rstrip().endswith((b"}", b"]"))
 
 
 def write_key_averages(profiler: Any, path: Path, *, rows: int, on_gpu: bool) -> None:

@@ -45,6 +45,7 @@ def make_request(
     words = words_of(program)
     if not words:
         return Request(words)  # which refuses it
+    _refuse_empty(range, tool_options)
     return Request(
         words,
         tool=None if tool in (None, AUTO) else one_of(Tool, tool, "tool"),
@@ -66,6 +67,20 @@ def make_request(
         level=one_of(Level, level, "level"),
         extra=tuple(tool_options),
     )
+
+
+def _refuse_empty(name: str | None, tool_options: Sequence[str]) -> None:
+    """Refuse what a tool would take for something else, such as the program to run."""
+    if name is not None and not name.strip():
+        raise UsageError("--range has no name", hint="gpusight record --range forward -- …")
+    before = ""
+    for option in tool_options:
+        takes_value = before.startswith("-") and "=" not in before
+        if option.strip("-") == "" or not (option.startswith("-") or takes_value):
+            raise UsageError(
+                f"--tool-option={option} is no option", hint="such as --tool-option=--trace=cuda"
+            )
+        before = option
 
 
 def words_of(program: Sequence[str | os.PathLike[str]] | str) -> tuple[str, ...]:

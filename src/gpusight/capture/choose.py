@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpusight.capture.inside.surroundings import surrounding_profiler
 from gpusight.capture.programs import OLDEST_PYTHON, Kind, Program, ask, find_cupti
 from gpusight.capture.request import Level, Request, Tool
-from gpusight.capture.tools import find_tool, require_tool
+from gpusight.capture.tools import find_tool, not_found, require_tool
 from gpusight.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -59,9 +59,20 @@ def choose(request: Request, program: Program, environ: Mapping[str, str]) -> Ch
     _refuse_second_profiler(environ)
     choice = _asked_for(request.tool) if request.tool else _best(request, program, environ)
     _refuse_unsupported(request, choice.tool)
+    choice = replace(choice, notes=_unlisted(request, choice))
     if not is_injected(request, choice.tool):
         return choice
     return _checked_python(choice, program, environ)
+
+
+def _unlisted(request: Request, choice: Choice) -> tuple[str, ...]:
+    """Name options for the tool that its help does not list; it takes shortened ones too."""
+    tool = choice.installed
+    if tool is None or tool.told is None:
+        return ()
+    names = (option.partition("=")[0] for option in request.extra if option.startswith("--"))
+    unknown = (name for name in names if not any(known.startswith(name) for known in tool.told))
+    return tuple(f"the help of {tool} lists no {name}" for name in unknown)
 
 
 def is_injected(request: Request, tool: Tool) -> bool:
@@ -95,24 +106,25 @@ def _best(request: Request, program: Program, environ: Mapping[str, str]) -> Cho
         return Choice(Tool.NSYS, installed, "the default")
     if program.kind is Kind.BINARY:
         raise RecordError(
-            "nsys was not found, and nothing else records a program that is not Python",
+            f"{not_found(Tool.NSYS)}, and nothing else records a program that is not Python",
             hint="see: gpusight doctor",
         )
     return _best_inside(program, environ)
 
 
 def _best_inside(program: Program, environ: Mapping[str, str]) -> Choice:
+    absent = not_found(Tool.NSYS)
     answer = None if program.interpreter is None else ask(program.interpreter, environ)
     if answer is None:
-        why = "nsys was not found, and which packages the program's Python has is not known"
+        why = f"{absent}; which packages the program's Python has is not known"
         return Choice(Tool.TORCH, None, why)
     if has_gpu() and find_cupti(str(program.interpreter), environ) is not None:
-        return Choice(Tool.CUPTI, None, "nsys was not found")
+        return Choice(Tool.CUPTI, None, absent)
     if "torch" in answer.packages:
-        return Choice(Tool.TORCH, None, "nsys was not found; the program's Python has torch")
+        return Choice(Tool.TORCH, None, f"{absent}; the program's Python has torch")
     raise RecordError(
         "nothing can record this program",
-        why="nsys was not found, and the program's Python finds neither libcupti nor torch",
+        why=f"{absent}, and the program's Python finds neither libcupti nor torch",
         hint="see: gpusight doctor",
     )
 
@@ -155,7 +167,7 @@ def _checked_python(choice: Choice, program: Program, environ: Mapping[str, str]
     answer = None if program.interpreter is None else ask(program.interpreter, environ)
     if answer is None:
         unsure = f"{needed_for} works if {program.word} runs Python {_oldest()} or later"
-        return replace(choice, notes=(unsure,))
+        return replace(choice, notes=(*choice.notes, unsure))
     where = str(program.interpreter)
     _check_version(needed_for, answer)
     if tool is Tool.TORCH and "torch" not in answer.packages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from gpusight.capture import nvtx
@@ -82,6 +83,10 @@ class ModelRanges:
         self._operations.__enter__()
 
 
+_ANNOTATED: weakref.WeakKeyDictionary[Any, ModelRanges] = weakref.WeakKeyDictionary()
+"""What marks each model now: a notebook's cell is run more than once."""
+
+
 def annotate_model(
     model: Any,
     *,
@@ -107,16 +112,21 @@ def annotate_model(
     ranges for each. Steps of a small model under nsys took about half as much again (16 ms, not
     11); without a tool that listens it does nothing.
 
+    A model has one set of ranges: marking it again replaces the former.
+
     Inside functions that `torch.compile` compiles nothing is marked, and no graph is broken. A
     model goes into `torch.cuda.make_graphed_callables` only without the ranges.
     """
     _check_model(model)
-    ranges = ModelRanges()
+    wanted = _wanted(include)
+    former = _ANNOTATED.pop(model, None)
+    if former is not None:
+        former.remove()
+    ranges = _ANNOTATED[model] = ModelRanges()
     entered = Entered()
     following = None
     if backward:
         following = BackwardRanges(domain or nvtx.DOMAIN, stacked=_on_one_thread(model))
-    wanted = _wanted(include)
     for path, module in _modules(model, depth):
         if wanted(path, module):
             hooks = ModuleHooks(path, type(module).__name__, domain, entered, following)

@@ -147,10 +147,25 @@ def _is_taken(base: Path, suffix: str) -> bool:
 def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
     """Raise where a capture of that name exists and may not be replaced."""
     taken = family(base, suffix)
+    own = base.with_name(base.name + suffix)
+    if own in taken and own.is_dir():
+        raise RecordError(f"{own} is a folder", hint="choose another name for -o")
     if taken and not overwrite:
         raise RecordError(
             f"{taken[0]} exists", hint="choose another name for -o, or give --overwrite"
         )
+
+
+def absolute(path: Path) -> Path:
+    """Give the whole path; raises where the current folder, which it begins in, is gone."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise RecordError(
+            "the current folder cannot be used",
+            why=error.strerror or str(error),
+            hint="change to another one",
+        ) from error
 
 
 def prepare_folder(folder: Path) -> None:

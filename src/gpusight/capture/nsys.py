@@ -128,7 +128,7 @@ def _when_timed(found: Options, request: Request) -> None:
         found.need(options.DELAY, wait)
     if duration is None:
         return
-    found.need(options.DURATION, _seconds(found, duration, math.ceil))
+    found.need(options.DURATION, _seconds(found, duration, _at_least_one))
     found.add(options.KILL, "sigterm" if request.stop else "none")
     ends_first = not request.stop and found.installed.version >= options.GOES_ON_ALONE
     if ends_first and sys.platform != "linux":  # there, the program's end is waited for
@@ -136,6 +136,10 @@ def _when_timed(found: Options, request: Request) -> None:
             f"{found.installed} ends with the {duration:g} s: the program then goes on by itself, "
             "and its exit code is not known"
         )
+
+
+def _at_least_one(units: float) -> int:
+    return max(1, math.ceil(units))
 
 
 def _seconds(found: Options, value: float, whole: Callable[[float], int]) -> str:

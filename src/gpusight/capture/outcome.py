@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight.capture.doctor.machine import ThisMachine
 from gpusight.capture.doctor.permissions import Counters, counters
+from gpusight.capture.launch import SIGNALLED
 from gpusight.capture.names import family
 from gpusight.capture.request import Request, Tool
 
@@ -36,8 +39,12 @@ class Snapshot:
 
 
 def _states(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
-    seen = ((path, path.stat()) for path in family(base, suffix))
-    return {path: (status.st_mtime_ns, status.st_size) for path, status in seen}
+    found = {}
+    for path in family(base, suffix):
+        with contextlib.suppress(OSError):  # a link that leads nowhere is no capture
+            status = path.stat()
+            found[path] = (status.st_mtime_ns, status.st_size)
+    return found
 
 
 def why_nothing(request: Request, tool: Tool, base: Path, ended: Ended) -> tuple[str, str]:
@@ -50,11 +57,11 @@ def why_nothing(request: Request, tool: Tool, base: Path, ended: Ended) -> tuple
         )
     never_came = _never_came(request, ended)
     if never_came is not None and ended.code != 0:
-        return f"{never_came[0]} before it ended with exit code {ended.code}", never_came[1]
+        return f"{never_came[0]}; it ended with exit code {ended.code}", never_came[1]
     if never_came is not None:
         return never_came
     if ended.code != 0:
-        return f"the program ended with exit code {ended.code}", "run it alone to see why"
+        return _failed(tool, ended)
     if tool is Tool.NCU and counters(ThisMachine()) is Counters.CLOSED:
         return (
             "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
@@ -63,11 +70,24 @@ def why_nothing(request: Request, tool: Tool, base: Path, ended: Ended) -> tuple
     return _MEANINGS[tool]
 
 
+def _failed(tool: Tool, ended: Ended) -> tuple[str, str]:
+    """Say that it failed; whether nsys or ncu refused to start the program is not known."""
+    if ended.signalled or ended.code - SIGNALLED in set(signal.Signals):
+        return f"the program was stopped (exit code {ended.code})", ""
+    if tool in (Tool.NSYS, Tool.NCU):
+        return (
+            f"{tool.value} or the program failed with exit code {ended.code}",
+            "messages above say why; or run the program alone",
+        )
+    return f"the program ended with exit code {ended.code}", "run it alone to see why"
+
+
 def _never_came(request: Request, ended: Ended) -> tuple[str, str] | None:
     """Say what was waited for; None where recording was to begin at once."""
     if request.steps is not None:
+        told = f"no recording came of step {request.steps.first}: the program told fewer or none"
         return (
-            f"the program did not come to step {request.steps.first}",
+            f"{told}, or recording could not be switched on (see above)",
             "steps are what gs.step() tells, else those of the first torch optimizer",
         )
     if request.range_name is not None:

@@ -51,6 +51,8 @@ class RecordingPlan:
     suffix: str
     rank: Rank | None
     notes: tuple[str, ...] = ()
+    has_others: bool = False
+    """Others run beside this process, and a launcher may end them if this one fails."""
 
     @property
     def leads(self) -> bool:
@@ -144,9 +146,15 @@ def _planned(
     command = _command(request, choice, program, told, rank, environ)
     odd = disagreement(environ)
     notes = (*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank))
-    return RecordingPlan(
-        request, choice, command, own, suffix, rank, notes if odd is None else (*notes, odd)
-    )
+    notes = notes if odd is None else (*notes, odd)
+    others = _has_others(environ)
+    return RecordingPlan(request, choice, command, own, suffix, rank, notes, others)
+
+
+def _has_others(environ: Mapping[str, str]) -> bool:
+    """Tell whether a launcher started this process; torchrun makes much of a lone one, too."""
+    rank = current_rank(environ)
+    return (rank is not None and rank.is_one_of_several) or "TORCHELASTIC_RUN_ID" in environ
 
 
 def _refuse_absent_ranks(request: Request, rank: Rank | None) -> None:
@@ -239,7 +247,7 @@ def _injection(
     steps, ranks = request.steps, request.ranks.chosen
     plan = Plan(
         recorder=_RECORDERS[tool],
-        output=str(told.absolute()),
+        output=str(names.absolute(told)),
         first_step=None if steps is None else steps.first,
         last_step=None if steps is None else steps.last,
         range_name=request.range_name,

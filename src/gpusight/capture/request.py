@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ALL_RANKS = "all"
 _SPAN = re.compile(r"\s*(\d{1,18})\s*(?:([-:])\s*(\d{1,18})?)?\s*")
+_TOO_LARGE = re.compile(r"\d{19}")
 _STEPS_HINT = "write --steps 3:7, 5 or 3: (counted from 0, both ends included)"
 _RANKS_HINT = "write --rank 0, --rank 0,4 or --rank all"
 
@@ -60,6 +61,8 @@ class StepRange:
     def read(cls, text: str) -> StepRange:
         """Read `3:7`, `3-7`, `5` or `3:`."""
         found = _SPAN.fullmatch(text)
+        if found is None and _TOO_LARGE.search(text):
+            raise UsageError("--steps has a number that is too large", hint=_STEPS_HINT)
         if found is None:
             raise UsageError(f"--steps {text!r} names no steps", hint=_STEPS_HINT)
         first, dash, last = found.groups()

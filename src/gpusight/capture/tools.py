@@ -6,9 +6,13 @@ one knows more GPUs and drivers; of two of the same version, the one on the PATH
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,11 +34,13 @@ __all__ = [
     "every_tool",
     "find_tool",
     "installed_version",
+    "not_found",
     "override_of",
     "require_tool",
 ]
 
 _ANSWER_SECONDS = 30
+_LEAST_SECONDS = 5
 _ROOT = Path("/")
 _CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
 _TITLES = {Tool.NSYS: "Nsight Systems", Tool.NCU: "Nsight Compute"}
@@ -97,19 +103,41 @@ class BrokenTool:
 
 def find_tool(tool: Tool) -> InstalledTool | None:
     """Give the newest that runs; None where there is none."""
-    best = next((one for one in every_tool(tool) if isinstance(one, InstalledTool)), None)
-    return None if best is None else replace(best, told=_told(best))
+    began = time.monotonic()
+    return _best(every_tool(tool), began)
+
+
+def _best(every: list[InstalledTool | BrokenTool], began_s: float) -> InstalledTool | None:
+    best = next((one for one in every if isinstance(one, InstalledTool)), None)
+    return None if best is None else replace(best, told=_told(best, began_s))
+
+
+def _why_none(tool: Tool, every: list[InstalledTool | BrokenTool]) -> str:
+    broken = next((one for one in every if isinstance(one, BrokenTool)), None)
+    if broken is None:
+        return "none was found"
+    said = f"{broken.path} does not start, {broken.why}"
+    return said if override_of(tool) is None else f"{_variable(tool)} is set, and {said}"
+
+
+def not_found(tool: Tool) -> str:
+    """Say that there is no such tool; a variable that names the wrong one is the reason."""
+    chosen = override_of(tool)
+    if chosen is None:
+        return f"{tool.value} was not found"
+    return f"{tool.value} was not found: {_variable(tool)} is {chosen}, which does not run"
 
 
 def require_tool(tool: Tool) -> InstalledTool:
     """Give the newest that runs, or say what is missing and how to get it."""
-    found = find_tool(tool)
+    began = time.monotonic()
+    every = every_tool(tool)
+    found = _best(every, began)
     if found is None:
         name, title = tool.value, _TITLES[tool]
-        broken = [b for b in every_tool(tool) if isinstance(b, BrokenTool)]
         raise RecordError(
             f"{name} is needed and none runs here",
-            why=f"{broken[0].path} does not start, {broken[0].why}" if broken else "none was found",
+            why=_why_none(tool, every),
             hint=f"install NVIDIA {title} or set {_variable(tool)} to where {name} is; "
             "gpusight doctor says what this machine can capture with",
         )
@@ -176,9 +204,10 @@ def _tried(tool: Tool, path: Path) -> InstalledTool | BrokenTool:
     return InstalledTool(tool, path, version)
 
 
-def _told(installed: InstalledTool) -> Told | None:
+def _told(installed: InstalledTool, began_s: float) -> Told | None:
     """Read its help; where that fails the version alone must do."""
-    answer = _answer(installed.path, *_HELP[installed.tool])
+    left_s = _ANSWER_SECONDS - (time.monotonic() - began_s)
+    answer = _answer(installed.path, *_HELP[installed.tool], within_s=max(left_s, _LEAST_SECONDS))
     if isinstance(answer, str) or answer.returncode != 0:
         return None
     told = read_help(installed.tool, answer.stdout + answer.stderr)
@@ -186,22 +215,42 @@ def _told(installed: InstalledTool) -> Told | None:
     return told if _EVERY_HELP_LISTS[installed.tool] <= told.keys() else None
 
 
-def _answer(path: str | Path, *arguments: str) -> subprocess.CompletedProcess[str] | str:
+def _answer(
+    path: str | Path, *arguments: str, within_s: float | None = None
+) -> subprocess.CompletedProcess[str] | str:
     """Run it; gives why not where it cannot be started."""
+    limit_s = _ANSWER_SECONDS if within_s is None else within_s
     try:
-        return subprocess.run(  # noqa: S603 - a tool that the user installed
+        child = subprocess.Popen(  # noqa: S603 - a tool that the user installed
             [str(path), *arguments],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=_ANSWER_SECONDS,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {_ANSWER_SECONDS} s"
     except OSError as error:
         return error.strerror or str(error)
+    with child:
+        try:
+            out, err = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end_all(child)
+            return f"no answer within {limit_s:.0f} s"
+        except BaseException:  # Ctrl-C does not reach it: it has a session of its own
+            _end_all(child)
+            raise
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def _end_all(child: subprocess.Popen[str]) -> None:
+    """End a tool, and what it started."""
+    if sys.platform == "win32":
+        child.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _last_line(text: str) -> str:

@@ -83,11 +83,14 @@ class Session:
 
     def _caution(self, world: int | None, total_steps: int | None) -> None:
         """Say beforehand what will not come as it was asked for."""
+        chosen = self._settings.chosen.chosen or ()
+        beyond = [rank for rank in chosen if world and rank >= world]
+        is_none_left = len(beyond) == len(chosen)
+        if beyond and (self._is_chosen or (is_none_left and self.rank == 0)):
+            so = ": nothing is recorded" if is_none_left else ""
+            warn(f"ranks {sorted(beyond)} do not exist, there are {world}{so}")
         if not self._is_chosen:
             return
-        beyond = [rank for rank in self._settings.chosen.chosen or () if world and rank >= world]
-        if beyond:
-            warn(f"ranks {sorted(beyond)} do not exist, there are {world}")
         if isinstance(self._recorder, TorchRecorder):
             for caution in self._schedule.cautions():
                 self._tell(caution)

@@ -224,7 +224,7 @@ def _command_parts(name: str) -> Iterator[str]:
 
 def _argument_table(parser: argparse.ArgumentParser) -> str:
     own = [a for a in parser._actions if not isinstance(a, argparse._HelpAction)]
-    rows = [(_spelling(a), prose(a.help or "")) for a in own]
+    rows = [(_spelling(a), prose((a.help or "").replace("%%", "%"))) for a in own]
     return table(("argument", "meaning"), (False, False), rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def positive(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < _MOST_REAL:
+    if _MOST_REAL <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large")
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value

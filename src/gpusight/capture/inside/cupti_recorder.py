@@ -118,6 +118,10 @@ class CuptiRecorder:
         """Tell whether the process did nothing with CUDA while it was recorded."""
         return not any(self._buffers.counts[kind] for kind in _WORK)
 
+    def why_empty(self) -> str:
+        """Say what did not happen."""
+        return "it did nothing with CUDA meanwhile"
+
     def write(self, path: Path) -> None:
         """Write what was recorded to a new file."""
         if self._buffers.unkept:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STARTED_VARIABLE = "GPUSIGHT_RECORD_STARTED_NS"
 """When the run began: younger files of its name are those of its own processes."""
 _PART = ".part"
+_TICK_NS = 50_000_000
+"""Times of files lag behind the clock by up to one of its ticks."""
 _CLOCK_SLACK_NS = 2_000_000_000
 """Clocks of file servers differ, and some file systems keep times to two seconds."""
 
@@ -77,21 +79,26 @@ def _claimed(final: Path, *, overwrite: bool) -> Path | None:
     Only who made it may look whether the name itself is free, so that two cannot both find it so.
     """
     part = final.with_name(f"{final.name}{_PART}")
-    if overwrite and _is_earlier(part):
+    if overwrite and _is_earlier(part, -_CLOCK_SLACK_NS):
         part.unlink(missing_ok=True)
     try:
         part.open("x").close()
     except FileExistsError:
         return None
-    if not final.exists() or (overwrite and _is_earlier(final)):
+    if not final.exists() or (overwrite and _is_earlier(final, _clock_ahead_ns(part) - _TICK_NS)):
         return part
     part.unlink()
     return None
 
 
-def _is_earlier(path: Path) -> bool:
-    """Tell whether a file is from before this run."""
+def _clock_ahead_ns(made_now: Path) -> int:
+    """Tell how far the clock that stamps files is ahead of ours; less where it is coarse."""
+    return made_now.stat().st_mtime_ns - time.time_ns()
+
+
+def _is_earlier(path: Path, ahead_ns: int) -> bool:
+    """Tell whether a file is from before this run, by a clock that is ahead of ours by so much."""
     started_ns = int(os.environ.get(STARTED_VARIABLE, "0"))
     with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_mtime_ns + _CLOCK_SLACK_NS < started_ns
+        return path.stat().st_mtime_ns < started_ns + ahead_ns
     return False

@@ -6,6 +6,8 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 
+from gpusight.errors import RecordError
+
 VARIABLE = "GPUSIGHT_RECORD"
 PROFILER_API = "profiler-api"
 """The recorder is another tool around us, which cudaProfilerStart and Stop switch on and off."""
@@ -50,4 +52,12 @@ class Plan:
 def current_plan() -> Plan | None:
     """Give the plan of this process, if `gpusight record` started it."""
     text = os.environ.get(VARIABLE)
-    return Plan.from_text(text) if text else None
+    if not text:
+        return None
+    try:
+        return Plan.from_text(text)
+    except (ValueError, TypeError, AttributeError) as error:  # not JSON, or not what we write
+        raise RecordError(
+            f"the variable {VARIABLE} holds no plan of gpusight record",
+            hint=f"unset {VARIABLE}, unless gpusight record started this",
+        ) from error

@@ -55,6 +55,9 @@ class Recorder(Protocol):
     def is_empty(self) -> bool:
         """Tell whether nothing came that is worth a file; called after `stop`."""
 
+    def why_empty(self) -> str | None:
+        """Say what did not happen, where it is empty; None: that has been said."""
+
     def write(self, path: Path) -> None:
         """Write what was recorded to a new file; `path` exists, empty, and is renamed later."""
 
@@ -85,7 +88,7 @@ class ProfilerApiRecorder:
     on_main_thread = False
 
     def __init__(self) -> None:
-        self._started = False
+        self._started = self._is_refused = False
         self._over = threading.Event()
         self._lock = threading.Lock()
 
@@ -121,6 +124,14 @@ class ProfilerApiRecorder:
         """Tell whether it was never on."""
         return not self._started
 
+    def why_empty(self) -> str | None:
+        """Say why it was never on."""
+        if self._is_refused:
+            return None
+        if driver.driver_version() is None:
+            return "the profiler is switched on through CUDA, and there is no CUDA driver here"
+        return "the process did not use CUDA meanwhile"
+
     def write(self, path: Path) -> None:
         """Refuse: the other tool writes."""
         raise RecordError(f"{path} is written by another tool")
@@ -137,6 +148,7 @@ class ProfilerApiRecorder:
                 try:
                     self._switch_on()
                 except RecordError as error:
+                    self._is_refused = True
                     say_error("starting the recording", error)
                 return
 

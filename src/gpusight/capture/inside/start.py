@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from gpusight.capture.inside.processes import Role, own_role
 from gpusight.capture.inside.recorders import recorder_for
 from gpusight.capture.inside.say import say, say_error
 from gpusight.capture.inside.window import State, Window
+from gpusight.capture.ranks import current_rank
 
 if TYPE_CHECKING:
     from types import FrameType, ModuleType
@@ -39,7 +41,10 @@ def start(wanted: Plan) -> None:
         return
     outputs.note_start()
     role = own_role()
-    if role is Role.HELPER or not _is_chosen(wanted, outputs.own_rank()):
+    if role is Role.HELPER:
+        return
+    if not _is_chosen(wanted, outputs.own_rank()):
+        _say_if_none_is_chosen(wanted)
         return
     session = Session(wanted, role)
     _CURRENT.append(session)
@@ -50,6 +55,16 @@ def start(wanted: Plan) -> None:
 
 def _is_chosen(wanted: Plan, rank: int | None) -> bool:
     return wanted.ranks is None or rank is None or rank in wanted.ranks
+
+
+def _say_if_none_is_chosen(wanted: Plan) -> None:
+    """Say on one rank that those which are wanted do not exist."""
+    place = current_rank()
+    if place is None or place.rank != 0 or place.world is None or wanted.ranks is None:
+        return
+    if min(wanted.ranks) >= place.world:
+        asked = ", ".join(map(str, wanted.ranks))
+        say(f"nothing is recorded: rank {asked} was asked for, and there are {place.world}")
 
 
 def _forked() -> None:
@@ -79,7 +94,8 @@ class Session:
         self._has_worked = False
         self._steps: OptimizerSteps | None = None
         self._finishing = threading.Lock()
-        self._is_exiting = self._must_die = self._is_terminated = False
+        self._is_exiting = self._is_terminated = False
+        self._must_die: int | None = None
         self._recorder: Recorder = recorder_for(wanted)
         self._window = Window(
             wanted,
@@ -94,7 +110,7 @@ class Session:
     def begin(self) -> None:
         """Listen, and record as soon as this process shows what it is."""
         HUB.listen(self._window)
-        atexit.register(self.finish)
+        atexit.register(self._exit)
         when_imported("torch", self._torch_imported)
         if self._window.by_range:
             from gpusight.capture.inside.hooks import ranges
@@ -116,15 +132,23 @@ class Session:
         if missed is not None and (self._has_worked or self._window.steps_seen):
             say(f"nothing was recorded in process {os.getpid()}: {missed}")
 
+    def _exit(self) -> None:
+        """Finish, and let an interrupted process die as it would have."""
+        try:
+            self.finish()
+        except KeyboardInterrupt:  # once more: nobody waits for us
+            say(f"interrupted: what process {os.getpid()} recorded is not written")
+        _die_of_interrupt()
+
     def is_left_to_parent(self) -> bool:
         """Let go of everything in a fork; tells whether the parent records, or has recorded."""
-        atexit.unregister(self.finish)
+        atexit.unregister(self._exit)
         state = self._window.state
         self._window.abandon()
         if state is not State.WAITING:
             self._recorder.forget()
         self._let_go()
-        self._give_sigterm_back()
+        self._give_signals_back()
         return state is not State.WAITING
 
     def _let_go(self) -> None:
@@ -178,17 +202,19 @@ class Session:
             from multiprocessing.util import Finalize
 
             Finalize(None, self.finish, exitpriority=100)  # such a child may skip atexit
-        ask_main_thread(self._handle_sigterm)
+        ask_main_thread(self._handle_signals)
 
-    def _handle_sigterm(self) -> None:
-        """Write before SIGTERM ends the process, where the program leaves it to do so."""
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminated)
+    def _handle_signals(self) -> None:
+        """Write before a signal ends the process, where the program leaves it to do so."""
+        for number in _ENDING:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._terminated)
 
-    def _give_sigterm_back(self) -> None:
-        """Let it end the process at once again, also one that does not come back to Python."""
-        if signal.getsignal(signal.SIGTERM) == self._terminated:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def _give_signals_back(self) -> None:
+        """Let them end the process at once again, also one that does not come back to Python."""
+        for number in _ENDING:
+            if signal.getsignal(number) == self._terminated:
+                signal.signal(number, signal.SIG_DFL)
 
     def _ended(self) -> None:
         self._learn_rank()
@@ -197,9 +223,11 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
             say_error("writing the recording", error)
         self._let_go()
-        ask_main_thread(self._give_sigterm_back)
+        ask_main_thread(self._give_signals_back)
         self._window.is_ending = False
-        if self._must_die or (self.plan.stop and not self._is_exiting):
+        if self._must_die is not None:
+            os.kill(os.getpid(), self._must_die)
+        elif self.plan.stop and not self._is_exiting:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _write(self) -> None:
@@ -207,8 +235,10 @@ class Session:
             return
         missed = None if self._is_cut_off() else self._window.unfinished()
         if self._recorder.is_empty() or missed:
-            if self._has_worked:
-                say(f"nothing was recorded in process {os.getpid()}: {missed or _NOTHING_CAME}")
+            why = missed or self._recorder.why_empty()
+            is_program = self._has_worked or self._window.steps_seen or self._window.by_range
+            if why is not None and is_program:
+                say(f"nothing was recorded in process {os.getpid()}: {why}")
         elif self._recorder.suffix is not None:
             outputs.written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
 
@@ -216,20 +246,31 @@ class Session:
         """Tell whether the process goes on, or ends before it wanted to, perhaps within a step."""
         return not self._is_exiting or self._is_terminated or hasattr(sys, "last_type")
 
-    def _terminated(self, _number: int, _frame: FrameType | None) -> None:
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
         """Write, then die of the signal as the program would have."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
         if self._window.is_ending:  # we interrupted ourselves: not before that is done
-            self._must_die = True
+            self._must_die = number
             return
         self._is_terminated = True
         self.finish()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 _CURRENT: list[Session] = []
 """The one of this process."""
-_NOTHING_CAME = "it did no work meanwhile"
+_ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+
+
+def _die_of_interrupt() -> None:
+    """Have Python end by SIGINT after a Ctrl-C that the program did not catch.
+
+    It means to, but forgets it when any text is executed meanwhile, as modules do that are loaded
+    now. Text that is interrupted reminds it.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 - nothing else sets it
 
 
 def _may_use_gpu() -> bool:

@@ -100,6 +100,10 @@ class TorchRecorder:
         """Tell whether neither an operator nor GPU work came."""
         return self._is_empty
 
+    def why_empty(self) -> str:
+        """Say what did not happen."""
+        return "PyTorch did no work meanwhile"
+
     def write(self, path: Path) -> None:
         """Write the trace, and beside it the history of the GPU's memory if that was wanted."""
         from gpusight.capture.artefacts import write_trace
@@ -107,6 +111,8 @@ class TorchRecorder:
         write_trace(self._profiler, path)
         if self._snapshot is not None:
             self._write_snapshot(path)
+        elif self._plan.memory:
+            say(f"no history of the GPU's memory: {_why_no_history()}")
         self._profiler = None  # its events take as much memory as the trace
 
     def forget(self) -> None:
@@ -139,7 +145,18 @@ class TorchRecorder:
 
 def _torch() -> Any:
     """Give torch, which the program has imported: we never do it for it."""
-    return sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise RecordError(
+            "the program has not imported torch so far", hint="--with nsys or cupti does without"
+        )
+    return torch
+
+
+def _why_no_history() -> str:
+    if not may_use_gpu():
+        return "this process has no GPU; tensors' allocations are in the trace"
+    return "this process had not used the GPU when recording began"
 
 
 def _made(torch: Any, plan: Plan) -> Any:

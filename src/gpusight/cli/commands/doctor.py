@@ -53,9 +53,13 @@ def _tools(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from pathlib import Path
+
     from gpusight.capture.doctor import examine
+    from gpusight.capture.names import absolute
     from gpusight.cli.progress import progress
 
+    absolute(Path())  # one that was deleted cannot be looked at
     with progress("looking at this machine", quiet=args.quiet):
         checkup = examine(python=args.python)
     _show(checkup, args)

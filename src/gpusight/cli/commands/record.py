@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpusight.capture.command import Command
     from gpusight.capture.record import Recording, RecordingPlan
     from gpusight.capture.request import Request
@@ -16,10 +18,10 @@ SUMMARY = "run a program and record what it does on the GPU"
 DESCRIPTION = (
     "Runs a program under nsys, ncu, CUPTI or torch.profiler, with the options that the installed "
     "version takes, and says where the capture is. The program is not changed; its input, output, "
-    "signals and exit code are its own (2 where it went well and nothing was recorded). Below "
-    "mpirun, srun or torchrun only the chosen ranks are recorded, each into a file of its own; the "
-    "others run untouched. Everything after `--`, or from the first word that is no option, is "
-    "the program."
+    "signals and exit code are its own (2 where it went well and nothing was recorded, but not "
+    "in a rank of several, whose launcher would end the others). Below mpirun, srun or torchrun "
+    "only the chosen ranks are recorded, each into a file of its own; the others run untouched. "
+    "Everything after `--`, or from the first word that is no option, is the program."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight record -- python train.py --epochs 1",
@@ -33,6 +35,7 @@ EXAMPLES: tuple[str, ...] = (
 )
 TOOLS = ("auto", "nsys", "ncu", "torch", "cupti")
 LEVELS = ("quick", "detail", "full")
+EXIT_FAILED = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +142,10 @@ def _add_showing(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("text", "json"), help="how --dry-run prints it (default: text)"
     )
     group.add_argument(
-        "--summary", metavar="FILE", help="write what came of it to this JSON file; replaces it"
+        "--summary",
+        metavar="FILE",
+        help="write what came of it to this JSON file; replaces it; "
+        "of several ranks, each has a file with its rank in the name",
     )
 
 
@@ -167,12 +173,21 @@ def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.capture.names import prepare_folder
+    from gpusight.errors import RecordError
     from gpusight.evidence import refuse_capture
 
     prepare_folder(plan.own.parent)
     if args.summary:
-        refuse_capture(Path(args.summary), None)
-        prepare_folder(Path(args.summary).parent)
+        target = Path(args.summary)
+        refuse_capture(target, None)
+        if not target.parent.is_dir():
+            raise RecordError(
+                f"cannot write to {target.parent}",
+                why="it is no folder",
+                hint="make it, or choose another --summary",
+            )
+        if not target.exists():
+            prepare_folder(target.parent)
 
 
 def _request(args: argparse.Namespace) -> Request:
@@ -212,11 +227,13 @@ def _show_plan(request: Request, plan: RecordingPlan | None, args: argparse.Name
     import shlex
 
     from gpusight.cli.output import write_out
+    from gpusight.render.cells import safe_text
 
     if args.format == "json":
         write_out(json.dumps(_plan_document(request, plan), indent=2) + "\n")
         return 0
-    write_out((shlex.join(request.program) if plan is None else str(plan.command)) + "\n")
+    line = shlex.join(request.program) if plan is None else str(plan.command)
+    write_out(safe_text(line) + "\n")
     if plan is not None:
         _say_choice(plan, args)
     return 0
@@ -269,27 +286,40 @@ def _say_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
 def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> int:
     """Say what was written and what to type next; gives the exit code."""
-    import shlex
-
-    from gpusight.units import format_bytes
-
-    if args.summary:
-        _write_summary(done, args.summary)
+    code = done.exit_code
+    if args.summary and not _summarised(plan, done, args.summary) and not plan.has_others:
+        code = code or EXIT_FAILED
     if not done.paths:
         error = done.failure()
-        if done.exit_code == 0:
+        if code == 0 and not plan.has_others:
             raise error
         _say(plan, str(error))
-        return done.exit_code
-    if args.quiet:
-        return done.exit_code
+    elif not args.quiet:
+        _say_written(plan, done)
+    return code
+
+
+def _say_written(plan: RecordingPlan, done: Recording) -> None:
+    from gpusight.units import format_bytes
+
     for path in (*done.paths, *done.memory_snapshots):
         _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
     if done.exit_code:
         _say(plan, f"the program ended with exit code {done.exit_code}")
     if plan.leads:
-        _say(plan, f"next: gpusight diagnose {shlex.quote(str(done.path))}")
-    return done.exit_code
+        _say(plan, f"next: {_next(done)}")
+
+
+def _next(done: Recording) -> str:
+    """Give the command to type; without a GPU torch has recorded operators, and no kernels."""
+    import shlex
+
+    from gpusight.capture.choose import has_gpu
+    from gpusight.capture.request import Tool
+
+    command = "ops" if done.tool is Tool.TORCH and not has_gpu() else "diagnose"
+    name = str(done.path)
+    return f"gpusight {command} {shlex.quote(f'./{name}' if name.startswith('-') else name)}"
 
 
 def _say(plan: RecordingPlan, text: str) -> None:
@@ -303,9 +333,25 @@ def _say(plan: RecordingPlan, text: str) -> None:
     sys.stderr.flush()
 
 
-def _write_summary(done: Recording, target: str) -> None:
-    import json
+def _summarised(plan: RecordingPlan, done: Recording, target: str) -> bool:
+    """Write the summary; False where that fails, which must not hide what was recorded."""
     from pathlib import Path
+
+    from gpusight.errors import GpusightError
+
+    path = Path(target)
+    if plan.rank is not None and (path.is_file() or not path.exists()):
+        path = path.with_name(f"{path.stem}.rank{plan.rank.rank}{path.suffix}")
+    try:
+        _write_summary(done, path)
+    except GpusightError as error:
+        _say(plan, f"error: {error}")
+        return False
+    return True
+
+
+def _write_summary(done: Recording, target: Path) -> None:
+    import json
 
     from gpusight.cli.output import write_file
 
@@ -320,4 +366,4 @@ def _write_summary(done: Recording, target: str) -> None:
         "notes": list(done.notes),
         "why_nothing": None if done.why_nothing is None else done.why_nothing[0],
     }
-    write_file(Path(target), [json.dumps(document, indent=2) + "\n"])
+    write_file(target, [json.dumps(document, indent=2) + "\n"])
