@@ -292,6 +292,7 @@ def test_older_traces_have_stacks_on_operators() -> None:
         ("nn.Module: Linear_0", False),
         ("train.py", False),
         ("", False),
+        ("gpusight/capture/inside/torch_recorder.py(76): step_began", False),
     ],
 )
 def test_code_of_the_user(frame: str, own: bool) -> None:

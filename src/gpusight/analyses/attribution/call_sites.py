@@ -28,8 +28,8 @@ MODULE_PREFIX = "nn.Module: "
 _FRAME = re.compile(r"(?P<path>[^()<>]+\.pyx?|<ipython-input[^()<>]*>)\(\d+\): ")
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _STANDARD_FOLDER = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
-_MACHINERY = frozenset({"torch", "functorch", "torchgen", "triton", "numpy"})
-"""Packages that launch for others: their callers are who to ask."""
+_MACHINERY = frozenset({"torch", "functorch", "torchgen", "triton", "numpy", "gpusight"})
+"""Packages that launch for others, or only mark what they do: their callers are who to ask."""
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
 """Files that torch.compile writes: in a folder of that name where the whole path is kept, named by
 a hash in a folder of two letters in any case."""
