@@ -110,3 +110,21 @@ def test_the_environment_is_this_process_s_own(monkeypatch: pytest.MonkeyPatch) 
     rank = current_rank()
     assert rank is not None
     assert rank.rank == 5
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"RANK": "abc", "LOCAL_RANK": "0"}, "RANK"),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK"),
+        ({"SLURM_PROCID": "-1", "SLURM_STEP_ID": "0"}, "SLURM_PROCID"),
+    ],
+)
+def test_a_variable_that_tells_no_rank_is_named(environ: dict[str, str], named: str) -> None:
+    assert current_rank(environ) is None
+    assert (disagreement(environ) or "").startswith(f"{named} tells no rank")
+
+
+def test_a_bare_variable_that_no_launcher_set_is_nobody_s_business() -> None:
+    assert disagreement({"RANK": "abc"}) is None
+    assert disagreement({}) is None

@@ -73,10 +73,14 @@ def current_rank(environ: Mapping[str, str] | None = None) -> Rank | None:
 
 
 def disagreement(environ: Mapping[str, str] | None = None) -> str | None:
-    """Say which variables give another rank than the one that is used; None where all agree."""
-    told = _told(os.environ if environ is None else environ)
+    """Say which variables give another rank than the one that is used, or none at all.
+
+    None where all agree, and where there are none.
+    """
+    environ = os.environ if environ is None else environ
+    told = _told(environ)
     if not told:
-        return None
+        return _useless(environ)
     used = told[0]
     others = {rank.source: rank.rank for rank in told if rank.rank != used.rank}
     others.pop(used.source, None)
@@ -84,6 +88,14 @@ def disagreement(environ: Mapping[str, str] | None = None) -> str | None:
         return None
     listed = ", ".join(f"{name}={rank}" for name, rank in others.items())
     return f"rank {used.rank} is {used.source}'s; {listed} of an outer launcher is not used"
+
+
+def _useless(environ: Mapping[str, str]) -> str | None:
+    """Name a launcher's variable from which no rank can be read."""
+    for launcher in _LAUNCHERS:
+        if environ.get(launcher.rank) and _launched(launcher, environ):
+            return f"{launcher.rank} tells no rank: this process counts as one that runs alone"
+    return None
 
 
 def _told(environ: Mapping[str, str]) -> list[Rank]:
