@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusight.capture.inside.driver import DEVICE_FILES
 from gpusight.capture.inside.surroundings import surrounding_profiler
 from gpusight.capture.programs import OLDEST_PYTHON, Kind, Program, ask, find_cupti
 from gpusight.capture.request import Level, Request, Tool
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _INSIDE = (Tool.TORCH, Tool.CUPTI)
 """These record from within the program's Python."""
-_GPU_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-gpu")
+_GPU_SIGNS = (*DEVICE_FILES, "/proc/driver/nvidia/version")
 _CAN = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),

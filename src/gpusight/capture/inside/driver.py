@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
+"""Of NVIDIA's driver, on Jetson, in WSL2: one of them is there where a GPU is."""
 _LEAST_VERSION = 1000
 _LOADED: list[ctypes.CDLL] = []
 """The driver once it was seen: each CDLL makes a class, which waits for the garbage collector."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusight.capture.inside.driver import cuda_is_initialised
+from gpusight.capture.inside.driver import DEVICE_FILES, cuda_is_initialised
 from gpusight.capture.inside.memory_history import MemoryHistory
 from gpusight.capture.inside.say import say
 from gpusight.capture.inside.torch_profiler import profiler_runs
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".trace.json.gz"
 _SNAPSHOT_SUFFIX = ".memory.pickle"
-_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg", "/dev/kfd")
-"""Of NVIDIA's driver, on Jetson, in WSL2; of AMD's."""
+_DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
+"""Of NVIDIA's driver; of AMD's."""
 
 
 def may_use_gpu() -> bool:
