@@ -29,9 +29,10 @@ NAMES: dict[str | None, str] = {
         batch-generator;
         enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__; wait_for_training_batch""",
     "communication": """allreduce; all_reduce; nccl:all_reduce; ncclAllReduce; AllGather;
-        reduce-scatter; grad sync; bwd_allreduce_microstep; halo exchange""",
+        reduce-scatter; grad sync; bwd_allreduce_microstep; halo exchange; moe_a2a; a2a dispatch""",
     None: """step_0; train_step; block_3; mlp; forward-backward; fwd_bwd; aten::broadcast_tensors;
-        input_layernorm; computing_softmax; d2h; flash_attn::_flash_attn_forward; x""",
+        input_layernorm; computing_softmax; d2h; flash_attn::_flash_attn_forward; x;
+        Call graph fba2a4mrx2nggomtew6kvq5cnvyujguoraux6r572lxtrj77r7aj""",
 }
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST = 5
 """Contributors of a kind that are listed for an entry."""
 _DIGITS = r"\d+"
-_RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
+RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
 """What PyTorch writes behind the name of an operator when it emits ranges."""
 
 
@@ -234,7 +234,7 @@ def _sites(trace: Trace, times: Ints, threads: pl.Series, calls: dict[str, Ints]
 
 def families(names: pl.Series) -> pl.Series:
     """Write each name as one of those that only differ by numbers: `step_#`."""
-    return names.str.replace(_RECORD, "").str.replace_all(_DIGITS, "#")
+    return names.str.replace(RECORD, "").str.replace_all(_DIGITS, "#")
 
 
 def _families(names: pl.Series) -> pl.Series:
@@ -243,7 +243,7 @@ def _families(names: pl.Series) -> pl.Series:
     texts = pl.Series(names_of(names), dtype=pl.String).gather(used)
     several = pl.col("plain").n_unique().over("family") > 1
     shown = pl.DataFrame(
-        {"plain": texts.str.replace(_RECORD, ""), "family": families(texts)}
+        {"plain": texts.str.replace(RECORD, ""), "family": families(texts)}
     ).select(pl.when(several).then("family").otherwise("plain"))
     at = used.search_sorted(names.to_physical().fill_null(0)).set(names.is_null(), None)
     return shown.to_series().gather(at)

@@ -34,7 +34,7 @@ _NO_ADDRESSES = NotApplicable(
 def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotApplicable:
     """Follow the memory in use, and say who held it at the peak."""
     if not (trace.has("memory_events") or trace.has("memory_blocks")):
-        return _nothing(trace)
+        return no_memory(trace)
     places = Places(trace, selection)
     if places.spans is not None and not len(places.spans):
         return NotApplicable("memory", "the selected ranges take no time")
@@ -44,7 +44,8 @@ def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotAp
     return _report(trace, places, device)
 
 
-def _nothing(trace: Trace) -> NotApplicable:
+def no_memory(trace: Trace) -> NotApplicable:
+    """Say why a capture tells nothing about memory."""
     wanted = advice_for(trace.meta).wanted
     option = next((w.how for w in wanted if w.table == "memory_events"), None)
     elsewhere = _ELSEWHERE.get(trace.meta.source) or advice_for(trace.meta).elsewhere

@@ -69,6 +69,16 @@ def slices(times: Ints, steps: Sequence[Step]) -> tuple[Ints, Ints]:
     return first.astype(np.int64), np.maximum(first, after).astype(np.int64)
 
 
+def held(work: pl.DataFrame, steps: Sequence[Step]) -> tuple[Ints, Ints]:
+    """Give the rows of the work that each step launched, one step after the other, and the step."""
+    first, after = slices(work["launch_ns"].to_numpy(), steps)
+    many = after - first
+    before = np.cumsum(many) - many
+    return np.arange(many.sum()) + np.repeat(first - before, many), np.repeat(
+        np.arange(len(steps)), many
+    )
+
+
 def done_ns(work: pl.DataFrame, steps: Sequence[Step]) -> Ints:
     """Say when each step and all GPU work that it launched had ended."""
     mine = of_process(work, steps[0].process if steps else None)

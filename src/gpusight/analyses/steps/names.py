@@ -94,12 +94,14 @@ def _chosen(members: pl.DataFrame, family: dict[str, Any]) -> Steps:
     return Steps.of(rows, how, Evidence.COUNTED if counts else Evidence.NAMED)
 
 
+CLOSED = (pl.col("kind").cast(pl.String) != "mark") & ~pl.col("open").fill_null(value=False)
+"""Tells ranges that have a length and were closed."""
+
+
 def closed_ranges(trace: Trace) -> pl.DataFrame:
     """Give the ranges that have a length and were closed, with the code of their names."""
     columns = ["start_ns", "end_ns", "name", "kind", "open", "process", "thread"]
-    return trace.table("ranges", columns).filter(
-        pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
-    )
+    return trace.table("ranges", columns).filter(CLOSED)
 
 
 def named_like(ranges: pl.DataFrame, pattern: str, *, keep: bool = True) -> pl.DataFrame:

@@ -12,7 +12,8 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BREAK = re.compile(r"[\W_]+")
 # Words are matched in names of lower case with one space between words.
 _COMMUNICATION = re.compile(
-    r"all ?reduce|all ?gather|reduce ?scatter|all ?(?:to|2) ?all|a2a|broadcast(?! to| tensors)|"
+    r"all ?reduce|all ?gather|reduce ?scatter|all ?(?:to|2) ?all|\ba2 ?a\d*\b|"
+    r"broadcast(?! to| tensors)|"
     r"\b[nr]ccl|\bgloo\b|\bmpi\b|\bcomms?\b|communicat|"
     r"(?:sync|reduce|exchange)(?:hroni[sz]e)? (?:model )?grad|"
     r"grad(?:ient)?s? (?:sync|reduc|exchange)|"

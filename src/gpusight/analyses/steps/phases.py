@@ -35,6 +35,7 @@ from gpusight.analyses.steps.launched import launched
 from gpusight.analyses.steps.names import closed_ranges
 from gpusight.analyses.steps.phase_names import PHASES, phase_of
 from gpusight.model.kernel_names import classify
+from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int8]
 
 PHASE = pl.Enum(PHASES)
+UNKNOWN = "unknown"
+NO_PHASES = NotApplicable(
+    "phases",
+    "nothing tells which phase GPU work belongs to",
+    "put forward, backward and optimizer in ranges of these names",
+)
 _CODES = {phase: code for code, phase in enumerate(PHASES)}
 _FORWARD, _BACKWARD, _OPTIMIZER, _DATA, _, _OTHER = range(len(PHASES))
 _COPIES = GPU_WORK.index("copies")
@@ -78,6 +85,16 @@ def phases_of(trace: Trace) -> tuple[Codes, ...]:
     frame = trace.derive("phases-5", lambda: _phases_of(trace))
     codes, table = frame["phase"].to_numpy(), frame["table"].to_numpy()
     return tuple(codes[table == number] for number in range(len(GPU_WORK)))
+
+
+def phases_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
+    """Name the phase of some rows of `launched`, `unknown` where nothing tells."""
+    known = phases_of(trace)
+    codes = np.empty(work.height, np.int64)
+    table, row = work["table"].to_numpy(), work["row"].to_numpy()
+    for number in range(len(GPU_WORK)):
+        codes[table == number] = known[number][row[table == number]]
+    return as_phases(codes).cast(pl.String).fill_null(UNKNOWN)
 
 
 def _phases_of(trace: Trace) -> pl.DataFrame:

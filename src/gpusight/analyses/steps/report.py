@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analyses.select import EVERYTHING, GPU_WORK, Selection
+from gpusight.analyses.select import EVERYTHING, Selection
 from gpusight.analyses.statistics import share_of, shown_if_filled
 from gpusight.analyses.steps.focus import NO_STEPS, focus
-from gpusight.analyses.steps.launched import done_ns, launched, of_process, slices
+from gpusight.analyses.steps.launched import done_ns, held, launched, of_process, slices
 from gpusight.analyses.steps.names import absent
-from gpusight.analyses.steps.phases import as_phases, phases_of
+from gpusight.analyses.steps.phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analyses.steps.step import frame_of
 from gpusight.analyses.steps.warmup import outliers, took_ns
 from gpusight.model.intervals import Intervals
 from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from gpusight.analyses.steps.focus import Focus
@@ -73,7 +71,6 @@ FACTS = (
     Field("outliers", "Outliers", Fmt.COUNT, "Kept steps unlike the others"),
     Field("window_ns", "Window", Fmt.TIME, "From the first kept step to the end of the last"),
 )
-_UNKNOWN = "unknown"
 
 
 def steps(
@@ -137,19 +134,9 @@ def _count(work: pl.DataFrame, steps: list[Step]) -> Ints:
     return after - first
 
 
-def _held(work: pl.DataFrame, steps: Sequence[Step]) -> tuple[Ints, Ints]:
-    """Give the rows of the work that each step launched, one step after the other, and the step."""
-    first, after = slices(work["launch_ns"].to_numpy(), steps)
-    many = after - first
-    before = np.cumsum(many) - many
-    return np.arange(many.sum()) + np.repeat(first - before, many), np.repeat(
-        np.arange(len(steps)), many
-    )
-
-
 def _busy_ns(work: pl.DataFrame, steps: list[Step]) -> Ints:
     """Measure the time in which any GPU work that each step launched ran."""
-    rows, owner = _held(work, steps)
+    rows, owner = held(work, steps)
     start, end = (work[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
     if not len(rows):
         return np.zeros(len(steps), np.int64)
@@ -185,17 +172,12 @@ def _facts(looked_at: Focus, frame: pl.DataFrame) -> tuple[Fact, ...]:
 def _phases(trace: Trace, looked_at: Focus) -> TableResult | NotApplicable:
     """Sum the GPU work that the kept steps launched up by phase."""
     work = of_process(launched(trace), looked_at.steps[0].process)
-    work = work[_held(work, looked_at.steps)[0]]
+    work = work[held(work, looked_at.steps)[0]]
     if work.is_empty():
         return NotApplicable("phases", "the steps launch no GPU work")
-    known = phases_of(trace)
-    codes = np.empty(work.height, np.int64)
-    table, row = work["table"].to_numpy(), work["row"].to_numpy()
-    for number in range(len(GPU_WORK)):
-        codes[table == number] = known[number][row[table == number]]
     took = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("gpu_ns")
     frame = (
-        work.with_columns(as_phases(codes).cast(pl.String).fill_null(_UNKNOWN))
+        work.with_columns(phases_of_work(trace, work))
         .group_by("phase", maintain_order=True)
         .agg(took, pl.len().cast(pl.Int64).alias("gpu_ops"))
         .with_columns(
@@ -205,7 +187,6 @@ def _phases(trace: Trace, looked_at: Focus) -> TableResult | NotApplicable:
         .sort(["gpu_ns", "phase"], descending=[True, False])
         .select(f.key for f in PHASE_FIELDS)
     )
-    if frame["phase"].to_list() == [_UNKNOWN]:
-        hint = "put forward, backward and optimizer in ranges of these names"
-        return NotApplicable("phases", "nothing tells which phase GPU work belongs to", hint)
+    if frame["phase"].to_list() == [UNKNOWN]:
+        return NO_PHASES
     return TableResult("phases", "GPU work by phase, in the kept steps", PHASE_FIELDS, frame)

@@ -129,11 +129,9 @@ def diagnose_timeline(
     """Ask every rule, or only `rules`, what holds the program back."""
     asked = chosen_rules(rules, extra_rules)
     read(trace)
-    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    focus = judged_time(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    if window is None and selection.within is None and not warmup:
-        focus = without_start(trace, focus)
     timeline = judged_part(trace, focus, selection)
     if not len(timeline.schedule.ops):
         hint = advice_for(trace.meta).gpu
@@ -148,8 +146,22 @@ def diagnose_timeline(
         ledger=whole_ledger(focus, timeline, selection),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
-        notes=(*focus.notes, *_notes(timeline, selection)),
+        notes=(*focus.notes, *judging_notes(timeline, selection)),
     )
+
+
+def judged_time(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> Focus | NotApplicable:
+    """Choose the time to judge: as `focus` does, without the start of a program."""
+    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    asked = window is not None or selection.within is not None or warmup
+    return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
 
 
 def chosen_rules(names: Sequence[str], extra: Sequence[Rule] = ()) -> list[Rule]:
@@ -170,7 +182,7 @@ def _meta(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _notes(timeline: Timeline, selection: Selection) -> list[str]:
+def judging_notes(timeline: Timeline, selection: Selection) -> list[str]:
     """Say which part was judged, and how well the replay reproduces it."""
     notes = []
     if timeline.part:
