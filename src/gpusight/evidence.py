@@ -64,6 +64,11 @@ _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
 
 
+def encodable(text: str) -> str:
+    """Give a text that can be written, whatever it holds: names of files need not be UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def is_capture_name(path: Path) -> bool:
     """Tell whether a file is called like a capture that we read."""
     return path.name.lower().endswith((*_CAPTURES, *_TRACES))

@@ -12,11 +12,13 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeGuard
 
 MISSING = "-"
 """Stands for a value that is not known; a blank would look like a mistake."""
 
+_THOUSAND = 1000.0
 _TIME_STEPS = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_STEPS = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
 
@@ -64,6 +66,15 @@ def format_real(value: float | None) -> str:
         return f"{value:.3e}"
     digits = _decimals(abs(value))
     return f"{value:,.{digits}f}"
+
+
+def unit_of(show: Callable[[float | None], str], largest: float) -> tuple[float, str]:
+    """Choose the unit in which several values are shown by `show`: its factor and its name."""
+    factor = 1.0
+    # The largest unit shows its own thousandfold as 1,000 of itself.
+    while factor * _THOUSAND <= largest and show(factor * _THOUSAND).startswith("1.000 "):
+        factor *= _THOUSAND
+    return factor, show(factor).partition(" ")[2]
 
 
 def _known(value: float | None) -> TypeGuard[float]:

@@ -8,6 +8,7 @@ import json
 import math
 from datetime import timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from gpusight.errors import MissingDataError
 from gpusight.render.csv import csv_pieces, to_csv
 from gpusight.render.html import to_html
-from gpusight.render.json import json_pieces, to_json
-from gpusight.render.markdown import code, to_markdown
+from gpusight.render.json import encode, json_pieces, to_json
+from gpusight.render.markdown import code, prose, to_markdown
 from gpusight.render.pieces import pieces
 from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import HOSTILE, hostile
@@ -48,6 +49,14 @@ def test_json_says_what_was_left_out() -> None:
 def test_json_is_safe_to_print() -> None:
     text = to_json(hostile())
     assert not {"\x1b", "\x9b", "\u202e"} & set(text)
+
+
+def test_json_of_names_that_are_not_utf8() -> None:
+    name = b"x\xff.sqlite".decode("utf-8", "surrogateescape")
+    told = encode({name: [name, {"path": Path(name), "ns": math.nan, "µ": (1, None)}]})
+    escaped = "x\\udcff.sqlite"
+    assert json.loads(told) == {escaped: [escaped, {"path": escaped, "ns": None, "µ": [1, None]}]}
+    told.encode()
 
 
 def test_json_has_no_nan() -> None:
@@ -127,6 +136,10 @@ def test_markdown_keeps_every_row_on_its_line() -> None:
 )
 def test_names_are_code_spans(name: str, span: str) -> None:
     assert code(name) == span
+
+
+def test_names_in_sentences_need_no_escape() -> None:
+    assert prose("`a|b` is `c\\|d` | e", cell=False) == "`a|b` is `c\\|d` \\| e"
 
 
 def test_markdown_of_a_composite() -> None:

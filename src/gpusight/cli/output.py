@@ -74,8 +74,8 @@ def chosen_format(args: argparse.Namespace) -> str:
     if suffix in _PICTURES and not args.format:
         raise UsageError(
             f"this command cannot write {suffix} files",
-            hint="-o takes .json, .csv, .md or any text file; memory, roofline, occupancy and "
-            "orion plot also draw .svg, .html, .png and .pdf",
+            hint="-o takes .json, .csv, .md or any text file; compare, memory, roofline, occupancy "
+            "and orion plot also draw .svg, .html, .png and .pdf",
         )
     form: str = args.format or _SUFFIX_FORMATS.get(suffix, "table")
     return form
@@ -104,7 +104,8 @@ def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None)
     """Write a file; never a capture, nor anything named like one."""
     refuse_capture(path, capture)
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
+        # Names of files, which may be part of an answer, need not be UTF-8.
+        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.writelines(pieces)
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -26,7 +26,7 @@ from gpusight.errors import (
     NotACaptureError,
     UsageError,
 )
-from gpusight.evidence import refuse_capture
+from gpusight.evidence import encodable, refuse_capture
 from gpusight.render.cells import safe_text
 from gpusight.result import NotApplicable
 
@@ -75,11 +75,11 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
         found = _asked(label, path, out / names[label], model, args)
         if isinstance(found, BaseException):
             kept, said = (skipped, "skipped") if _is_other(found) else (failed, "failed")
-            name = _shown(str(path.relative_to(folder)))
+            name = encodable(str(path.relative_to(folder)))
             kept[name] = why = _reason(found, path)
             write_error(f"gpusight: {said} {safe_text(name)}: {safe_text(why)}")
         else:
-            pages[_shown(label)] = found
+            pages[encodable(label)] = found
     if not pages and not failed:
         raise UsageError(f"no capture is in {folder}", hint="give a folder of captures")
     _make(out)
@@ -169,14 +169,9 @@ def _is_other(error: BaseException) -> bool:
 def _reason(error: BaseException, path: Path) -> str:
     """Say in a line what went wrong; what was not foreseen with its type."""
     if isinstance(error, GpusightError):
-        return _shown(str(error).removeprefix(f"{path} "))
-    first = _shown(str(error)).partition("\n")[0][:_LONGEST_REASON]
+        return encodable(str(error).removeprefix(f"{path} "))
+    first = encodable(str(error)).partition("\n")[0][:_LONGEST_REASON]
     return f"unexpected {type(error).__name__}: {first}"
-
-
-def _shown(name: str) -> str:
-    """Give text that can be written; names of files need not be."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _ask(

@@ -234,8 +234,8 @@ class CachedSource:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _write_atomically(frame, file)
             _trim(self._folder)
-        except (OSError, pl.exceptions.PolarsError):
-            # A full disk or a read-only home costs speed, never an answer.
+        except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError):
+            # A full disk, a read-only home, a path that is not UTF-8: costs speed, never an answer.
             self._usable = False
 
 

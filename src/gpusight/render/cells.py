@@ -77,6 +77,13 @@ def shorten_middle(text: str, width: int) -> str:
     return head + ELLIPSIS + tail
 
 
+def shorten_end(text: str, width: int) -> str:
+    """Cut the end off a text that is too wide."""
+    if display_width(text) <= width:
+        return text
+    return _take(text, max(0, width - 1)).rstrip() + ELLIPSIS[: max(0, width)]
+
+
 def _take(text: str, width: int) -> str:
     """Take characters from the left while they fit."""
     if text.isascii():

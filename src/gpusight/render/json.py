@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpusight.evidence import encodable
 from gpusight.render.pieces import pieces
 from gpusight.result import Composite, NotApplicable, Result, TableResult
 
@@ -41,9 +42,21 @@ def json_pieces(result: Result, *, limit: int | None = None) -> Iterator[str]:
 
 def encode(value: object) -> str:
     """Write plain Python objects as indented JSON that is safe to print; ends with a newline."""
-    raw = msgspec.json.encode(value, enc_hook=_plain_value)
+    try:
+        raw = msgspec.json.encode(value, enc_hook=_plain_value)
+    except UnicodeEncodeError:  # names of files need not be UTF-8; few are not, so the rest is fast
+        raw = msgspec.json.encode(_readable(msgspec.to_builtins(value, enc_hook=_plain_value)))
     text = msgspec.json.format(raw, indent=2).decode()
     return _INVISIBLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text) + "\n"
+
+
+def _readable(value: object) -> object:
+    """Give plain objects whose texts can all be encoded; what cannot is escaped."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_readable(key): _readable(one) for key, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def document(result: Result, *, limit: int | None = None) -> dict[str, Any]:

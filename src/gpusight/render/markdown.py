@@ -32,22 +32,22 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", safe_text(text))
 
 
-def code(text: str) -> str:
-    """Write a name as a code span, which keeps `<…>` and `_` as they are."""
+def code(text: str, *, cell: bool = True) -> str:
+    """Write a name as a code span, which keeps `<…>` and `_` as they are; in a table or not."""
     text = safe_text(text)
-    if "\\|" in text:
+    if cell and "\\|" in text:
         # A table has no spelling for backslash and pipe inside a code span.
         return escape(text)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     inner = f" {text} " if "`" in text or not text.strip() else text
-    return fence + inner.replace("|", "\\|") + fence
+    return fence + (inner.replace("|", "\\|") if cell else inner) + fence
 
 
-def prose(text: str) -> str:
+def prose(text: str, *, cell: bool = True) -> str:
     """Keep the code spans of a text of our own and escape the rest of it."""
-    parts = text.split("`")
-    return "".join(code(p) if index % 2 else escape(p) for index, p in enumerate(parts))
+    parts = enumerate(text.split("`"))
+    return "".join(code(p, cell=cell) if index % 2 else escape(p) for index, p in parts)
 
 
 def _row(cells: Iterable[str]) -> str:

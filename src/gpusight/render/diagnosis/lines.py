@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from gpusight.render.cells import ELLIPSIS, display_width, safe_text
+from gpusight.render.cells import display_width, safe_text, shorten_end
 from gpusight.render.diagnosis.parts import value_of
 
 if TYPE_CHECKING:
@@ -92,6 +92,4 @@ def code_lines(code: str) -> Iterator[Line]:
 
 def cut(text: str, width: int | None) -> str:
     """Cut the end off a line that is too wide."""
-    if width is None or display_width(text) <= width:
-        return text
-    return text[: width - 1].rstrip() + ELLIPSIS
+    return text if width is None else shorten_end(text, width)

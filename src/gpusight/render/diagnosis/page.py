@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, subtitle: str, body: str) -> str:
-    """Write a page of its own round what is HTML already."""
+def page(title: str, subtitle: str, body: str, *, styles: str = "") -> str:
+    """Write a page of its own round what is HTML already; `styles` come on top of the usual."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{text(title)}</title>\n<style>\n{_styles()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{text(title)}</title>\n<style>\n{_styles()}{styles}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{text(title)}</h1>\n<p class="sub">{text(subtitle)}</p>\n'
         f"{body}\n</main>\n</body>\n</html>\n"
     )
