@@ -43,6 +43,8 @@ class Axis:
     """Where it begins and ends; what the data needs by default."""
     unit: str = ""
     """What plain numbers are of, such as `FLOP/s`; shown with `k`, `M`, `G`, … before it."""
+    names: tuple[str, ...] = ()
+    """What stands at 0, 1, 2, … of an axis that measures nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,28 @@ class Dots:
     """For each, rows of two cells that show when pointed at."""
 
 
-Series: TypeAlias = "Stack | Line | Dots"
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars that lie in rows, from `x` to `ends`, which may be to its left."""
+
+    name: str
+    """Empty where their rows say what they are."""
+    x: Numbers
+    ends: Numbers
+    y: Numbers
+    """The row of each."""
+    labels: tuple[str, ...] = ()
+    """Written beside each; empty for none."""
+    titles: tuple[str, ...] = ()
+    """Shows when pointed at."""
+    tone: Tone = Tone.SERIES
+    faint: tuple[bool, ...] = ()
+    """Which stand for something that went away."""
+    joined: tuple[bool, ...] = ()
+    """Which ends a thin line joins to the row below."""
+
+
+Series: TypeAlias = "Stack | Line | Dots | Bars"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +175,16 @@ class Figure:
         """Hold the promise that there is a y for every x, and a text for every dot."""
         for series in self.series:
             if isinstance(series, Dots):
-                _check_dots(series)
+                _check_each(series, series.labels, series.sizes, series.names, series.details)
+            elif isinstance(series, Bars):
+                given = (series.labels, series.titles, series.faint, series.joined)
+                _check_each(series, *given)
             values = [p.y for p in series.parts] if isinstance(series, Stack) else [series.y]
+            values += [series.ends] if isinstance(series, Bars) else []
             if any(len(y) != len(series.x) for y in values):
                 raise ValueError(f"{series.name}: x and y differ in length")
 
 
-def _check_dots(dots: Dots) -> None:
-    given = (dots.labels, dots.sizes, dots.names, dots.details)
-    if any(values and len(values) != len(dots.x) for values in given):
-        raise ValueError(f"{dots.name}: what is said of the dots differs in number from them")
+def _check_each(series: Dots | Bars, *given: tuple[object, ...]) -> None:
+    if any(values and len(values) != len(series.x) for values in given):
+        raise ValueError(f"{series.name}: what is said of each differs in number from them")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight.render.cells import display_width, safe_text, shorten_middle
-from gpusight.render.pictures.figure import Dots, Stack
+from gpusight.render.pictures.figure import Bars, Dots, Stack
 from gpusight.render.pictures.theme import slots
 from gpusight.render.pictures.ticks import Scale, Tick, scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gpusight.render.pictures.figure import Figure, Mark, Numbers
+    from gpusight.render.pictures.figure import Figure, Line, Mark, Numbers
 
 _HEADROOM = 1.12
 """Room above the data, for the label of its highest point."""
@@ -32,6 +32,10 @@ _NOTE_LINE = 17.0
 _TWO_COLUMNS = 700.0
 """With this much room a legend has two columns, whatever that cuts off its names."""
 _LONGEST_KEY = 72
+BESIDE = 6.0
+"""Between a bar and its label."""
+_LEAST_PLOT = 0.45
+"""Part of the width that labels of bars leave to the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,11 @@ class Frame:
         return self.bottom - _clip(self.up.place(value)) * (self.bottom - self.top)
 
     @property
+    def has_x_grid(self) -> bool:
+        """Values are read downwards: over decades, and where the rows have names."""
+        return self.figure.x.log or bool(self.figure.y.names)
+
+    @property
     def band_names(self) -> Iterator[tuple[str, float]]:
         """Give the names of bands that fit beside each other, and where they go."""
         free = self.left - 1
@@ -146,10 +155,18 @@ def keys(figure: Figure) -> list[Key]:
         if isinstance(series, Stack):
             for part in reversed(series.parts):
                 found.setdefault(part.name, Key(key_text(part.name), slot[part.name], "area"))
-        elif series.x and (isinstance(series, Dots) or not series.label):
-            shape = "dots" if isinstance(series, Dots) else "dashed" if series.dashed else "line"
+        elif series.x and (shape := _shape(series)):
             found.setdefault(series.name, Key(key_text(series.name), slot[series.name], shape))
     return list(found.values())
+
+
+def _shape(series: Line | Dots | Bars) -> str:
+    """Give what a series looks like in the legend; nothing where it needs no name there."""
+    if isinstance(series, Bars):
+        return "area" if series.name else ""
+    if isinstance(series, Dots):
+        return "dots"
+    return "" if series.label else "dashed" if series.dashed else "line"
 
 
 def key_text(name: str) -> str:
@@ -166,7 +183,7 @@ def lay_out(figure: Figure, size: Size) -> Frame:
     placed, below = _placed(keys(figure), size.width, head + 8)
     y_ticks = tuple(up.ticks(5))
     left = PAD + max((text_width(t.label, SMALL) for t in y_ticks), default=0) + 8
-    right = size.width - PAD - 14
+    right = min(size.width - PAD - 14, _room_beside(figure, across, left, size.width))
     x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
     notes = [line for note in figure.footnotes for line in _wrapped(note, room, SMALL)]
     bottom = size.height - PAD - 2 * SMALL - 10 - len(notes) * _NOTE_LINE
@@ -175,6 +192,18 @@ def lay_out(figure: Figure, size: Size) -> Frame:
         figure, size, left, right, below + 26, bottom, across, up, x_ticks, y_ticks, placed,
         title, subtitle, tuple(footnotes),
     )  # fmt: skip
+
+
+def _room_beside(figure: Figure, across: Scale, left: float, width: float) -> float:
+    """Give how far the plot may reach so that labels fit behind their bars, if that leaves one."""
+    most = width
+    for bars in figure.series:
+        if isinstance(bars, Bars) and bars.labels:
+            for start, end, label in zip(bars.x, bars.ends, bars.labels, strict=True):
+                part = max(across.place(start), across.place(end), 1e-9)
+                room = width - left - BESIDE - 4 - text_width(safe_text(label), SMALL)
+                most = min(most, left + room / part)
+    return max(most, left + _LEAST_PLOT * (width - left))
 
 
 def text_width(text: str, size: float) -> float:
@@ -223,6 +252,7 @@ def _limits(values: Iterable[float], *, log: bool) -> tuple[float, float]:
 def _all_x(figure: Figure) -> Iterator[float]:
     for series in figure.series:
         yield from series.x
+        yield from series.ends if isinstance(series, Bars) else ()
     yield from (mark.x for mark in figure.marks)
 
 

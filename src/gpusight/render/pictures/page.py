@@ -18,7 +18,7 @@ import msgspec
 
 from gpusight.render.cells import safe_text, show
 from gpusight.render.html import to_html
-from gpusight.render.pictures.figure import Dots, Line, Stack
+from gpusight.render.pictures.figure import Bars, Dots, Line, Stack
 from gpusight.render.pictures.frame import NARROW, WIDE, size_of, totals
 from gpusight.render.pictures.svg import css_of, inline_svg
 from gpusight.render.pictures.theme import DARK, LIGHT, slots
@@ -127,7 +127,7 @@ def _rows(figure: Figure) -> Iterator[tuple[dict[str, Any], Numbers, Numbers]]:
     slot = slots(figure)
     parts = []
     for series in figure.series:
-        if isinstance(series, Dots) or (isinstance(series, Line) and series.label):
+        if isinstance(series, (Dots, Bars)) or (isinstance(series, Line) and series.label):
             continue
         if not isinstance(series, Stack):
             yield _row(series, series.name, slot[series.name]), series.x, series.y

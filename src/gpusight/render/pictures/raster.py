@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import GpusightError
 from gpusight.render.cells import safe_text
-from gpusight.render.pictures.figure import Line, Stack
+from gpusight.render.pictures.bars import FAINT, placed_bars
+from gpusight.render.pictures.figure import Dots, Line, Stack
 from gpusight.render.pictures.frame import PAD, SMALL, TITLE, lay_out, place_mark, size_of
 from gpusight.render.pictures.labels import dot_names, line_labels
 from gpusight.render.pictures.theme import LIGHT, slots
 
 if TYPE_CHECKING:
-    from gpusight.render.pictures.figure import Dots, Figure, Mark, Numbers
+    from gpusight.render.pictures.bars import Placed
+    from gpusight.render.pictures.figure import Figure, Mark, Numbers
     from gpusight.render.pictures.frame import Frame, Key
     from gpusight.render.pictures.labels import Written
 
@@ -88,8 +90,10 @@ class _Drawing:
                 self._stack(series, slot)
             elif isinstance(series, Line):
                 self._line(series, LIGHT.colour(slot[series.name]))
-            else:
+            elif isinstance(series, Dots):
                 self._dots(series, LIGHT.colour(slot[series.name]))
+        for bar in placed_bars(frame):
+            self._bar(bar)
         for label in line_labels(frame):
             self._text(label.text, label.x, label.y, LIGHT.muted, angle=-label.angle, halo=True)
         for name in dot_names(frame):
@@ -114,11 +118,13 @@ class _Drawing:
         axes.axis("off")
         for tick in frame.y_ticks:
             y = frame.y(tick.value)
-            self._axes.axhline(tick.value, color=LIGHT.grid, linewidth=_POINT, zorder=0.5)
-            self._text(tick.label, frame.left - 8, y + 4, LIGHT.muted, anchor="right")
+            if not frame.figure.y.names:
+                self._axes.axhline(tick.value, color=LIGHT.grid, linewidth=_POINT, zorder=0.5)
+            colour = LIGHT.text if frame.figure.y.names else LIGHT.muted
+            self._text(tick.label, frame.left - 8, y + 4, colour, anchor="right")
         for tick in frame.x_ticks:
             x = frame.x(tick.value)
-            if frame.figure.x.log:
+            if frame.has_x_grid:
                 self._axes.axvline(tick.value, color=LIGHT.grid, linewidth=_POINT, zorder=0.5)
             self._stroke([x, x], [frame.bottom, frame.bottom + 5], LIGHT.grid, width=1)
             self._text(tick.label, x, frame.bottom + 19, LIGHT.muted, anchor="center")
@@ -178,6 +184,16 @@ class _Drawing:
             clip_on=False,
             zorder=3,
         )
+
+    def _bar(self, bar: Placed) -> None:
+        alpha = FAINT if bar.faint else 1.0
+        colour = LIGHT.colour(bar.slot)
+        self._box(bar.left, bar.top, bar.width, bar.height, colour, alpha=alpha)
+        anchor = "left" if bar.anchor == "start" else "right"
+        self._text(bar.text, bar.text_at, bar.baseline, LIGHT.text, anchor=anchor, halo=True)
+        if bar.joint is not None:
+            x, start, end = bar.joint
+            self._stroke([x, x], [start, end], LIGHT.muted, width=0.75)
 
     def _written(self, name: Written) -> None:
         if name.leader is not None:

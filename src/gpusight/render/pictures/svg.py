@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpusight.render.cells import safe_text
+from gpusight.render.pictures.bars import FAINT, placed_bars
 from gpusight.render.pictures.figure import Dots, Line, Stack
 from gpusight.render.pictures.frame import PAD, SMALL, TITLE, lay_out, place_mark, size_of
 from gpusight.render.pictures.labels import dot_names, line_labels, radius
@@ -15,6 +16,7 @@ from gpusight.render.pictures.theme import DARK, LIGHT, slots
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gpusight.render.pictures.bars import Placed
     from gpusight.render.pictures.figure import Figure, Mark, Numbers
     from gpusight.render.pictures.frame import Frame, Key, Size
     from gpusight.render.pictures.labels import Along, Written
@@ -62,6 +64,7 @@ def css_of(theme: Theme) -> str:
         ".cursor": f"stroke:{theme.muted};stroke-width:1",
         ".target": "fill:transparent",
         ".dot": f"fill-opacity:.85;stroke:{theme.background};stroke-width:1",
+        ".faint": f"fill-opacity:{FAINT}",
         ".leader": f"stroke:{theme.muted};stroke-width:.75;fill:none",
         ".pic text.halo": f"paint-order:stroke;stroke:{theme.background};stroke-width:3px;"
         "stroke-linejoin:round",
@@ -99,8 +102,9 @@ def _body(frame: Frame, *, pointed: bool) -> Iterator[str]:
             yield from _stack(frame, series, slot)
         elif isinstance(series, Line):
             yield _line(frame, series, slot[series.name])
-        else:
+        elif isinstance(series, Dots):
             yield from _dots(frame, series, slot[series.name], titled=not pointed)
+    yield from map(_bar, placed_bars(frame))
     yield from map(_along, line_labels(frame))
     yield from map(_written, dot_names(frame))
     yield from _rules(frame)
@@ -143,11 +147,14 @@ def _bands(frame: Frame) -> Iterator[str]:
 def _axes(frame: Frame) -> Iterator[str]:
     for tick in frame.y_ticks:
         y = frame.y(tick.value)
-        yield _path(f"M{frame.left:.1f} {y:.1f}H{frame.right:.1f}", "grid")
-        yield _label(tick.label, frame.left - 8, y + 4, "muted", "end")
+        if not frame.figure.y.names:
+            yield _path(f"M{frame.left:.1f} {y:.1f}H{frame.right:.1f}", "grid")
+        yield _label(
+            tick.label, frame.left - 8, y + 4, "" if frame.figure.y.names else "muted", "end"
+        )
     for tick in frame.x_ticks:
         x = frame.x(tick.value)
-        top = frame.top if frame.figure.x.log else frame.bottom
+        top = frame.top if frame.has_x_grid else frame.bottom
         yield _path(f"M{x:.1f} {top:.1f}V{frame.bottom + 5:.1f}", "grid")
         yield _label(tick.label, x, frame.bottom + 19, "muted", "middle")
     yield _label(frame.figure.x.label, frame.right, frame.bottom + 37, "muted", "end")
@@ -179,6 +186,19 @@ def _dots(frame: Frame, dots: Dots, slot: str, *, titled: bool) -> Iterator[str]
         inner = title if titled or not dots.details else ""
         rim = radius(dots, number)
         yield _tag("circle", kind, inner, cx=frame.x(x), cy=frame.y(y), r=rim)
+
+
+def _bar(bar: Placed) -> str:
+    title = f"<title>{_text(bar.title)}</title>" if bar.title else ""
+    kind = f"fill-{bar.slot} faint" if bar.faint else f"fill-{bar.slot}"
+    body = _tag(
+        "rect", kind, title, x=bar.left, y=bar.top, width=bar.width, height=bar.height, rx=2
+    )
+    text = _label(bar.text, bar.text_at, bar.baseline, "halo", bar.anchor) if bar.text else ""
+    if bar.joint is None:
+        return body + text
+    x, start, end = bar.joint
+    return body + text + _path(f"M{x:.1f} {start:.1f}V{end:.1f}", "leader")
 
 
 def _along(label: Along) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight import units
+from gpusight.render.cells import safe_text
 from gpusight.result import Fmt
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, about: int) -> list[Tick]:
-        """Mark the axis at about so many round values."""
+        """Mark the axis at about so many round values, or at all of its names."""
+        if self.axis.names:
+            return [Tick(n, safe_text(name)) for n, name in enumerate(self.axis.names)]
         if self.axis.log:
             return list(self._decades(about))
         largest = max(abs(self.low), abs(self.high))
@@ -95,11 +98,7 @@ def unit_of(fmt: Fmt, largest: float, unit: str = "") -> tuple[float, str]:
     show = _SCALED.get(fmt)
     if show is None:
         return 1.0, ""
-    factor = 1.0
-    # The largest unit that `units` knows shows its own thousandfold as 1,000 of itself.
-    while factor * _THOUSAND <= largest and show(factor * _THOUSAND).startswith("1.000 "):
-        factor *= _THOUSAND
-    return factor, show(factor).rpartition(" ")[2]
+    return units.unit_of(show, largest)
 
 
 def _round_step(rough: float) -> float:
