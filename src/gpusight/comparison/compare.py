@@ -1,0 +1,108 @@
+"""Two sides of captures, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpusight.comparison import parts
+from gpusight.comparison.explain import explain
+from gpusight.comparison.fates import findings
+from gpusight.comparison.metrics import LIST, both, changes
+from gpusight.comparison.notes import notes
+from gpusight.comparison.outcome import Comparison, Metric, confidence_of_rows
+from gpusight.errors import UsageError
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.comparison.digest import Digest
+
+CONFIDENCE = 0.95
+LEAST = 0.02
+"""Smaller changes are none, unless asked otherwise."""
+
+
+def compare(
+    before: Sequence[Digest],
+    after: Sequence[Digest],
+    *,
+    confidence: float = CONFIDENCE,
+    least: float = LEAST,
+) -> Comparison | NotApplicable:
+    """Compare captures of a program with captures of it after a change; several are repeats."""
+    _check(before, after, confidence, least)
+    if absent := _steps_of_some_only(before, after):
+        return absent
+    found = _compared(before, after, confidence, least)
+    found = replace(found, notes=notes(before, after, found))
+    return replace(found, explanation=explain(found))
+
+
+def _check(
+    before: Sequence[Digest], after: Sequence[Digest], confidence: float, least: float
+) -> None:
+    for side, digests in (("before", before), ("after", after)):
+        if not digests:
+            raise UsageError(
+                f"no capture of {side} was given", hint="gpusight compare BEFORE AFTER"
+            )
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"a confidence of {confidence:g} makes no sense", hint="such as 95%")
+    if not 0 <= least < 1:
+        raise UsageError(f"a least effect of {least:g} makes no sense", hint="such as 2%")
+
+
+def _steps_of_some_only(before: Sequence[Digest], after: Sequence[Digest]) -> NotApplicable | None:
+    """Refuse to set a step against a window of many steps."""
+    every = (*before, *after)
+    without = next((one for one in every if not one.steps), None)
+    having = next((one for one in every if one.steps), None)
+    if without is None or having is None:
+        return None
+    return NotApplicable(
+        "compare",
+        f"no steps were found in {without.label}, but {having.steps} in {having.label}: a whole "
+        "window cannot be compared with a step",
+        _how_to_have_steps(without, having),
+    )
+
+
+def _how_to_have_steps(without: Digest, having: Digest) -> str:
+    """Name a range that both have, where there is one: its occurrences can be compared."""
+    known = {row.name for row in having.ranges}
+    shared = [row.name for row in without.ranges if row.name and row.name in known]
+    mark = "put each step of both in a range that counts, and record again (docs/capture.md)"
+    if not shared:
+        return mark
+    return f"choose a range that both have, as --in '{shared[0].replace('#', '*')}'; or {mark}"
+
+
+def _compared(
+    before: Sequence[Digest], after: Sequence[Digest], confidence: float, least: float
+) -> Comparison:
+    test = partial(changes, confidence=confidence, least=least)
+    strict = partial(changes, confidence=confidence_of_rows(confidence), least=least)
+    pairs = [both(before, after, key) for key in LIST]
+    metrics = tuple(
+        Metric(old.key, old.label, old.fmt, change, old.missing or new.missing)
+        for (old, new), change in zip(pairs, test(pairs), strict=True)
+    )
+    return Comparison(
+        before=parts.side(before),
+        after=parts.side(after),
+        metrics=metrics,
+        ledger=parts.ledger(before, after, test, metrics[0].change.delta),
+        between=parts.between(before, after, test, *metrics[1:3]),
+        phases=parts.phases(before, after, test),
+        kernels=parts.kernels(before, after, strict),
+        ranges=parts.calls(before, after, "ranges", strict, test),
+        api=parts.calls(before, after, "api", strict, test),
+        copies=parts.copies(before, after, strict),
+        findings=findings(before, after),
+        explanation=(),
+        confidence=confidence,
+        least=least,
+    )

@@ -1,0 +1,204 @@
+"""The answer of `gpusight compare`: every part before and after, and why the step changed."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpusight.comparison.change import Change
+    from gpusight.result import Fmt
+
+
+_FEWER = 5
+"""Times fewer false claims in tables of many rows than elsewhere."""
+
+
+def confidence_of_rows(confidence: float) -> float:
+    """Give the confidence for rows of which there may be hundreds: 99% where it is 95%."""
+    return 1 - (1 - confidence) / _FEWER
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison."""
+
+    labels: tuple[str, ...]
+    """Names of the captures."""
+    tools: tuple[str, ...]
+    gpus: tuple[str, ...]
+    """Names of the GPUs of one capture, one for each that worked."""
+    steps: tuple[int, ...]
+    """Steps of each capture; 0 where none are known."""
+    step_ns: tuple[float, ...]
+    """Mean step of each capture."""
+    limit: str
+    """What the time from step to step goes to most: `gpu`, `host`, `input`, …, in one word."""
+    busy_share: float | None
+    """Part of the time from step to step in which the GPU worked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One quantity of the whole: step time, kernel time, memory peak."""
+
+    key: str
+    """What `gate --max` calls it."""
+    label: str
+    fmt: Fmt
+    change: Change
+    missing: str = ""
+    """Why a side does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the ledger, of a step or of the time between two."""
+
+    entry: str
+    change: Change
+    part: float | None
+    """Its change as a part of that of the whole; None where that did not change at all."""
+
+
+class Match(enum.Enum):
+    """How kernels of the two sides were found to belong together."""
+
+    NAME = "name"
+    ROLE = "role"
+    """Other names at the same place: the same range, position and category."""
+    APPEARED = "appeared"
+    VANISHED = "vanished"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """What one kernel, or those that took its place, cost a step."""
+
+    before: tuple[str, ...]
+    """Full names, the most expensive first; none where it appeared."""
+    after: tuple[str, ...]
+    short: str
+    """What people call it; `old -> new` where it was replaced."""
+    category: str
+    ranges: tuple[str, ...]
+    """Ranges that it was launched in, the most expensive first."""
+    match: Match
+    ns: Change
+    calls_before: float
+    calls_after: float
+
+    @property
+    def mean_ns(self) -> tuple[float | None, float | None]:
+        """Time of one launch, before and after."""
+        pairs = ((self.ns.before, self.calls_before), (self.ns.after, self.calls_after))
+        before, after = (ns / calls if ns is not None and calls else None for ns, calls in pairs)
+        return before, after
+
+
+@dataclass(frozen=True, slots=True)
+class CallChange:
+    """What ranges or API calls of one name cost from step to step."""
+
+    name: str
+    host_ns: Change
+    gpu_ns: Change | None
+    calls_before: float
+    calls_after: float
+    outer: bool = False
+    """A range that lies in no other but the step: their times do not hold each other's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChange:
+    """What copies of one kind cost from step to step."""
+
+    operation: str
+    src_kind: str | None
+    dst_kind: str | None
+    ns: Change
+    bytes_before: float
+    bytes_after: float
+    calls_before: float
+    calls_after: float
+
+
+class Fate(enum.Enum):
+    """What became of a finding."""
+
+    FIXED = "fixed"
+    NEW = "new"
+    STAYED = "stayed"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A finding of one side or both."""
+
+    rule: str
+    title: str
+    """As the later side says it, where that has it."""
+    fate: Fate
+    before_ns: float | None
+    """Time a step that its fix would give back; None where it is absent or no matter of time."""
+    after_ns: float | None
+    captures_before: int
+    """Captures that show it."""
+    captures_after: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides, part by part."""
+
+    before: Side
+    after: Side
+    metrics: tuple[Metric, ...]
+    """`step_time` first."""
+    ledger: tuple[Entry, ...]
+    """Those that changed most first; they sum to the step on either side."""
+    between: tuple[Entry, ...]
+    """The same of the time between steps, each with its part of the change of that; empty where
+    it is next to nothing on both sides."""
+    phases: tuple[tuple[str, Change], ...]
+    """GPU work by phase."""
+    kernels: tuple[KernelChange, ...]
+    """Those that changed most first; they sum to the kernel time on either side."""
+    ranges: tuple[CallChange, ...]
+    api: tuple[CallChange, ...]
+    copies: tuple[CopyChange, ...]
+    findings: tuple[FindingChange, ...]
+    explanation: tuple[str, ...]
+    """Why the step changed, or did not, in sentences; the first is the verdict."""
+    confidence: float
+    """Of intervals; those of kernels, API calls, copies and inner ranges have `of_rows`."""
+    least: float
+    """Changes below this part are none."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader must know: few captures, other tools or GPUs, parts that are missing."""
+    command: str = "compare"
+    title: str = "Before and after"
+
+    @property
+    def step(self) -> Change:
+        """The step time."""
+        return self.metrics[0].change
+
+    @property
+    def of_rows(self) -> float:
+        """Confidence of the intervals of kernels, API calls, copies and inner ranges."""
+        return confidence_of_rows(self.confidence)
+
+    def metric(self, key: str) -> Metric:
+        """Give a metric by its key."""
+        return next(one for one in self.metrics if one.key == key)
+
+    def document(self) -> dict[str, Any]:
+        """Give the document that `--format json` writes."""
+        from gpusight.comparison.document import document
+
+        return document(self)

@@ -1,0 +1,397 @@
+"""Two sides, part by part: what is there sums to the whole, and says how surely it changed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import gpusight as gs
+from gpusight.comparison.change import Basis, Verdict
+from gpusight.comparison.compare import compare
+from gpusight.comparison.digest import Calls, Copies, Digest, Found
+from gpusight.comparison.limit import busy_share, gpu_part, limit
+from gpusight.comparison.outcome import Comparison, Fate, Match
+from gpusight.errors import UsageError
+from gpusight.result import NotApplicable
+from tests.comparison.digests import MS, steady
+from tests.shared import SHARED, needs_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def compared(before: Sequence[Digest], after: Sequence[Digest], **options: float) -> Comparison:
+    found = compare(before, after, **options)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def sums_up(found: Comparison) -> None:
+    """The ledger sums to the step and the kernels to the kernel time, on either side."""
+    for side in ("before", "after"):
+        step = getattr(found.step, side)
+        assert sum(getattr(e.change, side) for e in found.ledger) == pytest.approx(step, rel=1e-6)
+        kernels = getattr(found.metric("kernel_time").change, side)
+        if kernels is not None:
+            total = sum(getattr(row.ns, side) for row in found.kernels)
+            assert total == pytest.approx(kernels, rel=1e-3, abs=50)
+
+
+OLD = steady("old", compute_matmul=10, compute_elementwise=2, idle_launching=3)
+NEW = steady("new", compute_matmul=4, compute_elementwise=2, idle_launching=3, idle_input=1)
+
+
+def test_the_parts_sum_to_the_change_of_the_step() -> None:
+    found = compared([OLD], [NEW])
+    rows = [(e.entry, round((e.change.delta or 0) / MS, 6), e.change.verdict) for e in found.ledger]
+    assert rows == [
+        ("compute/matmul", -6, Verdict.LOWER),
+        ("idle/input", 1, Verdict.APPEARED),
+        ("compute/elementwise", 0, Verdict.SAME),
+        ("idle/launching", 0, Verdict.SAME),
+    ]
+    assert [e.part for e in found.ledger] == pytest.approx([6 / 5, -1 / 5, 0, 0])
+    assert found.step.delta == pytest.approx(-5 * MS)
+    sums_up(found)
+
+
+def test_a_capture_against_itself_shows_no_change() -> None:
+    found = compared([OLD], [OLD])
+    assert not any(metric.change.claimed for metric in found.metrics)
+    assert not any(entry.change.claimed for entry in found.ledger)
+    assert {row.match for row in found.kernels} == {Match.NAME}
+    assert all(entry.part is None for entry in found.ledger)
+    assert any("both sides" in note for note in found.notes)
+
+
+def test_swapping_the_sides_turns_every_change_round() -> None:
+    there, back = compared([OLD], [NEW]), compared([NEW], [OLD])
+    changes = {entry.entry: entry.change.delta for entry in there.ledger}
+    for entry in back.ledger:
+        assert entry.change.delta == pytest.approx(-(changes[entry.entry] or 0))
+
+
+def test_captures_of_a_side_count_alike() -> None:
+    runs = [steady(f"r{n}", compute_matmul=ms) for n, ms in enumerate((10, 12, 14))]
+    found = compared(runs, runs)
+    assert found.step.before == pytest.approx(12 * MS)
+    assert found.before.step_ns == pytest.approx((10 * MS, 12 * MS, 14 * MS))
+    assert found.step.basis is Basis.REPEATS
+
+
+def test_a_step_is_not_set_against_a_window() -> None:
+    window = msgspec.structs.replace(NEW, steps=0, label="no_steps.sqlite")
+    found = compare([OLD], [window])
+    assert isinstance(found, NotApplicable)
+    assert "no_steps.sqlite" in found.reason
+    assert found.hint.startswith("put each step of both in a range that counts")
+    shared = (calls("layer_#", 3),)
+    found = compare([having(OLD, ranges=shared)], [having(window, ranges=shared)])
+    assert isinstance(found, NotApplicable)
+    assert found.hint.startswith("choose a range that both have, as --in 'layer_*'; or put each")
+    both = compared([msgspec.structs.replace(OLD, steps=0)], [window])
+    assert both.explanation[0].startswith("Time of the window")
+    assert any("no steps are known" in note for note in both.notes)
+
+
+@pytest.mark.parametrize(
+    "options", [{"confidence": 1.0}, {"confidence": 0.2}, {"least": -0.1}, {"least": 1.5}]
+)
+def test_options_that_make_no_sense(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="makes no sense"):
+        compare([OLD], [NEW], **options)
+    with pytest.raises(UsageError, match="no capture of after"):
+        compare([OLD], [])
+
+
+def test_rows_of_long_tables_need_more_to_be_claimed() -> None:
+    # Three runs of each, apart by what 95% of chance reaches and 99% does not.
+    def side(shift: float) -> list[Digest]:
+        made = []
+        for ms in (9.0, 10.0, 11.0):
+            ns = (ms + shift,) * 4
+            row: dict[str, Any] = {"calls": (1.0,) * 4, "host_ns": tuple(x * MS for x in ns)}
+            ranges = (Calls(name="outer", outer=True, **row), Calls(name="inner", **row))
+            change = {"ranges": ranges, "api": (Calls(name="cudaMalloc", **row),)}
+            made.append(steady(compute_matmul=ms + shift, change=change))
+        return made
+
+    found = compared(side(0), side(3))
+    claimed = {row.name: row.host_ns.claimed for row in (*found.ranges, *found.api)}
+    assert claimed == {"outer": True, "inner": False, "cudaMalloc": False}
+    assert [found.ledger[0].change.claimed, found.kernels[0].ns.claimed] == [True, False]
+    assert found.of_rows == pytest.approx(0.99)
+    widths = {row.name: row.host_ns.high - row.host_ns.low for row in found.ranges}  # type: ignore[operator]
+    assert widths["inner"] / widths["outer"] == pytest.approx(4.604 / 2.776, abs=1e-3)  # t(4)
+
+
+# Between steps ------------------------------------------------------------------------------------
+
+
+def test_the_time_between_steps_has_a_ledger_of_its_own() -> None:
+    before = steady(compute_matmul=10, between={"idle_input": 6, "copy_h2d": 2})
+    found = compared([before], [steady(compute_matmul=10, between={"copy_h2d": 2})])
+    assert [e.entry for e in found.between] == ["idle/input", "copy/h2d"]
+    assert [e.change.before for e in found.between] == pytest.approx([6 * MS, 2 * MS])
+    assert [e.change.after for e in found.between] == pytest.approx([0.0, 2 * MS])
+    assert [e.part for e in found.between] == pytest.approx([1.0, 0.0])
+    assert [e.entry for e in found.ledger] == ["compute/matmul"]
+    sums_up(found)
+    period = found.metric("step_period").change
+    busy, idle = (found.metric(key).change for key in ("busy", "idle"))
+    for side in ("before", "after"):
+        apart = getattr(found.metric("between_steps").change, side)
+        assert sum(getattr(e.change, side) for e in found.between) == pytest.approx(apart)
+        assert getattr(busy, side) + getattr(idle, side) == pytest.approx(getattr(period, side))
+    assert (found.before.busy_share, found.after.busy_share) == pytest.approx((12 / 18, 1.0))
+
+
+@pytest.mark.parametrize(("gap", "rows"), [(0.09, 0), (0.11, 1)])
+def test_next_to_nothing_between_steps_is_not_listed(gap: float, rows: int) -> None:
+    found = compared([OLD], [steady(compute_matmul=10, between={"idle_input": gap})])
+    assert len(found.between) == rows
+
+
+def test_the_limit_is_that_of_the_time_from_step_to_step() -> None:
+    starved = steady(compute_matmul=10, between={"idle_input": 30})
+    found = compared([starved], [steady(compute_matmul=10)])
+    assert (found.before.limit, found.after.limit) == ("input", "gpu")
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+def calls(name: str, ms: float, gpu_ms: float | None = None) -> Calls:
+    gpu = None if gpu_ms is None else (gpu_ms * MS,) * 4
+    return Calls(name=name, calls=(2.0,) * 4, host_ns=(ms * MS,) * 4, gpu_ns=gpu)
+
+
+def copy(ms: float, size: float) -> Copies:
+    return Copies(
+        operation="Host-to-Device",
+        src_kind="Pinned",
+        dst_kind="Device",
+        calls=(1.0,) * 4,
+        ns=(ms * MS,) * 4,
+        bytes=(size,) * 4,
+    )
+
+
+def having(digest: Digest, **changed: Any) -> Digest:
+    return msgspec.structs.replace(digest, **changed)
+
+
+def test_ranges_calls_and_copies_by_name() -> None:
+    old = having(OLD, ranges=(calls("fwd", 3, 8), calls("gone", 1)), copies=(copy(2, 100),))
+    new = having(NEW, ranges=(calls("fwd", 2, 4), calls("new", 4)), copies=(copy(1, 100),))
+    found = compared([old], [new])
+    told = {
+        row.name: (row.host_ns.verdict, row.calls_before, row.calls_after) for row in found.ranges
+    }
+    assert told == {
+        "fwd": (Verdict.LOWER, 2, 2),
+        "gone": (Verdict.VANISHED, 2, 0),
+        "new": (Verdict.APPEARED, 0, 2),
+    }
+    work = {row.name: row.gpu_ns and row.gpu_ns.delta for row in found.ranges}
+    assert work == {"fwd": pytest.approx(-4 * MS), "gone": None, "new": None}
+    assert [(c.bytes_before, c.bytes_after) for c in found.copies] == [(100, 100)]
+    assert found.copies[0].ns.delta == pytest.approx(-1 * MS)
+
+
+def test_a_side_without_ranges_gives_no_rows_that_vanished() -> None:
+    old = having(OLD, ranges=(calls("fwd", 3),))
+    new = having(NEW, missing={"ranges": "the capture has no NVTX ranges"})
+    found = compared([old], [new])
+    assert found.ranges == ()
+    assert any("ranges are not known of new: the capture has no NVTX" in n for n in found.notes)
+
+
+def test_phases_need_all_captures() -> None:
+    phases = {"optimizer": (1 * MS,) * 4, "forward": (2 * MS,) * 4}
+    found = compared([having(OLD, phases=phases)], [having(NEW, phases=phases)])
+    assert [name for name, _ in found.phases] == ["forward", "optimizer"]
+    assert compared([having(OLD, phases=phases)], [NEW]).phases == ()
+
+
+# Findings -----------------------------------------------------------------------------------------
+
+
+def finds(*rules: str) -> tuple[Found, ...]:
+    return tuple(
+        Found(rule=rule, title=f"title of {rule}", step_ns=at * MS, share=None, confidence="high")
+        for at, rule in enumerate(rules, 1)
+    )
+
+
+def test_what_became_of_findings() -> None:
+    before = [having(OLD, findings=finds(*rules)) for rules in (("a", "b"), ("a", "b"), ("c",))]
+    after = [having(NEW, findings=finds(*rules)) for rules in (("b", "d"), ("d",), ("b",))]
+    found = compared(before, after)
+    told = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in found.findings]
+    assert told == [
+        ("d", Fate.NEW, 0, 2),
+        ("b", Fate.STAYED, 2, 2),
+        ("a", Fate.FIXED, 2, 0),
+    ]
+    assert found.findings[1].before_ns == pytest.approx(2 * MS)
+    assert found.findings[1].after_ns == pytest.approx(1 * MS)
+
+
+def test_findings_that_could_not_be_judged_are_not_fixed() -> None:
+    old = having(OLD, findings=finds("a"))
+    new = having(NEW, findings=(), missing={"findings": "nothing ran"})
+    found = compared([old], [new])
+    assert found.findings == ()
+    assert any("findings are not known of new: nothing ran" in note for note in found.notes)
+
+
+# Limits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        ({"compute/matmul": 6.0, "idle/input": 5.0}, "gpu"),
+        ({"compute/matmul": 4.0, "idle/input": 5.0}, "input"),
+        (
+            {"compute/x": 1.0, "idle/launching": 2.0, "idle/framework": 2.0, "idle/input": 3.0},
+            "host",
+        ),
+        ({"idle/synchronising": 2.0, "idle/launching": 1.0}, "synchronising"),
+        ({"idle/allocating": 2.0}, "allocating"),
+        ({"idle/unknown": 2.0, "copy/h2d": 1.0}, "unknown"),
+        ({}, "unknown"),
+    ],
+)
+def test_what_a_step_waits_for(ledger: dict[str, float], expected: str) -> None:
+    assert limit(ledger) == expected
+
+
+def test_what_the_gpu_does_most() -> None:
+    ledger = {
+        "compute/x": 2.0,
+        "copy/h2d": 2.0,
+        "copy/d2h": 1.0,
+        "communication": 1.0,
+        "idle/x": 4.0,
+    }
+    assert gpu_part(ledger) == "copy"
+    assert busy_share(ledger) == pytest.approx(0.6)
+    assert busy_share({}) is None
+
+
+# Notes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (
+            {"tool": "PyTorch Profiler 2.11"},
+            "other tools (Nsight Systems against PyTorch Profiler)",
+        ),
+        ({"tool": "Nsight Systems 2020.1"}, "other versions of the tool"),
+        ({"gpus": ("NVIDIA A100",)}, "other GPUs (NVIDIA H200 against NVIDIA A100)"),
+        ({"gpus": ("NVIDIA H200",) * 2}, "other numbers of GPUs (1 against 2)"),
+        ({"steps_found": "ranges that repeat"}, "found in other ways"),
+        ({"notes": ("records were lost",)}, "new: records were lost"),
+    ],
+)
+def test_what_makes_sides_differ_is_said(changed: dict[str, Any], says: str) -> None:
+    assert not any(says in note for note in compared([OLD], [NEW]).notes)
+    assert any(says in note for note in compared([OLD], [having(NEW, **changed)]).notes)
+
+
+def test_one_capture_a_side_is_said_and_three_are_not() -> None:
+    assert any("one capture a side" in note for note in compared([OLD], [NEW]).notes)
+    assert any("one capture after" in note for note in compared([OLD, OLD], [NEW]).notes)
+    assert not any("one capture" in note for note in compared([OLD] * 3, [NEW] * 3).notes)
+
+
+def test_other_programs_are_told() -> None:
+    other = steady("other", compute_sort=10, copy_h2d=3)
+    assert any("different programs" in note for note in compared([OLD], [other]).notes)
+    assert not any("different programs" in note for note in compared([OLD], [NEW]).notes)
+
+
+# The document -------------------------------------------------------------------------------------
+
+
+def test_the_document_is_plain_and_complete() -> None:
+    found = compared([having(OLD, findings=finds("a"))], [NEW])
+    document = json.loads(json.dumps(found.document()))
+    assert list(document) == [
+        "meta",
+        "verdict",
+        "explanation",
+        "metrics",
+        "ledger",
+        "between",
+        "phases",
+        "kernels",
+        "ranges",
+        "api_calls",
+        "copies",
+        "findings",
+    ]
+    assert document["meta"]["before"]["labels"] == ["old"]
+    assert document["verdict"]["step_time"]["change"] == pytest.approx(-5 * MS)
+    assert document["verdict"]["step_time"]["verdict"] == "lower"
+    assert document["metrics"][0]["metric"] == "step_time"
+    total = sum(entry["change"] for entry in document["ledger"])
+    assert total == pytest.approx(document["verdict"]["step_time"]["change"])
+
+
+# Captures -----------------------------------------------------------------------------------------
+
+
+def sides(*stems: str) -> list[str]:
+    return [str(SHARED / "nsys" / f"{stem}.sqlite") for stem in stems]
+
+
+@needs_shared
+def test_noise_of_a_shared_machine_is_no_change() -> None:
+    before = sides(*(f"gpt_tiny_train_r{n}" for n in (1, 2, 3)))
+    after = sides(*(f"gpt_tiny_train_tf32_r{n}" for n in (1, 2, 3)))
+    found = gs.compare(before, after).result
+    assert found.before.step_ns == pytest.approx((14.02e6, 17.67e6, 19.34e6), rel=1e-3)
+    assert found.after.step_ns == pytest.approx((18.86e6, 20.09e6, 20.62e6), rel=1e-3)
+    assert found.step.verdict is Verdict.UNCLEAR
+    assert found.metric("kernel_time").change.verdict is Verdict.LOWER
+    kernels = found.metric("kernel_time").change
+    # Three steps a capture: 12.3 and 7.2 ms in all.
+    assert kernels.before == pytest.approx(12.3e6 / 3, rel=0.02)
+    assert kernels.after == pytest.approx(7.2e6 / 3, rel=0.02)
+    sums_up(found)
+
+
+@needs_shared
+def test_a_faster_gpu_that_waits_for_its_host() -> None:
+    found = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).result
+    assert found.step.before == pytest.approx(46.59e6, rel=1e-3)
+    assert found.step.after == pytest.approx(42.42e6, rel=1e-3)
+    assert (found.before.limit, found.after.limit) == ("gpu", "host")
+    entries = {entry.entry: entry.change for entry in found.ledger}
+    assert entries["compute/matmul"].verdict is Verdict.LOWER
+    assert dict(found.phases)["optimizer"].verdict is Verdict.LOWER
+    assert entries["idle/framework"].verdict is Verdict.HIGHER
+    sums_up(found)
+
+
+@needs_shared
+def test_a_baseline_stands_for_its_captures(tmp_path: Any) -> None:
+    from gpusight.comparison.files import save_baseline
+    from gpusight.comparison.make import make_digest
+
+    old, new = sides("dataload", "tiny")
+    digest = make_digest(gs.open(old))
+    assert isinstance(digest, Digest)
+    save_baseline([digest], tmp_path / "base.json")
+    of_capture = gs.compare(old, gs.open(new)).result
+    of_file = gs.compare(tmp_path / "base.json", new).result
+    of_digest = gs.compare([digest], [new]).result
+    assert of_file.document() == of_digest.document() == of_capture.document()

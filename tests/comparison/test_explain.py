@@ -1,0 +1,333 @@
+"""Why a step changed, in sentences: only what is claimed, with the numbers of the tables."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import gpusight as gs
+from gpusight.comparison.change import Change
+from gpusight.comparison.compare import compare
+from gpusight.comparison.digest import Copies, Digest, Found
+from gpusight.comparison.outcome import Comparison
+from gpusight.comparison.wording import shown, signed_share, spread
+from gpusight.result import Fmt
+from tests.comparison.digests import MS, digest, kernel, steady
+from tests.shared import SHARED, needs_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NUMBER = re.compile(r"(?<![\w.'-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:%| (?:ns|µs|ms|s|B|kB|MB|GB)\b)?")
+
+
+def compared(before: Digest | Sequence[Digest], after: Digest | Sequence[Digest]) -> Comparison:
+    sides = [[side] if isinstance(side, Digest) else side for side in (before, after)]
+    found = compare(*sides)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def told(before: Digest | Sequence[Digest], after: Digest | Sequence[Digest]) -> str:
+    found = compared(before, after)
+    check_numbers(found)
+    return " ".join(found.explanation)
+
+
+# The numbers of sentences are those of tables -----------------------------------------------------
+
+
+def check_numbers(found: Comparison) -> None:
+    """Every number of the explanation stands in a table, or counts steps or captures."""
+    known = set(_texts(found))
+    for sentence in found.explanation:
+        for text in NUMBER.findall(re.sub(r", \d+ more", "", sentence)):
+            assert text.lstrip("+-") in known, f"{text} of: {sentence}"
+
+
+def _texts(found: Comparison) -> Iterator[str]:
+    yield from (f"{found.confidence * 100:g}%", f"{found.least * 100:g}%")
+    for side in (found.before, found.after):
+        yield from (str(len(side.labels)), *(f"{steps:,}" for steps in side.steps))
+        yield shown(side.busy_share, Fmt.SHARE)
+        yield shown(max(side.step_ns) - min(side.step_ns))
+    for change, fmt in _changes(found):
+        for value in (change.before, change.after, change.delta):
+            if value is not None:
+                text = shown(abs(value), fmt)
+                yield from (text, text.partition(" ")[0])
+        ends = spread(change.low, change.high, fmt)
+        yield from (text.lstrip("+-") for text in NUMBER.findall(ends))
+        yield signed_share(change.ratio).lstrip("+-")
+    for finding in found.findings:
+        yield from (shown(finding.before_ns), shown(finding.after_ns))
+    for total in _totals(found):
+        yield from (total, total.partition(" ")[0])
+
+
+def _changes(found: Comparison) -> Iterator[tuple[Change, Fmt]]:
+    yield from ((metric.change, metric.fmt) for metric in found.metrics)
+    yield from ((entry.change, Fmt.TIME) for entry in (*found.ledger, *found.between))
+    yield from ((row.host_ns, Fmt.TIME) for row in found.ranges)
+    yield from ((change, Fmt.TIME) for _, change in found.phases)
+
+
+def _totals(found: Comparison) -> Iterator[str]:
+    """Give the sums that the sentence on copies speaks of."""
+    moved = [
+        e.change.delta or 0
+        for e in (*found.ledger, *found.between)
+        if e.entry[:4] == "copy" and e.change.claimed
+    ]
+    yield shown(abs(sum(moved)))
+    rows = [row for row in found.copies if row.bytes_before or row.bytes_after]
+    for side in ("before", "after"):
+        yield shown(sum(getattr(row.ns, side) for row in rows))
+        yield shown(sum(getattr(row, f"bytes_{side}") for row in rows), Fmt.BYTES)
+
+
+@needs_shared
+@pytest.mark.parametrize("folder", ["nsys", "torch"])
+def test_numbers_of_captures(folder: str) -> None:
+    ending = "sqlite" if folder == "nsys" else "json.gz"
+    names = ("gpt_small_train", "gpt_small_train_bf16_fused", "dataload", "item", "pageable")
+    paths = [SHARED / folder / f"{name}.{ending}" for name in names]
+    for before, after in pairwise(paths):
+        check_numbers(gs.compare(before, after).result)
+
+
+# The verdict --------------------------------------------------------------------------------------
+
+BUSY = steady(compute_matmul=40, idle_launching=6)
+
+
+def test_a_step_that_fell_with_its_work() -> None:
+    text = told(BUSY, steady(compute_matmul=20, idle_launching=6))
+    assert text.startswith(
+        "Step time is lower: 46.00 -> 26.00 ms (-20.00 ms, -43.5%); 95% interval"
+    )
+    assert "from 4 and 4 steps of one run each" in text
+    assert "GPU work is lower" in text
+    assert "compute/matmul -20.00 ms" in text
+    assert "Idle" not in text
+
+
+def test_runs_that_differ_more_than_the_sides() -> None:
+    before = [steady(compute_matmul=ms) for ms in (14, 18, 19)]
+    after = [steady(compute_matmul=ms) for ms in (18, 20, 21)]
+    text = told(before, after)
+    assert text.startswith("No change of step time can be claimed: 17.00 -> 19.67 ms")
+    assert "captures of the same side differ by up to 5.000 ms" in text
+    assert "lower" not in text
+    assert "higher" not in text
+
+
+def test_the_same_step() -> None:
+    runs = [steady(compute_matmul=10) for _ in range(3)]
+    text = told(runs, runs)
+    assert text.startswith("Step time is the same within 2%")
+
+
+def test_single_values_are_said_to_be_such() -> None:
+    text = told(digest({"compute/matmul": [10]}), digest({"compute/matmul": [5]}))
+    assert text.startswith(
+        "Step time is lower: 10.00 -> 5.000 ms (-5.000 ms, -50.0%); from one value"
+    )
+
+
+def test_steps_that_differ_too_much() -> None:
+    text = told(digest({"idle/input": [10, 20, 12]}), digest({"idle/input": [9, 14, 18]}))
+    assert "steps of a run differ too much" in text
+    assert text.startswith("No change of step time can be claimed")
+
+
+# Where it went ------------------------------------------------------------------------------------
+
+
+def test_the_host_became_the_limit() -> None:
+    after = steady(compute_matmul=10, idle_framework=20, idle_launching=12)
+    text = told(BUSY, after)
+    assert "compute/matmul (-30.00 ms) fell by far more than the step (-4.000 ms)" in text
+    assert "because the host became the limit instead of GPU work" in text
+    assert (
+        "the GPU idles 26.00 ms longer (idle/framework +20.00 ms, idle/launching +6.000 ms)" in text
+    )
+    assert "GPU busy 87.0% -> 23.8%" in text
+
+
+def test_a_limit_that_stayed() -> None:
+    before = steady(compute_matmul=10, idle_framework=30)
+    text = told(before, steady(compute_matmul=4, idle_framework=36))
+    assert "the host was the limit before and still is" in text
+
+
+def test_input_that_went_away() -> None:
+    before = steady(compute_matmul=10, idle_input=60)
+    text = told(before, steady(compute_matmul=10, idle_input=2))
+    assert "Idle time of the GPU is lower: 60.00 -> 2.000 ms" in text
+    assert "idle/input -58.00 ms; GPU work became the limit instead of input" in text
+    assert "GPU work is" not in text
+
+
+def test_a_gpu_that_mostly_copies() -> None:
+    before = steady(compute_matmul=2, copy_h2d=8, idle_input=60)
+    text = told(before, steady(compute_matmul=2, copy_h2d=8, idle_input=2))
+    assert "GPU work (mostly copies) became the limit instead of input" in text
+
+
+def test_waiting_that_only_moved() -> None:
+    before = steady(compute_matmul=20, idle_synchronising=5, idle_queued=1)
+    text = told(before, steady(compute_matmul=20, idle_synchronising=1, idle_queued=5))
+    assert "Idle time as a whole is the same" in text
+    assert "idle/synchronising -4.000 ms" in text
+    assert "idle/queued +4.000 ms" in text
+
+
+def test_kernel_time_fell_though_the_step_did_not() -> None:
+    noisy = [(7, 4.1), (12, 4.0), (14, 4.2)], [(15, 2.4), (16, 2.5), (17, 2.4)]
+    sides = [
+        [steady(compute_matmul=work, idle_framework=wait) for wait, work in side] for side in noisy
+    ]
+    text = told(*sides)
+    assert text.startswith("No change of step time can be claimed")
+    assert "Kernel time is lower even so: 4.100 -> 2.433 ms (-1.667 ms, -40.7%) a step" in text
+
+
+def test_time_between_steps_is_said_with_the_period() -> None:
+    before = steady(compute_matmul=10, between={"idle_input": 90, "copy_h2d": 10})
+    text = told(before, steady(compute_matmul=10))
+    assert (
+        "Between steps it is gone: 100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, "
+        "copy/h2d -10.00 ms; from one step to the next it is lower: 110.0 -> 10.00 ms (-100.0 ms, "
+        "-90.9%)." in text
+    )
+    assert "Idle time of the GPU is gone: 90.00 ms -> 0 ns (-90.00 ms, -100.0%) from step" in text
+    assert "GPU work became the limit instead of input (GPU busy 18.2% -> 100.0%)" in text
+
+
+def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
+    # Steps vary from run to run by more than what changed between them.
+    sides = [
+        [steady(idle_framework=ms, between={"idle_input": gap}) for ms in (24, 31, 38)]
+        for gap in (18, 10)
+    ]
+    text = told(*sides)
+    assert (
+        "Between steps it is lower: 18.00 -> 10.00 ms (-8.000 ms, -44.4%): idle/input -8.000 ms; "
+        "from one step to the next it takes 49.00 -> 41.00 ms (-8.000 ms, -16.3%), no change of "
+        "that can be claimed." in text
+    )
+
+
+def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> None:
+    def side(inputs: float) -> list[Digest]:
+        others = ({"idle_input": inputs, "idle_other": ms} for ms in (5, 15, 25))
+        return [steady(compute_matmul=20, between=between) for between in others]
+
+    text = told(side(10), side(4))
+    assert "From one step to the next it takes 45.00 -> 39.00 ms" in text
+    assert "no change of that can be claimed; between steps idle/input -6.000 ms." in text
+
+
+def test_work_is_held_against_the_period_where_much_lies_between_steps() -> None:
+    # The step fell as its work did; that the period did not is for what lies between.
+    before = steady(compute_matmul=40, between={"idle_input": 10})
+    text = told(before, steady(compute_matmul=20, between={"idle_input": 26}))
+    assert "Step time is lower: 40.00 -> 20.00 ms" in text
+    assert "fell by far more than the time from step to step (-4.000 ms)" in text
+    assert "because input became the limit instead of GPU work: the GPU idles 16.00 ms" in text
+
+
+def with_copies(ns: float, size: float) -> dict[str, Any]:
+    row = Copies(
+        operation="Host-to-Device",
+        src_kind="Pinned",
+        dst_kind="Device",
+        calls=(1.0,) * 4,
+        ns=(ns * MS,) * 4,
+        bytes=(size,) * 4,
+    )
+    return {"copies": (row,)}
+
+
+def test_copies_that_came_to_run_beside_computation() -> None:
+    before = steady(compute_matmul=10, copy_h2d=5, change=with_copies(5, 1e6))
+    text = told(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
+    assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
+    back = told(steady(compute_matmul=10, change=with_copies(5.1, 1e6)), before)
+    assert "Copies no longer run beside computation" in back
+
+
+def test_copies_of_the_time_between_steps_count_too() -> None:
+    before = steady(compute_matmul=10, between={"copy_h2d": 5}, change=with_copies(5, 1e6))
+    text = told(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
+    assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
+    assert "5.000 ms less of it with nothing beside" in text
+
+
+def test_copies_that_became_faster() -> None:
+    before = steady(compute_matmul=10, copy_h2d=8, change=with_copies(8, 67.11e6))
+    text = told(before, steady(compute_matmul=10, copy_h2d=1, change=with_copies(1, 67.11e6)))
+    assert "Copies move as much as before (67.11 MB a step) in less time: 8.000 -> 1.000 ms" in text
+
+
+def test_kernels_inside_graphs_are_not_said_to_be_gone() -> None:
+    before = steady(compute_matmul=4, idle_launching=20)
+    text = told(before, steady(compute_graph=4.1, idle_launching=1))
+    assert "Kernel time" not in text
+    assert "number of kernels" not in text
+    assert "Step time is lower" in text
+
+
+def test_memory_kernels_and_findings_in_a_clause() -> None:
+    found = Found(rule="host-sync", title="x", step_ns=2 * MS, share=None, confidence="high")
+    change = {"memory_peak": {"0": 8_000_000}, "findings": (found,)}
+    before = steady(compute_matmul=10, change=change)
+    many = kernel("matmul", before.ledger["compute/matmul"], calls=40)
+    after = steady(compute_matmul=10, change={"memory_peak": {"0": 6_000_000}, "kernels": (many,)})
+    text = told(before, after)
+    assert "The number of kernels a step is higher: 4 -> 40 (+36, +900.0%)" in text
+    assert "the memory peak is lower: 8.000 -> 6.000 MB (-2.000 MB, -25.0%, one value each)" in text
+    assert "Findings gone: host-sync (worth 2.000 ms a step)." in text
+
+
+def test_hostile_names_do_not_reach_the_sentences() -> None:
+    evil = "<script>\x1b[31m|`"
+    hostile = msgspec.structs.replace(BUSY, label=evil, tool=evil, gpus=(evil,))
+    assert evil not in told(hostile, steady(compute_matmul=10, idle_launching=30))
+
+
+# Captures -----------------------------------------------------------------------------------------
+
+
+@needs_shared
+def test_the_faster_gpu_of_gpt_small() -> None:
+    paths = [SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused")]
+    found = gs.compare(*paths).result
+    check_numbers(found)
+    text = " ".join(found.explanation)
+    assert "compute/matmul -28.2" in text
+    assert re.search(r"by phase .*optimizer -1\.97\d ms", text)
+    assert "On the host: range optimizer -15.89 ms, forward +9.65" in text
+    assert (
+        "compute/matmul (-28.24 ms) and the range optimizer on the host (-15.89 ms) fell by far "
+        "more than the step (-4.170 ms)" in text
+    )
+    assert "because the host became the limit instead of GPU work" in text
+    assert "idle/framework +21." in text
+
+
+@needs_shared
+def test_the_noise_of_gpt_tiny() -> None:
+    sides = [
+        [SHARED / "nsys" / f"gpt_tiny_train{kind}_r{n}.sqlite" for n in (1, 2, 3)]
+        for kind in ("", "_tf32")
+    ]
+    found = gs.compare(*sides).result
+    check_numbers(found)
+    assert found.explanation[0].startswith("No change of step time can be claimed: 17.0")
+    assert any("Kernel time is lower even so" in sentence for sentence in found.explanation)

@@ -1,0 +1,259 @@
+"""Whether captures hold their limits, on digests written by hand and on real captures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpusight.comparison.change import Basis
+from gpusight.comparison.digest import Digest, Found, Kernels
+from gpusight.comparison.gate import Check, Gate, Status, gate
+from gpusight.comparison.limits import read_limit
+from gpusight.errors import UsageError
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MS = 1e6
+GB = 10**9
+
+
+def digest(steps_ms: Sequence[float], label: str = "run", **changed: Any) -> Digest:
+    """Steps that compute in one kernel, `gemm`, for half of their time and idle for the other."""
+    ns = tuple(ms * MS for ms in steps_ms)
+    half = tuple(one / 2 for one in ns)
+    count = len(ns)
+    made = Digest(
+        label=label,
+        tool="nsys 2025.3",
+        gpus=("H200",),
+        steps=count,
+        steps_left_out=0,
+        steps_found="ranges step_*",
+        blocks=(1,) * count,
+        step_ns=ns,
+        between_ns=(0.0,) * count,
+        between={},
+        median_ns=sorted(ns)[count // 2],
+        min_ns=min(ns),
+        max_ns=max(ns),
+        ledger={"compute/matmul": half, "idle/launching": half},
+        kernel_ns=half,
+        phases={},
+        kernels=(
+            Kernels(
+                name="gemm",
+                short="gemm",
+                category="matmul",
+                range=None,
+                ns=half,
+                calls=(4.0,) * count,
+            ),
+        ),
+        order=(0,),
+        ranges=(),
+        api=(),
+        copies=(),
+        memory_peak={"0": 8 * GB},
+        findings=(),
+        missing={"phases": "no phases are known"},
+        notes=(),
+    )
+    return msgspec.structs.replace(made, **changed)
+
+
+def runs(*means_ms: float, **changed: Any) -> list[Digest]:
+    """Give a capture of three nearly equal steps for each mean."""
+    return [
+        digest((0.999 * ms, ms, 1.001 * ms), f"run_{number}", **changed)
+        for number, ms in enumerate(means_ms)
+    ]
+
+
+def judged(before: list[Digest], after: list[Digest], *limits: str, **options: Any) -> Gate:
+    found = gate(before, after, [read_limit(text) for text in limits], **options)
+    assert isinstance(found, Gate)
+    return found
+
+
+def checked(before: list[Digest], after: list[Digest], limit: str, **options: Any) -> Check:
+    (check,) = judged(before, after, limit, **options).checks
+    return check
+
+
+BASE = (10.0, 10.1, 9.9)
+NOISY = (8.0, 10.0, 12.0)
+
+
+def test_input_that_is_loaded_between_steps_is_limited_too() -> None:
+    quick, slow = (
+        [
+            msgspec.structs.replace(
+                one, between_ns=(gap * MS,) * 3, between={"idle/input": (gap * MS,) * 3}
+            )
+            for one in runs(*BASE)
+        ]
+        for gap in (2.0, 10.0)
+    )
+    assert checked(quick, slow, "idle/input=+1ms").status is Status.FAILED
+    assert checked(slow, quick, "idle/input=+1ms").status is Status.PASSED
+    assert checked(quick, slow, "step_time=+1%").status is Status.PASSED
+    assert checked(quick, slow, "step_period=+10%").status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "limit", "status"),
+    [
+        # Growth of a tenth where runs differ by a hundredth.
+        (BASE, (11.0, 11.1, 10.9), "step_time=+3%", Status.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+15%", Status.PASSED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+0.5ms", Status.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+2ms", Status.PASSED),
+        (BASE, (11.0, 11.1, 10.9), "compute=+3%", Status.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "launches=+0", Status.PASSED),
+        (BASE, (9.0, 9.1, 8.9), "step_time=+3%", Status.PASSED),
+        # The same growth where runs differ by a fifth.
+        (NOISY, (8.8, 11.0, 13.2), "step_time=+3%", Status.UNSURE),
+        (NOISY, (8.8, 11.0, 13.2), "step_time=+15%", Status.PASSED),
+        # A ceiling is held by the captures alone.
+        (BASE, BASE, "step_time=9ms", Status.FAILED),
+        (BASE, BASE, "step_time=11ms", Status.PASSED),
+        (BASE, NOISY, "step_time=9.9ms", Status.UNSURE),
+        # An improvement that is asked for.
+        (BASE, (9.0, 9.1, 8.9), "step_time=-5%", Status.PASSED),
+        (BASE, (9.0, 9.1, 8.9), "step_time=-20%", Status.FAILED),
+        (BASE, BASE, "step_time=-5%", Status.FAILED),
+        (BASE, NOISY, "step_time=-5%", Status.UNSURE),
+        (BASE, (7.0, 9.0, 11.0), "step_time=-5%", Status.UNSURE),
+    ],
+)
+def test_over_the_limit_and_no_chance(
+    before: tuple[float, ...], after: tuple[float, ...], limit: str, status: Status
+) -> None:
+    check = checked(runs(*before), runs(*after), limit)
+    assert (check.status, check.change.basis) == (status, Basis.REPEATS)
+
+
+def test_one_capture_each_is_judged_by_its_steps() -> None:
+    steady, shaky = digest((10, 10.1, 9.9, 10)), digest((7, 14, 9, 14))
+    assert checked([steady], [digest((11, 11.1, 10.9, 11))], "step_time=+3%").status is (
+        Status.FAILED
+    )
+    check = checked([steady], [shaky], "step_time=+3%")
+    assert (check.status, check.change.basis) == (Status.UNSURE, Basis.STEPS)
+
+
+def test_one_step_each_is_judged_by_the_value() -> None:
+    check = checked([digest((10.0,))], [digest((11.0,))], "step_time=+3%")
+    assert (check.status, check.low, check.change.basis) == (Status.FAILED, None, Basis.NONE)
+    assert checked([], [digest((11.0,))], "step_time=10ms").status is Status.FAILED
+    assert checked([digest((10.0,))], [digest((9.0,))], "step_time=-5%").status is Status.PASSED
+    assert checked([digest((10.0,))], [digest((9.9,))], "step_time=-5%").status is Status.FAILED
+
+
+def test_what_was_not_there_before_is_held_too() -> None:
+    def starving(ms: float) -> Digest:
+        ledger = {"compute/matmul": (5 * MS,) * 3, "idle/input": (ms * MS,) * 3}
+        return digest((5 + ms,) * 3, ledger=ledger)
+
+    after = [starving(ms) for ms in (2.0, 2.1, 2.2)]
+    check = checked(runs(*BASE), after, "idle/input=+1ms")
+    assert (check.status, check.change.before) == (Status.FAILED, 0.0)
+    assert checked(runs(*BASE), after, "idle/input=+3ms").status is Status.PASSED
+    assert checked(runs(*BASE), after, "idle/input=+50%").status is Status.FAILED
+    assert checked(after, runs(*BASE), "idle/input=+0%").status is Status.PASSED
+
+
+def test_memory_has_one_value_a_capture() -> None:
+    before, after = runs(*BASE), runs(*BASE, memory_peak={"0": 7 * GB, "1": 9 * GB})
+    check = checked(before, after, "memory_peak=+5%")
+    assert (check.status, check.change.after, check.most) == (Status.FAILED, 9 * GB, 8.4 * GB)
+    assert checked(before, after, "memory_peak=+1GB").status is Status.PASSED
+    assert checked([], after, "memory_peak=8GiB").status is Status.FAILED
+    assert checked(before[:1], after[:1], "memory_peak=+5%").status is Status.FAILED
+
+
+def test_findings_are_counted() -> None:
+    found = Found(rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high")
+    after = runs(*BASE, findings=(found,))
+    assert checked([], after, "findings=0").status is Status.FAILED
+    assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is Status.PASSED
+    assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is Status.FAILED
+
+
+def test_what_is_not_known_fails_unless_allowed() -> None:
+    unknown = runs(*BASE, memory_peak={}, missing={"memory_peak": "no memory was recorded"})
+    for before, after in ((runs(*BASE), unknown), (unknown, runs(*BASE))):
+        found = judged(before, after, "memory_peak=+5%", "step_time=+5%")
+        assert [check.status for check in found.checks] == [Status.MISSING, Status.PASSED]
+        assert not found.passed
+        assert found.checks[0].reason == "run_0: no memory was recorded"
+        assert judged(before, after, "memory_peak=+5%", allow_missing=True).passed
+    assert checked(unknown, runs(*BASE), "memory_peak=9GB").status is Status.PASSED
+    some = [*runs(*BASE), *unknown[:1]]
+    check = checked(runs(*BASE), some, "memory_peak=+5%")
+    assert check.status is Status.PASSED
+    assert "not counted: run_0: no memory was recorded" in check.reason
+
+
+def test_strict_lets_nothing_unsure_pass() -> None:
+    sides = runs(*NOISY), runs(8.8, 11.0, 13.2)
+    assert judged(*sides, "step_time=+3%").passed
+    assert not judged(*sides, "step_time=+3%", strict=True).passed
+
+
+def test_growth_needs_a_baseline_and_a_ceiling_none() -> None:
+    with pytest.raises(UsageError, match=r"needs a baseline.*gpusight baseline save"):
+        gate([], runs(*BASE), [read_limit("step_time=50ms"), read_limit("step_time=+3%")])
+    found = judged([], runs(*BASE), "step_time=50ms")
+    assert (found.passed, found.baseline, found.comparison) == (True, (), None)
+    assert found.captures == ("run_0", "run_1", "run_2")
+
+
+def test_a_gate_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="no limit was given"):
+        gate(runs(*BASE), runs(*BASE), [])
+    with pytest.raises(UsageError, match="no capture was given"):
+        gate(runs(*BASE), [], [read_limit("step_time=+3%")])
+    for confidence in (0.1, 1.0, float("nan")):
+        with pytest.raises(UsageError, match="a confidence of"):
+            gate([], runs(*BASE), [read_limit("step_time=3ms")], confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("step_tiem=+3%", "no metric is called 'step_tiem'"),
+        ("step_time=+3", "step_time is a time"),
+        ("memory_peak=+3ms", "memory_peak is bytes"),
+        ("launches=+3MB", "launches is counted"),
+        ("kernel:nope*=+3%", "kernel:nope\\* matches nothing"),
+    ],
+)
+def test_limits_that_make_no_sense(limit: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        gate(runs(*BASE), runs(*BASE), [read_limit(limit)])
+
+
+def test_steps_are_not_held_against_a_window() -> None:
+    window = digest((100.0,), steps=0)
+    found = gate([window], runs(*BASE), [read_limit("step_time=+3%")])
+    assert isinstance(found, NotApplicable)
+
+
+def test_the_document_is_plain() -> None:
+    found = judged(runs(*BASE), runs(11.0, 11.1, 10.9), "step_time=+3%", "memory_peak=+5%")
+    told = found.document()
+    assert (told["passed"], told["meta"]["command"]) == (False, "gate")
+    step = told["checks"][0]
+    assert step["metric"] == "step_time"
+    assert step["status"] == "failed"
+    assert step["before"] == pytest.approx(10 * MS)
+    assert step["most"] == pytest.approx(10.3 * MS)
+    assert step["over"] == pytest.approx(0.7 * MS)
+    assert 0 < step["low"] < MS < step["high"]
+    assert told["explanation"]
+    assert msgspec.json.decode(msgspec.json.encode(told)) == told
