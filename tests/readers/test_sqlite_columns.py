@@ -83,6 +83,12 @@ def test_the_only_gpu_did_the_work(tmp_path: Path) -> None:
     )
 
 
+def test_a_bus_that_is_written_as_a_number(tmp_path: Path) -> None:
+    bus = "ALTER TABLE TARGET_INFO_GPU ADD COLUMN busLocation INTEGER DEFAULT 5;"
+    path = without(tmp_path, "TARGET_INFO_GPU", "busLocation", also=bus)
+    assert open_trace(path, cache=False).table("devices", ["bus"])["bus"].to_list() == ["5"]
+
+
 def test_of_several_gpus_none_is_taken_for_the_one(tmp_path: Path) -> None:
     another = (
         "CREATE TABLE gpu AS SELECT * FROM TARGET_INFO_GPU; UPDATE gpu SET id = 1;"

@@ -201,7 +201,9 @@ def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
     }
     for column, spelling in chosen.items():
         dtype = pl.String if DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
-        columns[column] = _in_base_unit(spelling) if spelling else pl.lit(None, dtype=dtype)
+        value = _in_base_unit(spelling) if spelling else pl.lit(None)
+        # SQLite takes any type in any column, and exporters differ in what they declare.
+        columns[column] = value.cast(dtype, strict=False)
     return rows.select(**columns)
 
 
