@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gpusight.asking import absent, ask, opened, selected, told
+from gpusight.asking import absent, ask, digested, opened, selected, told
 from gpusight.errors import UsageError
 from gpusight.result import NotApplicable
 from gpusight.views import Page as Page  # typed users may import it from here
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analyses.orion.build import Refused
-    from gpusight.asking import Capture, PathLike
+    from gpusight.asking import Capture, PathLike, Summed
     from gpusight.capture.record import Recording
     from gpusight.findings.timeline.rule import Rule
     from gpusight.model.trace import Trace
+    from gpusight.render.baseline import BaselineView
+    from gpusight.render.comparison.view import ComparisonView
     from gpusight.render.diagnosis.view import DiagnosisView
     from gpusight.render.doctor import DoctorView
     from gpusight.render.drill import DrillView
+    from gpusight.render.gate.view import GateView
     from gpusight.render.ledger import LedgerView
+    from gpusight.render.share import ShareView
     from gpusight.render.whatif import WhatIfView
     from gpusight.result import TableResult
 
@@ -442,6 +446,138 @@ def diagnose(
     if isinstance(found, NotApplicable):
         raise absent(found)
     return DiagnosisView(found)
+
+
+def compare(
+    before: Summed | Sequence[Summed],
+    after: Summed | Sequence[Summed],
+    *,
+    confidence: float = 0.95,
+    least: float = 0.02,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> ComparisonView:
+    """Say what changed between captures of a program, why the step did, and how surely.
+
+    Each side is a capture, a baseline file, a digest of `gs.baseline`, or several of these, which
+    are repeats; a path may be a glob or a folder. Changes below `least` count as none.
+    """
+    from gpusight.comparison.compare import compare as analysis
+    from gpusight.render.comparison.view import ComparisonView
+
+    selection = selected(within, device, process)
+    sides = [
+        digested(side, selection, steps=steps, window=window, warmup=warmup)
+        for side in (before, after)
+    ]
+    found = analysis(*sides, confidence=confidence, least=least)
+    if isinstance(found, NotApplicable):
+        raise absent(found)
+    return ComparisonView(found)
+
+
+def baseline(
+    captures: Summed | Sequence[Summed],
+    output: PathLike | None = None,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> BaselineView:
+    """Sum captures up, so that `gs.compare` and `gs.gate` need them no more: `.digests`.
+
+    `output` is the file to write them to; a baseline that is there is replaced, nothing else.
+    """
+    from gpusight.comparison.files import check_place, save_baseline
+    from gpusight.render.baseline import BaselineView
+
+    if output is not None:
+        check_place(Path(output))
+    selection = selected(within, device, process)
+    found = digested(captures, selection, steps=steps, window=window, warmup=warmup)
+    size = None if output is None else save_baseline(found, Path(output))
+    return BaselineView(found, file=None if output is None else str(output), size=size)
+
+
+def gate(
+    captures: Summed | Sequence[Summed],
+    *,
+    baseline: Summed | Sequence[Summed] = (),
+    limits: str | Sequence[str] = "step_time=+5%",
+    confidence: float = 0.95,
+    least: float = 0.02,
+    strict: bool = False,
+    allow_missing: bool = False,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> GateView:
+    """Hold captures against limits such as `step_time=+3%`, `idle/input=+1ms`, `memory_peak=70GB`.
+
+    Growth is over the `baseline`: baseline files, captures or digests. `strict` fails what is over
+    a limit by no more than noise, `allow_missing` passes what a capture does not know.
+    """
+    from gpusight.comparison.gate import gate as analysis
+    from gpusight.comparison.limits import read_limit
+    from gpusight.render.gate.view import GateView
+
+    selection = selected(within, device, process)
+    before, after = (
+        digested(side, selection, steps=steps, window=window, warmup=warmup)
+        for side in (baseline, captures)
+    )
+    found = analysis(
+        before,
+        after,
+        [read_limit(text) for text in ([limits] if isinstance(limits, str) else limits)],
+        confidence=confidence,
+        least=least,
+        strict=strict,
+        allow_missing=allow_missing,
+    )
+    if isinstance(found, NotApplicable):
+        raise absent(found)
+    return GateView(found)
+
+
+def share(
+    capture: PathLike,
+    output: PathLike | None = None,
+    *,
+    hash_names: bool = False,
+    salt: str | None = None,
+    to: str | None = None,
+) -> ShareView:
+    """Write a copy of a capture without what tells of machines and people: `.path`, `.leaks`.
+
+    Without `output` it is called NAME.shared and lies in the current folder; nothing is replaced.
+    `to` is `sqlite` or `parquet`, for nsys captures.
+    """
+    from gpusight.render.share import ShareView
+    from gpusight.sharing.share import options_of
+    from gpusight.sharing.share import share as write
+
+    chosen = options_of(hash_names=hash_names, salt=salt)
+    target = None if output is None else Path(output)
+    return ShareView(write(Path(capture), target, chosen, to=to))
+
+
+def share_check(capture: PathLike, *, hash_names: bool = False) -> ShareView:
+    """Say what a capture would give away, by category and place; never the values: `.leaks`."""
+    from gpusight.render.share import ShareView
+    from gpusight.sharing.share import check, options_of
+
+    return ShareView(check(Path(capture), options_of(hash_names=hash_names)))
 
 
 def doctor(*, python: PathLike | None = None) -> DoctorView:

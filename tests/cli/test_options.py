@@ -157,6 +157,7 @@ UNDRAWN = {
     "roofline": ["roofline", NO_KERNELS],
     "orion plot": ["orion", "plot", "--ncu", NO_KERNELS, "--nsys", NO_KERNELS],
     "diagnose": ["diagnose", TOTALS],
+    "compare": ["compare", TOTALS, TOTALS],
 }
 
 

@@ -29,7 +29,7 @@ _EXIT_CODES = (
     ("0", "done"),
     (
         "1",
-        "a gate tripped: `diagnose --fail-over`, `doctor --require`, unreadable `orion check` rows",
+        "tripped: `gate`, `diagnose --fail-over`, `doctor --require`, `orion check` of broken rows",
     ),
     (
         "2",
@@ -162,11 +162,23 @@ SECTIONS: dict[str, dict[str, str]] = {
         "changes": "gpusight.analyses.whatif.tables:CHANGE_FIELDS",
         "ledger": "gpusight.analyses.whatif.tables:LEDGER_FIELDS",
     },
+    "compare --format csv": {"": "gpusight.render.comparison.tables:COMPARISON_FIELDS"},
     "diagnose --format csv": {
         "": "gpusight.render.diagnosis.timeline_tables:TIMELINE_FINDING_FIELDS"
     },
     "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.diagnosis.tables:FINDING_FIELDS"},
     "diagnose --list-rules": {"": "gpusight.render.diagnosis.rule_list:RULE_FIELDS"},
+    "baseline": {
+        "captures": "gpusight.comparison.baseline:CAPTURE_FIELDS",
+        "times": "gpusight.comparison.baseline:TIME_FIELDS",
+        "counts": "gpusight.comparison.baseline:COUNT_FIELDS",
+        "bytes": "gpusight.comparison.baseline:BYTE_FIELDS",
+    },
+    "share": {
+        "categories": "gpusight.render.share:CATEGORY_FIELDS",
+        "places": "gpusight.render.share:PLACE_FIELDS",
+        "remains": "gpusight.render.share:REMAIN_FIELDS",
+    },
     "sql --tables": {"": "gpusight.render.catalogue:TABLE_FIELDS"},
     "sql --columns": {"": "gpusight.render.catalogue:COLUMN_FIELDS"},
     "stats --list": {"": "gpusight.cli.reports:LIST_FIELDS"},
@@ -282,6 +294,7 @@ def json_page() -> str:
         "join": _join_facts,
         "roofline": _roofline_facts,
         "doctor": _doctor_facts,
+        "baseline": _baseline_facts,
     }
     for command, sections in SECTIONS.items():
         parts.append(f"## `gpusight {command}`")
@@ -359,6 +372,10 @@ def _doctor_facts() -> str:
     return _fact_table(FACTS)
 
 
+def _baseline_facts() -> str:
+    return _field_table(_fields("gpusight.comparison.baseline:FACTS"))
+
+
 def _demo() -> Trace:
     """Open the bundled capture, whose facts stand for those of all captures."""
     from importlib import resources
@@ -385,7 +402,7 @@ _JSON_INTRODUCTION = (
     "`csv` has the same keys as columns; for commands with sections its columns are `section`, "
     "`row`, `key` and `value`. `stats` writes rows with `capture`, `report` and the headings of "
     "nsys as keys; `meta.reports` says what became of each report. `ledger`, `whatif`, "
-    "`diagnose` and `drill` write documents of their own."
+    "`diagnose`, `drill`, `compare` and `gate` write documents of their own."
 )
 
 

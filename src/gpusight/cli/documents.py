@@ -45,4 +45,35 @@ _RECORD = (
     "`record --summary FILE`, after the run: `tool`, `version`, `command`, `captures` (`path`, "
     "`bytes`), `memory_snapshots`, `exit_code`, `seconds`, `notes` and `why_nothing`."
 )
-DOCUMENTS = (_LEDGER, _DIAGNOSIS, _WHATIF, _DRILL, _RECORD)
+_COMPARE = (
+    "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
+    "`step_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of kernels, API "
+    "calls, copies and inner ranges), `least_effect` and `notes`; `verdict.step_time`; "
+    "`explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, `label`, "
+    "`missing`: why a side does not know it); `ledger`, whose entries sum to the step (`entry`, "
+    "`part` of the step's change); `between`, the same of the time between steps; `phases` "
+    "(`phase`); `kernels` (`kernel`, `category`, `match`: `name`, `role`, `appeared` or "
+    "`vanished`, `before_names`, `after_names`, `ranges`, `calls_before`, `calls_after`, "
+    "`mean_ns_before`, `mean_ns_after`); `ranges` and `api_calls` (`name`, `calls_before`, "
+    "`calls_after`; on the host, and `gpu`, or null where it is not known); `copies` "
+    "(`operation`, `src_kind`, `dst_kind`, `bytes_before`, `bytes_after`, calls); `findings` "
+    "(`rule`, `title`, `fate`: `fixed`, `new` or `stayed`, `before_ns`, `after_ns`, "
+    "`captures_before`, `captures_after`). Whatever changes has `before`, `after`, `change`, "
+    "`ratio`, `low` and `high` (the interval of the change), `verdict` (`lower`, `higher`, "
+    "`same`, `unclear`, `appeared`, `vanished`) and `basis` (`repeats`, `steps`, `none`): ns, "
+    "bytes or counts a step."
+)
+_GATE = (
+    "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, `strict`, "
+    "`allow_missing` and `notes`; `passed`; `checks`, each with `metric`, `limit`, `kind` "
+    "(`relative`, `absolute`, `ceiling`), `status` (`passed`, `failed`, `unsure`, `missing`), "
+    "`most` (the largest value that is within the limit), `over` (by how much it is over that), "
+    "`before`, `after`, `change`, `ratio`, `low` and `high` (of the change; under a ceiling, of "
+    "the value), `verdict`, `basis` and `reason`; `explanation`, as of `compare`."
+)
+_BASELINE = (
+    "`baseline save` and `baseline show` write rows as below. The file that `save` makes is "
+    "another document, for `compare` and `gate` to read: what is in it may change with the "
+    "version."
+)
+DOCUMENTS = (_LEDGER, _DIAGNOSIS, _WHATIF, _DRILL, _RECORD, _COMPARE, _GATE, _BASELINE)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpusight.cli.commands import (
     api,
+    baseline,
     cache,
+    compare,
     copies,
     counters,
     demo,
@@ -19,6 +21,7 @@ from gpusight.cli.commands import (
     drill,
     export,
     flops,
+    gate,
     info,
     join,
     kernels,
@@ -32,6 +35,7 @@ from gpusight.cli.commands import (
     ranges,
     record,
     roofline,
+    share,
     sql,
     stats,
     steps,
@@ -79,6 +83,9 @@ COMMANDS: dict[str, Command] = {
     "flops": flops,
     "diagnose": diagnose,
     "whatif": whatif,
+    "compare": compare,
+    "gate": gate,
+    "baseline": baseline,
     "questions": questions,
     "counters": counters,
     "roofline": roofline,
@@ -89,6 +96,7 @@ COMMANDS: dict[str, Command] = {
     "stats": stats,
     "sql": sql,
     "export": export,
+    "share": share,
     "demo": demo,
     "cache": cache,
 }

@@ -1,0 +1,144 @@
+"""`gpusight baseline`: captures summed up in a small file, so that CI needs no old captures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.result import Composite
+
+SUMMARY = "save captures as a small baseline for compare and gate"
+DESCRIPTION = (
+    "A baseline sums captures up, a few kilobytes each, so that `compare` and `gate` need no old "
+    "captures: step times, ledger, kernels, ranges, API calls, copies, memory peak and findings, "
+    "by blocks of steps. It holds names of kernels, ranges and the capture's file, but no folders, "
+    "host names or command lines. `save` makes one, `show` says what is in it."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight baseline save run_1.nsys-rep run_2.nsys-rep run_3.nsys-rep -o perf/baseline.json",
+    "gpusight baseline save 'runs/*.sqlite' --steps 5-50",
+    "gpusight baseline show perf/baseline.json",
+)
+DEFAULT_FILE = "baseline.json"
+_SAVE = (
+    "Sum captures up and write them to one file. Several repeats of a program tell how much runs "
+    "differ: three to five make a good baseline. A baseline that is there is replaced, any other "
+    "file is not."
+)
+_SHOW = "Say which captures a baseline sums up, and the metrics that `gate --max` can limit."
+_CAPTURES = (
+    "captures of one program (nsys, torch.profiler, JAX), folders or quoted globs of them; a "
+    "baseline adds the captures that it holds"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(
+        title="actions",
+        dest="action",
+        metavar="save|show",
+        required=True,
+        help="what to do; each has options of its own",
+    )
+    for name, summary, description, declare in (
+        ("save", "sum captures up in a file", _SAVE, _declare_save),
+        ("show", "say what a baseline holds", _SHOW, _declare_show),
+    ):
+        lines = [e for e in EXAMPLES if e.startswith(f"gpusight baseline {name}")]
+        action = actions.add_parser(
+            name,
+            help=summary,
+            description=description,
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in lines),
+            formatter_class=parser.formatter_class,
+        )
+        declare(action)
+        options.add_common(action)
+
+
+def _declare_save(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="CAPTURE", nargs="+", help=_CAPTURES)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=DEFAULT_FILE,
+        help=f"where to write the baseline (default: {DEFAULT_FILE}); replaces a baseline only",
+    )
+    options.add_selection(parser)
+    options.add_focus(parser)
+    group = parser.add_argument_group("summary")
+    group.add_argument(
+        "--format",
+        choices=options.FORMATS,
+        default="table",
+        help="how to write what was saved (default: table)",
+    )
+    group.add_argument(
+        "--top", type=options.number, metavar="N", help="rows of each table; 0 for all"
+    )
+    group.add_argument(
+        "--wide", action="store_true", help="show whole names and every field, however wide"
+    )
+
+
+def _declare_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="+", help="baselines")
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    return {"save": _save, "show": _show}[args.action](args)
+
+
+def _save(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from gpusight.cli.digests import read_digests
+    from gpusight.cli.output import present, write_out
+    from gpusight.comparison.baseline import COMMAND, baseline_page
+    from gpusight.comparison.files import check_place, save_baseline
+    from gpusight.comparison.sides import side_paths
+    from gpusight.errors import UsageError
+    from gpusight.render.cells import safe_text
+    from gpusight.result import NotApplicable
+
+    if args.output == "-":
+        raise UsageError("a baseline is written to a file", hint=f"give -o {DEFAULT_FILE}")
+    path, args.output = Path(args.output), None
+    check_place(path)  # before the captures are read, which takes long
+    digests = read_digests(side_paths(args.file), args)
+    if isinstance(digests, NotApplicable):
+        return present(replace(digests, command=COMMAND), args)
+    size = save_baseline(digests, path)
+    page = baseline_page(digests, file=str(path), size=size)
+    code = present(_short(page) if args.format in {"table", "markdown"} else page, args)
+    if args.format == "table":
+        name = safe_text(str(path))
+        write_out(f"\nNext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")
+    return code
+
+
+def _short(page: Composite) -> Composite:
+    """Leave the metrics to `show`."""
+    return replace(page, sections=page.sections[:1])
+
+
+def _show(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from gpusight.cli.output import present
+    from gpusight.comparison.baseline import baseline_page
+    from gpusight.comparison.files import load_baseline
+
+    paths = [Path(name) for name in args.file]
+    digests = [digest for path in paths for digest in load_baseline(path)]
+    size = sum(path.stat().st_size for path in paths)
+    return present(baseline_page(digests, file=", ".join(args.file), size=size), args)

@@ -1,0 +1,272 @@
+"""`gpusight gate`: whether captures hold their limits; exit code 1 where they do not."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+from gpusight.cli.commands.diagnose import percent
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpusight.comparison.config import GateConfig
+    from gpusight.comparison.gate import Gate
+    from gpusight.result import NotApplicable
+
+SUMMARY = "let CI fail when a program became slower: limits against a baseline"
+DESCRIPTION = (
+    "Holds captures against limits, compared with a baseline of `gpusight baseline save` or with "
+    "captures: exit code 0 where they hold, 1 where one is exceeded, 2 where that could not be "
+    "found out. A limit is exceeded when the mean is over it and the growth is more than what "
+    "captures, or steps where a side has one capture, differ by anyway; over it but within that "
+    "noise is `unsure`, which passes unless --strict. What a capture does not know fails, unless "
+    "--allow-missing. Limits, baseline and the rest may stand in gpusight.toml. docs/gate.md lists "
+    "the metrics and has workflows for GitHub and GitLab."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
+    "gpusight gate --baseline base.sqlite --max idle/input=+1ms --max memory_peak=+5% new.sqlite",
+    "gpusight gate --max step_time=50ms --max findings=0 run.nsys-rep",
+    "gpusight gate --junit gate.xml --markdown gate.md 'runs/*.nsys-rep'",
+)
+FORMATS = ("table", "json", "markdown")
+EXIT_FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file",
+        metavar="CAPTURE",
+        nargs="*",
+        help="what to judge: a capture or several repeats (nsys, torch.profiler, JAX), a folder or "
+        "a quoted glob of them, or a file of `gpusight baseline save`",
+    )
+    _add_limits(parser)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    _add_output(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what must hold")
+    group.add_argument(
+        "--baseline",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="what to compare with: baselines, or captures as above; these end at the next option, "
+        "at --, or where captures follow baselines",
+    )
+    group.add_argument(
+        "--max",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="growth over the baseline (+3%%, +1ms, +5MB, +10; -5%% must be gained) or a ceiling "
+        "(50ms, 70GB, 500); may be given repeatedly (default: step_time=+5%%)",
+    )
+    group.add_argument("--strict", action="store_true", help="what is unsure fails too")
+    group.add_argument("--allow-missing", action="store_true", help="what is not known passes")
+    group.add_argument(
+        "--confidence",
+        type=percent,
+        metavar="P%",
+        help="how sure the growth must be (default: 95%%)",
+    )
+    _add_files(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings and reports")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings (default: gpusight.toml here or above, up to the root of the repository)",
+    )
+    group.add_argument("--gate", metavar="NAME", help="the gate [gate.NAME] of the settings")
+    group.add_argument("--junit", metavar="FILE", help="write JUnit XML to this file too")
+    group.add_argument("--markdown", metavar="FILE", help="write Markdown to this file too")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare how the answer is written; a check is never left out, so there is no --top."""
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="how to write the answer (default: table, or what the name given to -o ends in)",
+    )
+    group.add_argument("--wide", action="store_true", help="show whole names, however wide")
+    group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
+    parser.set_defaults(top=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from dataclasses import replace
+
+    from gpusight.cli.output import present
+    from gpusight.result import NotApplicable
+
+    _tell_apart(args)
+    settings = _settings(args)
+    found = _judged(args, settings)
+    if isinstance(found, NotApplicable):
+        return present(replace(found, command="gate"), args)
+    _write(found, args, settings)
+    return 0 if found.passed else EXIT_FAILED
+
+
+def _settings(args: argparse.Namespace) -> GateConfig:
+    """Give what the file says, overruled by the command line."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from gpusight.comparison.config import NAME, GateConfig, find_config, load_config
+    from gpusight.comparison.limits import DEFAULT, joined, read_limit
+    from gpusight.errors import UsageError
+
+    path = Path(args.config) if args.config else find_config(Path.cwd())
+    if path is None and args.gate:
+        raise UsageError(f"--gate {args.gate} needs settings", hint=f"name them by --config {NAME}")
+    said = GateConfig() if path is None else load_config(path, args.gate)
+    limits = joined(said.limits, map(read_limit, args.max))
+    if not any((args.steps, args.window, args.warmup)):
+        args.steps = said.steps
+    args.within = args.within or said.within
+    _format(args)
+    return replace(
+        said,
+        baseline=tuple(args.baseline) or said.baseline,
+        limits=limits or (read_limit(DEFAULT),),
+        confidence=args.confidence if args.confidence is not None else said.confidence,
+        strict=args.strict or said.strict,
+        allow_missing=args.allow_missing or said.allow_missing,
+        junit=Path(args.junit) if args.junit else said.junit,
+        markdown=Path(args.markdown) if args.markdown else said.markdown,
+    )
+
+
+def _judged(args: argparse.Namespace, settings: GateConfig) -> Gate | NotApplicable:
+    from gpusight.cli.digests import read_sides
+    from gpusight.comparison.compare import CONFIDENCE, LEAST
+    from gpusight.comparison.gate import gate
+    from gpusight.comparison.sides import side_paths
+    from gpusight.result import NotApplicable
+
+    old, new = side_paths(settings.baseline), side_paths(args.file)
+    args.file = str(new[0])
+    _check_outputs([*old, *new, *([settings.path] if settings.path else [])], args, settings)
+    sides = read_sides(old, new, args)
+    if isinstance(sides, NotApplicable):
+        return sides
+    return gate(
+        *sides,
+        settings.limits,
+        confidence=CONFIDENCE if settings.confidence is None else settings.confidence,
+        least=LEAST if settings.least_effect is None else settings.least_effect,
+        strict=settings.strict,
+        allow_missing=settings.allow_missing,
+    )
+
+
+def _tell_apart(args: argparse.Namespace) -> None:
+    """Give back the captures that --baseline took, being an option of several files.
+
+    Only where nothing else can be meant: files of `baseline save` first, then captures.
+    """
+    from gpusight.comparison.files import is_baseline
+    from gpusight.comparison.sides import side_paths
+    from gpusight.errors import UsageError
+
+    if args.file:
+        return
+    given: list[str] = args.baseline
+    if len(given) < 2:
+        raise UsageError("no capture was given", hint="gpusight gate --baseline FILE -- CAPTURE")
+    kinds = [{is_baseline(path) for path in side_paths([text])} for text in given]
+    count = next((n for n, kind in enumerate(kinds) if kind != {True}), len(kinds))
+    if not 0 < count < len(given) or any(kind != {False} for kind in kinds[count:]):
+        *first, last = given
+        raise UsageError(
+            "no capture was given: --baseline took all files",
+            hint=f"write: gpusight gate --baseline {shlex.join(first)} -- {shlex.quote(last)}",
+        )
+    args.baseline, args.file = given[:count], given[count:]
+
+
+def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: GateConfig) -> None:
+    """Refuse, before anything is read, to write over what is read or two answers to one file."""
+    from pathlib import Path
+
+    from gpusight.errors import UsageError
+    from gpusight.evidence import refuse_capture
+
+    outputs = [settings.junit, settings.markdown]
+    outputs += [Path(args.output)] if args.output and args.output != "-" else []
+    targets = [path for path in outputs if path is not None]
+    for number, path in enumerate(targets):
+        if any(_same(path, other) for other in inputs):
+            raise UsageError(f"{path} is read by this gate", hint="choose another name")
+        if any(_same(path, other) for other in targets[:number]):
+            raise UsageError(f"{path} would be written twice", hint="choose another name")
+        for capture in inputs:
+            refuse_capture(path, str(capture))
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}", why=f"{path.parent} is no folder")
+
+
+def _same(path: Path, other: Path) -> bool:
+    both_exist = path.exists() and other.exists()
+    return path.samefile(other) if both_exist else path.resolve() == other.resolve()
+
+
+def _write(found: Gate, args: argparse.Namespace, settings: GateConfig) -> None:
+    """Write the answer, and the reports that are asked for beside it."""
+    import sys
+
+    from gpusight.cli.output import emit, is_colored, look_of, write_file
+    from gpusight.render.gate.junit import to_junit
+    from gpusight.render.gate.markdown import to_markdown
+    from gpusight.render.gate.text import print_text
+
+    if settings.junit is not None:
+        write_file(settings.junit, [to_junit(found)])
+    if settings.markdown is not None:
+        write_file(settings.markdown, [to_markdown(found)])
+    form = _format(args)
+    if form == "table" and not args.output and is_colored(args):
+        print_text(found, look_of(args).width, sys.stdout)
+    else:
+        emit([_text(found, form, args)], args)
+
+
+def _format(args: argparse.Namespace) -> str:
+    from gpusight.cli.output import chosen_format
+    from gpusight.errors import UsageError
+
+    form = chosen_format(args)
+    if form not in FORMATS:
+        raise UsageError(f"gate writes no {form}", hint="-o takes .json, .md or any text file")
+    return form
+
+
+def _text(found: Gate, form: str, args: argparse.Namespace) -> str:
+    if form == "json":
+        from gpusight.render.json import encode
+
+        return encode(found.document())
+    if form == "markdown":
+        from gpusight.render.gate.markdown import to_markdown
+
+        return to_markdown(found)
+    from gpusight.cli.output import look_of
+    from gpusight.render.gate.text import to_text
+
+    return to_text(found, look_of(args).width)

@@ -1,0 +1,117 @@
+"""`gpusight share`: a copy of a capture to give away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.sharing.share import Shared
+
+SUMMARY = "a copy without environments, command lines, host and user names, or file contents"
+DESCRIPTION = (
+    "Profilers record more than times: nsys stores the environment of every process of the "
+    "machine. This writes a copy that has only what is known to be harmless: times, sizes, names "
+    "of kernels, ranges and API calls, versions, the GPU. What is not known is not copied. Says "
+    "what was left out, by category, and never shows a value. The capture is not changed."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight share run.nsys-rep --check",
+    "gpusight share run.nsys-rep -o run.shared.sqlite",
+    "gpusight share trace.json.gz -o shared.json.gz --hash-names",
+)
+EXIT_REMAINS = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="the capture: nsys .nsys-rep, .qdrep, .sqlite or an exported folder; a trace of "
+        "torch.profiler; ncu .ncu-rep",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the copy (default: NAME.shared and the suffix of its form, in this folder); never "
+        "replaces anything. With --check, the file for the answer",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say what the capture would give away, and where"
+    )
+    parser.add_argument(
+        "--hash-names",
+        action="store_true",
+        help="hash the names of kernels and ranges too, but for words such as gemm or forward",
+    )
+    parser.add_argument(
+        "--salt",
+        metavar="TEXT",
+        help="hash equal names equally in all copies that are made with this text (default: "
+        "random, and kept nowhere)",
+    )
+    parser.add_argument(
+        "--to",
+        choices=("sqlite", "parquet"),
+        help="form of a copy of an nsys capture (default: sqlite; parquet where OUT is a folder)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with code 1 when a name that is kept holds a removed value, or looks like a "
+        "path, an address or a key",
+    )
+    group = parser.add_argument_group("answer")
+    group.add_argument("--format", choices=options.FORMATS, help="how to write the answer")
+    group.add_argument("--top", type=options.number, metavar="N", help="rows of each table")
+    group.add_argument("--wide", action="store_true", help="show whole names, however wide")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import chosen_format, present
+    from gpusight.cli.progress import progress
+    from gpusight.render.share import page
+
+    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
+        shared = _shared(args)
+    args.top = args.top or 0
+    data = chosen_format(args) in ("json", "csv")
+    present(page(shared, categories=data or not args.check, places=data or args.check), args)
+    _say_next(shared, args)
+    return EXIT_REMAINS if args.strict and (shared.remains or shared.suspects) else 0
+
+
+def _shared(args: argparse.Namespace) -> Shared:
+    """Look, or write the copy; `-o` then is not for the answer."""
+    from gpusight.sharing.share import check, options_of, share
+
+    chosen = options_of(hash_names=args.hash_names, salt=args.salt)
+    if args.check:
+        return check(Path(args.file), chosen)
+    output, args.output = args.output, None
+    folder = output is not None and output.endswith(("/", "\\"))
+    form = args.to or ("parquet" if folder else None)
+    return share(Path(args.file), Path(output) if output else None, chosen, to=form)
+
+
+def _say_next(shared: Shared, args: argparse.Namespace) -> None:
+    """Say on a terminal what it comes to, and what to do with it."""
+    from gpusight.cli.output import chosen_format, write_out
+    from gpusight.render.cells import safe_text
+    from gpusight.render.share import closing
+
+    if args.output or chosen_format(args) != "table":
+        return
+    said = closing(shared)
+    if not args.quiet:
+        path = safe_text(str(shared.path or shared.capture))
+        check = f"Read it before you send it: gpusight share --check {path}"
+        said.append(check if shared.path else f"Write the copy: gpusight share {path}")
+    write_out("\n" + "\n".join(said) + "\n")

@@ -1,0 +1,45 @@
+"""Captures and baselines to what is compared, for the commands that take either."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+from gpusight.cli.progress import progress
+from gpusight.cli.running import open_capture
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpusight.comparison.digest import Digest
+    from gpusight.result import NotApplicable
+
+
+def read_digests(paths: Sequence[Path], args: argparse.Namespace) -> list[Digest] | NotApplicable:
+    """Sum up every capture, as the arguments of selection and focus ask."""
+    from gpusight.asking import sum_up
+    from gpusight.comparison.make import make_digest
+
+    selection, focus = options.selection(args), options.focus(args)
+    places = {path: f" ({n} of {len(paths)})" for n, path in enumerate(paths, 1) if len(paths) > 1}
+
+    def make(path: Path) -> Digest | NotApplicable:
+        with progress(f"reading {path.name}{places.get(path, '')}", quiet=args.quiet):
+            return make_digest(open_capture(str(path), args), selection, **focus)
+
+    return sum_up(paths, make)
+
+
+def read_sides(
+    before: Sequence[Path], after: Sequence[Path], args: argparse.Namespace
+) -> tuple[list[Digest], list[Digest]] | NotApplicable:
+    """Sum up both sides of a comparison."""
+    from gpusight.result import NotApplicable
+
+    old = read_digests(before, args)
+    if isinstance(old, NotApplicable):
+        return old
+    new = read_digests(after, args)
+    return new if isinstance(new, NotApplicable) else (old, new)

@@ -1,0 +1,1 @@
+"""A comparison as text, Markdown, HTML, CSV or a picture."""

@@ -1,0 +1,82 @@
+"""A comparison as one table: a row for each thing that was compared, in base units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.render.comparison.sections import copy_name
+from gpusight.result import Field, Fmt, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.comparison.change import Change
+    from gpusight.comparison.outcome import CallChange, Comparison
+
+COMPARISON_FIELDS = (
+    Field("section", "Section", Fmt.TEXT, "`metrics`, `ledger`, `between`, `phases`, `kernels`, …"),
+    Field("name", "Name", Fmt.NAME, "Metric, entry, phase, kernel, range, call, copy or rule"),
+    Field("unit", "Unit", Fmt.TEXT, "`ns`, `bytes`, or `count`"),
+    Field("before", "Before", Fmt.REAL, "Mean a step before"),
+    Field("after", "After", Fmt.REAL, "Mean a step after"),
+    Field("change", "Change", Fmt.REAL, "After less before"),
+    Field("ratio", "%", Fmt.REAL, "The change as a part of what was before"),
+    Field("low", "Low", Fmt.REAL, "Lower end of the interval of the change"),
+    Field("high", "High", Fmt.REAL, "Upper end of it"),
+    Field("verdict", "Verdict", Fmt.TEXT, "`lower`, `higher`, `same`, `unclear`, `appeared`, …"),
+    Field("basis", "Basis", Fmt.TEXT, "What the interval rests on: `repeats`, `steps`, `none`"),
+    Field("calls_before", "Calls before", Fmt.REAL, "How often a step, before"),
+    Field("calls_after", "Calls after", Fmt.REAL, "How often a step, after"),
+)
+_TEXTS = (Fmt.TEXT, Fmt.NAME)
+_UNITS = {Fmt.TIME: "ns", Fmt.BYTES: "bytes", Fmt.COUNT: "count"}
+
+
+def as_table(comparison: Comparison) -> TableResult:
+    """Give everything that was compared, a row each."""
+    schema = {f.key: pl.String() if f.fmt in _TEXTS else pl.Float64() for f in COMPARISON_FIELDS}
+    rows = [[row.get(key) for key in schema] for row in _rows(comparison)]
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return TableResult(
+        comparison.command, comparison.title, COMPARISON_FIELDS, frame, notes=comparison.notes
+    )
+
+
+def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    for metric in comparison.metrics:
+        yield _row("metrics", metric.key, metric.change, unit=_UNITS.get(metric.fmt, ""))
+    for section, entries in (("ledger", comparison.ledger), ("between", comparison.between)):
+        for entry in entries:
+            yield _row(section, entry.entry, entry.change)
+    for phase, change in comparison.phases:
+        yield _row("phases", phase, change)
+    for one in comparison.kernels:
+        calls = _calls(one.calls_before, one.calls_after)
+        yield _row("kernels", one.short, one.ns, **calls)
+    yield from _timed("ranges", comparison.ranges)
+    yield from _timed("api_calls", comparison.api)
+    for copy in comparison.copies:
+        calls = _calls(copy.calls_before, copy.calls_after)
+        yield _row("copies", copy_name(copy), copy.ns, **calls)
+    for found in comparison.findings:
+        times = {"before": found.before_ns, "after": found.after_ns, "unit": "ns"}
+        yield {"section": "findings", "name": found.rule, "verdict": found.fate.value} | times
+
+
+def _timed(section: str, calls: tuple[CallChange, ...]) -> Iterator[dict[str, Any]]:
+    """Give ranges and API calls: their time on the host and, where known, on the GPU."""
+    for one in calls:
+        often = _calls(one.calls_before, one.calls_after)
+        yield _row(section, one.name, one.host_ns, **often)
+        if one.gpu_ns is not None:
+            yield _row(f"{section}_gpu", one.name, one.gpu_ns, **often)
+
+
+def _calls(before: float, after: float) -> dict[str, float]:
+    return {"calls_before": before, "calls_after": after}
+
+
+def _row(section: str, name: str, change: Change, **more: object) -> dict[str, Any]:
+    return {"section": section, "name": name, "unit": "ns"} | change.document() | more

@@ -1,0 +1,202 @@
+"""`gpusight compare` through `main`: sides, forms, refusals, and the captures that it is for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpusight.cli.main import main
+from tests.shared import DATA, SHARED, needs_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUN = str(DATA / "dataload.sqlite")
+OTHER = str(DATA / "healthy.json.gz")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run it; gives what it wrote to standard output."""
+    assert main(["compare", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, RUN, RUN)
+    step = next(line for line in out.splitlines() if line.startswith("Step time "))
+    assert "same" in step or "unclear" in step
+    assert max(map(len, out.splitlines())) <= 80
+    assert "next: gpusight diagnose " in out
+
+
+def test_forms_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(told(capsys, RUN, OTHER, "--format", "json"))
+    rows = list(csv.DictReader(io.StringIO(told(capsys, RUN, OTHER, "--format", "csv"))))
+    step = rows[0]
+    assert step["name"] == "step_time"
+    metric = next(one for one in document["metrics"] if one["metric"] == "step_time")
+    assert float(step["before"]) == pytest.approx(metric["before"])
+    assert float(step["after"]) == pytest.approx(metric["after"])
+    ledger = [row for row in rows if row["section"] == "ledger"]
+    assert sum(float(r["change"]) for r in ledger) == pytest.approx(float(step["change"]), rel=1e-6)
+    kernels = [row for row in rows if row["section"] == "kernels"]
+    assert len(kernels) == len(document["kernels"])
+
+
+def test_every_key_of_the_document_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    described = next(line for line in page.splitlines() if line.startswith("`compare`: "))
+    meant = {"command", "title", "step_time", "verdict"}  # of every document, and in a path
+    keys = set(_keys(json.loads(told(capsys, RUN, OTHER, "--format", "json"))))
+    assert {key for key in keys - meant if f"`{key}`" not in described} == set()
+
+
+def _keys(value: Any) -> Iterator[str]:
+    for key, one in value.items() if isinstance(value, dict) else ():
+        yield key
+        yield from _keys(one)
+    for one in value if isinstance(value, list) else ():
+        yield from _keys(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("c.svg", b"<svg"),
+        ("c.HTML", b"<!DOCTYPE html>"),
+        ("c.htm", b"<!DOCTYPE html>"),
+        ("c.png", b"\x89PNG"),
+        ("c.pdf", b"%PDF"),
+        ("c.json", b"{"),
+        ("c.csv", b"section,name,unit,before"),
+        ("c.md", b"## Step time"),
+        ("c.txt", b"before  dataload.sqlite"),
+    ],
+)
+def test_the_name_of_the_file_chooses_what_it_holds(
+    name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name.endswith(("png", "pdf")):
+        pytest.importorskip("matplotlib")
+    target = tmp_path / name
+    assert told(capsys, RUN, OTHER, "-o", str(target)) == ""
+    assert target.read_bytes().startswith(start)
+
+
+def test_top_cuts_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(told(capsys, RUN, OTHER, "--format", "json", "--top", "1"))
+    assert len(document["kernels"]) == len(document["ledger"]) == 1
+    assert len(told(capsys, RUN, OTHER, "--format", "csv", "--top", "1").splitlines()) == 2
+
+
+def test_several_captures_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [shutil.copy(RUN, tmp_path / f"r{n}.sqlite") for n in (1, 2, 10)]
+    document = json.loads(told(capsys, *map(str, runs), "--vs", RUN, "--format", "json"))
+    assert document["meta"]["before"]["labels"] == ["r1.sqlite", "r2.sqlite", "r10.sqlite"]
+    by_glob = json.loads(told(capsys, str(tmp_path / "r*.sqlite"), RUN, "--format", "json"))
+    assert by_glob["metrics"] == document["metrics"]
+
+
+def test_options_reach_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--least-effect", "7%", "--confidence", "80%", "--format", "json")
+    meta = json.loads(told(capsys, RUN, OTHER, *options))["meta"]
+    assert (meta["least_effect"], meta["confidence"]) == (0.07, 0.8)
+    assert "80% interval" in told(capsys, RUN, OTHER, "--confidence", "80%")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "two sides are needed; gpusight compare BEFORE AFTER"),
+        ((RUN,), "two sides are needed"),
+        (("--vs", RUN), "two sides are needed"),
+        ((RUN, RUN, RUN), "put --vs between them"),
+        ((RUN, "no_such.sqlite"), "no such file"),
+        ((RUN, RUN, "--confidence", "0.95"), "not a percentage"),
+        ((RUN, RUN, "--confidence", "100%"), "confidence"),
+        ((RUN, RUN, "-o", RUN), "choose another name"),
+        ((OTHER, RUN, "-o", RUN), "choose another name"),
+        ((RUN, RUN, "-o", "picture.jpg"), "cannot write .jpg"),
+        ((RUN, RUN, "--format", "png"), "png is written to a file only"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(RUN).read_bytes()
+    assert main(["compare", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert Path(RUN).read_bytes() == before
+
+
+def test_a_report_of_kernels_is_no_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(next(DATA.glob("*.ncu-rep*")))
+    target = tmp_path / "c.html"
+    assert main(["compare", RUN, report, "-o", str(target)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert Path(report).name in err
+    assert "a timeline is needed" in err
+    assert not target.exists()
+    assert main(["compare", RUN, report, "--format", "json"]) == 2
+    assert json.loads(capsys.readouterr().out)["meta"]["not_applicable"]["reason"]
+
+
+def test_a_baseline_is_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = str(tmp_path / "base.json")
+    assert main(["baseline", "save", RUN, "-o", saved]) == 0
+    capsys.readouterr()
+    from_capture = json.loads(told(capsys, RUN, OTHER, "--format", "json"))
+    from_baseline = json.loads(told(capsys, saved, OTHER, "--format", "json"))
+    assert from_baseline["metrics"] == from_capture["metrics"]
+    assert from_baseline["ledger"] == from_capture["ledger"]
+    assert main(["compare", saved, OTHER, "-o", saved]) == 2
+
+
+# The captures that it was made for ----------------------------------------------------------------
+
+
+@needs_shared
+def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = (SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused"))
+    out = told(capsys, *map(str, runs))
+    assert max(map(len, out.splitlines())) <= 80
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("compute/")}
+    assert "-28.2" in lines["compute/matmul"]
+    words = " ".join(out.split())
+    assert "because the host became the limit" in words
+
+
+@needs_shared
+def test_noise_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (str(SHARED / f"nsys/gpt_tiny_train{end}_r*.sqlite") for end in ("", "_tf32"))
+    rows = csv.DictReader(io.StringIO(told(capsys, old, new, "--format", "csv")))
+    verdicts = {row["name"]: row["verdict"] for row in rows if row["section"] == "metrics"}
+    assert verdicts["step_time"] == "unclear"
+    assert verdicts["kernel_time"] == "lower"
+
+
+@needs_shared
+def test_the_page_shows_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    marker, _, rest = page.partition("<!-- compare ")[2].partition(" -->\n```text\n")
+    shown = rest.partition("```")[0]
+    monkeypatch.setenv("COLUMNS", "100")
+    out = told(capsys, *(str(SHARED / "nsys" / name) for name in marker.split()))
+    assert shown
+    assert out.startswith(shown), "paste what `COLUMNS=100 gpusight compare …` prints"

@@ -1,0 +1,306 @@
+"""`gpusight gate`: exit codes, files, settings, and that the page about it is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import gpusight as gs
+from gpusight.cli.main import build_parser, main
+from gpusight.comparison.config import NAME, SETTINGS, load_config
+from gpusight.comparison.files import save_baseline
+from gpusight.comparison.limits import read_limit
+from gpusight.comparison.metrics import quantity
+from gpusight.errors import MissingDataError
+from tests.comparison.test_gate import BASE, NOISY, digest, runs
+from tests.shared import DATA, SHARED, needs_shared
+
+if TYPE_CHECKING:
+    from gpusight.comparison.digest import Digest
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "gate.md"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def saved(name: str, digests: list[Digest]) -> str:
+    save_baseline(digests, Path(name))
+    return name
+
+
+@pytest.fixture
+def base() -> str:
+    return saved("base.json", runs(*BASE))
+
+
+@pytest.fixture
+def slower() -> str:
+    return saved("slower.json", runs(11.0, 11.1, 10.9))
+
+
+@pytest.fixture
+def noisy() -> str:
+    return saved("noisy.json", runs(*NOISY))
+
+
+def asked(*args: str) -> int:
+    return main(["gate", *args])
+
+
+def document(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert asked("--format", "json", *args) in {0, 1}
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_exit_codes(base: str, slower: str, noisy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("--baseline", base, "--max", "step_time=+3%", "--", base) == 0
+    assert asked("--baseline", base, "--max", "step_time=+3%", slower) == 1
+    assert asked("--baseline", base, "--max", "step_time=-1%", noisy) == 0
+    assert "with doubts: 1 unsure" in capsys.readouterr().out
+    assert asked("--baseline", base, "--max", "step_time=-1%", "--strict", noisy) == 1
+    assert asked("--baseline", base, "--max", "kernel:gemm=+3%", slower) == 1
+    assert asked("--max", "step_time=50ms", slower) == 0
+    assert asked("--max", "step_time=5ms", slower) == 1
+    assert asked("--baseline", base, "--max", "step_time=+3", slower) == 2
+
+
+def test_without_limits_it_is_the_step_time(
+    base: str, slower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (check,) = document(capsys, slower, "--baseline", base)["checks"]
+    assert (check["metric"], check["limit"], check["status"]) == ("step_time", "+5%", "failed")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--baseline base.json slower.json --max step_time=+3% --max launches=+1 noisy.json",
+        "noisy.json --max step_time=+3% --max launches=+1 --baseline base.json slower.json",
+        "--max step_time=+3% --baseline base.json slower.json --max launches=+1 -- noisy.json",
+        "--baseline base.json --baseline slower.json --max=step_time=+3% --max=launches=+1 noisy*",
+    ],
+)
+def test_files_stand_where_people_write_them(
+    words: str, base: str, slower: str, noisy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (base, slower, noisy) == ("base.json", "slower.json", "noisy.json")
+    found = document(capsys, *words.split())
+    assert len(found["meta"]["baseline"]) == 6
+    assert len(found["meta"]["captures"]) == 3
+    assert [check["metric"] for check in found["checks"]] == ["step_time", "launches"]
+
+
+def test_every_key_of_the_document_is_described(
+    base: str, slower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
+    described = next(line for line in page.splitlines() if line.startswith("`gate`: "))
+    found = document(capsys, slower, "--baseline", base)
+    keys = {*found, *found["meta"], *found["checks"][0]} - {"command", "title"}
+    assert {key for key in keys if f"`{key}`" not in described} == set()
+
+
+def test_captures_that_follow_baselines_are_judged(
+    base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = str(DATA / "dataload.sqlite"), str(DATA / "healthy.json.gz")
+    found = document(capsys, "--max", "step_time=100s", "--baseline", base, *runs)
+    assert len(found["meta"]["baseline"]) == 3
+    assert found["meta"]["captures"] == ["dataload.sqlite", "healthy.json.gz"]
+    for unclear in ([runs[0], runs[1]], [runs[0], base], [base, runs[0], base]):
+        assert asked("--max", "step_time=100s", "--baseline", *unclear) == 2
+        assert "--baseline took all files; write: gpusight gate" in capsys.readouterr().err
+
+
+def test_reports_are_written_beside_the_answer(
+    base: str, slower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--baseline", base, "--junit", "gate.xml", "--markdown", "gate.md", slower)
+    assert asked(*words) == 1
+    assert capsys.readouterr().out.startswith("Gate failed: 1 over the limit\n")
+    assert ET.parse("gate.xml").getroot().get("failures") == "1"
+    assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate failed")
+    assert asked(*words, "-o", "answer.md") == 1
+    assert Path("answer.md").read_bytes() == Path("gate.md").read_bytes()
+    assert asked(*words, "-o", "answer.json") == 1
+    assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
+
+
+def test_what_was_made_of_other_captures_is_explained(
+    base: str, slower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked("--baseline", base, slower, slower) == 2
+    capsys.readouterr()
+    assert asked(slower, "--baseline", base) == 1
+    assert "Step time" in capsys.readouterr().out
+    assert document(capsys, slower, "--baseline", base)["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "no capture was given; gpusight gate --baseline FILE -- CAPTURE"),
+        ("--baseline base.json slower.json", "write: gpusight gate --baseline base.json -- sl"),
+        ("slower.json", "'step_time=+5%' needs a baseline, and none is given; make one with"),
+        ("slower.json --baseline nope.json", "nope.json"),
+        ("slower.json --max step_time", "'step_time' is not a limit; write METRIC=+3%"),
+        ("slower.json --max steptime=5ms", "no metric is called 'steptime'"),
+        ("slower.json --max step_time=5MB", "step_time is a time"),
+        ("slower.json --max step_time=5ms --confidence 100%", "confidence"),
+        ("slower.json --max step_time=5ms --confidence 10%", "confidence"),
+        ("slower.json --max step_time=5ms --gate train", "--gate train needs settings"),
+        ("slower.json --max step_time=5ms --config nope.toml", "cannot read nope.toml"),
+        ("slower.json --max step_time=5ms --junit slower.json", "is read by this gate"),
+        ("slower.json --baseline base.json --markdown base.json", "is read by this gate"),
+        ("slower.json --max step_time=5ms --junit x --markdown x", "would be written twice"),
+        ("slower.json --max step_time=5ms --junit x.sqlite", "is named like a capture"),
+        ("slower.json --max step_time=5ms -o x.csv", "gate writes no csv"),
+        ("slower.json --max step_time=5ms -o x.png", "cannot write .png files"),
+        ("slower.json --max step_time=5ms --junit no/such/folder/x", "cannot write"),
+    ],
+)
+@pytest.mark.usefixtures("base", "slower")
+def test_mistakes_are_one_line(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in Path.cwd().glob("*.json")}
+    assert asked(*words.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
+    assert {path: path.read_bytes() for path in Path.cwd().glob("*.json")} == before
+
+
+def test_settings_are_found_and_overruled(
+    base: str, slower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert base == "base.json"
+    Path(NAME).write_text(
+        "[gate]\nbaseline = 'base.json'\njunit = 'gate.xml'\n"
+        "[gate.max]\nstep_time = '+3%'\nlaunches = '+0'\n"
+        "[gate.lax.max]\nstep_time = '+30%'\n",
+        encoding="utf-8",
+    )
+    assert asked(slower) == 1
+    assert Path("gate.xml").is_file()
+    assert asked(slower, "--gate", "lax") == 0
+    assert asked(slower, "--max", "step_time=+20%") == 0
+    capsys.readouterr()
+    found = document(capsys, slower, "--max", "step_time=+20%")
+    limits = [(check["metric"], check["limit"]) for check in found["checks"]]
+    assert limits == [("launches", "+0"), ("step_time", "+20%")]
+    Path("inner").mkdir()
+    other = Path("inner/other.toml")
+    other.write_text("[gate]\nbaseline = '../base.json'\nstrict = true\n", encoding="utf-8")
+    found = document(capsys, slower, "--config", str(other))
+    assert (found["meta"]["strict"], len(found["checks"])) == (True, 1)
+
+
+def test_parts_of_captures_are_chosen(train: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (both,) = document(capsys, train, "--max", "step_time=1s")["checks"]
+    Path(NAME).write_text("[gate]\nsteps = 1\n", encoding="utf-8")
+    (one,) = document(capsys, train, "--max", "step_time=1s")["checks"]
+    (all_,) = document(capsys, train, "--max", "step_time=1s", "--steps", "all")["checks"]
+    assert one["after"] != both["after"]
+    assert all_["after"] != one["after"]
+
+
+def test_a_capture_that_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = REPOSITORY / "tests" / "data" / "thrice.ncu-rep.xz"
+    assert asked(str(report), "--max", "step_time=5ms", "--junit", "gate.xml") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert not (tmp_path / "gate.xml").exists()
+
+
+def test_from_python(base: str, slower: str, train: str) -> None:
+    view = gs.gate(slower, baseline=base, limits=["step_time=+3%"])
+    assert not view.passed
+    assert repr(view).startswith("Gate failed")
+    assert gs.gate(slower, baseline=[base], limits="step_time=+30%").passed
+    assert gs.gate(gs.open(train), baseline=train).passed
+    assert gs.gate([digest((10, 10.1, 9.9))], limits=["step_time=50ms"]).passed
+    with pytest.raises(MissingDataError):
+        gs.gate(REPOSITORY / "tests" / "data" / "thrice.ncu-rep.xz", limits=["step_time=5ms"])
+
+
+# The page ----------------------------------------------------------------------------------------
+
+
+def blocks(language: str) -> list[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Give every command line of ours in the page, also those of its workflows."""
+    text = "\n".join(blocks("sh") + blocks("yaml")).replace("\\\n", " ")
+    # A folded scalar of YAML is one line.
+    text = re.sub(r">\n((?: {10,}.*\n)+)", lambda m: " ".join(m[1].split()) + "\n", text)
+    found = re.findall(
+        r"(gpusight (?:gate|baseline|record|share) .*?)(?:;|#|$)", text, re.MULTILINE
+    )
+    return [shlex.split(line) for line in found]
+
+
+def test_the_commands_of_the_page_are_understood() -> None:
+    found = commands()
+    assert len(found) >= 9
+    gates = [words for words in found if words[1] == "gate"]
+    assert len(gates) >= 5
+    for words in found:
+        args = build_parser().parse_args(words[1:])
+        if words[1] == "gate":
+            assert args.file or len(args.baseline) > 1
+            assert all(map(read_limit, args.max))
+
+
+def test_the_settings_of_the_page_are_understood(tmp_path: Path) -> None:
+    (text,) = blocks("toml")
+    path = tmp_path / NAME
+    path.write_text(text, encoding="utf-8")
+    every = set(re.findall(r"^(\w+) =", text.partition("[gate.max]")[0], re.MULTILINE)) | {"max"}
+    assert every == set(SETTINGS)
+    assert len(load_config(path).limits) == 6
+    assert str(load_config(path, "infer").limits[0]) == "step_time=+10%"
+
+
+def test_the_metrics_of_the_page_are_known() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+    keys = [shlex.split(key.partition("=")[0])[0] for key in cells if "--" not in key]
+    assert len(keys) > 25
+    for key in keys:
+        assert quantity(runs(*BASE), key).key == key
+
+
+@needs_shared
+def test_the_noise_of_a_shared_machine_does_not_fail() -> None:
+    base, now = (
+        [str(SHARED / "nsys" / f"{name}_r{number}.sqlite") for number in (1, 2, 3)]
+        for name in ("gpt_tiny_train", "gpt_tiny_train_tf32")
+    )
+    found = gs.gate(now, baseline=base, limits=["step_time=+3%", "kernel_time=+3%"])
+    assert [check.status.value for check in found.checks] == ["unsure", "passed"]
+    assert found.passed
+
+
+@needs_shared
+def test_slower_kernels_fail_and_faster_ones_pass() -> None:
+    old, new = (
+        str(SHARED / "nsys" / name)
+        for name in ("gpt_small_train.sqlite", "gpt_small_train_bf16_fused.sqlite")
+    )
+    assert gs.gate(new, baseline=old, limits=["kernel_time=+3%"]).passed
+    assert not gs.gate(old, baseline=new, limits=["kernel_time=+3%"]).passed

@@ -1,0 +1,506 @@
+"""A comparison in every form: what is said, that it fits, that sums hold, that names are shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from gpusight.comparison import wording
+from gpusight.comparison.change import Basis, Change, Verdict
+from gpusight.comparison.outcome import (
+    CallChange,
+    Comparison,
+    CopyChange,
+    Entry,
+    Fate,
+    FindingChange,
+    KernelChange,
+    Match,
+    Metric,
+    Side,
+)
+from gpusight.render.cells import display_width
+from gpusight.render.comparison import markdown, text, words
+from gpusight.render.comparison.html import to_fragment, to_page
+from gpusight.render.comparison.sections import sections
+from gpusight.render.comparison.tables import COMPARISON_FIELDS, as_table
+from gpusight.render.csv import to_csv
+from gpusight.render.layout import Look
+from gpusight.result import Fmt
+from tests.render.hostile import HOSTILE
+
+MS = 1e6
+
+
+def change(
+    before: float | None, after: float | None, verdict: str = "", scale: float = MS
+) -> Change:
+    """Give a change of so many ms; claimed in its direction unless said otherwise."""
+    known = None not in (before, after)
+    delta = (after or 0.0) - (before or 0.0)
+    found = verdict or ("lower" if delta < 0 else "higher")
+    spread = 0.2 * abs(delta) if found in {"lower", "higher"} else 2 * abs(delta)
+    return Change(
+        None if before is None else before * scale,
+        None if after is None else after * scale,
+        (delta - spread) * scale if known else None,
+        (delta + spread) * scale if known else None,
+        Verdict(found),
+        Basis.STEPS,
+    )
+
+
+STEP = change(46.59, 42.42)
+LEDGER = {
+    "compute/matmul": change(30.0, 1.8),
+    "idle/framework": change(3.0, 23.7),
+    "idle/launching": change(1.0, 7.6),
+    "compute/optimizer": change(6.0, 2.0),
+    "compute/elementwise": change(6.0, 7.0, "unclear"),
+    "copy/h2d": change(0.4, 0.32, "unclear"),
+    "communication": change(0.19, 0, "vanished"),
+}
+
+
+def comparison(**changed: Any) -> Comparison:
+    """Give a comparison of two captures, with one of everything."""
+    gpus = ("NVIDIA H200",)
+    made = Comparison(
+        before=Side(("old.sqlite",), ("Nsight",), gpus, (3,), (46.59 * MS,), "gpu", 0.849),
+        after=Side(("new.sqlite",), ("Nsight",), gpus, (3,), (42.42 * MS,), "host", 0.251),
+        metrics=(
+            Metric("step_time", "Step time", Fmt.TIME, STEP),
+            Metric("busy", "GPU busy", Fmt.TIME, change(42.59, 11.12)),
+            Metric("launches", "Kernels", Fmt.COUNT, change(1434, 1210, scale=1)),
+            Metric("memory_peak", "Memory peak", Fmt.BYTES, change(4.2, None, "same", 1e9), "no"),
+        ),
+        ledger=tuple(
+            Entry(name, one, (one.delta or 0) / (STEP.delta or 1)) for name, one in LEDGER.items()
+        ),
+        between=(),
+        phases=(("backward", change(28, 4)), ("optimizer", change(6, 2))),
+        kernels=(
+            KernelChange(
+                ("sgemm_128x64_nn",), ("nvjet_hsh_128x256_64x4_tn",),
+                "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn", "matmul", ("forward",), Match.ROLE,
+                change(30, 1.8), 48, 48,
+            ),
+            KernelChange(
+                ("gelu<float>",), ("gelu<float>",), "gelu", "elementwise", (), Match.NAME,
+                change(2, 2.1, "unclear"), 12, 12.333,
+            ),
+            KernelChange(
+                (), ("cast",), "cast", "elementwise", (), Match.APPEARED,
+                change(0, 0.5, "appeared"), 0, 96,
+            ),
+            KernelChange(
+                ("tiny",), ("tiny",), "tiny", "other", (), Match.NAME,
+                change(0.001, 0.0011, "unclear"), 1, 1,
+            ),
+        ),
+        ranges=(CallChange("forward", change(9, 8), change(12, 3), 1, 1),),
+        api=(CallChange("cudaLaunchKernel", change(5, 4.9, "same"), None, 1434, 1210),),
+        copies=(
+            CopyChange("h2d", "pageable", "device", change(0.4, 0.32, "unclear"), 4e6, 4e6, 2, 2),
+        ),
+        findings=(
+            FindingChange("launch-bound", "The host is slower", Fate.NEW, None, 12 * MS, 0, 1),
+            FindingChange("fp32-no-tensor-cores", "FP32 `mm`", Fate.FIXED, 25 * MS, None, 1, 0),
+        ),
+        explanation=(
+            "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
+            "GPU work fell by 31.5 ms a step, most of it in `compute/matmul` (-28.20 ms).",
+        ),
+        confidence=0.95,
+        least=0.02,
+        notes=("One capture a side: runs may differ more than their steps do.",),
+    )  # fmt: skip
+    return replace(made, **changed)
+
+
+def with_pauses() -> Comparison:
+    """Give a comparison in which much time passes between steps."""
+    made = comparison()
+    times = {
+        "step_period": ("Step to step", change(64.99, 51.92)),
+        "between_steps": ("Between steps", change(18.4, 9.5)),
+    }
+    metrics = (Metric(key, label, Fmt.TIME, one) for key, (label, one) in times.items())
+    entries = {"idle/input": change(18, 9), "copy/h2d": change(0.4, 0.5, "unclear")}
+    return replace(
+        made,
+        metrics=(*made.metrics, *metrics),
+        between=tuple(Entry(name, one, None) for name, one in entries.items()),
+    )
+
+
+def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
+    """Give a comparison in which every text that a capture can hold is hostile."""
+    name = "".join(names)
+    made = with_pauses()
+    side = replace(made.before, labels=(name,), gpus=(name,), tools=(name,))
+    return replace(
+        made,
+        before=side,
+        after=replace(side, labels=(name, name), steps=(3, 4), step_ns=(1e6, 2e6)),
+        ledger=(Entry(name, STEP, 1.0),),
+        between=(Entry(name, STEP, 1.0),),
+        phases=((name, STEP),),
+        kernels=tuple(
+            replace(one, before=(name,), after=(name,), short=f"{name} -> {name}", ranges=(name,))
+            for one in made.kernels
+        ),
+        ranges=tuple(replace(one, name=name) for one in made.ranges),
+        api=tuple(replace(one, name=name) for one in made.api),
+        copies=tuple(replace(one, operation=name, src_kind=name) for one in made.copies),
+        findings=tuple(replace(one, rule=name, title=name) for one in made.findings),
+        explanation=(name, name),
+        notes=(name,),
+    )
+
+
+def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
+    return text.to_text(found, Look(width, **look))
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("delta", "fmt", "told"),
+    [
+        (1.234e6, Fmt.TIME, "+1.234 ms"),
+        (-28.2e6, Fmt.TIME, "-28.20 ms"),
+        (0.0, Fmt.TIME, "0 ns"),
+        (-0.0, Fmt.BYTES, "0 B"),
+        (None, Fmt.TIME, "-"),
+        (float("nan"), Fmt.TIME, "-"),
+        (-734.0000001, Fmt.COUNT, "-734"),
+        (1.5, Fmt.COUNT, "+1.500"),
+    ],
+)
+def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> None:
+    assert wording.signed(delta, fmt) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(-0.0895, "-8.9%"), (0.0004, "0.0%"), (12.5, "+1,250%"), (None, "-"), (float("inf"), "-")],
+)
+def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
+    assert wording.signed_share(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fmt", "told"),
+    [
+        (-4.9e6, -3.412e6, Fmt.TIME, "-4.90 to -3.41 ms"),
+        (-300.0, 1.2e6, Fmt.TIME, "-0.00 to +1.20 ms"),
+        (0.0, 0.0, Fmt.TIME, "+0 to +0 ns"),
+        (-9.0, -9.0, Fmt.COUNT, "-9.00 to -9.00"),
+        (None, None, Fmt.TIME, "-"),
+        (float("-inf"), float("inf"), Fmt.TIME, "-"),
+    ],
+)
+def test_an_interval_has_one_unit(
+    low: float | None, high: float | None, fmt: Fmt, told: str
+) -> None:
+    assert wording.spread(low, high, fmt) == told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (change(46.59, 42.42), "Step time -9.0%: 46.59 -> 42.42 ms"),
+        (
+            change(17.01, 19.86, "unclear"),
+            "Step time: no change can be claimed (17.01 -> 19.86 ms, +16.8%)",
+        ),
+        (change(10, 10.01, "same"), "Step time: no change (10.00 -> 10.01 ms, +0.1%)"),
+    ],
+)
+def test_the_headline_claims_only_what_can_be(step: Change, told: str) -> None:
+    metrics = (Metric("step_time", "Step time", Fmt.TIME, step),)
+    assert words.headline(comparison(metrics=metrics)) == told
+
+
+# A terminal ---------------------------------------------------------------------------------------
+
+
+def test_the_first_screen_is_the_answer() -> None:
+    assert shown(comparison()).splitlines()[:26] == [
+        "before  old.sqlite: 3 steps of 46.59 ms, NVIDIA H200, GPU busy 84.9%, limited by",
+        "        GPU work",
+        "after   new.sqlite: 3 steps of 42.42 ms, NVIDIA H200, GPU busy 25.1%, limited by",
+        "        the host",
+        "",
+        "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
+        "- GPU work fell by 31.5 ms a step, most of it in `compute/matmul` (-28.20 ms).",
+        "note: One capture a side: runs may differ more than their steps do.",
+        "",
+        "Metrics, a step",
+        "Metric         Before     After     Change       %       95% interval  Verdict",
+        "Step time    46.59 ms  42.42 ms  -4.170 ms   -9.0%  -5.00 to -3.34 ms  lower",
+        "GPU busy     42.59 ms  11.12 ms  -31.47 ms  -73.9%  -37.8 to -25.2 ms  lower",
+        "Kernels         1,434     1,210       -224  -15.6%       -269 to -179  lower",
+        "Memory peak  4.200 GB         -          -       -                  -  not known",
+        "",
+        "Where the time goes, a step",
+        "Entry                  Before     After      Change",
+        "compute/matmul       30.00 ms  1.800 ms   -28.20 ms  ----------------",
+        "idle/framework       3.000 ms  23.70 ms   +20.70 ms  ++++++++++++",
+        "idle/launching       1.000 ms  7.600 ms   +6.600 ms  ++++",
+        "compute/optimizer    6.000 ms  2.000 ms   -4.000 ms  --",
+        "compute/elementwise  6.000 ms  7.000 ms  ~+1.000 ms  +",
+        "copy/h2d             400.0 µs  320.0 µs  ~-80.00 µs",
+        "communication        190.0 µs         -   -190.0 µs",
+        "sum: the step        46.59 ms  42.42 ms   -4.170 ms",
+    ]
+
+
+def test_lists_show_what_changed_and_what_took_its_place() -> None:
+    lines = shown(comparison()).splitlines()
+    start = lines.index("Kernels, a step")
+    assert lines[start + 1 : start + 7] == [
+        "    Change    Before     After        Calls  Kernel",
+        " -28.20 ms  30.00 ms  1.800 ms           48  sgemm_128x64_nn",
+        "                                             -> nvjet_hsh_128x256_64x4_tn",
+        "~+100.0 µs  2.000 ms  2.100 ms  12 -> 12.33  gelu",
+        " +500.0 µs         -  500.0 µs      0 -> 96  cast",
+        "… and 1 more with smaller changes (use --top 0 for all)",
+    ]
+    assert "h2d, pageable" in lines[lines.index("Copies, a step") + 2]
+    found = lines.index("Findings, and what their fixes give back, a step")
+    assert lines[found + 2].split() == ["fixed", "25.00", "ms", "-", "fp32-no-tensor-cores"]
+    assert lines[found + 3] == "        FP32 `mm`"
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [
+        (90, ["sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn"]),
+        (80, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
+        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x2…"]),
+    ],
+)
+def test_names_that_do_not_fit_beside_each_other_take_two_lines(
+    width: int, told: list[str]
+) -> None:
+    lines = shown(comparison(), width).splitlines()
+    start = lines.index("Kernels, a step") + 1
+    left = lines[start].index("Kernel")
+    assert [line[left:] for line in lines[start + 1 : start + 1 + len(told)]] == told
+    assert all(not line[:left].strip() for line in lines[start + 2 : start + 1 + len(told)])
+    assert "gelu" in lines[start + 1 + len(told)]
+
+
+def test_time_between_steps_follows_the_ledger() -> None:
+    found = with_pauses()
+    lines = shown(found).splitlines()
+    start = lines.index("Between steps")
+    assert lines.index("Where the time goes, a step") < start
+    assert lines[start + 1 : start + 6] == [
+        "Entry                 Before     After      Change",
+        "idle/input          18.00 ms  9.000 ms   -9.000 ms  ----------------",
+        "copy/h2d            400.0 µs  500.0 µs  ~+100.0 µs",
+        "sum: between steps  18.40 ms  9.500 ms   -8.900 ms",
+        "from step to step   64.99 ms  51.92 ms   -13.07 ms",
+    ]
+    told = markdown.to_document(found)
+    assert told.index("### Where the time goes") < told.index("### Between steps")
+    assert "| from step to step | 64.99 ms | 51.92 ms | -13.07 ms |" in told
+    page = to_page(found)
+    assert page.index("<h2>Between steps</h2>") < page.index("<h2>GPU work by phase")
+    rows = list(csv.DictReader(io.StringIO(to_csv(as_table(found)))))
+    pauses = [float(row["change"]) for row in rows if row["section"] == "between"]
+    assert sum(pauses) == pytest.approx(-8.9e6)
+
+
+def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
+    mark = "~ no change can be claimed: the 95% interval (99% of kernels, API calls, copies"
+    assert mark in shown(comparison())
+    sure = comparison(
+        metrics=(Metric("step_time", "Step time", Fmt.TIME, STEP),),
+        ledger=(Entry("compute", STEP, 1.0),), kernels=(), api=(), copies=(),
+    )  # fmt: skip
+    assert "~" not in shown(sure)
+
+
+def test_sections_without_anything_are_left_out() -> None:
+    bare = comparison(phases=(), kernels=(), ranges=(), api=(), copies=(), findings=())
+    assert [one.key for one in sections(bare)] == ["metrics", "ledger"]
+    assert "Kernels, a step" not in shown(bare)
+
+
+def test_a_table_of_small_changes_is_one_line() -> None:
+    quiet = comparison(kernels=comparison().kernels[3:])
+    said = "Kernels, a step: none of 1 changed by 0.1% of the step (use --top 0 for all)"
+    assert said in shown(quiet).splitlines()
+    assert "none of 1 changed by 0.1% of the step" in to_page(quiet)
+    assert "Kernels, a step" not in markdown.to_document(quiet)
+
+
+def test_metrics_that_are_zero_on_both_sides_are_left_out() -> None:
+    copied = Metric("h2d_bytes", "Copied to GPU", Fmt.BYTES, change(0, 0, "same"))
+    found = comparison(metrics=(*comparison().metrics, copied))
+    assert "Copied to GPU" not in shown(found)
+    assert "h2d_bytes" in to_csv(as_table(found))
+
+
+def test_without_steps_nothing_is_said_of_a_step() -> None:
+    made = comparison()
+    whole = [replace(side, steps=(0,)) for side in (made.before, made.after)]
+    lines = shown(replace(made, before=whole[0], after=whole[1])).splitlines()
+    assert "Where the time goes" in lines
+    assert any(line.startswith("sum: the window ") for line in lines)
+    assert not any(line.startswith("Step time  ") for line in lines)
+    assert lines[0].startswith("before  old.sqlite: 46.59 ms, NVIDIA H200")
+
+
+def test_repeats_are_counted_and_their_steps_told() -> None:
+    side = replace(
+        comparison().before,
+        labels=("a", "b", "c", "d"), steps=(3, 3, 3, 3), step_ns=(1e6, 2e6, 3e6, 4e6),
+        gpus=("H200", "H200"),
+    )  # fmt: skip
+    assert words.side(side).startswith(
+        "4 captures (a, b, c and 1 more): 3 steps each of 1.000 ms, 2.000 ms, 3.000 ms …, 2 x H200"
+    )
+
+
+@pytest.mark.parametrize("width", [40, 57, 80, 100, 200])
+@pytest.mark.parametrize("every", [False, True])
+def test_lines_fit_the_screen(width: int, every: bool) -> None:
+    narrow_letters = tuple(name for name in HOSTILE if len(name) == display_width(name))
+    for found in (comparison(), hostile(narrow_letters)):
+        lines = shown(found, width, every_field=every).splitlines()
+        assert max(map(display_width, lines)) <= width
+
+
+def test_wide_shows_whole_names_and_every_field() -> None:
+    told = shown(comparison(), None, every_field=True)
+    assert "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn" in told
+    assert "Matched by" in told
+    assert "role" in told
+    assert "-33.8 to -22.6 ms" in told
+
+
+def test_top_chooses_the_rows() -> None:
+    assert "tiny" in shown(comparison(), limit=0)
+    lines = shown(comparison(), limit=1).splitlines()
+    assert "… and 3 more (use --top 0 for all)" in lines
+    assert any(line.startswith("sum: the step ") for line in lines)
+    assert any(line.startswith("Memory peak ") for line in lines)
+
+
+def test_colours_tell_what_is_welcome() -> None:
+    lines = list(text.lines_of(comparison(), Look(80, bars=True)))
+    matmul = next(line for line in lines if line.text.startswith("compute/matmul"))
+    idle = next(line for line in lines if line.text.startswith("idle/framework"))
+    unsure = next(line for line in lines if line.text.startswith("copy/h2d"))
+    assert ("█" * 16, "green") in matmul.parts
+    assert {style for _, style in idle.parts} == {"", "red"}
+    assert {style for _, style in unsure.parts} == {"", "dim"}
+    stream = io.StringIO()
+    text.print_text(comparison(), Look(80, bars=True), stream)
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_names_cannot_drive_a_terminal() -> None:
+    told = shown(hostile(), limit=0)
+    assert all(c.isprintable() or c == "\n" for c in told)
+    stream = io.StringIO()
+    text.print_text(hostile(), Look(80, bars=True), stream)
+    assert "\x1b[5m" not in stream.getvalue()
+    assert "\x9b" not in stream.getvalue()
+
+
+# Markdown, HTML, CSV ------------------------------------------------------------------------------
+
+
+def test_markdown_says_it_first_and_folds_the_rest() -> None:
+    told = markdown.to_document(comparison())
+    assert told.startswith("## Step time -9.0%: 46.59 -\\> 42.42 ms\n")
+    assert (
+        "| Step time | 46.59 ms | 42.42 ms | -4.170 ms | -9.0% | -5.00 to -3.34 ms | lower |"
+        in told
+    )
+    assert "<details><summary>Kernels, a step (3 of 4)</summary>" in told
+    assert told.count("<details>") == told.count("</details>") == 5
+    assert "| `sgemm_128x64_nn`<br>-\\> `nvjet_hsh_128x256_64x4_tn` |" in told
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1000])
+def test_a_comment_holds_the_markdown(limit: int | None) -> None:
+    kernel = replace(comparison().kernels[0], short="k" * 500)
+    many = comparison(
+        kernels=tuple(replace(kernel, short=f"{n}{kernel.short}") for n in range(5_000)),
+        notes=("`" + "x" * 100_000,),
+        explanation=("y" * 70_000, "z" * 70_000),
+    )
+    told = markdown.to_document(many, limit=limit)
+    assert len(told) < 65_536
+    assert told.count("<details>") == told.count("</details>")
+
+
+def test_names_stay_in_their_cells_of_markdown() -> None:
+    told = markdown.to_document(hostile(), limit=0)
+    tables = [line for line in told.splitlines() if line.startswith("|")]
+    assert len(tables) > 20
+    assert "<b>bold" not in "".join(part for part in told.split("`")[::2])
+    assert not any(c for c in told if not c.isprintable() and c != "\n")
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+
+def test_the_page_needs_nothing_and_shows_names_as_text() -> None:
+    told = to_page(hostile(), limit=0)
+    reader = _Tags()
+    reader.feed(told)
+    assert not reader.tags & {"script", "link", "img", "iframe", "b>bold"}
+    assert "default-src 'none'" in told
+    assert "http" not in told.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    assert "</script><b>" not in told
+    assert all(c.isprintable() or c == "\n" for c in told)
+
+
+def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
+    told = to_page(comparison())
+    assert told.index('<svg class="pic wide"') < told.index('<svg class="pic narrow"')
+    assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics, a step")
+    assert "<code>compute/matmul</code>" in told
+    assert '<td class="good" style="text-align:right">-28.20 ms</td>' in told
+    assert "kind matmul, matched by role, range forward" in told
+
+
+def test_a_notebook_gets_the_picture_as_an_image() -> None:
+    told = to_fragment(comparison(), limit=None)
+    assert 'src="data:image/svg+xml;base64,' in told
+    assert "<style" not in told
+
+
+def test_csv_has_a_line_for_each_thing() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(as_table(comparison())))))
+    assert list(rows[0]) == [field.key for field in COMPARISON_FIELDS]
+    step = rows[0]
+    assert (step["section"], step["name"], step["unit"]) == ("metrics", "step_time", "ns")
+    assert float(step["change"]) == pytest.approx(-4.17e6)
+    ledger = [float(row["change"]) for row in rows if row["section"] == "ledger"]
+    assert sum(ledger) == pytest.approx(-4.17e6)
+    peak = next(row for row in rows if row["name"] == "memory_peak")
+    assert (peak["unit"], peak["after"], peak["change"]) == ("bytes", "", "")
+    assert {row["verdict"] for row in rows if row["section"] == "findings"} == {"new", "fixed"}
+    assert [row["section"] for row in rows if row["name"] == "forward"] == ["ranges", "ranges_gpu"]
