@@ -4,6 +4,7 @@
     python -m benchmarks.run --large         # also 10 M kernels and a torch trace of 2 GB
     python -m benchmarks.run --only torch-2g --install-hta
     python -m benchmarks.run --only ncu      # a report of Nsight Compute of 100 MB
+    python -m benchmarks.run --only compare  # two captures side by side, a gate, a copy to share
 
 Every command is a process of its own, started cold (no gpusight cache) unless the row says
 otherwise; times are the median of the runs, memory is the peak of all processes of the command.
@@ -28,7 +29,7 @@ import zstandard
 from benchmarks.generate import generate
 from benchmarks.generate_ncu import generate as generate_ncu
 from benchmarks.measure import Failed, Limits, Measured, median_of, run_once
-from benchmarks.torch_rows import TorchRows, find_hta, install_hta
+from benchmarks.torch_rows import TorchRows, find_hta, generate_trace, install_hta
 
 HERE = Path(__file__).resolve().parent
 OUT = Path(os.environ.get("GPUSIGHT_BENCHMARKS", HERE / "out"))
@@ -39,6 +40,9 @@ NSIGHT = Path.home() / ".cache" / "nsight"
 NSYS_HOME = NSIGHT / "nsys" / "target-linux-x64" / "nsys"
 NCU_HOME = NSIGHT / "nsight-compute" / "ncu"
 NCU_MB = 100
+COMPARED_MB = (200, 180)
+"""Sizes of two traces of the same program; one has fewer steps."""
+HTA_COMPARE = HERE / "hta_compare.py"
 
 
 def measure(command: list[str], *, runs: int, cache: Path, keep_cache: bool = False) -> Measured:
@@ -187,10 +191,47 @@ def ncu_table(arguments: argparse.Namespace) -> None:
         table.row(f"{NCU_MB} MB: `{name}`{form}, against `ncu --page raw`", peer, ours)
 
 
+def comparing_table(arguments: argparse.Namespace) -> None:
+    """Compare two traces beside HTA, then captures of nsys, which has nothing of the kind."""
+    traces = [OUT / f"torch_{megabytes}.json" for megabytes in COMPARED_MB]
+    for megabytes, trace in zip(COMPARED_MB, traces, strict=True):
+        if not trace.exists():
+            generate_trace(megabytes, trace)
+    table, runs, cache, hta = Table("HTA"), arguments.runs, OUT / "cache", find_hta(OUT)
+    ours, files = [sys.executable, "-m", "gpusight"], [str(trace) for trace in traces]
+    peer = measure([hta, str(HTA_COMPARE), *files], runs=1, cache=cache) if hta else None
+    sizes = " and ".join(f"{megabytes} MB" for megabytes in COMPARED_MB)
+    measured = measure([*ours, "compare", *files], runs=runs, cache=cache)
+    table.row(f"{sizes} of JSON: `compare`, against `TraceDiff.compare_traces`", peer, measured)
+    capture = OUT / "1m.sqlite"
+    if not capture.exists():
+        generate(CAPTURES["1m"][0], capture)
+    with tempfile.TemporaryDirectory() as folder:
+        _nsys_comparing(table, capture, Path(folder), runs)
+
+
+def _nsys_comparing(table: Table, capture: Path, folder: Path, runs: int) -> None:
+    """Time a comparison, a gate and a copy of a capture of a million kernels."""
+    ours, cache = [sys.executable, "-m", "gpusight"], OUT / "cache"
+    baseline, copy = folder / "baseline.json", folder / "copy.sqlite"
+    commands = {
+        "two of 1 M kernels: `compare`": ["compare", str(capture), str(capture)],
+        "1 M kernels: `baseline save`": ["baseline", "save", str(capture), "-o", str(baseline)],
+        "1 M kernels: `gate` against that baseline": [
+            *("gate", "--baseline", str(baseline), "--max", "step_time=+3%", "--", str(capture))
+        ],
+        "1 M kernels: `share`": ["share", str(capture), "-o", str(copy)],
+    }
+    for what, command in commands.items():
+        taken = []
+        for _ in range(runs):
+            copy.unlink(missing_ok=True)  # a copy is never replaced
+            taken.append(measure([*ours, *command], runs=1, cache=cache))
+        table.row(what, None, median_of(taken))
+
+
 def torch_tables(arguments: argparse.Namespace) -> None:
     """Compare with HTA on torch traces."""
-    if arguments.install_hta and find_hta(OUT) is None:
-        install_hta(OUT)
     for key, megabytes in TRACES.items():
         if wanted(key, arguments):
             runs = arguments.runs if megabytes < 1000 else min(arguments.runs, 3)
@@ -211,16 +252,22 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="also 10 M kernels and 2 GB of JSON")
     parser.add_argument("--runs", type=int, default=5, help="runs a row; the median counts")
     parser.add_argument(
-        "--only", choices=[*CAPTURES, "report", "ncu", *TRACES], help="one group of rows"
+        "--only",
+        choices=[*CAPTURES, "report", "ncu", "compare", *TRACES],
+        help="one group of rows",
     )
     parser.add_argument("--limit", type=float, default=1800, help="seconds a torch row may take")
     parser.add_argument("--install-hta", action="store_true", help="fetch HTA (500 MB) if missing")
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    if arguments.only not in {*TRACES, "ncu"}:
+    if arguments.install_hta and find_hta(OUT) is None:
+        install_hta(OUT)
+    if arguments.only not in {*TRACES, "ncu", "compare"}:
         nsys_tables(arguments)
     if wanted("ncu", arguments):
         ncu_table(arguments)
+    if wanted("compare", arguments):
+        comparing_table(arguments)
     torch_tables(arguments)
     shutil.rmtree(OUT / "cache", ignore_errors=True)
 

@@ -69,7 +69,7 @@ class TorchRows:
         packed = plain.with_suffix(".json.gz")
         for path in (plain, packed):
             if not path.exists():
-                _generate(self.megabytes, path)
+                generate_trace(self.megabytes, path)
         return plain, packed
 
     def _peers(self, trace: Path, form: str) -> Measured | None:
@@ -121,7 +121,7 @@ class TorchRows:
         return f"{measured.seconds:.2f} s | {speed:.0f} | {ratio} | {peak}"
 
 
-def _generate(megabytes: int, path: Path) -> None:
+def generate_trace(megabytes: int, path: Path) -> None:
     """Write a trace in another process: a command's peak starts at the size of ours."""
     command = [sys.executable, "-m", "benchmarks.generate_torch", str(megabytes)]
     subprocess.run([*command, str(path.resolve())], check=True, cwd=HERE.parent)
