@@ -11,9 +11,11 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import GpusightError, UsageError
+from gpusight.readers.blocks import BLOCK_BYTES
 from gpusight.readers.open import open_trace
+from gpusight.sharing import share as sharing
 from gpusight.sharing.nsys import NsysCleaner
-from gpusight.sharing.report import Category, Options
+from gpusight.sharing.report import Category, Found, Options
 from gpusight.sharing.share import check, options_of, share
 from tests.shared import DATA
 
@@ -94,6 +96,28 @@ def test_the_capture_is_never_the_target(tmp_path: Path) -> None:
         share(folder, folder / "inside", options_of())
 
 
+def _with_host_in_every_text(path: Path) -> Path:
+    shutil.copyfile(DATA / "gpt_small_forward.sqlite", path)
+    with closing(sqlite3.connect(path)) as db:
+        for table, column in (
+            ("META_DATA_CAPTURE", "value"),
+            ("TARGET_INFO_SYSTEM_ENV", "value"),
+            ("PROCESSES", "name"),
+            ("DIAGNOSTIC_EVENT", "text"),
+        ):
+            db.execute(f"UPDATE {table} SET {column} = {column} || ' node7.acme'")
+        db.commit()
+    return path
+
+
+def test_a_baseline_has_nothing_to_remove(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    gs.baseline(_with_host_in_every_text(tmp_path / "run.sqlite"), path)
+    assert "acme" not in path.read_text()
+    with pytest.raises(UsageError, match=r"nothing that share removes.*names of capture files"):
+        check(path, options_of())
+
+
 def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="salt"):
         options_of(salt="x")
@@ -108,7 +132,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(NsysCleaner, "write", fail)
-    with pytest.raises(GpusightError, match="No space left"):
+    with pytest.raises(GpusightError, match="no space left on the device; make room"):
         share(CAPTURE, tmp_path / "copy.sqlite", options_of())
     assert not list(tmp_path.iterdir())
 
@@ -156,6 +180,16 @@ def test_what_is_still_in_a_name_is_said_and_not_shown(tmp_path: Path, name: str
     assert "agatha" not in view.to_text() + view.to_json()
     hashed = gs.share(capture, tmp_path / f"h{name}", hash_names=True)
     assert hashed.remains == ()
+
+
+def test_what_lies_across_two_pieces_of_a_copy_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_BLOCKS_AT_ONCE", 1)
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(b"x" * (BLOCK_BYTES - 3) + b"node7.acme" + b"x" * BLOCK_BYTES)
+    found = Found((), hidden=((Category.HOST_NAMES, "node7.acme"),))
+    assert [leak.where for leak in sharing._remains(found, copy)] == ["names that are kept"]
 
 
 def test_a_look_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

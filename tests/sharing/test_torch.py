@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.model.kernel_names import classify
 from gpusight.model.schema import TABLES
 from gpusight.readers import open_trace
+from gpusight.render.share import closing
 from gpusight.sharing.report import Category, Fate, Options
 from gpusight.sharing.torch import TorchCleaner
 from gpusight.sharing.torch_names import hide_frame, short_frame
@@ -35,8 +37,12 @@ REMOVED = {
     ("threads", "name"),
     ("python_calls", "name"),
     ("devices", "name"),
+    ("collectives", "group"),
+    ("collectives", "group_description"),
+    ("process_groups", "group"),
+    ("process_groups", "description"),
 }
-"""Columns of which a copy has less."""
+"""Columns of which a copy has less, or hashes."""
 NAMES = {
     *REMOVED,
     ("kernels", "name"),
@@ -46,10 +52,6 @@ NAMES = {
     ("cpu_ops", "name"),
     ("api_calls", "name"),
     ("api_calls", "symbol"),
-    ("collectives", "group"),
-    ("collectives", "group_description"),
-    ("process_groups", "group"),
-    ("process_groups", "description"),
 }
 """Columns that are hashed."""
 
@@ -231,6 +233,62 @@ def test_hashed_frames_keep_their_form() -> None:
     assert hide_frame("<built-in method secret_call of Acme>", b"k").startswith("<built-in method ")
 
 
+def test_names_of_python_functions_are_the_programs_own_words(tmp_path: Path) -> None:
+    names = ["/srv/acme/train.py(3): fit", "nn.Module: AcmeNet_0", "<built-in function len>"]
+    path = write_trace(tmp_path / "trace.json", [{**CALL, "name": name} for name in names])
+    assert [event["name"] for event in copied(path)["traceEvents"]] == [
+        "~/train.py(3): fit",
+        *names[1:],
+    ]
+    view = gs.share_check(path)
+    assert {(x.category, x.count, x.fate) for x in view.leaks} >= {
+        (Category.PYTHON_FUNCTIONS, 1, Fate.SHORTENED),
+        (Category.PYTHON_FUNCTIONS, 2, Fate.KEPT),
+    }
+    assert "It would keep: 3 names of Python functions." in closing(view.shared)
+    hashed = str(copied(path, HASHED, "hashed.json")["traceEvents"])
+    assert "nn.Module: " in hashed
+    assert not any(word in hashed for word in ("Acme", "fit", "acme"))
+
+
+@pytest.mark.parametrize(
+    ("group", "kept"),
+    [
+        ("0", True),
+        ("default_pg", True),
+        ("mesh_dp_shard_cp", True),
+        ("TENSOR_MODEL_PARALLEL_GROUP", True),
+        ("tp:0", True),
+        ("undefined", True),
+        ("node7", False),
+        ("gpu12.acme.com", False),
+        ("10.0.0.12", False),
+        ("job 4711234", False),
+        ("alice_dp", False),
+    ],
+)
+def test_groups_of_processes_keep_no_name_that_someone_chose(
+    group: str, kept: bool, tmp_path: Path
+) -> None:
+    keys = ("Process Group Name", "Process Group Description")
+    event = {**OPERATOR, "args": dict.fromkeys(keys, group)}
+    config = [{"pg_name": group, "pg_desc": group}]
+    path = write_trace(tmp_path / "t.json", [event], distributedInfo={"pg_config": config})
+    copy = copied(path)
+    told = {*copy["traceEvents"][0]["args"].values()}
+    told |= {*copy["distributedInfo"]["pg_config"][0].values()}
+    assert len(told) == 1, "equal names stay equal"
+    assert (told == {group}) is kept
+    leaks = TorchCleaner(path).look(SHARE).leaks
+    assert any(x.where == f"args: {keys[0]}" and x.fate is Fate.HASHED for x in leaks) is not kept
+
+
+def test_an_address_is_no_label_of_a_profiler(tmp_path: Path) -> None:
+    label = {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "10.0.0.12"}}
+    path = write_trace(tmp_path / "trace.json", [label, OPERATOR])
+    assert copied(path)["traceEvents"] == [OPERATOR]
+
+
 def test_unknown_kinds_of_events_are_left_behind(tmp_path: Path) -> None:
     unknown = [
         {"ph": "C", "name": "acme", "pid": 1, "ts": 1, "args": {"x": 1}},
@@ -267,9 +325,8 @@ KEPT_NAMES = {
     "cuda_runtime", "cuda_driver", "python_function",
 }  # fmt: skip
 """Categories whose names are kept unless they are hashed."""
-KEPT_KEYS = {"kernel", "kernel_name", "Process Group Name", "Process Group Description"}
+KEPT_KEYS = {"kernel", "kernel_name"}
 """Arguments of which the same holds."""
-KEPT_TOP = {"pg_name", "pg_desc"}
 NUMBERS = {"pid", "tid", "ts", "dur", "id", "bytes", "In split size", "Out split size",
            "Process Group Ranks", "finished"}  # fmt: skip
 """Keys whose numbers may be written as text."""
@@ -340,7 +397,7 @@ def test_no_secret_is_in_the_copy(way: str, output: str, hashed: bool, tmp_path:
     planted = [planting.event(event) for event in events]
     strange = [{**e, "cat": planting.text("kernel")} for e in events if e.get("cat") == "kernel"]
     odd = [{**e, "ph": planting.text("X")} for e in events[:5]]
-    document = planting.anywhere(about, kept=frozenset(KEPT_TOP))
+    document = planting.anywhere(about)
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({**document, "traceEvents": [*planted, *strange, *odd]}))
     assert len(planting.secrets) > 400
@@ -409,8 +466,16 @@ def test_other_chrome_traces_are_refused_and_leave_nothing(
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     with pytest.raises(NotACaptureError):
-        TorchCleaner(path).write(tmp_path / "copy.json", SHARE)
-    assert not (tmp_path / "copy.json").exists()
+        gs.share(path, tmp_path / "copy.json")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[1, 2, 3]", "[]"])
+def test_a_list_of_something_else_is_not_called_a_trace(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text(text)
+    with pytest.raises(NotACaptureError, match=r"is not a trace: it holds no events; share takes"):
+        TorchCleaner(path).look(SHARE)
 
 
 def test_an_event_without_end_is_refused(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ _FATES = (Fate.REMOVED, Fate.HASHED, Fate.SHORTENED, Fate.RENUMBERED, Fate.KEPT)
 _OWN_WORDS = {
     Category.PROGRAM_TEXTS: "names of ranges or operators",
     Category.KERNEL_NAMES: "names of kernels",
-    Category.CODE: "names of functions",
+    Category.PYTHON_FUNCTIONS: "names of Python functions",
 }
 """What of a program's own words a copy may have."""
 _SALT = (

@@ -52,14 +52,9 @@ class NcuCleaner:
         return self._walk(options, lambda _data: None)
 
     def write(self, output: Path, options: Options) -> Found:
-        """Write the copy, packed where its name ends in .ncu-repz; a failure leaves nothing."""
-        with output.open("xb") as file:
-            try:
-                with _packing(file, output) as packed:
-                    return self._walk(options, packed.write)
-            except BaseException:
-                output.unlink(missing_ok=True)
-                raise
+        """Write the copy, packed where its name ends in .ncu-repz."""
+        with output.open("xb") as file, _packing(file, output) as packed:
+            return self._walk(options, packed.write)
 
     def _walk(self, options: Options, put: Callable[[bytes], Any]) -> Found:
         tally = Tally()
@@ -183,9 +178,8 @@ class _Writing:
 
 def _block(header: bytes, kind: str, messages: list[bytes]) -> bytes:
     payload = b"".join(map(_sized, messages))
-    return _sized(
-        header + number(_COUNTS[kind], len(messages)) + number(_PAYLOAD, len(payload))
-    ) + (payload)
+    sizes = number(_COUNTS[kind], len(messages)) + number(_PAYLOAD, len(payload))
+    return _sized(header + sizes) + payload
 
 
 def _sized(message: bytes) -> bytes:

@@ -20,6 +20,8 @@ _MODEL = re.compile(
 )
 """Numbers of models and sizes of memory, such as `A100`, `i7` or `80GB`."""
 _DIMENSIONS = re.compile(r"(?<=[a-z])[123]D(?![a-z])")
+_DOTTED = re.compile(r"\d+(?:[.:-]\d+){2,}")
+"""An address or a date, which is no counter."""
 _LONGEST = 500
 
 _OPERATORS = """
@@ -115,6 +117,12 @@ _SAID = """
     send sp spans start stream sum sync synchronization synchronize t task tensor test thread to
     tp trace traces trigger triton ucc undefined unified unknown user wait window worker xccl
 """
+_GROUPS = """
+    and attention context cp data ddp default dp dualpipe edp embedding ep etp expert fsdp group
+    groups hierarchical hsdp inter intra mesh model moe optimizer parallel partial pg pipeline
+    position pp replica replicas replicate sequence shard sharded shards sp tensor tp undefined with
+    world
+"""
 
 
 def made_of(text: str, known: frozenset[str]) -> bool:
@@ -144,7 +152,12 @@ def is_call(name: str) -> bool:
 
 def is_said(text: str) -> bool:
     """Tell whether a label is one that profilers write themselves."""
-    return made_of(text, _said())
+    return made_of(text, _said()) and not _DOTTED.search(text)
+
+
+def is_group(text: str) -> bool:
+    """Tell whether a group of processes is named by number, or by how a job is split."""
+    return made_of(text, _groups()) and not _DOTTED.search(text)
 
 
 def is_type(text: str) -> bool:
@@ -183,6 +196,11 @@ def _calls() -> frozenset[str]:
 @cache
 def _said() -> frozenset[str]:
     return frozenset(_SAID.split())
+
+
+@cache
+def _groups() -> frozenset[str]:
+    return frozenset(_GROUPS.split())
 
 
 @cache

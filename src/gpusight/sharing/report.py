@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+TAKES = "share takes nsys captures, traces of torch.profiler and .ncu-rep reports"
 
 
 class Category(enum.Enum):
@@ -30,10 +32,12 @@ class Category(enum.Enum):
     PROGRAM_OUTPUT = "program output"
     """What the program or the profiler printed: logs, diagnostics."""
     CODE = "code"
-    """Machine code, sources, symbols and call stacks of the program."""
+    """Machine code, sources and symbols of the program, and the stacks of its operators."""
     PROGRAM_TEXTS = "range names and other texts"
     """Names of ranges and marks, and what programs attach to them."""
     KERNEL_NAMES = "kernel names"
+    PYTHON_FUNCTIONS = "names of Python functions"
+    """With the name of the file and the line; also those of modules (`nn.Module: Linear_3`)."""
     THREAD_NAMES = "thread names"
     VALUES = "values"
     """Arguments of operators and payloads: data that the program computed with."""
@@ -69,15 +73,6 @@ class Leak:
     count: int
     """Values that differ from each other; entries where only these can be counted."""
     fate: Fate
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        return {
-            "category": self.category.value,
-            "where": self.where,
-            "count": self.count,
-            "fate": self.fate.value,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +110,8 @@ class Cleaner(Protocol):
         ...
 
     def write(self, output: Path, options: Options) -> Found:
-        """Write the copy to a path where nothing lies yet; says what became of everything."""
+        """Write the copy to a path where nothing lies yet; says what became of everything.
+
+        Who calls it removes what a failure leaves there.
+        """
         ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import secrets
 import shutil
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from gpusight.readers.blocks import Blocks, head_of
 from gpusight.readers.open import open_trace
 from gpusight.sharing.hidden import telling
 from gpusight.sharing.nsys import NsysCleaner
-from gpusight.sharing.report import Category, Fate, Leak, Options
+from gpusight.sharing.report import TAKES, Category, Fate, Leak, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -31,13 +33,23 @@ TO = ("sqlite", "parquet")
 _HEAD_BYTES = 16_384
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
-_TAKES = "nsys captures, traces of torch.profiler and .ncu-rep reports"
 _SALT_BYTES = 32
 _LONGEST_NEEDLE = 4096
+_BLOCKS_AT_ONCE = 16
+"""Getting ready to look for thousands of values takes as long as looking through megabytes."""
 _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
 _OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
+_BASELINE = re.compile(rb'\{\s*"gpusight_baseline"\s*:')
+_ELSEWHERE = "make room, or choose another place with -o"
+_REFUSED = {
+    errno.ENOSPC: ("no space left on the device", _ELSEWHERE),
+    errno.EDQUOT: ("your quota of the device is used up", _ELSEWHERE),
+    errno.EFBIG: ("the file system refused a file of that size", _ELSEWHERE),
+    errno.EIO: ("the file system refused to write it", _ELSEWHERE),
+}
+"""What the system says when a disk is full, in plain words, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ def options_of(*, hash_names: bool = False, salt: str | None = None) -> Options:
     if salt == "":
         raise UsageError("the salt is empty", why="anyone could test guesses of names")
     if salt is not None and not hash_names:
-        raise UsageError("a salt without hashing does nothing", hint="add --hash-names")
+        raise UsageError("a salt is for names that are hashed", hint="add --hash-names")
     given = secrets.token_bytes(_SALT_BYTES) if salt is None else salt.encode()
     return Options(hash_names=hash_names, salt=given)
 
@@ -113,12 +125,23 @@ def cleaner_of(capture: Path, form: str) -> Cleaner:
         from gpusight.sharing.ncu import NcuCleaner
 
         return NcuCleaner(capture)
-    if head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"[") and not JAX_PLANE.match(head):
+    text = head.removeprefix(_BOM).lstrip()
+    if _BASELINE.match(text):
+        raise _is_baseline(capture)
+    if text[:1] in (b"{", b"[") and not JAX_PLANE.match(head):
         from gpusight.sharing.torch import TorchCleaner
 
         return TorchCleaner(capture)
     open_trace(capture, cache=False)  # names what cannot be read at all
-    raise UsageError(f"{capture} cannot be shared", why=f"share takes {_TAKES}")
+    raise UsageError(f"{capture} cannot be shared", why=TAKES)
+
+
+def _is_baseline(capture: Path) -> UsageError:
+    return UsageError(
+        f"{capture} is a baseline, and has nothing that share removes",
+        why="its only texts are names of capture files, kernels, ranges, calls and functions",
+        hint="look at them and send it as it is, or save one of shared copies",
+    )
 
 
 def _nsys_tables(capture: Path) -> RawTables | None:
@@ -183,7 +206,8 @@ def _written(cleaner: Cleaner, target: Path, options: Options) -> Found:
         found = cleaner.write(part, options)
         part.rename(target)
     except OSError as error:
-        raise GpusightError(f"cannot write {target}", why=error.strerror or str(error)) from error
+        why, hint = _REFUSED.get(error.errno or 0, (error.strerror or str(error), ""))
+        raise GpusightError(f"cannot write {target}", why=why, hint=hint) from error
     finally:
         if part.is_dir():
             shutil.rmtree(part)
@@ -224,10 +248,11 @@ def _contents(target: Path) -> Iterator[bytes]:
                 values = column.explode().drop_nulls().to_list()
                 yield "\n".join(values).encode()
         return
+    blocks = iter(Blocks(target))
     before = b""
-    for block in Blocks(target):
-        yield before + block
-        before = block[-_LONGEST_NEEDLE:]
+    while some := b"".join(islice(blocks, _BLOCKS_AT_ONCE)):
+        yield before + some
+        before = some[-_LONGEST_NEEDLE:]
 
 
 def _hits(text: bytes, needles: list[str]) -> list[str]:

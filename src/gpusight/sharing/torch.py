@@ -15,6 +15,7 @@ from gpusight.errors import NotACaptureError
 from gpusight.readers.blocks import Blocks
 from gpusight.readers.chrome import kinds
 from gpusight.readers.chrome.events import EventReader
+from gpusight.sharing.report import TAKES
 from gpusight.sharing.tally import Tally
 from gpusight.sharing.torch_about import About
 from gpusight.sharing.torch_events import Events
@@ -51,14 +52,9 @@ class TorchCleaner:
         return self._walk(options, lambda _text: None)
 
     def write(self, output: Path, options: Options) -> Found:
-        """Write the copy, packed where its name ends in .gz; a failure leaves nothing."""
-        with output.open("xb") as file:
-            try:
-                with _packing(file, output) as packed:
-                    return self._walk(options, packed.write)
-            except BaseException:
-                output.unlink(missing_ok=True)
-                raise
+        """Write the copy, packed where its name ends in .gz."""
+        with output.open("xb") as file, _packing(file, output) as packed:
+            return self._walk(options, packed.write)
 
     def _walk(self, options: Options, put: Callable[[bytes], Any]) -> Found:
         tally = Tally()
@@ -86,11 +82,15 @@ class TorchCleaner:
                 f"{self._path} is a timeline that gpusight exported",
                 hint="share the capture that it was made from",
             )
+        if not events.kinds and not _TORCH & about.keys():
+            raise NotACaptureError(
+                f"{self._path} is not a trace", why="it holds no events", hint=TAKES
+            )
         if not events.kinds - _NOT_TELLING and not _TORCH & about.keys():
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch",
                 why="what others write into theirs is not known well enough to clean it",
-                hint="share takes traces of torch.profiler, nsys captures and ncu reports",
+                hint=TAKES,
             )
 
 

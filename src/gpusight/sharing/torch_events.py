@@ -43,7 +43,7 @@ _LABELS = {
 }
 """Events that name processes and threads, and the argument that does."""
 _ORDERS = frozenset({"process_sort_index", "thread_sort_index"})
-_OTHERS = "other"
+_OTHER_ARGUMENTS = "args: other keys"
 
 
 class Look(NamedTuple):
@@ -196,13 +196,13 @@ class _Group:
         if key == "cat":
             return [_literal(key, self._category())]
         if key != "name" and key not in EVENT:
-            self._tally.add(Category.UNKNOWN, f"{_OTHERS} keys of events", Fate.REMOVED, key)
+            self._tally.add(Category.UNKNOWN, "other keys of events", Fate.REMOVED, key)
             return []
         raw = [event[key] for event in events]
         if key == "name" and self._kind == kinds.SETTING:
             return [_literal(key, self._look.name)]
         if key == "name":
-            columns.append(self._values.names(NAMINGS.get(self._kind), self._where(key), raw))
+            columns.append(self._values.names(NAMINGS.get(self._kind), f"{self._kind}: {key}", raw))
         else:
             columns.append(self._values.column(EVENT[key], key, raw))
         return [_slot(key)]
@@ -212,9 +212,6 @@ class _Group:
         if category is None or category.lower() in CATEGORIES:
             return category
         return _CANONICAL.get(self._kind, self._kind)
-
-    def _where(self, key: str) -> str:
-        return f"{self._kind}: {key}"
 
     def _written_arguments(self, arguments: list[Raw], columns: list[Column]) -> bytes:
         slots = []
@@ -233,7 +230,7 @@ class _Group:
             return self._values.column(rule, f"args: {key}", raw)
         category = REMOVED_ARGUMENTS.get(key)
         if category is None:
-            self._tally.add(Category.UNKNOWN, f"args: {_OTHERS} keys", Fate.REMOVED, key)
+            self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Fate.REMOVED, key)
         else:
             texts = map(bytes, raw)
             self._tally.add_all(category, f"args: {key}", Fate.REMOVED, texts)
@@ -245,7 +242,7 @@ class _Group:
         wanted, category = _LABELS.get(self._look.name, ("", Category.UNKNOWN))
         if key == wanted:
             return self._values.labels(category, self._look.name, raw)
-        self._tally.add(Category.UNKNOWN, f"args: {_OTHERS} keys", Fate.REMOVED, key)
+        self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Fate.REMOVED, key)
         return None
 
 

@@ -12,7 +12,7 @@ from gpusight.readers.paths import file_name, shown_file
 from gpusight.sharing.hidden import without_homes
 from gpusight.sharing.names import hash_kernel, hash_range, hash_text
 from gpusight.sharing.profiler_words import is_call, is_operator, is_said
-from gpusight.sharing.report import Category, Fate
+from gpusight.sharing.report import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,12 +56,6 @@ class Naming:
     """Makes the name that stands in a copy with hashed names."""
     show: Callable[[str], str] | None = None
     """Makes the name that stands in any other copy; none where it stays but for home folders."""
-
-    def fate(self, *, hashed: bool) -> Fate:
-        """Say what becomes of these names."""
-        if hashed:
-            return Fate.HASHED
-        return Fate.KEPT if self.show is None else Fate.SHORTENED
 
     def clean(self, name: str, salt: bytes | None) -> str:
         """Give the name as it may stand in the copy; hashed where a salt is given."""
@@ -129,16 +123,14 @@ def _hide_unless(known: Callable[[str], bool], otherwise: Hide) -> Hide:
     return lambda name, salt: name if known(name) else otherwise(name, salt)
 
 
-_OPERATOR = Naming(Category.PROGRAM_TEXTS, _hide_unless(is_operator, hash_range))
 _RANGE = Naming(Category.PROGRAM_TEXTS, _hide_unless(is_operator, hash_range))
 _CALL = Naming(Category.CALLS, _hide_unless(is_call, hash_range))
 _COPIED = Naming(Category.PROFILER, _hide_unless(is_said, hash_range))
 KERNELS = Naming(Category.KERNEL_NAMES, hash_kernel)
-PYTHON = Naming(Category.CODE, hide_frame, short_frame)
-GROUPS = Naming(Category.PROGRAM_TEXTS, _hide_unless(is_said, hash_text))
+_PYTHON = Naming(Category.PYTHON_FUNCTIONS, hide_frame, short_frame)
 
 NAMINGS: dict[str, Naming] = {
-    kinds.OPERATOR: _OPERATOR,
+    kinds.OPERATOR: _RANGE,
     kinds.ANNOTATION: _RANGE,
     kinds.GPU_ANNOTATION: _RANGE,
     kinds.KERNEL: KERNELS,
@@ -146,6 +138,6 @@ NAMINGS: dict[str, Naming] = {
     kinds.FILL: _COPIED,
     kinds.RUNTIME: _CALL,
     kinds.DRIVER: _CALL,
-    kinds.PYTHON: PYTHON,
+    kinds.PYTHON: _PYTHON,
 }
 """Of the kinds whose names are the program's; those of the others are the profiler's own words."""

@@ -29,7 +29,7 @@ class Rule(enum.Enum):
     KERNEL = "kernel"
     """The name of a kernel."""
     GROUP = "group"
-    """The name of a group of processes."""
+    """The name of a group of processes: one that everybody's jobs use; any other is hashed."""
     TRACK = "track"
     """A number, or the label of a track that stands for one."""
 

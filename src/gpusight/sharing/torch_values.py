@@ -12,9 +12,9 @@ import msgspec
 from gpusight.readers.chrome.cutting import NOT_JSON
 from gpusight.readers.paths import file_name
 from gpusight.sharing.names import hash_text
-from gpusight.sharing.profiler_words import is_said, is_type
+from gpusight.sharing.profiler_words import is_group, is_said, is_type
 from gpusight.sharing.report import Category, Fate
-from gpusight.sharing.torch_names import GROUPS, KERNELS, Naming
+from gpusight.sharing.torch_names import KERNELS, Naming
 from gpusight.sharing.torch_rules import Rule
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ _THREAD = re.compile(r"thread -?\d{1,18} \((?P<name>.*)\)\s*", re.DOTALL)
 _SWITCH = rf"(?:-?\d{{1,9}}|{(1 << 63) - 1}|True|False)"
 """A size, a position or a switch; the largest number stands for the end of a dimension."""
 _CONCRETE = re.compile(rf"{_SWITCH}|\[(?:{_SWITCH}(?:, ?|(?=\])))*\]")
-_GROUP_NUMBER = re.compile(r"\d{1,6}")
+_CATEGORIES = {Rule.WORD: Category.UNKNOWN, Rule.GROUP: Category.PROGRAM_TEXTS}
+"""What a text tells that is none of the words of its rule."""
 _MOST_KEPT = 1 << 16
 _FIRST_TRACK = 1_000_000
 """Labels of tracks are numbered below zero from here: no track of a profiler is."""
@@ -152,9 +153,11 @@ class Values:
         text = text_of(raw)
         if text is None:
             return _NULL
-        self._tally.add(naming.category, where, naming.fate(hashed=self._hashed), text)
-        self._tally.hide(naming.category, text)
         cleaned = naming.clean(text, self._salt if self._hashed else None)
+        changed = Fate.HASHED if self._hashed else Fate.SHORTENED
+        fate = Fate.KEPT if cleaned == text else changed
+        self._tally.add(naming.category, where, fate, text)
+        self._tally.hide(naming.category, text)
         if not self._hashed:
             self._tally.keep(cleaned)
         return _json(cleaned)
@@ -169,14 +172,15 @@ class Values:
         text = text_of(raw)
         if text is None:
             return self._number(_NUMBERS, where, raw)
-        if rule is Rule.GROUP:
-            return raw if _GROUP_NUMBER.fullmatch(text) else self._name(GROUPS, where, raw)
-        return self._track(text) if rule is Rule.TRACK else self._word(where, text)
+        if rule is Rule.TRACK:
+            return self._track(text)
+        known = is_group(text) if rule is Rule.GROUP else is_said(text) or is_type(text)
+        return _json(text) if known else self._hashed_always(_CATEGORIES[rule], where, text)
 
-    def _word(self, where: str, text: str) -> bytes:
-        if is_said(text) or is_type(text):
-            return _json(text)
-        self._tally.add(Category.UNKNOWN, where, Fate.HASHED, text)
+    def _hashed_always(self, category: Category, where: str, text: str) -> bytes:
+        """Hash a text that stands in no copy; equal ones stay equal."""
+        self._tally.add(category, where, Fate.HASHED, text)
+        self._tally.hide(category, text)
         return _json(hash_text(text, self._salt))
 
     def _concrete(self, where: str, raw: bytes) -> bytes:
