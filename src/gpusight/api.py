@@ -510,7 +510,7 @@ def gate(
     captures: Summed | Sequence[Summed],
     *,
     baseline: Summed | Sequence[Summed] = (),
-    limits: str | Sequence[str] = "step_time=+5%",
+    limits: str | Sequence[str] | Mapping[str, str] = "step_time=+5%",
     confidence: float = 0.95,
     least: float = 0.02,
     strict: bool = False,
@@ -528,7 +528,7 @@ def gate(
     a limit by no more than noise, `allow_missing` passes what a capture does not know.
     """
     from gpusight.comparison.gate import gate as analysis
-    from gpusight.comparison.limits import read_limit
+    from gpusight.comparison.limits import read_limits
     from gpusight.render.gate.view import GateView
 
     selection = selected(within, device, process)
@@ -539,7 +539,7 @@ def gate(
     found = analysis(
         before,
         after,
-        [read_limit(text) for text in ([limits] if isinstance(limits, str) else limits)],
+        read_limits(limits),
         confidence=confidence,
         least=least,
         strict=strict,

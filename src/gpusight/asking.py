@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from gpusight.errors import MissingDataError
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.model.trace import Trace
 from gpusight.result import NotApplicable, with_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Mapping
 
     from gpusight.analyses.select import Selection
     from gpusight.comparison.digest import Digest
@@ -59,16 +61,24 @@ def digested(
     def make(one: Trace | Path) -> Digest | NotApplicable:
         return make_digest(opened(one), selection, steps=steps, window=window, warmup=warmup)
 
-    found = sum_up(_each(captures), make)
+    given, notes = _each(captures)
+    found = sum_up(given, make, notes)
     if isinstance(found, NotApplicable):
         raise absent(found)
     return found
 
 
 def sum_up(
-    captures: Iterable[_Source | Digest], make: Callable[[_Source], Digest | NotApplicable]
+    captures: Iterable[_Source | Digest],
+    make: Callable[[_Source], Digest | NotApplicable],
+    notes: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[Digest] | NotApplicable:
-    """Sum captures up by `make`, up to the first that cannot be; baselines are sums already."""
+    """Sum captures up by `make`, up to the first that cannot be; baselines are sums already.
+
+    `notes` are of paths, and become notes of their captures.
+    """
+    from msgspec import structs
+
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.files import is_baseline, load_baseline
 
@@ -79,27 +89,54 @@ def sum_up(
         elif isinstance(one, Path) and is_baseline(one):
             found += load_baseline(one)
         else:
-            made = make(one)
+            path = one if isinstance(one, Path) else Path(one.meta.path)
+            made = _made(path, one, make)
             if isinstance(made, NotApplicable):
-                name = (one if isinstance(one, Path) else Path(one.meta.path)).name
-                return replace(made, reason=f"{name} cannot be compared: {made.reason}")
-            found.append(made)
+                return replace(made, reason=f"{path.name} cannot be compared: {made.reason}")
+            told = [notes[path]] if path in notes else []
+            found.append(structs.replace(made, notes=(*made.notes, *told)))
     return found
 
 
-def _each(captures: Summed | Iterable[Summed]) -> Iterator[Trace | Digest | Path]:
-    """Give what is to be summed up one by one, paths as the files that they mean."""
-    from gpusight.comparison.digest import Digest
-    from gpusight.comparison.sides import side_paths
+def _made(
+    path: Path, capture: _Source, make: Callable[[_Source], Digest | NotApplicable]
+) -> Digest | NotApplicable:
+    """Sum a capture up; a request that does not fit it says which capture that is."""
+    try:
+        return make(capture)
+    except (UsageError, MissingDataError) as error:
+        what = error.what if path.name in error.what else f"{path.name}: {error.what}"
+        raise type(error)(what, why=error.why, hint=error.hint) from error
 
-    given = [captures] if isinstance(captures, (str, os.PathLike, Trace, Digest)) else captures
+
+def _each(
+    captures: Summed | Iterable[Summed],
+) -> tuple[list[Trace | Digest | Path], Mapping[Path, str]]:
+    """Give what is to be summed up one by one, paths as the files that they mean, with notes."""
+    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.sides import side_meant
+
+    single = isinstance(captures, (str, os.PathLike, Trace, Digest))
+    if not single and not isinstance(captures, Iterable):
+        raise _no_capture(captures)
+    given: list[Trace | Digest | Path] = []
     paths: list[str] = []
-    for one in given:
+    for one in [captures] if single else captures:  # type: ignore[union-attr]
         if isinstance(one, (Trace, Digest)):
-            yield one
-        else:
+            given.append(one)
+        elif isinstance(one, (str, os.PathLike)):
             paths.append(os.fspath(one))
-    yield from side_paths(paths)  # together, so that it sees what was named twice
+        else:
+            raise _no_capture(one)
+    meant = side_meant(paths)  # together, so that it sees what was named twice
+    return [*given, *meant.paths], meant.notes
+
+
+def _no_capture(given: object) -> UsageError:
+    return UsageError(
+        f"{type(given).__name__} is no capture",
+        hint="give a path, an opened capture, a digest of gs.baseline, or a list of these",
+    )
 
 
 def ask(

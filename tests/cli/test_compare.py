@@ -98,10 +98,13 @@ def test_top_cuts_every_form(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_several_captures_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [shutil.copy(RUN, tmp_path / f"r{n}.sqlite") for n in (1, 2, 10)]
+    second = str(DATA / "gpt_tiny_osrt.sqlite")
+    named = {"r1.sqlite": RUN, "r2.sqlite": second, "r10.json.gz": OTHER}
+    runs = [shutil.copy(run, tmp_path / name) for name, run in named.items()]
     document = json.loads(told(capsys, *map(str, runs), "--vs", RUN, "--format", "json"))
-    assert document["meta"]["before"]["labels"] == ["r1.sqlite", "r2.sqlite", "r10.sqlite"]
-    by_glob = json.loads(told(capsys, str(tmp_path / "r*.sqlite"), RUN, "--format", "json"))
+    assert document["meta"]["before"]["labels"] == list(named)
+    assert "r1.sqlite stands on both sides" in document["meta"]["notes"]
+    by_glob = json.loads(told(capsys, str(tmp_path / "r*"), RUN, "--format", "json"))
     assert by_glob["metrics"] == document["metrics"]
 
 

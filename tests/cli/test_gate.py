@@ -17,7 +17,7 @@ from gpusight.comparison.config import NAME, SETTINGS, load_config
 from gpusight.comparison.files import save_baseline
 from gpusight.comparison.limits import read_limit
 from gpusight.comparison.metrics import quantity
-from gpusight.errors import MissingDataError
+from gpusight.errors import MissingDataError, UsageError
 from tests.comparison.test_gate import BASE, NOISY, digest, runs
 from tests.shared import DATA, SHARED, needs_shared
 
@@ -157,7 +157,8 @@ def test_what_was_made_of_other_captures_is_explained(
         ("slower.json --max step_time", "'step_time' is not a limit; write METRIC=+3%"),
         ("slower.json --max steptime=5ms", "no metric is called 'steptime'"),
         ("slower.json --max step_time=5MB", "step_time is a time"),
-        ("slower.json --max step_time=5ms --confidence 100%", "confidence"),
+        ("slower.json --max step_time=5ms --confidence 100%", "a confidence of 100% makes no"),
+        ("slower.json --max step_time=-200%", "nothing falls by more than 100%"),
         ("slower.json --max step_time=5ms --confidence 10%", "confidence"),
         ("slower.json --max step_time=5ms --gate train", "--gate train needs settings"),
         ("slower.json --max step_time=5ms --config nope.toml", "cannot read nope.toml"),
@@ -214,6 +215,30 @@ def test_parts_of_captures_are_chosen(train: str, capsys: pytest.CaptureFixture[
     assert all_["after"] != one["after"]
 
 
+def test_a_baseline_of_a_part_is_held_against_the_same_part(
+    train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["baseline", "save", train, "--steps", "1", "-o", "part.json"]) == 0
+    capsys.readouterr()
+    assert asked("--baseline", "part.json", "--", train) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "was summed up with --steps 1" in err
+    assert "; add --steps 1, or save the baseline anew" in err
+    assert asked("--baseline", "part.json", "--steps", "1", "--", train) == 0
+    with pytest.raises(MissingDataError, match="not of the same part"):
+        gs.gate(train, baseline="part.json")
+    assert gs.gate(train, baseline="part.json", steps="1").passed
+
+
+def test_a_request_that_fits_one_capture_only_names_it(
+    train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--device 9", "--in nothing*", "--steps 900"):
+        assert asked(train, "--max", "step_time=1s", *option.split()) == 2
+        assert f"error: {Path(train).name}: no " in capsys.readouterr().err
+
+
 def test_a_capture_that_cannot_be_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +254,14 @@ def test_from_python(base: str, slower: str, train: str) -> None:
     assert not view.passed
     assert repr(view).startswith("Gate failed")
     assert gs.gate(slower, baseline=[base], limits="step_time=+30%").passed
+    assert gs.gate(slower, baseline=base, limits={"step_time": "+30%"}).passed
     assert gs.gate(gs.open(train), baseline=train).passed
+    wrong: Any
+    for wrong in (5, [5], None):
+        with pytest.raises(UsageError, match="is no capture"):
+            gs.gate(wrong, baseline=base)
+        with pytest.raises(UsageError, match="is no capture"):
+            gs.compare(base, wrong)
     assert gs.gate([digest((10, 10.1, 9.9))], limits=["step_time=50ms"]).passed
     with pytest.raises(MissingDataError):
         gs.gate(REPOSITORY / "tests" / "data" / "thrice.ncu-rep.xz", limits=["step_time=5ms"])

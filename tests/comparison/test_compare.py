@@ -58,6 +58,14 @@ def test_the_parts_sum_to_the_change_of_the_step() -> None:
     sums_up(found)
 
 
+def repeats(one: Digest, count: int) -> list[Digest]:
+    """Give captures that differ in their names and, by next to nothing, in their steps."""
+    return [
+        having(one, label=f"{one.label}_{number}", max_ns=one.max_ns + number)
+        for number in range(1, count + 1)
+    ]
+
+
 def test_a_capture_against_itself_shows_no_change() -> None:
     found = compared([OLD], [OLD])
     assert not any(metric.change.claimed for metric in found.metrics)
@@ -228,17 +236,28 @@ def finds(*rules: str) -> tuple[Found, ...]:
 
 
 def test_what_became_of_findings() -> None:
-    before = [having(OLD, findings=finds(*rules)) for rules in (("a", "b"), ("a", "b"), ("c",))]
-    after = [having(NEW, findings=finds(*rules)) for rules in (("b", "d"), ("d",), ("b",))]
+    old, new = repeats(OLD, 3), repeats(NEW, 3)
+    shown = (("a", "b"), ("a", "b"), ("a", "c")), (("b", "d", "e"), ("d", "b"), ("d", "e"))
+    before, after = (
+        [having(one, findings=finds(*rules)) for one, rules in zip(side, every, strict=True)]
+        for side, every in zip((old, new), shown, strict=True)
+    )
     found = compared(before, after)
     told = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in found.findings]
-    assert told == [
-        ("d", Fate.NEW, 0, 2),
+    assert sorted(told) == [
+        ("a", Fate.FIXED, 3, 0),
         ("b", Fate.STAYED, 2, 2),
-        ("a", Fate.FIXED, 2, 0),
+        ("c", Fate.STAYED, 1, 0),  # one capture of three is no cure
+        ("d", Fate.NEW, 0, 3),
+        ("e", Fate.STAYED, 0, 2),
     ]
-    assert found.findings[1].before_ns == pytest.approx(2 * MS)
-    assert found.findings[1].after_ns == pytest.approx(1 * MS)
+    stayed = next(one for one in found.findings if one.rule == "b")
+    assert stayed.before_ns == pytest.approx(2 * MS)
+    assert stayed.after_ns == pytest.approx(1.5 * MS)
+    assert (stayed.shown_by, stayed.capture) == ("2 of 3 -> 2 of 3", "new_1")
+    text = next(one for one in found.explanation if one.startswith("Findings"))
+    assert text == "Findings gone: a (worth 1.000 ms a step); new: d (worth 1.333 ms a step)."
+    assert found.document()["findings"][0]["capture"] == "new_1"
 
 
 def test_findings_that_could_not_be_judged_are_not_fixed() -> None:
@@ -308,8 +327,39 @@ def test_what_makes_sides_differ_is_said(changed: dict[str, Any], says: str) -> 
 
 def test_one_capture_a_side_is_said_and_three_are_not() -> None:
     assert any("one capture a side" in note for note in compared([OLD], [NEW]).notes)
-    assert any("one capture after" in note for note in compared([OLD, OLD], [NEW]).notes)
-    assert not any("one capture" in note for note in compared([OLD] * 3, [NEW] * 3).notes)
+    assert any("one capture after" in note for note in compared(repeats(OLD, 2), [NEW]).notes)
+    three = compared(repeats(OLD, 3), repeats(NEW, 3))
+    assert not any("one capture" in note for note in three.notes)
+
+
+def test_copies_of_a_capture_are_no_repeats() -> None:
+    copy = having(OLD, label="copy")
+    found = compared([OLD, copy, OLD], [NEW])
+    assert found.before.labels == ("old",)
+    assert found.step.basis is Basis.STEPS
+    assert "old and copy are the same capture: counted once" in found.notes
+    assert any("one capture a side" in note for note in found.notes)
+
+
+def test_a_copy_under_another_name_stands_on_both_sides() -> None:
+    pair = repeats(OLD, 2)
+    copies = [having(one, label=f"copy of {one.label}") for one in pair]
+    assert any("old_1 and 1 more stand on both" in note for note in compared(pair, copies).notes)
+    assert any("old_1 stands on both" in note for note in compared(pair[:1], copies).notes)
+
+
+def test_parts_of_captures_are_not_set_against_others() -> None:
+    part = having(OLD, scope="--in forward")
+    for sides in (([part], [NEW]), ([NEW], [part]), ([NEW, part], [NEW])):
+        found = compare(*sides)
+        assert isinstance(found, NotApplicable)
+        assert "old was summed up with --in forward" in found.reason
+        assert "new was summed up as a whole" in found.reason
+        assert "--in forward" in found.hint
+    assert compare([part], [having(NEW, scope="--in forward")])
+    other = compare([part], [having(NEW, scope="--steps 2-3")])
+    assert isinstance(other, NotApplicable)
+    assert other.hint.startswith("add --in forward instead of --steps 2-3")
 
 
 def test_other_programs_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
         ("[gate]\nmax = ['step_time=+3%']", 'max = { step_time = "+3%" }'),
         ("[gate.max]\nlaunches = +10", '"launches" = "+3%"'),
         ("[gate.max]\nlaunches = 'ten'", "'launches=ten' is not a limit"),
+        ("[gate.max]\nstep_time = []", 'wrong kind of value; write a limit: "step_time" = "+3%"'),
         ("[gate]\nconfidence = 95", 'confidence = "95%"'),
         ("[gate]\nconfidence = '20%'", 'confidence = "95%"'),
         ("[gate]\nconfidence = nan", 'confidence = "95%"'),
@@ -120,6 +122,13 @@ def test_mistakes_are_one_line(tmp_path: Path, text: str, told: str) -> None:
     assert told in str(caught.value)
     assert NAME in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UsageError, match="it is not a regular file"):
+            load_config(path)
 
 
 def test_a_gate_that_is_not_there(tmp_path: Path) -> None:

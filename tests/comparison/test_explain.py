@@ -12,7 +12,7 @@ import pytest
 import gpusight as gs
 from gpusight.comparison.change import Change
 from gpusight.comparison.compare import compare
-from gpusight.comparison.digest import Copies, Digest, Found
+from gpusight.comparison.digest import Calls, Copies, Digest, Found
 from gpusight.comparison.outcome import Comparison
 from gpusight.comparison.wording import shown, signed_share, spread
 from gpusight.result import Fmt
@@ -55,6 +55,7 @@ def _texts(found: Comparison) -> Iterator[str]:
         yield from (str(len(side.labels)), *(f"{steps:,}" for steps in side.steps))
         yield shown(side.busy_share, Fmt.SHARE)
         yield shown(max(side.step_ns) - min(side.step_ns))
+        yield shown(max(side.period_ns) - min(side.period_ns))
     for change, fmt in _changes(found):
         for value in (change.before, change.after, change.delta):
             if value is not None:
@@ -72,7 +73,14 @@ def _texts(found: Comparison) -> Iterator[str]:
 def _changes(found: Comparison) -> Iterator[tuple[Change, Fmt]]:
     yield from ((metric.change, metric.fmt) for metric in found.metrics)
     yield from ((entry.change, Fmt.TIME) for entry in (*found.ledger, *found.between))
-    yield from ((row.host_ns, Fmt.TIME) for row in found.ranges)
+    yield from ((row.host_ns, Fmt.TIME) for row in (*found.ranges, *found.api))
+    yield from ((row.ns, Fmt.TIME) for row in found.copies)
+    counted = [(row.calls, row.calls_before, row.calls_after) for row in found.api]
+    counted += [(row.calls, row.calls_before, row.calls_after) for row in found.copies]
+    for calls, *numbers in counted:
+        assert calls is not None
+        assert [calls.before, calls.after] == pytest.approx(numbers)
+        yield calls, Fmt.COUNT
     yield from ((change, Fmt.TIME) for _, change in found.phases)
 
 
@@ -127,7 +135,7 @@ def test_runs_that_differ_more_than_the_sides() -> None:
 
 
 def test_the_same_step() -> None:
-    runs = [steady(compute_matmul=10) for _ in range(3)]
+    runs = [steady(compute_matmul=10 + n / 1e6) for n in range(3)]
     text = told(runs, runs)
     assert text.startswith("Step time is the same within 2%")
 
@@ -200,10 +208,10 @@ def test_kernel_time_fell_though_the_step_did_not() -> None:
 def test_time_between_steps_is_said_with_the_period() -> None:
     before = steady(compute_matmul=10, between={"idle_input": 90, "copy_h2d": 10})
     text = told(before, steady(compute_matmul=10))
+    assert text.startswith("From step to step it is lower: 110.0 -> 10.00 ms (-100.0 ms, -90.9%); ")
     assert (
-        "Between steps it is gone: 100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, "
-        "copy/h2d -10.00 ms; from one step to the next it is lower: 110.0 -> 10.00 ms (-100.0 ms, "
-        "-90.9%)." in text
+        "The step itself is the same: 10.00 -> 10.00 ms (no difference). Between steps it is gone: "
+        "100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, copy/h2d -10.00 ms." in text
     )
     assert "Idle time of the GPU is gone: 90.00 ms -> 0 ns (-90.00 ms, -100.0%) from step" in text
     assert "GPU work became the limit instead of input (GPU busy 18.2% -> 100.0%)" in text
@@ -216,11 +224,37 @@ def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
         for gap in (18, 10)
     ]
     text = told(*sides)
-    assert (
-        "Between steps it is lower: 18.00 -> 10.00 ms (-8.000 ms, -44.4%): idle/input -8.000 ms; "
-        "from one step to the next it takes 49.00 -> 41.00 ms (-8.000 ms, -16.3%), no change of "
-        "that can be claimed." in text
+    assert text.startswith(
+        "No change of the time from step to step can be claimed: 49.00 -> 41.00 ms (-8.000 ms, "
     )
+    assert "captures of the same side differ by up to 14.00 ms" in text
+    assert "No change of the step itself can be claimed: 31.00 -> 31.00 ms" in text
+    assert (
+        "Between steps it is lower: 18.00 -> 10.00 ms (-8.000 ms, -44.4%): idle/input -8.000 ms."
+        in text
+    )
+
+
+def test_little_time_between_steps_leaves_the_verdict_to_the_step() -> None:
+    before = steady(compute_matmul=40, between={"idle_input": 1.9})
+    found = compared(before, steady(compute_matmul=40, between={"idle_input": 0.5}))
+    assert (found.headline.key, found.is_apart) == ("step_time", False)
+    text = " ".join(found.explanation)
+    assert text.startswith("Step time is the same within 2%: 40.00 -> 40.00 ms")
+    assert "Between steps it is lower: 1.900 ms -> 500.0 µs" in text
+    assert "; from one step to the next it is lower: 41.90 -> 40.50 ms (-1.400 ms, -3.3%)." in text
+
+
+def test_from_a_twentieth_on_the_period_decides() -> None:
+    for gap, key in ((2.1, "step_time"), (2.2, "step_period")):
+        apart = steady(compute_matmul=40, between={"idle_input": gap})
+        for sides in ((apart, BUSY), (BUSY, apart)):
+            found = compared(*sides)
+            assert found.headline.key == key
+            verdict = found.document()["verdict"]
+            assert verdict["headline"] == key
+            assert verdict[key] == found.headline.change.document()
+            assert verdict["step_time"] == found.step.document()
 
 
 def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> None:
@@ -229,15 +263,19 @@ def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> Non
         return [steady(compute_matmul=20, between=between) for between in others]
 
     text = told(side(10), side(4))
-    assert "From one step to the next it takes 45.00 -> 39.00 ms" in text
-    assert "no change of that can be claimed; between steps idle/input -6.000 ms." in text
+    assert text.startswith("No change of the time from step to step can be claimed: 45.00 -> 39.00")
+    assert (
+        "No change of the time between steps can be claimed (25.00 -> 19.00 ms), but of its parts: "
+        "idle/input -6.000 ms." in text
+    )
 
 
 def test_work_is_held_against_the_period_where_much_lies_between_steps() -> None:
     # The step fell as its work did; that the period did not is for what lies between.
     before = steady(compute_matmul=40, between={"idle_input": 10})
     text = told(before, steady(compute_matmul=20, between={"idle_input": 26}))
-    assert "Step time is lower: 40.00 -> 20.00 ms" in text
+    assert text.startswith("From step to step it is lower: 50.00 -> 46.00 ms")
+    assert "The step itself is lower: 40.00 -> 20.00 ms" in text
     assert "fell by far more than the time from step to step (-4.000 ms)" in text
     assert "because input became the limit instead of GPU work: the GPU idles 16.00 ms" in text
 
@@ -252,6 +290,82 @@ def with_copies(ns: float, size: float) -> dict[str, Any]:
         bytes=(size,) * 4,
     )
     return {"copies": (row,)}
+
+
+def host(
+    waits: float = 0, allocations: float = 0, copies: float = 0, launches: float = 5
+) -> dict[str, Any]:
+    """Give calls a step by kind, 10 µs each, and copies from the GPU."""
+
+    def rows(name: str, calls: float) -> Calls:
+        return Calls(name=name, calls=(calls,) * 4, host_ns=(calls * 1e4,) * 4)
+
+    each = {
+        "cudaStreamSynchronize": waits,
+        "cudaMalloc": allocations,
+        "cudaLaunchKernel": launches,
+    }
+    api = tuple(rows(name, n) for name, n in each.items() if n)
+    back = Copies(
+        operation="Device-to-Host",
+        src_kind="Device",
+        dst_kind="Pageable",
+        calls=(copies,) * 4,
+        ns=(copies * 1e3,) * 4,
+        bytes=(copies * 8,) * 4,
+    )
+    return {"api": api, "copies": (back,) if copies else ()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (
+            host(),
+            host(waits=6, copies=6),
+            (
+                "New on the host: cudaStreamSynchronize 0 -> 6 a step (+60.00 µs); copies "
+                "Device-to-Host, Pageable 0 -> 6 a step (+6.000 µs)."
+            ),
+        ),
+        (
+            host(allocations=2),
+            host(),
+            "No longer on the host: cudaMalloc 2 -> 0 a step (-20.00 µs).",
+        ),
+        (
+            host(waits=2),
+            host(waits=3),
+            "More often on the host: cudaStreamSynchronize 2 -> 3 a step (+10.00 µs).",
+        ),
+        (
+            host(waits=3),
+            host(waits=1),
+            "Less often on the host: cudaStreamSynchronize 3 -> 1 a step (-20.00 µs).",
+        ),
+        (host(waits=2), host(waits=2.5), ""),  # less than one a step
+        (host(launches=5), host(launches=50), ""),  # launches do not hold the host up
+    ],
+)
+def test_what_the_host_began_or_stopped_doing(
+    before: dict[str, Any], after: dict[str, Any], sentence: str
+) -> None:
+    text = told(*(steady(compute_matmul=10, change=change) for change in (before, after)))
+    assert sentence in text
+    assert bool(sentence) == (" on the host: " in text)
+
+
+def test_what_the_host_did_in_a_window_is_not_of_a_step() -> None:
+    window = {"steps": 0}
+    sides = (steady(compute_matmul=10, change={**window, **host(waits=n)}) for n in (0, 6))
+    assert "cudaStreamSynchronize 0 -> 6 in the window (+60.00 µs)." in told(*sides)
+
+
+def test_what_the_driver_pages_is_not_done_by_the_host() -> None:
+    paged = host(copies=6)
+    row = msgspec.structs.replace(paged["copies"][0], operation="Unified Device-to-Host")
+    after = steady(compute_matmul=10, change={**paged, "copies": (row,)})
+    assert "on the host" not in told(steady(compute_matmul=10, change=host()), after)
 
 
 def test_copies_that_came_to_run_beside_computation() -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gpusight.comparison.limits import DEFAULT, Kind, Limit, joined, limit_of, read_limit
+from gpusight.comparison.limits import (
+    DEFAULT,
+    Kind,
+    Limit,
+    joined,
+    limit_of,
+    read_limit,
+    read_limits,
+)
 from gpusight.errors import UsageError
 from gpusight.result import Fmt
 
@@ -68,6 +78,24 @@ def test_what_is_no_limit_is_refused_with_an_example(text: str) -> None:
         read_limit(text)
     assert "METRIC=+3%" in caught.value.hint
     assert len(str(caught.value)) < 250
+
+
+def test_nothing_falls_by_more_than_all_of_it() -> None:
+    assert read_limit("step_time=-100%").value == -1
+    for text in ("step_time=-100.1%", "step_time=-200%"):
+        with pytest.raises(UsageError, match="nothing falls by more than 100%"):
+            read_limit(text)
+
+
+def test_python_may_give_texts_or_a_mapping() -> None:
+    meant = [read_limit("step_time=+3%"), read_limit("launches=+10")]
+    assert read_limits(["step_time=+3%", "launches=+10"]) == meant
+    assert read_limits({"step_time": "+3%", "launches": "+10"}) == meant
+    assert read_limits("step_time=+3%") == meant[:1]
+    wrong: Any
+    for wrong in (5, [5], {"step_time": 5}, {5: "+3%"}, None):
+        with pytest.raises(UsageError, match="a limit is a text, not"):
+            read_limits(wrong)
 
 
 def test_a_percentage_says_which_way() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from gpusight.comparison.change import Basis, Verdict
 from gpusight.comparison.digest import Calls, Copies, Digest, Found
-from gpusight.comparison.metrics import LIST, both, changes, entries, metric_keys, quantity
+from gpusight.comparison.metrics import (
+    LIST,
+    both,
+    changes,
+    entries,
+    metric_keys,
+    quantity,
+    unmatched,
+)
 from gpusight.errors import UsageError
 from gpusight.result import Fmt
 from tests.comparison.digests import MS, digest, kernel
@@ -120,11 +128,13 @@ def test_a_key_that_means_nothing_names_near_ones(key: str, says: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_pattern_that_matches_nothing_anywhere_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match=r"matches nothing.*sgemm_128"):
-        both([FULL], [FULL], "kernel:sgem")
-    other = digest(LEDGER)
-    assert both([FULL], [other], "kernel:sgemm*")[1].mean == 0
+def test_a_pattern_that_matches_nothing_anywhere_is_none_and_said() -> None:
+    pair = both([FULL], [FULL], "kernel:sgem")
+    assert [one.mean for one in pair] == [0, 0]
+    assert "matches nothing in any capture, names are like" in unmatched(pair, [FULL])
+    assert "sgemm_128" in unmatched(pair, [FULL])
+    pair = both([FULL], [digest(LEDGER)], "kernel:sgemm*")
+    assert (pair[1].mean, unmatched(pair, [FULL])) == (0, "")
 
 
 @pytest.mark.parametrize(

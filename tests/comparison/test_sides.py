@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusight.comparison.files import save_baseline
-from gpusight.comparison.sides import side_paths
+from gpusight.comparison.sides import side_meant, side_paths
 from gpusight.errors import GpusightError
 from tests.comparison.digests import steady
 
@@ -68,7 +68,14 @@ def test_a_folder_may_hold_baselines_and_plain_traces(folder: Path) -> None:
     save_baseline([steady(compute_matmul=1)], folder / "runs/base.json")
     (folder / "runs/plain.json").write_text('{"traceEvents": []}')
     (folder / "runs/package.json").write_text('{"name": "x"}')
-    assert names("runs") == ["runs/a.sqlite", "runs/base.json", "runs/plain.json"]
+    # A baseline that lies beside captures is not one of them, unless it is named.
+    assert names("runs") == ["runs/a.sqlite", "runs/plain.json"]
+    assert names("runs/[abp]*a[is]*") == ["runs/plain.json"]
+    assert names("runs/*[ak]*ge.json,runs/b*") == ["runs/package.json", "runs/base.json"]
+    assert names("runs/base.json", "runs") == ["runs/base.json", "runs/a.sqlite", "runs/plain.json"]
+    (folder / "old").mkdir()
+    save_baseline([steady(compute_matmul=1)], folder / "old/base.json")
+    assert names("old") == names("old/*") == ["old/base.json"]
 
 
 def test_a_folder_that_is_a_capture_stays_one(folder: Path) -> None:
@@ -86,6 +93,18 @@ def test_a_report_and_its_export_are_one_run(folder: Path) -> None:
     assert names("r*") == ["r1.sqlite", "r2.nsys-rep"]
     assert names("r1.nsys-rep", "r1.sqlite") == ["r1.sqlite"]
     assert names("r1.nsys-rep") == ["r1.nsys-rep"]
+
+
+def test_what_was_left_out_is_told(folder: Path) -> None:
+    files(folder, "r1.nsys-rep", "r1.sqlite", "r2.sqlite", "r3.sqlite")
+    (folder / "link.sqlite").symlink_to(folder / "r2.sqlite")
+    meant = side_meant(["r1.nsys-rep", "r1.sqlite", "r2.sqlite", "link.sqlite", "r3.sqlite"])
+    assert {path.name: note for path, note in meant.notes.items()} == {
+        "r1.sqlite": "r1.nsys-rep is the same capture: counted once",
+        "r2.sqlite": "link.sqlite is the same capture: counted once",
+    }
+    twice = side_meant(["r3.sqlite", "./r3.sqlite", "r2.sqlite"])
+    assert twice.notes == {Path("r3.sqlite"): "named more than once: counted once"}
 
 
 def test_what_is_named_twice_counts_once(folder: Path) -> None:

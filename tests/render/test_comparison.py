@@ -299,6 +299,33 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
     assert "gelu" in lines[start + 1 + len(told)]
 
 
+def test_the_period_is_the_headline_where_much_lies_between_steps() -> None:
+    found = with_pauses()
+    told = "From step to step -20.1%: 64.99 -> 51.92 ms"
+    assert words.headline(found) == told
+    assert markdown.to_document(found).startswith("## From step to step -20.1%")
+    assert f"<h1>{told.replace('>', '&gt;')}</h1>" in to_page(found)
+    # The verdict is coloured by it too: here the step is unclear and the period is not.
+    unsure = replace(found.metrics[0], change=change(46.59, 42.42, "unclear"))
+    assert words.tone(replace(found, metrics=(unsure, *found.metrics[1:])).headline.change) is (
+        words.Tone.GOOD
+    )
+
+
+def test_findings_of_several_captures_say_which_show_them() -> None:
+    made = comparison()
+    found = FindingChange(
+        "host-sync", "It waits 6 times", Fate.STAYED, None, 2 * MS, 1, 2, "r2.sqlite", (3, 3)
+    )
+    several = replace(made, before=replace(made.before, labels=("a", "b", "c")), findings=(found,))
+    text = shown(several)
+    assert "1 of 3 -> 2 of 3" in text
+    assert "It waits 6 times (r2.sqlite)" in text
+    single = shown(replace(made, findings=(found,)))
+    assert "of 3" not in single
+    assert "r2.sqlite" not in single
+
+
 def test_time_between_steps_follows_the_ledger() -> None:
     found = with_pauses()
     lines = shown(found).splitlines()

@@ -166,7 +166,18 @@ def test_a_view_gives_parts_and_shows_itself() -> None:
     assert json.loads(view.to_json())["verdict"]
 
 
-@pytest.mark.parametrize(("name", "start"), [("a.svg", b"<svg"), ("a.html", b"<!DOCTYPE html>")])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("a.svg", b"<svg"),
+        ("a.html", b"<!DOCTYPE html>"),
+        ("a.HTM", b"<!DOCTYPE html>"),
+        ("a.md", b"## Step time"),
+        ("a.csv", b"section,name"),
+        ("a.json", b"{"),
+        ("a.txt", b"before  old.sqlite"),
+    ],
+)
 def test_a_view_saves_itself(name: str, start: bytes, tmp_path: Path) -> None:
     path = ComparisonView(comparison()).save(tmp_path / name)
     assert path.read_bytes().startswith(start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -200,6 +201,10 @@ def test_names_that_attack(name: str) -> None:
     cases = suite_of(found).findall("testcase")
     assert len(cases) == 2
     text, markdown = to_text(found, 80), to_markdown(found)
+    fragment = GateView(found)._repr_html_()
+    assert all(char == "\n" or char.isprintable() for char in fragment)
+    assert not re.search(r"<(?!/?(?:p|b|i|table|thead|tbody|tr|t[hd]|ul|li|code)\b)", fragment)
+    assert fragment.count("<b>") == 1
     for shown in (text, markdown):
         assert all(char == "\n" or char.isprintable() for char in shown)
     assert "<script>" not in markdown.replace("`kernel:'\"><script>`", "")
@@ -207,8 +212,31 @@ def test_names_that_attack(name: str) -> None:
     assert markdown.count("\n| ") == 4
 
 
+def test_what_was_measured_elsewhere_is_no_noise() -> None:
+    place = "measured on another GPU (A100 against H200)"
+    other = check(Status.UNSURE, "+20%", reason=place, elsewhere=True)
+    text = to_text(gate(other), 100)
+    assert f"step_time unsure: {place}" in text
+    assert "noise" not in text
+    assert "save a baseline on the GPUs that the captures are made on" in text
+    assert "3 to 5 captures" not in text
+    assert "3 to 5 captures" in to_text(EVERY, 100)
+
+
+def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:
+    told = "50% of the time lies between steps: counted from step to step"
+    found = gate(check(Status.PASSED, "+20%", reason=told, judged="step_period"))
+    assert f"step_time passed: {told}" in " ".join(to_text(found, 80).split())
+    assert f"**passed**: {told}" in to_markdown(found)
+    assert told in (suite_of(found).findtext("testcase/system-out") or "")
+    assert f"step_time passed: {told}" in GateView(found)._repr_html_()
+
+
 def test_the_view_shows_itself() -> None:
     view = GateView(EVERY)
+    fragment = view._repr_html_()
+    assert fragment.startswith("<p><b>Gate failed")
+    assert fragment.count("<tr>") == 5
     assert (view.passed, len(view.checks), view.comparison) == (False, 4, None)
     assert repr(view).startswith("Gate failed")
     told = json.loads(view.to_json())

@@ -10,18 +10,19 @@ from gpusight.cli.running import open_capture
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
     from pathlib import Path
 
     from gpusight.comparison.digest import Digest
+    from gpusight.comparison.sides import Meant
     from gpusight.result import NotApplicable
 
 
-def read_digests(paths: Sequence[Path], args: argparse.Namespace) -> list[Digest] | NotApplicable:
+def read_digests(meant: Meant, args: argparse.Namespace) -> list[Digest] | NotApplicable:
     """Sum up every capture, as the arguments of selection and focus ask."""
     from gpusight.asking import sum_up
     from gpusight.comparison.make import make_digest
 
+    paths = meant.paths
     selection, focus = options.selection(args), options.focus(args)
     places = {path: f" ({n} of {len(paths)})" for n, path in enumerate(paths, 1) if len(paths) > 1}
 
@@ -29,11 +30,11 @@ def read_digests(paths: Sequence[Path], args: argparse.Namespace) -> list[Digest
         with progress(f"reading {path.name}{places.get(path, '')}", quiet=args.quiet):
             return make_digest(open_capture(str(path), args), selection, **focus)
 
-    return sum_up(paths, make)
+    return sum_up(paths, make, meant.notes)
 
 
 def read_sides(
-    before: Sequence[Path], after: Sequence[Path], args: argparse.Namespace
+    before: Meant, after: Meant, args: argparse.Namespace
 ) -> tuple[list[Digest], list[Digest]] | NotApplicable:
     """Sum up both sides of a comparison."""
     from gpusight.result import NotApplicable

@@ -47,8 +47,9 @@ _RECORD = (
 )
 _COMPARE = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
-    "`step_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of kernels, API "
-    "calls, copies and inner ranges), `least_effect` and `notes`; `verdict.step_time`; "
+    "`step_ns`, `period_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of "
+    "kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
+    "`step_time`, `step_period` and `headline`: which of them tells how fast the program is; "
     "`explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, `label`, "
     "`missing`: why a side does not know it); `ledger`, whose entries sum to the step (`entry`, "
     "`part` of the step's change); `between`, the same of the time between steps; `phases` "
@@ -58,14 +59,16 @@ _COMPARE = (
     "`calls_after`; on the host, and `gpu`, or null where it is not known); `copies` "
     "(`operation`, `src_kind`, `dst_kind`, `bytes_before`, `bytes_after`, calls); `findings` "
     "(`rule`, `title`, `fate`: `fixed`, `new` or `stayed`, `before_ns`, `after_ns`, "
-    "`captures_before`, `captures_after`). Whatever changes has `before`, `after`, `change`, "
+    "`captures_before`, `captures_after`, `capture` that `title` is of). Whatever changes has "
+    "`before`, `after`, `change`, "
     "`ratio`, `low` and `high` (the interval of the change), `verdict` (`lower`, `higher`, "
     "`same`, `unclear`, `appeared`, `vanished`) and `basis` (`repeats`, `steps`, `none`): ns, "
     "bytes or counts a step."
 )
 _GATE = (
     "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, `strict`, "
-    "`allow_missing` and `notes`; `passed`; `checks`, each with `metric`, `limit`, `kind` "
+    "`allow_missing` and `notes`; `passed`; `checks`, each with `metric`, `judged` (the metric "
+    "that it is judged by: `step_period` for the step where much lies between), `limit`, `kind` "
     "(`relative`, `absolute`, `ceiling`), `status` (`passed`, `failed`, `unsure`, `missing`), "
     "`most` (the largest value that is within the limit), `over` (by how much it is over that), "
     "`before`, `after`, `change`, `ratio`, `low` and `high` (of the change; under a ceiling, of "

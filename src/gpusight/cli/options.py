@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from gpusight.analyses.select import Selection
 
 FORMATS = ("table", "json", "csv", "markdown")
@@ -100,6 +102,39 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+class Action(NamedTuple):
+    """A part of a command with options of its own: `gpusight COMMAND NAME …`."""
+
+    name: str
+    summary: str
+    description: str
+    declare: Callable[[argparse.ArgumentParser], None]
+
+
+def add_actions(
+    parser: argparse.ArgumentParser, examples: Sequence[str], actions: Sequence[Action]
+) -> None:
+    """Declare the actions of a command, each with those of its examples that show it."""
+    chosen = parser.add_subparsers(
+        title="actions",
+        dest="action",
+        metavar="|".join(action.name for action in actions),
+        required=True,
+        help="what to do; each has options of its own",
+    )
+    for action in actions:
+        lines = [line for line in examples if line.split()[2] == action.name]
+        one = chosen.add_parser(
+            action.name,
+            help=action.summary,
+            description=action.description,
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in lines),
+            formatter_class=parser.formatter_class,
+        )
+        action.declare(one)
+        add_common(one)
 
 
 def selection(args: argparse.Namespace) -> Selection:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpusight.comparison import parts
+from gpusight.comparison.alike import each_once, other_parts
 from gpusight.comparison.explain import explain
 from gpusight.comparison.fates import findings
 from gpusight.comparison.metrics import LIST, both, changes
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 LEAST = 0.02
 """Smaller changes are none, unless asked otherwise."""
+_LEAST_CONFIDENCE = 0.5
 
 
 def compare(
@@ -34,10 +36,11 @@ def compare(
 ) -> Comparison | NotApplicable:
     """Compare captures of a program with captures of it after a change; several are repeats."""
     _check(before, after, confidence, least)
-    if absent := _steps_of_some_only(before, after):
+    if absent := other_parts((*before, *after), "compare") or _steps_of_some_only(before, after):
         return absent
+    (before, copies), (after, more) = each_once(before), each_once(after)
     found = _compared(before, after, confidence, least)
-    found = replace(found, notes=notes(before, after, found))
+    found = replace(found, notes=(*copies, *more, *notes(before, after, found)))
     return replace(found, explanation=explain(found))
 
 
@@ -49,10 +52,20 @@ def _check(
             raise UsageError(
                 f"no capture of {side} was given", hint="gpusight compare BEFORE AFTER"
             )
-    if not 0.5 <= confidence < 1:
-        raise UsageError(f"a confidence of {confidence:g} makes no sense", hint="such as 95%")
+    check_confidence(confidence)
     if not 0 <= least < 1:
-        raise UsageError(f"a least effect of {least:g} makes no sense", hint="such as 2%")
+        raise UsageError(f"a least effect of {_percent(least)} makes no sense", hint="such as 2%")
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise for a confidence that no interval can have, or that means nothing."""
+    if not _LEAST_CONFIDENCE <= confidence < 1:
+        what = f"a confidence of {_percent(confidence)} makes no sense"
+        raise UsageError(what, hint="write one from 50% to below 100%, such as 95%")
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:g}%"
 
 
 def _steps_of_some_only(before: Sequence[Digest], after: Sequence[Digest]) -> NotApplicable | None:

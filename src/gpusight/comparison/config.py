@@ -87,6 +87,8 @@ def load_config(path: Path, gate: str | None = None) -> GateConfig:
 
 def _tables(path: Path) -> dict[str, Any]:
     """Give what stands in `[gate]`."""
+    if path.exists() and not path.is_file():  # a pipe would keep us waiting
+        raise UsageError(f"cannot read {path}", why="it is not a regular file")
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
@@ -173,6 +175,8 @@ def _limits(path: Path, value: Any) -> tuple[Limit, ...] | None:
         return None
     found: list[Limit] = []
     for metric, amounts in value.items():
+        if amounts == []:
+            raise _wrong(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
         for amount in amounts if isinstance(amounts, list) else [amounts]:
             if not isinstance(amount, str):
                 raise _wrong(path, metric, f'it as text: "{shortened(metric)}" = "+3%"')

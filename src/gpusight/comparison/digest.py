@@ -122,6 +122,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Parts that the capture cannot tell, and why: `memory_peak`, `ranges`, `findings` …"""
     notes: tuple[str, ...]
     """What a reader must know about the capture."""
+    scope: str = ""
+    """The options that chose a part of the capture, as they are typed; empty where all counts."""
 
     def entries(self) -> Iterator[tuple[str, Series]]:
         """Give the entries from one step to the next: of the steps, then of what lies between."""

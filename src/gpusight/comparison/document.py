@@ -20,7 +20,7 @@ def document(found: Comparison) -> dict[str, Any]:
     """Give the document that `--format json` writes; every part is there, empty or not."""
     return {
         "meta": _meta(found),
-        "verdict": {"step_time": found.step.document()},
+        "verdict": {"headline": found.headline.key, **_verdict(found)},
         "explanation": list(found.explanation),
         "metrics": [
             {
@@ -56,6 +56,12 @@ def _meta(found: Comparison) -> dict[str, Any]:
     }
 
 
+def _verdict(found: Comparison) -> dict[str, Any]:
+    """Give both times that may decide."""
+    times = ("step_time", "step_period")
+    return {one.key: one.change.document() for one in found.metrics if one.key in times}
+
+
 def _side(side: Side) -> dict[str, Any]:
     return {
         "labels": list(side.labels),
@@ -65,6 +71,7 @@ def _side(side: Side) -> dict[str, Any]:
         "step_ns": list(side.step_ns),
         "limit": side.limit,
         "busy_share": side.busy_share,
+        "period_ns": list(side.period_ns),
     }
 
 
@@ -121,4 +128,5 @@ def _finding(row: FindingChange) -> dict[str, Any]:
         "after_ns": row.after_ns,
         "captures_before": row.captures_before,
         "captures_after": row.captures_after,
+        "capture": row.capture,
     }

@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.comparison.change import Basis, Verdict
+from gpusight.comparison.doings import doings
 from gpusight.comparison.explain_gpu import waiting, work
 from gpusight.comparison.exposure import exposures
 from gpusight.comparison.hosts import host_ranges
 from gpusight.comparison.outcome import Fate
-from gpusight.comparison.telling import colon, entries, is_apart, matters
+from gpusight.comparison.telling import colon, entries, matters
 from gpusight.comparison.wording import difference, from_to, interval, is_how, listed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpusight.comparison.change import Change
     from gpusight.comparison.outcome import Comparison, FindingChange
 
 
@@ -29,73 +31,107 @@ def explain(found: Comparison) -> tuple[str, ...]:
 
 def _sentences(found: Comparison) -> Iterator[str]:
     yield _verdict(found)
-    yield from _period(found)
+    yield from _parts(found)
     yield from work(found)
     yield from host_ranges(found)
+    yield from doings(found)
     yield from waiting(found)
     yield from exposures(found)
     yield from _beside(found)
     yield from _findings(found)
 
 
-# The step ----------------------------------------------------------------------------------------
+# The verdict -------------------------------------------------------------------------------------
 
 
 def _verdict(found: Comparison) -> str:
-    step = found.step
-    name = "step time" if all(found.before.steps) else "time of the window"
-    numbers = f"{from_to(step)} ({difference(step)})"
-    given = interval(step, found.confidence)
-    if step.verdict is Verdict.UNCLEAR:
-        return f"No change of {name} can be claimed: {numbers}, {_why_unclear(found, given)}."
-    same = f" within {_least(found)}" if step.verdict is Verdict.SAME else ""
-    rest = ", ".join(filter(None, (given, _rests_on(found))))
-    return f"{name.capitalize()} {is_how(step)}{same}: {numbers}; {rest}."
+    change = found.headline.change
+    numbers = _numbers(change)
+    given = interval(change, found.confidence)
+    if change.verdict is Verdict.UNCLEAR:
+        against = _why_unclear(found, change, given)
+        return f"No change of {_named(found)} can be claimed: {numbers}, {against}."
+    same = f" within {_least(found)}" if change.verdict is Verdict.SAME else ""
+    rest = ", ".join(filter(None, (given, _rests_on(found, change))))
+    subject = "From step to step it" if found.is_apart else _named(found).capitalize()
+    return f"{subject} {is_how(change)}{same}: {numbers}; {rest}."
+
+
+def _named(found: Comparison) -> str:
+    if found.is_apart:
+        return "the time from step to step"
+    return "step time" if all(found.before.steps) else "time of the window"
 
 
 def _least(found: Comparison) -> str:
     return f"{found.least * 100:g}%"
 
 
-def _rests_on(found: Comparison) -> str:
+def _rests_on(found: Comparison, change: Change) -> str:
     """Say what an interval was made of."""
     before, after = found.before, found.after
-    if found.step.basis is Basis.REPEATS:
+    if change.basis is Basis.REPEATS:
         return f"from {len(before.labels)} and {len(after.labels)} captures"
-    if found.step.basis is Basis.STEPS:
+    if change.basis is Basis.STEPS:
         return f"from {before.steps[0]:,} and {after.steps[0]:,} steps of one run each"
     return "from one value each, so that nothing tells how much it varies"
 
 
-def _why_unclear(found: Comparison, given: str) -> str:
+def _why_unclear(found: Comparison, change: Change, given: str) -> str:
     """Say what stands against a claim: how much captures of a side, or steps, differ anyway."""
-    step = found.step
-    if step.basis is Basis.NONE or step.low is None or step.high is None:
-        return _rests_on(found)
-    if step.low > 0 or step.high < 0:
+    if change.basis is Basis.NONE or change.low is None or change.high is None:
+        return _rests_on(found, change)
+    if change.low > 0 or change.high < 0:
         return f"{given}, which is not surely more than {_least(found)}"
-    if step.basis is Basis.STEPS:
-        return f"{given}, {_rests_on(found)}: steps of a run differ too much"
-    spreads = [max(side.step_ns) - min(side.step_ns) for side in (found.before, found.after)]
-    return f"{given}: captures of the same side differ by up to {shown(max(spreads))}"
+    if change.basis is Basis.STEPS:
+        return f"{given}, {_rests_on(found, change)}: steps of a run differ too much"
+    sides = [
+        one.period_ns if found.is_apart else one.step_ns for one in (found.before, found.after)
+    ]
+    spread = max(max(times) - min(times) for times in sides)
+    return f"{given}: captures of the same side differ by up to {shown(spread)}"
 
 
-def _period(found: Comparison) -> Iterator[str]:
-    """Say what lies between steps, where that is much: a program is as fast as its period."""
+def _parts(found: Comparison) -> Iterator[str]:
+    """Tell the step from what lies between, where that is much, or changed as much as counts."""
     if not found.between:
         return
-    between, period = (found.metric(key).change for key in ("between_steps", "step_period"))
+    between = found.metric("between_steps").change
     named = entries(found, found.between, between.delta)
-    numbers = f"{from_to(period)} ({difference(period)})"
-    taken = f"it takes {numbers}, no change of that can be claimed"
+    tells = between.claimed and matters(found, between)
+    said = f"Between steps it {is_how(between)}: {_numbers(between)}{colon(named)}" if tells else ""
+    if found.is_apart:
+        yield f"{_of_step(found)}."
+        if tells:
+            yield f"{said}."
+        elif named:
+            whole = f"No change of the time between steps can be claimed ({from_to(between)})"
+            yield (
+                f"Between steps {named}."
+                if between.claimed
+                else f"{whole}, but of its parts: {named}."
+            )
+    elif tells:
+        yield f"{said}; from one step to the next {_of_period(found)}."
+    elif named:
+        yield f"From one step to the next {_of_period(found)}; between steps {named}."
+
+
+def _of_step(found: Comparison) -> str:
+    if found.step.verdict is Verdict.UNCLEAR:
+        return f"No change of the step itself can be claimed: {_numbers(found.step)}"
+    return f"The step itself {is_how(found.step)}: {_numbers(found.step)}"
+
+
+def _of_period(found: Comparison) -> str:
+    period = found.metric("step_period").change
     if period.claimed:
-        taken = f"it {is_how(period)}: {numbers}"
-    if between.claimed and matters(found, between):
-        text = f"Between steps it {is_how(between)}: {from_to(between)} ({difference(between)})"
-        yield f"{text}{colon(named)}; from one step to the next {taken}."
-    elif named or is_apart(found):
-        inside = f"; between steps {named}" if named else ""
-        yield f"From one step to the next {taken}{inside}."
+        return f"it {is_how(period)}: {_numbers(period)}"
+    return f"it takes {_numbers(period)}, no change of that can be claimed"
+
+
+def _numbers(change: Change) -> str:
+    return f"{from_to(change)} ({difference(change)})"
 
 
 # What else ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ _NO_PHASE = frozenset({"other", "unknown"})
 def work(found: Comparison) -> Iterator[str]:
     """Say how the work of the GPU changed, whether or not the step did."""
     busy, kernels = found.metric("busy").change, found.metric("kernel_time").change
-    if kernels.claimed and not found.step.claimed:
+    if kernels.claimed and not found.headline.change.claimed:
         numbers = f"{from_to(kernels)} ({difference(kernels)})"
         yield f"Kernel time {is_how(kernels)} even so: {numbers} a step."
     named = _of_step(found, busy.delta, idle=False)

@@ -30,7 +30,7 @@ class _Own(NamedTuple):
 
     @property
     def alike(self) -> bool:
-        return abs(self.after - self.before) <= self.before * _ALIKE
+        return self.before > 0 and abs(self.after - self.before) <= self.before * _ALIKE
 
 
 def exposures(found: Comparison) -> Iterator[str]:

@@ -43,8 +43,9 @@ def _hidden(found: Comparison) -> str:
 
 def changed(found: Comparison) -> list[CallChange]:
     """Give the outermost ranges with a claimed change that matters, the largest first."""
-    step, before = found.step, found.step.before or 0.0
-    part = WORTH_NAMING * (abs(step.delta or 0.0) if step.claimed else before)
+    of = whole(found)[1]
+    before = of.before or 0.0
+    part = WORTH_NAMING * (abs(of.delta or 0.0) if of.claimed else before)
     least = max(part, found.least * before)
     claimed = [row for row in found.ranges if row.outer and row.name and row.host_ns.claimed]
     return [row for row in claimed if abs(row.host_ns.delta or 0.0) >= least]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import enum
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gpusight.analyses.steps.step import shortened
 from gpusight.errors import UsageError
 from gpusight.result import Fmt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEFAULT = "step_time=+5%"
 """What a gate holds where no limit is given."""
@@ -94,6 +91,25 @@ def read_limit(text: str) -> Limit:
     return limit_of(metric.strip(), amount)
 
 
+def read_limits(given: str | Iterable[str] | Mapping[str, str]) -> list[Limit]:
+    """Read limits as Python has them: texts, or amounts by metric."""
+    if isinstance(given, Mapping):
+        return [limit_of(*map(_text, item)) for item in given.items()]
+    if not isinstance(given, Iterable):
+        raise _no_text(given)
+    return [read_limit(_text(one)) for one in ([given] if isinstance(given, str) else given)]
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise _no_text(given)
+    return given
+
+
+def _no_text(given: object) -> UsageError:
+    return UsageError(f"a limit is a text, not {type(given).__name__}", hint=_HINT)
+
+
 def limit_of(metric: str, amount: str) -> Limit:
     """Read how far a metric may go."""
     found = _AMOUNT.fullmatch(amount.translate(_MINUS))
@@ -108,6 +124,11 @@ def limit_of(metric: str, amount: str) -> Limit:
         )
     value = float(f"{sign}{digits}") * factor
     assert math.isfinite(value)
+    if measures is Fmt.SHARE and value < -1:
+        raise UsageError(
+            f"{shortened(f'{metric}={amount}')!r} cannot be held: nothing falls by more than 100%",
+            hint=f"write such as {metric}=-5%",
+        )
     return Limit(metric, _kind(sign, measures), value, measures, f"{sign}{digits}{unit}")
 
 

@@ -21,6 +21,7 @@ from gpusight.comparison.make_kernels import kernel_rows
 from gpusight.comparison.make_ledger import account_for, summing_to
 from gpusight.comparison.make_work import copy_rows, memory_peak, phase_series
 from gpusight.comparison.naming import plain, plain_texts
+from gpusight.comparison.scope import scope_of
 from gpusight.evidence import encodable
 from gpusight.findings.timeline.diagnosis import chosen_rules, judged_time, judging_notes
 from gpusight.findings.timeline.judge import judge
@@ -75,7 +76,7 @@ def make_digest(
         return NotApplicable(COMMAND, what, advice_for(trace.meta).gpu)
     if not asked.blocks.took_ns.sum():
         return NotApplicable(COMMAND, "the steps take no time", "--window A-B chooses another time")
-    return _digest(asked)
+    return _digest(asked, scope_of(selection, steps=steps, window=window, warmup=warmup))
 
 
 def _no_timeline(trace: Trace) -> NotApplicable:
@@ -108,7 +109,7 @@ def _are_ranges(trace: Trace, selection: Selection, focus: Focus) -> bool:
     return all(step.start_ns in asked for step in focus.steps)
 
 
-def _digest(asked: _Asked) -> Digest:
+def _digest(asked: _Asked, scope: str) -> Digest:
     trace, focus, blocks = asked.trace, asked.focus, asked.blocks
     took = blocks.took_ns
     step_ns = rounded(blocks.mean(took))
@@ -148,6 +149,7 @@ def _digest(asked: _Asked) -> Digest:
         findings=_known(findings, ()),
         missing=_missing(asked, parts),
         notes=plain_texts((*_notes(asked), *shared.notes, *judging)),
+        scope=scope,
     )
 
 
@@ -175,6 +177,8 @@ def _findings(
     asked: _Asked,
 ) -> tuple[tuple[Found, ...] | NotApplicable, tuple[str, ...]]:
     """Give the findings of `diagnose`, and what to know about them."""
+    if asked.selection.within is not None:
+        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), ()
     timeline = judged_part(asked.trace, asked.focus, asked.selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LEAST_WORK = 0.01
 """Of the work of the busiest GPU: a stray copy does not make a GPU one that the program uses."""
-_NO_NAME = "unknown GPU"
+NO_NAME = "unknown GPU"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def account_for(
     accounts = [a for a in account(schedule, host_time(trace, schedule)) if a.device in used]
     names = device_names(trace)
     return Shared(
-        tuple(plain(names.get(one.device) or _NO_NAME) for one in accounts),
+        tuple(plain(names.get(one.device) or NO_NAME) for one in accounts),
         _mean(accounts, lambda one: blocks.mean(one.between(blocks.begun_ns, blocks.done_ns).T)),
         _mean(accounts, lambda one: blocks.mean_after(one.between(starts, ends).T)),
         tuple(_notes(used, strayed)),

@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["LIST", "Quantity", "both", "changes", "entries", "metric_keys", "quantity"]
+__all__ = [
+    "LIST",
+    "Quantity",
+    "both",
+    "changes",
+    "crosses",
+    "entries",
+    "metric_keys",
+    "quantity",
+    "unmatched",
+]
 
 LIST = (
     "step_time",
@@ -59,6 +69,7 @@ LIST = (
     "findings",
 )
 """Metrics of every comparison, in the order of its table."""
+_PAGED = "Unified "
 _COPY_KINDS = ("h2d", "d2h", "d2d", "p2p", "h2h", "unified", "memset", "other")
 _LONGEST_NAME = 2_000
 """What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
@@ -85,16 +96,18 @@ def quantity(digests: Sequence[Digest], key: str) -> Quantity:
 
 
 def both(before: Sequence[Digest], after: Sequence[Digest], key: str) -> tuple[Quantity, Quantity]:
-    """Give a quantity of either side; raises where its pattern matches nothing on both."""
-    pair = quantity(before, key), quantity(after, key)
-    if not any(one.found for one in pair):
-        names = names_of(key.partition(":")[0], (*before, *after))
-        raise UsageError(
-            f"{key} matches nothing in any capture",
-            why=f"names are like {near_matches(key.partition(':')[2], names)}" if names else "",
-            hint="a glob such as '*gemm*' matches whole names",
-        )
-    return pair
+    """Give a quantity of either side."""
+    return quantity(before, key), quantity(after, key)
+
+
+def unmatched(pair: tuple[Quantity, Quantity], digests: Sequence[Digest]) -> str:
+    """Say that a pattern matches nothing on either side: that may be meant, or be misspelt."""
+    if any(one.found for one in pair):
+        return ""
+    kind, _, pattern = pair[1].key.partition(":")
+    names = names_of(kind, digests)
+    near = f", names are like {near_matches(pattern, names)}" if names else ""
+    return f"matches nothing in any capture{near}"
 
 
 # Keys --------------------------------------------------------------------------------------------
@@ -143,11 +156,14 @@ def _bytes(digest: Digest, *, up: bool) -> Floats | None:
     """Sum the bytes of copies from the host, or to it; what the driver pages in is none."""
     if "copies" in digest.missing and not digest.copies:
         return None
-    mine = [c.bytes for c in digest.copies if _crosses(c.operation, up=up)]
+    mine = [c.bytes for c in digest.copies if crosses(c.operation, up=up)]
     return summed(mine, digest)
 
 
-def _crosses(operation: str, *, up: bool) -> bool:
+def crosses(operation: str, *, up: bool) -> bool:
+    """Tell whether a copy is from the host to a GPU, or back; paging by the driver is neither."""
+    if operation.startswith(_PAGED):
+        return False
     source, _, target = operation.partition("-to-")
     ends = (source, target) if up else (target, source)
     return ends[0] == "Host" and ends[1] not in ("", "Host")

@@ -33,12 +33,15 @@ _BEFORE_NO_LETTER = r"\d+($|[^A-Za-z0-9])"
 
 def plain(text: str) -> str:
     """Give a text without the folders of paths, and no longer than `LONGEST`."""
-    short = _FOLDERS.sub("", text) if "/" in text or "\\" in text else text
-    if len(short) <= LONGEST:
-        return short
-    # What was cut off still tells names apart.
-    told = hashlib.sha256(short.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{short[: LONGEST - 9]}…{told}"
+    return cut(_FOLDERS.sub("", text) if "/" in text or "\\" in text else text)
+
+
+def cut(text: str) -> str:
+    """Give a text no longer than `LONGEST`; what was cut off still tells texts apart."""
+    if len(text) <= LONGEST:
+        return text
+    told = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{text[: LONGEST - 9]}…{told}"
 
 
 def plain_texts(texts: Iterable[str]) -> tuple[str, ...]:

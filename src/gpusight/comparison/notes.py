@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.ledger.labels import GRAPH
+from gpusight.comparison.alike import content, differing, gpu_names
 from gpusight.comparison.limit import HOST
 from gpusight.comparison.outcome import Match
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.outcome import Comparison
@@ -46,9 +47,10 @@ def notes(before: Sequence[Digest], after: Sequence[Digest], found: Comparison) 
 
 def _twice(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
     """Say that a capture is compared with itself."""
-    same = [one for one in before if one in after]
+    known = {content(one) for one in after}
+    same = [one for one in before if content(one) in known]
     if same:
-        yield f"{_labels(same)} stands on both sides"
+        yield f"{_labels(same)} {'stand' if len(same) > 1 else 'stands'} on both sides"
 
 
 def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
@@ -73,8 +75,8 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
 
 
 def _differences(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
-    tools = _sets(before, after, lambda one: _VERSION.sub("", one.tool))
-    versions = _sets(before, after, lambda one: one.tool)
+    tools = differing(before, after, lambda one: _VERSION.sub("", one.tool))
+    versions = differing(before, after, lambda one: one.tool)
     if tools:
         yield (
             f"other tools ({tools}): each slows the host in its own way, so that host and idle "
@@ -82,27 +84,15 @@ def _differences(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[
         )
     elif versions:
         yield f"other versions of the tool ({versions})"
-    if gpus := _sets(before, after, _gpu_names):
+    if gpus := differing(before, after, gpu_names):
         yield f"other GPUs ({gpus}): times differ for that alone"
-    if counts := _sets(before, after, lambda one: f"{len(one.gpus)}"):
+    if counts := differing(before, after, lambda one: f"{len(one.gpus)}"):
         yield f"other numbers of GPUs ({counts})"
     if max(len(one.gpus) for one in (*before, *after)) > 1:
         yield "several GPUs: the ledger is their mean; kernels, phases and copies are summed"
-    ways = _sets(before, after, lambda one: one.steps_found)
-    if _sets(before, after, lambda one: _NUMBER.sub("", one.steps_found)):
+    ways = differing(before, after, lambda one: one.steps_found)
+    if differing(before, after, lambda one: _NUMBER.sub("", one.steps_found)):
         yield f"steps were found in other ways ({ways}): they may not be the same"
-
-
-def _gpu_names(digest: Digest) -> str:
-    return " + ".join(sorted(set(digest.gpus))) or "unknown"
-
-
-def _sets(before: Sequence[Digest], after: Sequence[Digest], of: Callable[[Digest], str]) -> str:
-    """Show what captures differ in; empty where all are alike."""
-    sides = [sorted({of(one) for one in side}) for side in (before, after)]
-    if sides[0] == sides[1] and len(sides[0]) == 1:
-        return ""
-    return " against ".join(" and ".join(side) for side in sides)
 
 
 def _relation(every: Sequence[Digest], found: Comparison) -> Iterator[str]:
@@ -135,6 +125,10 @@ def _absent(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
     every = (*before, *after)
     lacking = {part: [one for one in every if part in one.missing] for part in _PARTS}
     nowhere = [_PARTS[part] for part, mine in lacking.items() if len(mine) == len(every)]
+    reasons = {one.missing.get("findings") for one in every}
+    if len(reasons) == 1 and _PARTS["findings"] in nowhere:
+        nowhere.remove(_PARTS["findings"])
+        yield f"no findings: {reasons.pop()}"
     if nowhere:
         yield f"the captures do not tell: {', '.join(nowhere)}"
     for part, mine in lacking.items():

@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 _FEWER = 5
 """Times fewer false claims in tables of many rows than elsewhere."""
+MUCH_BETWEEN = 0.05
+"""Part of the time from step to step from which on steps alone do not tell how fast it is."""
 
 
 def confidence_of_rows(confidence: float) -> float:
     """Give the confidence for rows of which there may be hundreds: 99% where it is 95%."""
     return 1 - (1 - confidence) / _FEWER
+
+
+def much_between(between_ns: float | None, period_ns: float | None) -> bool:
+    """Tell whether so much of a period lies between steps that it must be counted."""
+    return bool(between_ns) and (between_ns or 0.0) >= MUCH_BETWEEN * (period_ns or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,8 @@ class Side:
     """What the time from step to step goes to most: `gpu`, `host`, `input`, …, in one word."""
     busy_share: float | None
     """Part of the time from step to step in which the GPU worked."""
+    period_ns: tuple[float, ...] = ()
+    """Mean time from one step to the next of each capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class CallChange:
     calls_after: float
     outer: bool = False
     """A range that lies in no other but the step: their times do not hold each other's."""
+    calls: Change | None = None
+    """Their number, tested; None for ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +135,18 @@ class CopyChange:
     bytes_after: float
     calls_before: float
     calls_after: float
+    calls: Change | None = None
+    """Their number, tested."""
 
 
 class Fate(enum.Enum):
     """What became of a finding."""
 
     FIXED = "fixed"
+    """Every capture showed it before, none does after."""
     NEW = "new"
     STAYED = "stayed"
+    """Anything else: some captures of a side may show it and others not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +163,16 @@ class FindingChange:
     captures_before: int
     """Captures that show it."""
     captures_after: int
+    capture: str = ""
+    """Name of the capture that `title` is of."""
+    captures: tuple[int, int] = (1, 1)
+    """Captures of either side that could be diagnosed."""
+
+    @property
+    def shown_by(self) -> str:
+        """How many captures show it, of how many: `1 of 3 -> 3 of 3`."""
+        sides = zip((self.captures_before, self.captures_after), self.captures, strict=True)
+        return " -> ".join(f"{having} of {every}" for having, every in sides)
 
 
 @dataclass(frozen=True)
@@ -172,7 +197,7 @@ class Comparison:
     copies: tuple[CopyChange, ...]
     findings: tuple[FindingChange, ...]
     explanation: tuple[str, ...]
-    """Why the step changed, or did not, in sentences; the first is the verdict."""
+    """Why it changed, or did not, in sentences; the first is the verdict on `headline`."""
     confidence: float
     """Of intervals; those of kernels, API calls, copies and inner ranges have `of_rows`."""
     least: float
@@ -187,6 +212,20 @@ class Comparison:
     def step(self) -> Change:
         """The step time."""
         return self.metrics[0].change
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether so much lies between steps, on either side, that steps do not tell it all."""
+        if not self.between:
+            return False
+        pause, period = (self.metric(key).change for key in ("between_steps", "step_period"))
+        sides = ((pause.before, period.before), (pause.after, period.after))
+        return any(much_between(gap, taken) for gap, taken in sides)
+
+    @property
+    def headline(self) -> Metric:
+        """What tells how fast the program is: the step, or the time from one to the next."""
+        return self.metric("step_period") if self.is_apart else self.metrics[0]
 
     @property
     def of_rows(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Pairs: TypeAlias = Sequence[tuple[Quantity, Quantity]]
     Test: TypeAlias = Callable[[Pairs], list[Change]]
 
+_Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
 _LEAST_BETWEEN = 0.01
 """Part of the time from step to step from which on that between them is listed."""
@@ -45,6 +46,7 @@ def side(digests: Sequence[Digest]) -> Side:
         step_ns=tuple(_mean(one, one.step_ns) for one in digests),
         limit=limit(spent),
         busy_share=busy_share(spent),
+        period_ns=tuple(_mean(one, one.step_ns) + _mean(one, one.between_ns) for one in digests),
     )
 
 
@@ -153,6 +155,7 @@ def calls(
     rows: Rows[str, Calls] = Rows.of(before, after, lambda o: {r.name: r for r in getattr(o, part)})
     known = [name for name in rows.keys if all(row.gpu_ns is not None for row in rows.named(name))]
     work = dict(zip(known, test(rows.pairs(lambda row: row.gpu_ns or (), known)), strict=True))
+    number = _numbers(rows, test, rows.keys if part == "api" else ())
     outer = {name: all(row.outer for row in rows.named(name)) for name in rows.keys}
     made = []
     for is_outer, tested in ((True, test_of_outer), (False, test)):
@@ -160,8 +163,14 @@ def calls(
         host = zip(names, tested(rows.pairs(lambda row: row.host_ns, names)), strict=True)
         for name, change in host:
             many = rows.means(lambda row: row.calls, name)
-            made.append(CallChange(name, change, work.get(name), *many, outer=is_outer))
+            numbers = work.get(name), *many
+            made.append(CallChange(name, change, *numbers, outer=is_outer, calls=number.get(name)))
     return _by_change(made, lambda row: row.host_ns)
+
+
+def _numbers(rows: Rows[_Key, Any], test: Test, keys: Sequence[_Key]) -> dict[_Key, Change]:
+    """Say by how much the number of calls changed."""
+    return dict(zip(keys, test(rows.pairs(lambda row: row.calls, keys)), strict=True))
 
 
 def copies(before: Sequence[Digest], after: Sequence[Digest], test: Test) -> tuple[CopyChange, ...]:
@@ -171,7 +180,9 @@ def copies(before: Sequence[Digest], after: Sequence[Digest], test: Test) -> tup
     )
     tested = zip(rows.keys, test(rows.pairs(lambda copy: copy.ns, rows.keys)), strict=True)
     made = []
+    number = _numbers(rows, test, rows.keys)
     for kind, change in tested:
         moved = rows.means(lambda copy: copy.bytes, kind)
-        made.append(CopyChange(*kind, change, *moved, *rows.means(lambda copy: copy.calls, kind)))
+        many = rows.means(lambda copy: copy.calls, kind)
+        made.append(CopyChange(*kind, change, *moved, *many, calls=number[kind]))
     return _by_change(made, lambda row: row.ns)

@@ -10,7 +10,7 @@ import glob
 import re
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.comparison.files import is_baseline
 from gpusight.errors import CaptureError, UsageError
@@ -32,17 +32,32 @@ _DIGITS = re.compile(r"(\d+)")
 _TABLES = re.compile(r"(?:StringIds|CUPTI_\w+)\.(?:parquet|arrow)$", re.IGNORECASE)
 
 
-def side_paths(texts: Sequence[str]) -> list[Path]:
-    """Give the captures and baselines that words mean, each once, in the order given.
+class Meant(NamedTuple):
+    """What words mean."""
 
-    Those of a folder or glob come in the order of the numbers in their names. A report and its own
-    SQLite export are one run: the export is taken.
+    paths: list[Path]
+    """Captures and baselines, each once."""
+    notes: dict[Path, str]
+    """Of those that were named under other names too: which."""
+
+
+def side_paths(texts: Sequence[str]) -> list[Path]:
+    """Give the captures and baselines that words mean, each once, in the order given."""
+    return side_meant(texts).paths
+
+
+def side_meant(texts: Sequence[str]) -> Meant:
+    """Give the captures and baselines that words mean, in the order given, and what was left out.
+
+    Those of a folder or glob come in the order of the numbers in their names; baselines are taken
+    from there only where there are no captures. A report and its own SQLite export are one run: the
+    export is taken.
     """
-    found = [path for text in texts for path in _meant(text)]
-    paths = _each_run_once(found)
-    if len(paths) > MOST:
-        raise UsageError(f"{len(paths):,} captures are too many", hint=f"name at most {MOST:,}")
-    return paths
+    meant = _each_run_once(path for text in texts for path in _meant(text))
+    count = len(meant.paths)
+    if count > MOST:
+        raise UsageError(f"{count:,} captures are too many", hint=f"name at most {MOST:,}")
+    return meant
 
 
 def _meant(text: str) -> list[Path]:
@@ -83,7 +98,13 @@ def _matching(text: str) -> list[Path]:
         raise CaptureError(f"no file matches {text}", hint="check the pattern")
     paths = sorted(map(Path, names), key=_natural)
     timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
-    return [one for path in timelines or paths for one in _expanded(path)]
+    return _captures_first([one for path in timelines or paths for one in _expanded(path)])
+
+
+def _captures_first(paths: list[Path]) -> list[Path]:
+    """Leave out baselines that lie beside captures: who means them names them."""
+    others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
+    return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -99,7 +120,8 @@ def _in_folder(folder: Path) -> list[Path]:
         raise CaptureError(f"{folder} cannot be read", why=why) from error
     if any(_TABLES.match(path.name) for path in files):
         return [folder]
-    found = sorted(filter(_is_meant, files), key=_natural) or sorted(_profiles(folder))
+    found = _captures_first(sorted(filter(_is_meant, files), key=_natural))
+    found = found or sorted(_profiles(folder))
     if not found:
         raise CaptureError(
             f"{folder} is a folder without captures that can be compared",
@@ -131,15 +153,28 @@ def _natural(path: Path) -> tuple[tuple[object, ...], str]:
     return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), str(path)
 
 
-def _each_run_once(paths: Iterable[Path]) -> list[Path]:
+def _each_run_once(paths: Iterable[Path]) -> Meant:
     """Leave out what was named twice, and reports whose own export is there."""
-    each = list({path.resolve(): path for path in paths}.values())
-    exports = {_run(path) for path in each if path.name.lower().endswith(_EXPORT)}
-    return [
-        path
-        for path in each
-        if not (path.name.lower().endswith(_REPORTS) and _run(path) in exports)
-    ]
+    named: dict[Path, list[Path]] = {}
+    for path in paths:
+        named.setdefault(path.resolve(), []).append(path)
+    each = [same[0] for same in named.values()]
+    exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
+    kept, others = [], {same[0]: same[1:] for same in named.values()}
+    for path in each:
+        export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
+        if export is None:
+            kept.append(path)
+        else:
+            others[export].append(path)
+    return Meant(kept, {path: _same(path, others[path]) for path in kept if others[path]})
+
+
+def _same(path: Path, others: Sequence[Path]) -> str:
+    names = list(dict.fromkeys(other.name for other in others if other.name != path.name))
+    if not names:
+        return "named more than once: counted once"
+    return f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} the same capture: counted once"
 
 
 def _run(path: Path) -> Path:

@@ -20,27 +20,17 @@ WORTH_NAMING = 0.1
 FAR_MORE = 2.0
 """Times the change of the whole from which on one of a part is far more."""
 _MOST_ENTRIES = 4
-_MUCH_BETWEEN = 0.05
-"""Part of the time from step to step."""
-
-
-def is_apart(found: Comparison) -> bool:
-    """Tell whether so much lies between steps, on either side, that steps do not tell it all."""
-    between, period = (found.metric(key).change for key in ("between_steps", "step_period"))
-    sides = ((between.before, period.before), (between.after, period.after))
-    return any((gap or 0.0) > _MUCH_BETWEEN * (taken or 0.0) for gap, taken in sides)
 
 
 def whole(found: Comparison) -> tuple[str, Change]:
     """Give what GPU work and idle time sum to: the step, unless much lies between steps."""
-    if not is_apart(found):
-        return "the step", found.step
-    return "the time from step to step", found.metric("step_period").change
+    name = "the time from step to step" if found.is_apart else "the step"
+    return name, found.headline.change
 
 
 def each(found: Comparison) -> str:
     """Say what a time of work or waiting is a mean of."""
-    return "from step to step" if is_apart(found) else "a step"
+    return "from step to step" if found.is_apart else "a step"
 
 
 def matters(found: Comparison, change: Change) -> bool:

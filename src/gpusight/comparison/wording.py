@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpusight.comparison.change import Change
+    from gpusight.comparison.outcome import CopyChange
 
+_ON_GPU = "Device"
 _FORMATS: dict[Fmt, Callable[[float | None], str]] = {
     Fmt.TIME: format_time,
     Fmt.BYTES: format_bytes,
@@ -101,6 +103,12 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
 def is_how(change: Change) -> str:
     """Say what became of something: `is lower`."""
     return _IS[change.verdict]
+
+
+def copy_name(one: CopyChange) -> str:
+    """Name copies of one kind: `Host-to-Device, Pageable`; the GPU's own memory goes unsaid."""
+    kinds = [kind for kind in (one.src_kind, one.dst_kind) if kind and kind != _ON_GPU]
+    return f"{one.operation}, {' to '.join(kinds)}" if kinds else one.operation
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "save captures as a small baseline for compare and gate"
 DESCRIPTION = (
-    "A baseline sums captures up, a few kilobytes each, so that `compare` and `gate` need no old "
+    "A baseline sums captures up, tens of kilobytes each, so that `compare` and `gate` need no old "
     "captures: step times, ledger, kernels, ranges, API calls, copies, memory peak and findings, "
     "by blocks of steps. It holds names of kernels, ranges and the capture's file, but no folders, "
     "host names or command lines. `save` makes one, `show` says what is in it."
@@ -39,27 +39,11 @@ _CAPTURES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    actions = parser.add_subparsers(
-        title="actions",
-        dest="action",
-        metavar="save|show",
-        required=True,
-        help="what to do; each has options of its own",
+    actions = (
+        options.Action("save", "sum captures up in a file", _SAVE, _declare_save),
+        options.Action("show", "say what a baseline holds", _SHOW, _declare_show),
     )
-    for name, summary, description, declare in (
-        ("save", "sum captures up in a file", _SAVE, _declare_save),
-        ("show", "say what a baseline holds", _SHOW, _declare_show),
-    ):
-        lines = [e for e in EXAMPLES if e.startswith(f"gpusight baseline {name}")]
-        action = actions.add_parser(
-            name,
-            help=summary,
-            description=description,
-            epilog="examples:\n" + "\n".join(f"  {line}" for line in lines),
-            formatter_class=parser.formatter_class,
-        )
-        declare(action)
-        options.add_common(action)
+    options.add_actions(parser, EXAMPLES, actions)
 
 
 def _declare_save(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +89,7 @@ def _save(args: argparse.Namespace) -> int:
     from gpusight.cli.output import present, write_out
     from gpusight.comparison.baseline import COMMAND, baseline_page
     from gpusight.comparison.files import check_place, save_baseline
-    from gpusight.comparison.sides import side_paths
+    from gpusight.comparison.sides import side_meant
     from gpusight.errors import UsageError
     from gpusight.render.cells import safe_text
     from gpusight.result import NotApplicable
@@ -114,7 +98,7 @@ def _save(args: argparse.Namespace) -> int:
         raise UsageError("a baseline is written to a file", hint=f"give -o {DEFAULT_FILE}")
     path, args.output = Path(args.output), None
     check_place(path)  # before the captures are read, which takes long
-    digests = read_digests(side_paths(args.file), args)
+    digests = read_digests(side_meant(args.file), args)
     if isinstance(digests, NotApplicable):
         return present(replace(digests, command=COMMAND), args)
     size = save_baseline(digests, path)

@@ -102,12 +102,12 @@ def _format(args: argparse.Namespace) -> str:
 def _compared(args: argparse.Namespace) -> Comparison | NotApplicable:
     from gpusight.cli.digests import read_sides
     from gpusight.comparison.compare import CONFIDENCE, LEAST, compare
-    from gpusight.comparison.sides import side_paths
+    from gpusight.comparison.sides import side_meant
     from gpusight.result import NotApplicable
 
-    old, new = map(side_paths, _sides(args))
-    _keep_captures([*old, *new], args)
-    args.file, args.vs = str(old[0]), [str(path) for path in new]
+    old, new = map(side_meant, _sides(args))
+    _keep_captures([*old.paths, *new.paths], args)
+    args.file, args.vs = str(old.paths[0]), [str(path) for path in new.paths]
     sides = read_sides(old, new, args)
     if isinstance(sides, NotApplicable):
         return sides

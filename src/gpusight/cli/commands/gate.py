@@ -157,12 +157,14 @@ def _judged(args: argparse.Namespace, settings: GateConfig) -> Gate | NotApplica
     from gpusight.cli.digests import read_sides
     from gpusight.comparison.compare import CONFIDENCE, LEAST
     from gpusight.comparison.gate import gate
-    from gpusight.comparison.sides import side_paths
+    from gpusight.comparison.sides import side_meant
     from gpusight.result import NotApplicable
 
-    old, new = side_paths(settings.baseline), side_paths(args.file)
-    args.file = str(new[0])
-    _check_outputs([*old, *new, *([settings.path] if settings.path else [])], args, settings)
+    old, new = side_meant(settings.baseline), side_meant(args.file)
+    args.file = str(new.paths[0])
+    _check_outputs(
+        [*old.paths, *new.paths, *([settings.path] if settings.path else [])], args, settings
+    )
     sides = read_sides(old, new, args)
     if isinstance(sides, NotApplicable):
         return sides

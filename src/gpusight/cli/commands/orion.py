@@ -40,28 +40,12 @@ _PLOT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    actions = parser.add_subparsers(
-        title="actions",
-        dest="action",
-        metavar="build|check|plot",
-        required=True,
-        help="what to do; each has options of its own",
+    actions = (
+        options.Action("build", "make a kernel-info file", _BUILD, _declare_build),
+        options.Action("check", "check a kernel-info file", _CHECK, _declare_check),
+        options.Action("plot", "draw utilisation over time", _PLOT, _declare_plot),
     )
-    for name, summary, description, declare in (
-        ("build", "make a kernel-info file", _BUILD, _declare_build),
-        ("check", "check a kernel-info file", _CHECK, _declare_check),
-        ("plot", "draw utilisation over time", _PLOT, _declare_plot),
-    ):
-        lines = [e for e in EXAMPLES if e.startswith(f"gpusight orion {name}")]
-        action = actions.add_parser(
-            name,
-            help=summary,
-            description=description,
-            epilog="examples:\n" + "\n".join(f"  {line}" for line in lines),
-            formatter_class=parser.formatter_class,
-        )
-        declare(action)
-        options.add_common(action)
+    options.add_actions(parser, EXAMPLES, actions)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight.render.comparison import words
-from gpusight.render.comparison.picture import has_pauses, waterfall
+from gpusight.render.comparison.picture import waterfall
 from gpusight.render.comparison.sections import sections
 from gpusight.render.diagnosis.page import notes, page, prose, text
 from gpusight.render.pictures.frame import NARROW, WIDE, Size, size_of
@@ -66,8 +66,7 @@ def _pictures(comparison: Comparison) -> str:
     drawn = (
         inline_svg(bare, size, name=f"pic {name}", label=label) for name, size in sizes.items()
     )
-    caption = f"<figcaption>{text(figure.title)}</figcaption>" if has_pauses(comparison) else ""
-    return f'<figure class="picture">{caption}{"".join(drawn)}</figure>'
+    return f'<figure class="picture">{"".join(drawn)}</figure>'
 
 
 def _parts(comparison: Comparison, limit: int | None) -> Iterator[str]:

@@ -36,8 +36,6 @@ _BETWEEN, _OTHER = "between steps", "other entries"
 _MOST = 10
 _SMALL = 0.01
 """Entries that changed by less than this part of the step are joined."""
-_PAUSE = 0.05
-"""Time between steps is drawn from this part of a period on, or where it changed enough."""
 _LONGEST = 26
 _LONGEST_LABEL = 48
 _ROW = 31.0
@@ -68,7 +66,7 @@ def waterfall(comparison: Comparison) -> Figure:
     names = tuple(shorten_middle(safe_text(row), _LONGEST) for row in reversed(rows))
     most = max(max(bar.start, bar.end) for bar in bars)
     return Figure(
-        _title(comparison),
+        words.headline(comparison),
         Axis(_axis(comparison), Fmt.TIME, low=0.0, high=1.02 * most),
         Axis("", Fmt.TEXT, low=-0.6, high=len(rows) - 0.4, names=names),
         tuple(_series(bars, places)),
@@ -88,44 +86,22 @@ def _named(labels: tuple[str, ...]) -> str:
     return first if len(labels) == 1 else f"{first} and {len(labels) - 1} more"
 
 
-def has_pauses(comparison: Comparison) -> bool:
-    """Tell whether the picture leads from step to step, with the time between as one part."""
-    if not comparison.between:
-        return False
-    pause, period = (comparison.metric(key).change for key in ("between_steps", "step_period"))
-    whole = max(period.before or 0.0, period.after or 0.0)
-    parts = ((_of(pause, side), _of(period, side)) for side in ("before", "after"))
-    much = any(part >= _PAUSE * of for part, of in parts)
-    return much or abs(pause.delta or 0.0) >= _SMALL * whole
-
-
-def _title(comparison: Comparison) -> str:
-    if has_pauses(comparison):
-        return words.became("From step to step", _whole(comparison))
-    return words.headline(comparison)
-
-
 def _axis(comparison: Comparison) -> str:
-    if has_pauses(comparison):
+    if comparison.is_apart:
         return "time from step to step"
     return "time of a step" if words.is_per_step(comparison) else "time"
-
-
-def _whole(comparison: Comparison) -> Change:
-    """Give what the picture leads from and to."""
-    return comparison.metric("step_period").change if has_pauses(comparison) else comparison.step
 
 
 def _parts(comparison: Comparison) -> list[tuple[str, str, Change]]:
     """Give name, kind and change of what the whole is made of, those that changed most first."""
     parts = [(one.entry, kind_of(one.entry), one.change) for one in comparison.ledger]
-    if has_pauses(comparison):
+    if comparison.is_apart:
         parts.append((_BETWEEN, _BETWEEN, comparison.metric("between_steps").change))
     return sorted(parts, key=lambda part: -abs(part[2].delta or 0.0))
 
 
 def _bars(comparison: Comparison) -> Iterator[_Bar]:
-    whole = _whole(comparison)
+    whole = comparison.headline.change
     before, after = whole.before or 0.0, whole.after or 0.0
     yield from _side(comparison, "before", before)
     level = before

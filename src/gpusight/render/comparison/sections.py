@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.comparison.outcome import Fate, Match
-from gpusight.comparison.wording import shown, signed, signed_share, spread
+from gpusight.comparison.wording import copy_name, shown, signed, signed_share, spread
 from gpusight.render.comparison import words
 from gpusight.render.comparison.section import SMALL, Column, Row, Section
 from gpusight.render.comparison.words import Tone, held, marked, pair
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gpusight.render.comparison.section import Cell
 
 _REST = "the rest"
-_ON_GPU = "Device"
 _NUMBERS = (
     Column("Before", units=True),
     Column("After", units=True),
@@ -270,21 +269,17 @@ def _copy(one: CopyChange) -> Row:
     return Row(cells, words.tone(one.ns), one.ns.delta)
 
 
-def copy_name(one: CopyChange) -> str:
-    """Name copies of one kind: `Host-to-Device, Pageable`; the GPU's own memory goes unsaid."""
-    kinds = [kind for kind in (one.src_kind, one.dst_kind) if kind and kind != _ON_GPU]
-    return f"{one.operation}, {' to '.join(kinds)}" if kinds else one.operation
-
-
 def _findings(comparison: Comparison) -> Section:
+    several = any(len(side.labels) > 1 for side in (comparison.before, comparison.after))
     columns = (
         Column("", right=False, toned=True),
         Column("Saved before", units=True),
         Column("Saves now", units=True),
+        *((Column("Captures", right=False),) if several else ()),
         Column("Finding", name=True, right=False),
         Column("What was seen", name=True, right=False, beneath=True),
     )
-    rows = tuple(_found(comparison.findings))
+    rows = tuple(_found(comparison.findings, several=several))
     title = "Findings, and what their fixes give back" + _each(comparison)
     return Section("findings", title, columns, rows)
 
@@ -292,8 +287,11 @@ def _findings(comparison: Comparison) -> Section:
 _TONES = {Fate.FIXED: Tone.GOOD, Fate.NEW: Tone.BAD, Fate.STAYED: Tone.PLAIN}
 
 
-def _found(findings: Iterable[FindingChange]) -> Iterator[Row]:
+def _found(findings: Iterable[FindingChange], *, several: bool) -> Iterator[Row]:
+    """Give findings by fate; of several captures, how many show it and which one says so."""
     for fate in Fate:
         for one in (f for f in findings if f.fate is fate):
             times = (held(one.before_ns, Fmt.TIME), held(one.after_ns, Fmt.TIME))
-            yield Row((fate.value, *times, one.rule, one.title), _TONES[fate], None)
+            by = (one.shown_by,) if several else ()
+            title = f"{one.title} ({one.capture})" if several and one.capture else one.title
+            yield Row((fate.value, *times, *by, one.rule, title), _TONES[fate], None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.render.comparison.sections import copy_name
+from gpusight.comparison.wording import copy_name
 from gpusight.result import Field, Fmt, TableResult
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def lines_of(comparison: Comparison, look: Look, hints: Sequence[str] = ()) -> I
     yield from wrapped(words.side(comparison.after), look.width, "after   ", "dim")
     yield Line("")
     verdict, *reasons = comparison.explanation or (words.headline(comparison),)
-    yield from wrapped(verdict, look.width, "", _STYLES[words.tone(comparison.step)])
+    yield from wrapped(verdict, look.width, "", _STYLES[words.tone(comparison.headline.change)])
     for reason in reasons:
         yield from wrapped(reason, look.width, "- ")
     for note in comparison.notes:

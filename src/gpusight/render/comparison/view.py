@@ -138,13 +138,23 @@ class ComparisonView(Shown):
         return to_page(self.result)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page (.html) or the picture alone (.svg, .png, .pdf); gives where it is."""
+        """Write a page (.html), a text (.md, .csv, .json, .txt) or the picture; gives where it is.
+
+        The picture alone is .svg, .png or .pdf.
+        """
         from gpusight.evidence import refuse_capture
         from gpusight.render.pictures import draw
 
         target = Path(path)
         refuse_capture(target, None)
         form = target.suffix.lower().removeprefix(".")
-        made = self.to_html().encode() if form == "html" else draw(self.figure, form)
-        target.write_bytes(made)
+        write = {
+            "html": self.to_html,
+            "htm": self.to_html,
+            "md": self.to_markdown,
+            "csv": self.to_csv,
+            "json": self.to_json,
+            "txt": self.to_text,
+        }.get(form)
+        target.write_bytes(draw(self.figure, form) if write is None else write().encode())
         return target

@@ -79,8 +79,9 @@ def label(comparison: Comparison) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """Say in one line what became of the step."""
-    return became(label(comparison), comparison.step)
+    """Say in one line what became of the step, or of the time from one to the next."""
+    name = "From step to step" if comparison.is_apart else label(comparison)
+    return became(name, comparison.headline.change)
 
 
 def became(name: str, change: Change) -> str:

@@ -53,7 +53,8 @@ def _case(suite: ET.Element, gate: Gate, check: Check) -> None:
             ET.SubElement(case, "failure", told).text = _numbers(check)
         else:
             ET.SubElement(case, "skipped", {"message": message})
-    ET.SubElement(case, "system-out").text = _numbers(check)
+    lines = (_numbers(check), safe_text(check.reason))
+    ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
 
 
 def _numbers(check: Check) -> str:

@@ -105,7 +105,7 @@ def reason(check: Check) -> str:
 
 
 def _judged(check: Check) -> str:
-    if check.status is Status.PASSED:
+    if check.status is Status.PASSED or check.elsewhere:
         return ""
     if check.over is not None and check.over <= 0:
         return f"low enough, but within noise: {_rests(check)}"
@@ -136,8 +136,12 @@ _TOLD_BY = {
 
 def hints(gate: Gate) -> Iterator[str]:
     """Say what to do next."""
-    if gate.having(Status.UNSURE):
-        yield "unsure: take 3 to 5 captures a side, or limit kernel_time too, which varies less"
+    unsure = gate.having(Status.UNSURE)
+    if unsure:
+        if any(check.elsewhere for check in unsure):
+            yield "save a baseline on the GPUs that the captures are made on"
+        if not all(check.elsewhere for check in unsure):
+            yield "unsure: take 3 to 5 captures a side, or limit kernel_time too, which varies less"
         if not gate.strict:
             yield "--strict lets what is unsure fail"
     if gate.having(Status.MISSING) and not gate.allow_missing:

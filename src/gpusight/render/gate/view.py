@@ -46,6 +46,11 @@ class GateView(Shown):
 
         return to_text(self.result, WIDTH)
 
+    def _repr_html_(self) -> str:
+        from gpusight.render.gate.html import to_fragment
+
+        return to_fragment(self.result)
+
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""
         from gpusight.render.json import encode
