@@ -29,7 +29,7 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-@pytest.mark.parametrize("command", ["info", "summary", "diagnose", "compare"])
+@pytest.mark.parametrize("command", ["info", "compare"])
 def test_every_form_is_written(
     command: str, form: str, odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
