@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpusight.model.trace import Trace
 
-_SMALL = 4_000_000
+_SMALL = 1_500_000
 EVERY_SMALL = [
     path
     for path in (*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE)
