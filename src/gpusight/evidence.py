@@ -56,6 +56,8 @@ NCU_PRINTED = re.compile(
 """How tables and pages begin that Nsight Compute prints; no table of ours has these headings."""
 NCU_SAID = re.compile(rb"==(?:PROF|ERROR|WARNING)== ")
 """What Nsight Compute says around them."""
+BASELINE = re.compile(rb'\A(?:\xef\xbb\xbf)?\s*\{\s*"gpusight_baseline"\s*:')
+"""How files of `gpusight baseline save` begin."""
 _HEADING_BYTES = 2048
 """More than any of these patterns takes."""
 LOG_BYTES = 16 << 20
@@ -72,6 +74,12 @@ def encodable(text: str) -> str:
 def is_capture_name(path: Path) -> bool:
     """Tell whether a file is called like a capture that we read."""
     return path.name.lower().endswith((*_CAPTURES, *_TRACES))
+
+
+def same_file(path: Path, other: Path) -> bool:
+    """Tell whether two paths are one file, which need not exist yet."""
+    both_exist = path.exists() and other.exists()
+    return path.samefile(other) if both_exist else path.resolve() == other.resolve()
 
 
 def refuse_capture(path: Path, capture: str | None) -> None:

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from gpusight.comparison.change import Basis
-from gpusight.comparison.digest import Digest, Found, Kernels
+from gpusight.comparison.digest import Digest, Found
 from gpusight.comparison.gate import Check, Gate, Status, gate
 from gpusight.comparison.limits import read_limit
 from gpusight.errors import UsageError
 from gpusight.result import NotApplicable
+from tests.comparison import digests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,46 +24,13 @@ GB = 10**9
 
 def digest(steps_ms: Sequence[float], label: str = "run", **changed: Any) -> Digest:
     """Steps that compute in one kernel, `gemm`, for half of their time and idle for the other."""
-    ns = tuple(ms * MS for ms in steps_ms)
-    half = tuple(one / 2 for one in ns)
-    count = len(ns)
-    made = Digest(
-        label=label,
-        tool="nsys 2025.3",
-        gpus=("H200",),
-        steps=count,
-        steps_left_out=0,
-        steps_found="ranges step_*",
-        blocks=(1,) * count,
-        step_ns=ns,
-        between_ns=(0.0,) * count,
-        between={},
-        median_ns=sorted(ns)[count // 2],
-        min_ns=min(ns),
-        max_ns=max(ns),
-        ledger={"compute/matmul": half, "idle/launching": half},
-        kernel_ns=half,
-        phases={},
-        kernels=(
-            Kernels(
-                name="gemm",
-                short="gemm",
-                category="matmul",
-                range=None,
-                ns=half,
-                calls=(4.0,) * count,
-            ),
-        ),
-        order=(0,),
-        ranges=(),
-        api=(),
-        copies=(),
-        memory_peak={"0": 8 * GB},
-        findings=(),
-        missing={"phases": "no phases are known"},
-        notes=(),
+    half = [ms / 2 for ms in steps_ms]
+    made = digests.digest({"compute/matmul": half, "idle/launching": half}, label)
+    gemm = msgspec.structs.replace(made.kernels[0], name="gemm", short="gemm")
+    told: dict[str, Any] = {"kernels": (gemm,), "memory_peak": {"0": 8 * GB}, "gpus": ("H200",)}
+    return msgspec.structs.replace(
+        made, **{**told, "missing": {"phases": "no phases are known"}, **changed}
     )
-    return msgspec.structs.replace(made, **changed)
 
 
 def runs(*means_ms: float, **changed: Any) -> list[Digest]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ CAPTURE_HELP = (
 _MOST_WHOLE = 2**53
 """Up to here every whole number is also a float, so that none changes on the way."""
 _MOST_REAL = 1e12
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)%")
 
 
 def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
@@ -196,6 +198,14 @@ def number(text: str, *, least: int = 0) -> int:
 def count(text: str) -> int:
     """Read a whole number from 1."""
     return number(text, least=1)
+
+
+def percent(text: str) -> float:
+    """Read a part of the whole, which must be written as a percentage: 0.05 could mean two."""
+    found = _PERCENT.fullmatch(text.strip())
+    if found is None or float(found[1]) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5%")
+    return float(found[1]) / 100
 
 
 def positive(text: str) -> float:

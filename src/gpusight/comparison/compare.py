@@ -10,9 +10,11 @@ from gpusight.comparison import parts
 from gpusight.comparison.alike import each_once, other_parts
 from gpusight.comparison.explain import explain
 from gpusight.comparison.fates import findings
+from gpusight.comparison.inference import CONFIDENCE, LEAST
 from gpusight.comparison.metrics import LIST, both, changes
 from gpusight.comparison.notes import notes
 from gpusight.comparison.outcome import Comparison, Metric, confidence_of_rows
+from gpusight.comparison.wording import percent
 from gpusight.errors import UsageError
 from gpusight.result import NotApplicable
 
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
 
     from gpusight.comparison.digest import Digest
 
-CONFIDENCE = 0.95
-LEAST = 0.02
-"""Smaller changes are none, unless asked otherwise."""
 _LEAST_CONFIDENCE = 0.5
 
 
@@ -54,18 +53,14 @@ def _check(
             )
     check_confidence(confidence)
     if not 0 <= least < 1:
-        raise UsageError(f"a least effect of {_percent(least)} makes no sense", hint="such as 2%")
+        raise UsageError(f"a least effect of {percent(least)} makes no sense", hint="such as 2%")
 
 
 def check_confidence(confidence: float) -> None:
     """Raise for a confidence that no interval can have, or that means nothing."""
     if not _LEAST_CONFIDENCE <= confidence < 1:
-        what = f"a confidence of {_percent(confidence)} makes no sense"
+        what = f"a confidence of {percent(confidence)} makes no sense"
         raise UsageError(what, hint="write one from 50% to below 100%, such as 95%")
-
-
-def _percent(part: float) -> str:
-    return f"{part * 100:g}%"
 
 
 def _steps_of_some_only(before: Sequence[Digest], after: Sequence[Digest]) -> NotApplicable | None:

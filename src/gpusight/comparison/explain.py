@@ -15,7 +15,15 @@ from gpusight.comparison.exposure import exposures
 from gpusight.comparison.hosts import host_ranges
 from gpusight.comparison.outcome import Fate
 from gpusight.comparison.telling import colon, entries, matters
-from gpusight.comparison.wording import difference, from_to, interval, is_how, listed, shown
+from gpusight.comparison.wording import (
+    difference,
+    from_to,
+    interval,
+    is_how,
+    listed,
+    percent,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +59,7 @@ def _verdict(found: Comparison) -> str:
     if change.verdict is Verdict.UNCLEAR:
         against = _why_unclear(found, change, given)
         return f"No change of {_named(found)} can be claimed: {numbers}, {against}."
-    same = f" within {_least(found)}" if change.verdict is Verdict.SAME else ""
+    same = f" within {percent(found.least)}" if change.verdict is Verdict.SAME else ""
     rest = ", ".join(filter(None, (given, _rests_on(found, change))))
     subject = "From step to step it" if found.is_apart else _named(found).capitalize()
     return f"{subject} {is_how(change)}{same}: {numbers}; {rest}."
@@ -61,10 +69,6 @@ def _named(found: Comparison) -> str:
     if found.is_apart:
         return "the time from step to step"
     return "step time" if all(found.before.steps) else "time of the window"
-
-
-def _least(found: Comparison) -> str:
-    return f"{found.least * 100:g}%"
 
 
 def _rests_on(found: Comparison, change: Change) -> str:
@@ -82,7 +86,7 @@ def _why_unclear(found: Comparison, change: Change, given: str) -> str:
     if change.basis is Basis.NONE or change.low is None or change.high is None:
         return _rests_on(found, change)
     if change.low > 0 or change.high < 0:
-        return f"{given}, which is not surely more than {_least(found)}"
+        return f"{given}, which is not surely more than {percent(found.least)}"
     if change.basis is Basis.STEPS:
         return f"{given}, {_rests_on(found, change)}: steps of a run differ too much"
     sides = [

@@ -14,7 +14,7 @@ from gpusight._version import __version__
 from gpusight.comparison.checks import MOST_DIGESTS, fault
 from gpusight.comparison.digest import FORMAT, Digest
 from gpusight.errors import GpusightError, UsageError
-from gpusight.evidence import is_capture_name, refuse_capture
+from gpusight.evidence import BASELINE, is_capture_name, refuse_capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,6 @@ _Read = TypeVar("_Read")
 MOST_BYTES = 64 << 20
 MOST_VALUES = 4_000_000
 """Values in a file, by its commas: each takes far more memory than the two bytes it may have."""
-_MARK = re.compile(rb'\A(?:\xef\xbb\xbf)?\s*\{\s*"gpusight_baseline"\s*:')
 _MARK_AT_END = re.compile(rb'"gpusight_baseline"\s*:\s*\d+\s*\}\s*\Z')
 """Tools that sort keys put ours last."""
 _MARK_BYTES = 256
@@ -62,7 +61,7 @@ def is_baseline(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            if _MARK.match(file.read(_MARK_BYTES)):
+            if BASELINE.match(file.read(_MARK_BYTES)):
                 return True
             file.seek(max(0, path.stat().st_size - _MARK_BYTES))
             return _MARK_AT_END.search(file.read(_MARK_BYTES)) is not None

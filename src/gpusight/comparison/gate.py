@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.comparison.alike import each_once, other_parts
 from gpusight.comparison.compare import check_confidence, compare
+from gpusight.comparison.inference import CONFIDENCE, LEAST
 from gpusight.comparison.judging import Check, Status, judge
 from gpusight.comparison.limits import Kind
 from gpusight.errors import UsageError
@@ -80,8 +81,8 @@ def gate(
     after: Sequence[Digest],
     limits: Sequence[Limit],
     *,
-    confidence: float = 0.95,
-    least: float = 0.02,
+    confidence: float = CONFIDENCE,
+    least: float = LEAST,
     strict: bool = False,
     allow_missing: bool = False,
 ) -> Gate | NotApplicable:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
     Ends: TypeAlias = tuple[Floats, Floats]
 
+CONFIDENCE = 0.95
+LEAST = 0.02
+"""Smaller changes are none, unless asked otherwise."""
 _ENOUGH = 8
 """Blocks from which on it can be seen whether neighbours are alike."""
 _MOST_ALIKE = 0.9
@@ -52,8 +55,8 @@ def compare_series(
     before: Sequence[Sampled],
     after: Sequence[Sampled],
     *,
-    confidence: float = 0.95,
-    least: float = 0.02,
+    confidence: float = CONFIDENCE,
+    least: float = LEAST,
 ) -> list[Change]:
     """Say what changed, row by row; every capture counts alike, whatever its number of steps."""
     basis = _basis(before, after)
@@ -70,8 +73,8 @@ def compare_values(
     before: Sequence[float],
     after: Sequence[float],
     *,
-    confidence: float = 0.95,
-    least: float = 0.02,
+    confidence: float = CONFIDENCE,
+    least: float = LEAST,
 ) -> Change:
     """Say what changed in a quantity that a capture has one value of."""
     old, new = ([Sampled((1,), np.array([[v]], np.float64)) for v in s] for s in (before, after))

@@ -64,11 +64,14 @@ def _meant(text: str) -> list[Path]:
     path = _path(text)
     if _exists(path):
         return _in_folder(path) if path.is_dir() else [path]
-    if glob.has_magic(text):
-        return _matching(text)
+    pattern = glob.has_magic(text)
+    if pattern and (found := _matching(text)):
+        return found
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1:
         return [path for part in parts if part for path in _meant(part)]
+    if pattern:
+        raise CaptureError(f"no file matches {text}", hint="check the pattern")
     raise CaptureError(f"no such file: {path}", hint="check the path")
 
 
@@ -89,13 +92,9 @@ def _exists(path: Path) -> bool:
 
 
 def _matching(text: str) -> list[Path]:
-    """Give what a glob matches; a list may be of globs."""
+    """Give what a glob matches; nothing where it is a list of globs, or wrong."""
     every = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
     names = list(islice(every, _MOST_LISTED))
-    if not names and "," in text:
-        return [path for part in text.split(",") if part.strip() for path in _meant(part.strip())]
-    if not names:
-        raise CaptureError(f"no file matches {text}", hint="check the pattern")
     paths = sorted(map(Path, names), key=_natural)
     timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
     return _captures_first([one for path in timelines or paths for one in _expanded(path)])

@@ -62,6 +62,11 @@ def signed_share(ratio: float | None) -> str:
     return f"{number:+,.0f}%" if abs(number) >= 1000 else f"{number:+.1f}%"
 
 
+def percent(part: float) -> str:
+    """Show a part that somebody chose, as it was written: `2%`, `99.5%`."""
+    return f"{part * 100:g}%"
+
+
 def from_to(change: Change, fmt: Fmt = Fmt.TIME) -> str:
     """Show both values; the unit once where it is the same: `46.59 -> 42.42 ms`."""
     return in_one_unit(shown(change.before, fmt), shown(change.after, fmt), " -> ")
@@ -85,7 +90,7 @@ def difference(change: Change, fmt: Fmt = Fmt.TIME) -> str:
 def interval(change: Change, confidence: float, fmt: Fmt = Fmt.TIME) -> str:
     """Show the interval of a difference and what it is; empty where there is none."""
     ends = spread(change.low, change.high, fmt)
-    return "" if ends == MISSING else f"{confidence * 100:g}% interval {ends}"
+    return "" if ends == MISSING else f"{percent(confidence)} interval {ends}"
 
 
 def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import GpusightError, UsageError
-from gpusight.evidence import JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
+from gpusight.evidence import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
 from gpusight.readers.blocks import Blocks, head_of
 from gpusight.readers.open import open_trace
 from gpusight.sharing.hidden import telling
@@ -41,7 +41,6 @@ _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
 _OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
-_BASELINE = re.compile(rb'\{\s*"gpusight_baseline"\s*:')
 _ELSEWHERE = "make room, or choose another place with -o"
 _REFUSED = {
     errno.ENOSPC: ("no space left on the device", _ELSEWHERE),
@@ -126,7 +125,7 @@ def cleaner_of(capture: Path, form: str) -> Cleaner:
 
         return NcuCleaner(capture)
     text = head.removeprefix(_BOM).lstrip()
-    if _BASELINE.match(text):
+    if BASELINE.match(text):
         raise _is_baseline(capture)
     if text[:1] in (b"{", b"[") and not JAX_PLANE.match(head):
         from gpusight.sharing.torch import TorchCleaner

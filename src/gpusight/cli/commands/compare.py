@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
-from gpusight.cli.commands.diagnose import percent
 from gpusight.render.pictures import FORMATS as PICTURES
 
 if TYPE_CHECKING:
@@ -56,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what counts as a change")
     group.add_argument(
         "--least-effect",
-        type=percent,
+        type=options.percent,
         metavar="P%",
         help="smaller changes are none (default: 2%%)",
     )
     group.add_argument(
         "--confidence",
-        type=percent,
+        type=options.percent,
         metavar="P%",
         help="of the intervals (default: 95%%)",
     )
@@ -101,7 +100,8 @@ def _format(args: argparse.Namespace) -> str:
 
 def _compared(args: argparse.Namespace) -> Comparison | NotApplicable:
     from gpusight.cli.digests import read_sides
-    from gpusight.comparison.compare import CONFIDENCE, LEAST, compare
+    from gpusight.comparison.compare import compare
+    from gpusight.comparison.inference import CONFIDENCE, LEAST
     from gpusight.comparison.sides import side_meant
     from gpusight.result import NotApplicable
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
+    import argparse
+
     from gpusight.findings.diagnose import AnyDiagnosis, Question
     from gpusight.result import NotApplicable
 
@@ -34,7 +34,6 @@ EXAMPLES: tuple[str, ...] = (
 FORMATS = (*options.FORMATS, "html")
 DETAILS = 3
 EXIT_GATE = 1
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)%")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,18 +80,10 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--fail-over",
-        type=percent,
+        type=options.percent,
         metavar="P%",
         help="exit with code 1 when a finding gives back more than this part of the time: 5%%",
     )
-
-
-def percent(text: str) -> float:
-    """Read a part of the whole, which must be written as a percentage: 0.05 could mean two."""
-    found = _PERCENT.fullmatch(text.strip())
-    if found is None or float(found[1]) > 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5%")
-    return float(found[1]) / 100
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,13 +110,13 @@ def _keep_rules(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.errors import UsageError
+    from gpusight.evidence import same_file
 
     if not args.output or args.output == "-":
         return
     target = Path(args.output)
     for rule in map(Path, args.rules):
-        same = target.exists() and rule.exists() and target.samefile(rule)
-        if same or target.resolve() == rule.resolve():
+        if same_file(target, rule):
             raise UsageError(f"{target} is the file of a rule", hint="choose another name for -o")
 
 

@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.cli.commands.diagnose import percent
 
 if TYPE_CHECKING:
     import argparse
@@ -75,7 +74,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-missing", action="store_true", help="what is not known passes")
     group.add_argument(
         "--confidence",
-        type=percent,
+        type=options.percent,
         metavar="P%",
         help="how sure the growth must be (default: 95%%)",
     )
@@ -155,8 +154,8 @@ def _settings(args: argparse.Namespace) -> GateConfig:
 
 def _judged(args: argparse.Namespace, settings: GateConfig) -> Gate | NotApplicable:
     from gpusight.cli.digests import read_sides
-    from gpusight.comparison.compare import CONFIDENCE, LEAST
     from gpusight.comparison.gate import gate
+    from gpusight.comparison.inference import CONFIDENCE, LEAST
     from gpusight.comparison.sides import side_meant
     from gpusight.result import NotApplicable
 
@@ -208,25 +207,20 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
     from pathlib import Path
 
     from gpusight.errors import UsageError
-    from gpusight.evidence import refuse_capture
+    from gpusight.evidence import refuse_capture, same_file
 
     outputs = [settings.junit, settings.markdown]
     outputs += [Path(args.output)] if args.output and args.output != "-" else []
     targets = [path for path in outputs if path is not None]
     for number, path in enumerate(targets):
-        if any(_same(path, other) for other in inputs):
+        if any(same_file(path, other) for other in inputs):
             raise UsageError(f"{path} is read by this gate", hint="choose another name")
-        if any(_same(path, other) for other in targets[:number]):
+        if any(same_file(path, other) for other in targets[:number]):
             raise UsageError(f"{path} would be written twice", hint="choose another name")
         for capture in inputs:
             refuse_capture(path, str(capture))
         if not path.parent.is_dir():
             raise UsageError(f"cannot write {path}", why=f"{path.parent} is no folder")
-
-
-def _same(path: Path, other: Path) -> bool:
-    both_exist = path.exists() and other.exists()
-    return path.samefile(other) if both_exist else path.resolve() == other.resolve()
 
 
 def _write(found: Gate, args: argparse.Namespace, settings: GateConfig) -> None:
