@@ -195,7 +195,8 @@ class Trace:
 
     def _add(self, name: str, columns: Sequence[str]) -> None:
         if columns:
-            self._extend(name, self._source.load(name, columns).get_columns())
+            # A column in one piece is handed to NumPy without a copy.
+            self._extend(name, self._source.load(name, columns).rechunk().get_columns())
 
     def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """Compute something from the tables once, and find it again, in this process or the next.

@@ -1,0 +1,172 @@
+"""What has a value over time, as tracks: sampled hardware counters, and memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.memory.places import Places
+from gpusight.analyses.select import EVERYTHING
+from gpusight.analyses.statistics import names_of
+from gpusight.analyses.timeline.gpu_tracks import gpu_key
+from gpusight.analyses.timeline.layout import EVENT, kept, lay_out
+from gpusight.analyses.timeline.looks import one_line
+from gpusight.analyses.timeline.samples import Samples
+from gpusight.analyses.timeline.strip import Strip, distinct
+from gpusight.analyses.timeline.window import Track
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.analyses.memory.view import View
+    from gpusight.analyses.timeline.layout import Group, Layout
+    from gpusight.analyses.timeline.titles import Titles
+    from gpusight.analyses.timeline.window import Ints, Reals
+    from gpusight.model.trace import Trace
+
+READS = {"gpu_metrics": ["time_ns", "device", "metric", "value"]}
+"""Every column that the tracks of counters need."""
+_METRIC_KEYS = ["device", "metric"]
+_LEVELS = ("allocated_bytes", "reserved_bytes")
+_WHOLE_PERCENT = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Hardware counters, each on a line of its own."""
+
+    layout: Layout
+    time_ns: Ints
+    value: Reals
+
+    def samples(self, number: int) -> Samples:
+        """Build what answers about one counter of one GPU."""
+        rows = self.rows(number)
+        return Samples.of(self.time_ns[rows], self.value[rows], holds=False)
+
+    def rows(self, number: int) -> NDArray[np.uint32]:
+        """Give the rows of one counter of one GPU, in order of time."""
+        first, count = (int(self.layout.lines[c][number]) for c in ("first", "count"))
+        return self.layout.event[first : first + count]
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """A memory over time: a line for what is in use, and one for what is reserved if known."""
+
+    time_ns: Ints
+    levels: tuple[Ints, ...]
+
+    def samples(self, number: int) -> Samples:
+        """Build what answers about one of the levels."""
+        return Samples.of(self.time_ns, self.levels[number], holds=True)
+
+
+def metrics(trace: Trace, titles: Titles) -> list[Strip]:
+    """Give a track for each counter of each GPU."""
+    if not trace.has("gpu_metrics"):
+        return []
+    layout = kept(trace, "metrics", lambda: _lay_out_metrics(trace))
+    time_ns, name, value = trace.table("gpu_metrics", ["time_ns", "metric", "value"])
+    source = Sampled(layout, time_ns.to_numpy(), value.to_numpy())
+    names = names_of(name)
+    groups = layout.groups()
+    keys = distinct(f"{gpu_key(group.keys['device'])}/metric" for group in groups)
+    return [
+        _metric(source, group, key, names[group.keys["metric"] or 0], titles)
+        for group, key in zip(groups, keys, strict=True)
+    ]
+
+
+def _metric(source: Sampled, group: Group, key: str, name: str, titles: Titles) -> Strip:
+    device, unit = group.keys["device"], "%" if "%" in name else ""
+    track = Track(
+        key,
+        titles.gpu(device),
+        "metric",
+        one_line(name),
+        ("gpu_metrics",),
+        lines=1,
+        events=group.events,
+        series=True,
+        unit=unit,
+        high=_scale_end(source.value[source.rows(group.first)], unit),
+    )
+    return Strip(track, source, group.first, device)
+
+
+def _scale_end(values: Reals, unit: str) -> float | None:
+    """Give where a counter's scale ends: at its largest value, or at all of what it is part of."""
+    high = float(np.max(values, initial=-np.inf, where=np.isfinite(values)))
+    if not math.isfinite(high):
+        return None
+    return max(high, _WHOLE_PERCENT) if unit else high
+
+
+def _lay_out_metrics(trace: Trace) -> Layout:
+    frame = trace.table("gpu_metrics", ["time_ns", *_METRIC_KEYS]).with_row_index(EVENT)
+    time_ns, metric = pl.col("time_ns"), pl.col("metric").to_physical().cast(pl.Int64)
+    frame = frame.with_columns(time_ns.alias("start_ns"), time_ns.alias("end_ns"), metric)
+    return lay_out(frame, _METRIC_KEYS, packed=False)
+
+
+def memory(trace: Trace, titles: Titles) -> list[Strip]:
+    """Give a track for the memory of each GPU, and for the host's (of no device)."""
+    if not trace.has("memory_events"):
+        return []
+    frame = trace.derive("timeline-memory-1", lambda: _histories(trace))
+    return [
+        _memory(device, rows, titles)
+        for (device,), rows in frame.group_by("device", maintain_order=True)
+    ]
+
+
+def _memory(device: int | None, rows: pl.DataFrame, titles: Titles) -> Strip:
+    known = [level for level in _LEVELS if rows[level].null_count() == 0]
+    levels = tuple(rows[level].to_numpy() for level in known)
+    track = Track(
+        "host/memory" if device is None else f"{gpu_key(device)}/memory",
+        "Host" if device is None else titles.gpu(device),
+        "memory",
+        "Host memory" if device is None else "Memory",
+        ("memory_events",),
+        lines=len(levels),
+        events=rows.height,
+        series=True,
+        unit="bytes",
+        high=float(max(level.max() for level in levels)),
+    )
+    return Strip(track, Levels(rows["time_ns"].to_numpy(), levels), device=device)
+
+
+def _histories(trace: Trace) -> pl.DataFrame:
+    """Follow the memory of each GPU and of the host, one after the other."""
+    places = Places(trace, EVERYTHING)
+    devices: list[int | None] = [*places.gpus]
+    if places.events_of(None).height:
+        devices.append(None)
+    parts = [_history(device, places.view(device)) for device in devices]
+    schema = dict.fromkeys(("device", "time_ns", *_LEVELS), pl.Int64)
+    return pl.concat([pl.DataFrame(schema=schema), *parts])
+
+
+def _history(device: int | None, view: View) -> pl.DataFrame:
+    """Give the levels after each event, and before the first where the capture begins earlier."""
+    history, unknown = view.history, pl.lit(None, pl.Int64)
+    reserved = unknown if history.reserved is None else pl.Series(history.reserved)
+    frame = pl.DataFrame({"time_ns": history.times}).select(
+        pl.lit(device, pl.Int64).alias("device"),
+        "time_ns",
+        pl.Series("allocated_bytes", history.allocated),
+        reserved.alias("reserved_bytes"),
+    )
+    begins_earlier = not len(history) or view.start_ns < history.times[0]
+    if begins_earlier and (len(history) or history.start_allocated):
+        levels = (history.start_allocated, history.start_reserved)
+        before = pl.DataFrame([(device, view.start_ns, *levels)], frame.schema, orient="row")
+        return pl.concat([before, frame])
+    return frame
