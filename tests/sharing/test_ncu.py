@@ -75,7 +75,7 @@ def check_tables(path: Path, copy: Path, options: Options, but: set[tuple[str, s
     assert (one.meta.tool_version, one.meta.os) == (other.meta.tool_version, other.meta.os)
 
 
-EVERY_SMALL_REPORT = [path for path in EVERY_NCU_REPORT if path.stat().st_size < 1_200_000]
+EVERY_SMALL_REPORT = [path for path in EVERY_NCU_REPORT if path.stat().st_size < 600_000]
 """The two that are larger take as long as all others, and hold nothing else."""
 
 
@@ -234,8 +234,7 @@ def with_payload(header: bytes, *messages: bytes) -> bytes:
     return sized(header + whole(5, len(payload))) + payload
 
 
-@pytest.mark.parametrize("options", [SHARE, HASHED])
-@pytest.mark.parametrize("path", REPORTS[1:], ids=name)
+@pytest.mark.parametrize(("path", "options"), [(REPORTS[1], HASHED), (REPORTS[2], SHARE)])
 def test_no_secret_is_in_the_copy(path: Path, options: Options, tmp_path: Path) -> None:
     data, planting = planted_report(path)
     (tmp_path / "report.ncu-rep").write_bytes(data)
