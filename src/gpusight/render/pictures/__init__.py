@@ -1,4 +1,4 @@
-"""Results as pictures: a `Figure` says what to show, `draw` gives the bytes of a file.
+"""Results as pictures: a `Figure` or a `Board` says what to show, `draw` gives a file's bytes.
 
 SVG and HTML are written by this package itself; PNG and PDF need the extra `gpusight[pictures]`.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpusight.render.pictures.board import Board
     from gpusight.render.pictures.figure import Figure
     from gpusight.result import Result
 
@@ -17,8 +18,8 @@ FORMATS = ("svg", "html", "png", "pdf")
 """What `draw` can make, which is also how the names of such files end."""
 
 
-def draw(figure: Figure, form: str, *, result: Result | None = None) -> bytes:
-    """Draw a figure; an HTML page also shows the result it was made from, where that is given."""
+def draw(figure: Figure | Board, form: str, *, result: Result | None = None) -> bytes:
+    """Draw a picture; an HTML page also shows the result it was made from, where that is given."""
     if form == "svg":
         from gpusight.render.pictures.svg import to_svg
 

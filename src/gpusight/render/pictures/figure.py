@@ -54,6 +54,8 @@ class Part:
     name: str
     y: Numbers
     tone: Tone = Tone.SERIES
+    colour: str = ""
+    """Key of `render.palette` that it has the colour of, whatever its tone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Line:
     """Written along it; such a line needs no place in the legend."""
     label_at: float = 0.5
     """Where along the line the label stands, from 0 at its start to 1 at its end."""
+    colour: str = ""
+    """Key of `render.palette` that it has the colour of, whatever its tone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from gpusight.render.pictures.theme import slots
 from gpusight.render.pictures.ticks import Scale, Tick, scale
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from gpusight.render.pictures.figure import Figure, Line, Mark, Numbers
+    from gpusight.render.pictures.figure import Band, Figure, Line, Mark, Numbers
 
 _HEADROOM = 1.12
 """Room above the data, for the label of its highest point."""
@@ -28,7 +28,7 @@ PAD = 16.0
 _LINE = 19.0
 _SWATCH = 18.0
 _COLUMN_GAP = 22.0
-_NOTE_LINE = 17.0
+NOTE_LINE = 17.0
 _TWO_COLUMNS = 700.0
 """With this much room a legend has two columns, whatever that cuts off its names."""
 _LONGEST_KEY = 72
@@ -104,14 +104,21 @@ class Frame:
     @property
     def band_names(self) -> Iterator[tuple[str, float]]:
         """Give the names of bands that fit beside each other, and where they go."""
-        free = self.left - 1
-        for band in self.figure.bands:
-            text = safe_text(band.label)
-            middle = (self.x(band.start) + self.x(band.end)) / 2
-            half = text_width(text, SMALL) / 2
-            if text and middle - half > free and middle + half <= self.right + 8:
-                free = middle + half + 10
-                yield text, middle
+        return band_names(self.figure.bands, self.x, self.left, self.right)
+
+
+def band_names(
+    bands: Iterable[Band], x: Callable[[float], float], left: float, right: float
+) -> Iterator[tuple[str, float]]:
+    """Give the names of bands that fit beside each other, and where they go."""
+    free = left - 1
+    for band in bands:
+        text = safe_text(band.label)
+        middle = (x(band.start) + x(band.end)) / 2
+        half = text_width(text, SMALL) / 2
+        if text and middle - half > free and middle + half <= right + 8:
+            free = middle + half + 10
+            yield text, middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +185,16 @@ def lay_out(figure: Figure, size: Size) -> Frame:
     """Lay a figure out."""
     across, up = scales(figure)
     room = size.width - 2 * PAD
-    title, head = _lines(figure.title, room, TITLE, PAD + 1)
-    subtitle, head = _lines(figure.subtitle, room, SMALL, head - 2)
-    placed, below = _placed(keys(figure), size.width, head + 8)
+    title, head = lines_of(figure.title, room, TITLE, PAD + 1)
+    subtitle, head = lines_of(figure.subtitle, room, SMALL, head - 2)
+    placed, below = place_keys(keys(figure), size.width, head + 8)
     y_ticks = tuple(up.ticks(5))
     left = PAD + max((text_width(t.label, SMALL) for t in y_ticks), default=0) + 8
     right = min(size.width - PAD - 14, _room_beside(figure, across, left, size.width))
     x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
-    notes = [line for note in figure.footnotes for line in _wrapped(note, room, SMALL)]
-    bottom = size.height - PAD - 2 * SMALL - 10 - len(notes) * _NOTE_LINE
-    footnotes = [(t, bottom + 42 + n * _NOTE_LINE) for n, t in enumerate(notes, start=1)]
+    notes = [line for note in figure.footnotes for line in wrapped(note, room, SMALL)]
+    bottom = size.height - PAD - 2 * SMALL - 10 - len(notes) * NOTE_LINE
+    footnotes = [(t, bottom + 42 + n * NOTE_LINE) for n, t in enumerate(notes, start=1)]
     return Frame(
         figure, size, left, right, below + 26, bottom, across, up, x_ticks, y_ticks, placed,
         title, subtitle, tuple(footnotes),
@@ -211,23 +218,28 @@ def text_width(text: str, size: float) -> float:
     return display_width(text) * size * _LETTER
 
 
-def _lines(
+def lines_of(
     text: str, room: float, size: float, top: float
 ) -> tuple[tuple[tuple[str, float], ...], float]:
     """Break a text into lines below `top`; gives them with their places, and where they end."""
     height = size + 6
-    lines = _wrapped(text, room, size)
+    lines = wrapped(text, room, size)
     placed = tuple((line, top + size + number * height) for number, line in enumerate(lines))
     return placed, top + len(lines) * height
 
 
-def _wrapped(text: str, room: float, size: float) -> list[str]:
+def wrapped(text: str, room: float, size: float) -> list[str]:
     """Break a text into lines that fit."""
     return textwrap.wrap(safe_text(text), max(12, int(room / (size * _LETTER))))
 
 
-def _placed(entries: list[Key], width: float, top: float) -> tuple[tuple[Key, ...], float]:
-    """Place the legend in columns above the plot, where it covers nothing; gives where it ends."""
+def place_keys(
+    entries: list[Key], width: float, top: float, *, snug: bool = False
+) -> tuple[tuple[Key, ...], float]:
+    """Place the legend in columns above the plot, where it covers nothing; gives where it ends.
+
+    Columns share the width, unless they are to be `snug`: no wider than the widest needs.
+    """
     if not entries:
         return (), top
     room = width - 2 * PAD
@@ -236,10 +248,11 @@ def _placed(entries: list[Key], width: float, top: float) -> tuple[tuple[Key, ..
     columns = min(max(fitting, 2 if room > _TWO_COLUMNS else 1), len(entries))
     longest = max(8, int((room / columns - _SWATCH - 8) / SMALL / _LETTER))
     rows = -(-len(entries) // columns)
+    pitch = min(room / columns, widest) if snug else room / columns
     placed = []
     for number, key in enumerate(entries):
         column, row = divmod(number, rows)
-        x, y = PAD + column * room / columns, top + SMALL + row * _LINE
+        x, y = PAD + column * pitch, top + SMALL + row * _LINE
         placed.append(Key(shorten_middle(key.text, longest), key.slot, key.shape, x, y))
     return tuple(placed), top + SMALL + (rows - 1) * _LINE
 

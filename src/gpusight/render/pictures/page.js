@@ -97,6 +97,16 @@
     for (const line of picture.querySelectorAll(".cursor")) line.setAttribute("visibility", "hidden");
   };
 
+  // Tables that are wider than the screen scroll, by the keyboard too.
+  const reach = () => {
+    for (const table of document.querySelectorAll(".report table")) {
+      if (table.scrollWidth > table.clientWidth) table.tabIndex = 0;
+      else table.removeAttribute("tabindex");
+    }
+  };
+  reach();
+  window.addEventListener("resize", reach);
+
   for (const svg of picture.querySelectorAll("svg")) {
     const follow = (event) => {
       const target = event.target.closest("[data-mark]");

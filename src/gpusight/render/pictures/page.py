@@ -1,4 +1,4 @@
-"""A figure as one HTML page that needs nothing else: no network, no library, light and dark.
+"""A picture as one HTML page that needs nothing else: no network, no library, light and dark.
 
 The picture is inline SVG, in two sizes for wide and narrow screens. Pointing at it shows the values
 there. Names reach the page escaped in markup, or as JSON that cannot end its element; the script
@@ -18,27 +18,29 @@ import msgspec
 
 from gpusight.render.cells import safe_text, show
 from gpusight.render.html import to_html
+from gpusight.render.pictures.board import Board, Plot
 from gpusight.render.pictures.figure import Bars, Dots, Line, Stack
-from gpusight.render.pictures.frame import NARROW, WIDE, size_of, totals
+from gpusight.render.pictures.frame import NARROW, WIDE, Size, size_of, totals
 from gpusight.render.pictures.svg import css_of, inline_svg
-from gpusight.render.pictures.theme import DARK, LIGHT, slots
+from gpusight.render.pictures.theme import DARK, LIGHT, OWN_SLOTS, colours_of, css_name, slots_of
 from gpusight.result import Composite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from gpusight.render.pictures.figure import Figure, Numbers
+    from gpusight.render.pictures.figure import Figure, Numbers, Series
     from gpusight.render.pictures.theme import Theme
-    from gpusight.result import Result
+    from gpusight.result import Fmt, Result
 
 ROWS = 50
 """Rows of each table that a page shows."""
 _UNSAFE = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
-def to_page(figure: Figure, result: Result | None = None) -> str:
+def to_page(figure: Figure | Board, result: Result | None = None) -> str:
     """Write a page with a picture, and below it the result that it was made from."""
     script = _file("page.js")
+    data = safe_json(pointed_data(figure))
     title = escape(safe_text(figure.title))
     report = f'<section class="report">{_report(result)}</section>' if result else ""
     return (
@@ -46,11 +48,11 @@ def to_page(figure: Figure, result: Result | None = None) -> str:
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n'
-        f"<title>{title}</title>\n<style>\n{_styles()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{title}</title>\n<style>\n{_styles(colours_of(figure))}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{title}</h1>\n<p class="sub">{escape(safe_text(figure.subtitle))}</p>\n'
-        f'<figure class="picture">{_pictures(figure)}<div class="tip" hidden></div></figure>\n'
+        f'<figure class="picture">{both_sizes(figure)}<div class="tip" hidden></div></figure>\n'
         f"{report}\n</main>\n"
-        f'<script type="application/json" id="figure-data">{safe_json(_data(figure))}</script>\n'
+        f'<script type="application/json" id="figure-data">{data}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
@@ -71,30 +73,33 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _styles() -> str:
-    dark = f"{_variables(DARK)}{css_of(DARK)}"
-    return (
-        f"{_variables(LIGHT)}{css_of(LIGHT)}\n"
-        f"@media (prefers-color-scheme: dark) {{{dark}}}\n{_file('page.css')}"
-    )
+def _styles(colours: Iterable[str]) -> str:
+    light, dark = (f"{_variables(t, colours)}{css_of(t, colours)}" for t in (LIGHT, DARK))
+    return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{_file('page.css')}"
 
 
-def _variables(theme: Theme) -> str:
+def _variables(theme: Theme, colours: Iterable[str]) -> str:
     """Write a theme as what the page's own styles refer to, and as colours of its swatches."""
     names = ("background", "text", "muted", "grid")
     values = "".join(f"--{name}:{getattr(theme, name)};" for name in names)
-    slot_names = (*map(str, range(len(theme.palette))), "strong", "quiet", "pale")
-    swatches = "".join(f".key-{s}{{background:{theme.colour(s)}}}" for s in slot_names)
+    slots = (*OWN_SLOTS, *colours)
+    swatches = "".join(f".key-{css_name(s)}{{background:{theme.colour(s)}}}" for s in slots)
     return f":root{{{values}}}{swatches}"
 
 
-def _pictures(figure: Figure) -> str:
+def both_sizes(figure: Figure | Board) -> str:
+    """Draw a picture twice, for wide screens and for narrow ones; styles show one of them."""
     bare = replace(figure, title="", subtitle="")
     label = escape(safe_text(f"{figure.title}. {figure.subtitle}"))
     return "".join(
-        inline_svg(bare, size_of(figure, size), name=f"pic {name}", label=label)
+        inline_svg(bare, _size(figure, size), name=f"pic {name}", label=label)
         for name, size in (("wide", replace(WIDE, height=WIDE.height - 40)), ("narrow", NARROW))
     )
+
+
+def _size(figure: Figure | Board, usual: Size) -> Size:
+    """A board finds its height itself."""
+    return usual if isinstance(figure, Board) else size_of(figure, usual)
 
 
 def _file(name: str) -> str:
@@ -104,12 +109,27 @@ def _file(name: str) -> str:
 # What pointing at the picture shows ---------------------------------------------------------------
 
 
-def _data(figure: Figure) -> dict[str, Any]:
+def pointed_data(figure: Figure | Board) -> dict[str, Any]:
     """Give the values as the tables show them, so that units are written in one place only."""
-    rows = list(_rows(figure))
+    rows = list(_plots(figure) if isinstance(figure, Board) else _rows(figure.series, figure.y.fmt))
     xs: list[Numbers] = list(dict.fromkeys(x for _, x, _ in rows))
-    series = [{**row, "x": xs.index(x), "values": _shown(figure, y)} for row, x, y in rows]
-    marks = [
+    series = [{**row, "x": xs.index(x), "values": values} for row, x, values in rows]
+    labels = [show(x, figure.x.fmt) for x in xs[0]] if xs else []
+    marks = [] if isinstance(figure, Board) else [*_marks(figure), *_dot_marks(figure)]
+    return {"xs": xs, "labels": labels, "series": series, "marks": marks}
+
+
+def _plots(board: Board) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
+    """Give what is shown of every plot of a board, under its name."""
+    for plot in board.rows:
+        if isinstance(plot, Plot):
+            for row, x, values in _rows(plot.series, plot.y.fmt):
+                name = f"{safe_text(plot.name)}: {row['name']}" if plot.name else row["name"]
+                yield {**row, "name": name}, x, values
+
+
+def _marks(figure: Figure) -> list[dict[str, Any]]:
+    return [
         {
             "x": mark.x,
             "label": safe_text(mark.label),
@@ -117,28 +137,26 @@ def _data(figure: Figure) -> dict[str, Any]:
         }
         for mark in figure.marks
     ]
-    marks += list(_dot_marks(figure))
-    labels = [show(x, figure.x.fmt) for x in xs[0]] if xs else []
-    return {"xs": xs, "labels": labels, "series": series, "marks": marks}
 
 
-def _rows(figure: Figure) -> Iterator[tuple[dict[str, Any], Numbers, Numbers]]:
+def _rows(every: Iterable[Series], fmt: Fmt) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
     """Give what is shown: totals and lines first, then what the totals are made of."""
-    slot = slots(figure)
+    every = tuple(every)
+    slot = {name: css_name(slot) for name, slot in slots_of(every).items()}
     parts = []
-    for series in figure.series:
+    for series in every:
         if isinstance(series, (Dots, Bars)) or (isinstance(series, Line) and series.label):
             continue
         if not isinstance(series, Stack):
-            yield _row(series, series.name, slot[series.name]), series.x, series.y
+            yield _row(series, series.name, slot[series.name]), series.x, _shown(series.y, fmt)
             continue
-        yield _row(series, series.name), series.x, totals(series)
+        yield _row(series, series.name), series.x, _shown(totals(series), fmt)
         if len(series.parts) > 1:
             parts.append(series)
     for stack in parts:
         for part in reversed(stack.parts):
             row = _row(stack, part.name, slot[part.name], kind="part")
-            yield {**row, "zero": show(0, figure.y.fmt)}, stack.x, part.y
+            yield {**row, "zero": show(0, fmt)}, stack.x, _shown(part.y, fmt)
 
 
 def _dot_marks(figure: Figure) -> Iterator[dict[str, Any]]:
@@ -156,5 +174,5 @@ def _row(series: Stack | Line, name: str, slot: str = "", *, kind: str = "") -> 
     return {"name": safe_text(name), "slot": slot, "kind": kind, "steps": series.steps}
 
 
-def _shown(figure: Figure, values: Numbers) -> list[str]:
-    return [show(value, figure.y.fmt) for value in values]
+def _shown(values: Numbers, fmt: Fmt) -> list[str]:
+    return [show(value, fmt) for value in values]

@@ -1,4 +1,4 @@
-"""Figures as PNG and PDF, through Matplotlib, which is an extra: nothing else here needs it.
+"""Pictures as PNG and PDF, through Matplotlib, which is an extra: nothing else here needs it.
 
 The layout is that of the SVG: the same frame, in pixels, from the top left.
 """
@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any
 from gpusight.errors import GpusightError
 from gpusight.render.cells import safe_text
 from gpusight.render.pictures.bars import FAINT, placed_bars
+from gpusight.render.pictures.board import Board
+from gpusight.render.pictures.board_raster import draw_board
 from gpusight.render.pictures.figure import Dots, Line, Stack
-from gpusight.render.pictures.frame import PAD, SMALL, TITLE, lay_out, place_mark, size_of
+from gpusight.render.pictures.frame import PAD, SMALL, TITLE, WIDE, lay_out, place_mark, size_of
 from gpusight.render.pictures.labels import dot_names, line_labels
+from gpusight.render.pictures.rows import paint
 from gpusight.render.pictures.theme import LIGHT, slots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpusight.render.pictures.bars import Placed
     from gpusight.render.pictures.figure import Figure, Mark, Numbers
-    from gpusight.render.pictures.frame import Frame, Key
+    from gpusight.render.pictures.frame import Frame, Key, Size
     from gpusight.render.pictures.labels import Written
 
 _PIXELS_PER_INCH = 100.0
@@ -38,8 +43,8 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 
-def to_bytes(figure: Figure, form: str) -> bytes:
-    """Draw a figure as `png` or `pdf`; the same figure gives the same bytes."""
+def to_bytes(picture: Figure | Board, form: str) -> bytes:
+    """Draw a picture as `png` or `pdf`; the same picture gives the same bytes."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure as Canvas
@@ -49,7 +54,9 @@ def to_bytes(figure: Figure, form: str) -> bytes:
             hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
         ) from error
     out = io.BytesIO()
-    size = size_of(figure)
+    size, draw = _drawing(picture)
+    # A narrow picture is shown as large as a wide one, and must be as sharp then.
+    dpi = _DPI * max(1.0, WIDE.width / size.width)
     inches = (size.width / _PIXELS_PER_INCH, size.height / _PIXELS_PER_INCH)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box
@@ -57,9 +64,19 @@ def to_bytes(figure: Figure, form: str) -> bytes:
         settings: Any = mpl.rcParams
         settings.update(_SETTINGS)
         canvas = Canvas(figsize=inches, facecolor=LIGHT.background)
-        _Drawing(canvas, lay_out(figure, size)).draw()
-        canvas.savefig(out, format=form, dpi=_DPI, metadata=_METADATA[form])
+        draw(canvas)
+        canvas.savefig(out, format=form, dpi=dpi, metadata=_METADATA[form])
     return out.getvalue()
+
+
+def _drawing(picture: Figure | Board) -> tuple[Size, Callable[[Any], None]]:
+    """Give the size of a picture, and what draws it onto a canvas of that size."""
+    if isinstance(picture, Board):
+        painting = paint(picture, picture.width)
+        return painting.size, lambda canvas: draw_board(canvas, painting, _POINT)
+    size = size_of(picture)
+    frame = lay_out(picture, size)
+    return size, lambda canvas: _Drawing(canvas, frame).draw()
 
 
 class _Drawing:

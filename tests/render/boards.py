@@ -1,0 +1,24 @@
+"""What tests ask of boards: their rows by kind, and what a drawing of one holds."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import TypeVar
+
+from gpusight.render.pictures import draw
+from gpusight.render.pictures.board import Board, Row
+
+SVG = "{http://www.w3.org/2000/svg}"
+_Kind = TypeVar("_Kind", bound=Row)
+
+
+def rows_of(board: Board, kind: type[_Kind]) -> list[_Kind]:
+    return [row for row in board.rows if isinstance(row, kind)]
+
+
+def svg_of(board: Board) -> ET.Element:
+    return ET.fromstring(draw(board, "svg"))
+
+
+def texts_of(board: Board) -> list[str]:
+    return [element.text or "" for element in svg_of(board).iter(f"{SVG}text")]

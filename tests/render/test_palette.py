@@ -1,0 +1,111 @@
+"""Colours: one for each name, seen on both pages, told apart by people who see fewer of them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpusight.analyses.ledger.causes import Cause
+from gpusight.analyses.timeline.colours import COLOURS as CODED
+from gpusight.model.kernel_names import CATEGORIES
+from gpusight.render.palette import COLOURS, HOST, colour_of, contrast, text_on
+from gpusight.render.pictures.theme import DARK, LIGHT, Theme
+
+THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+LEDGER = [key for key in COLOURS if key.partition("/")[0] in {"compute", "copy", "idle"}]
+LEDGER.append("communication")
+MAIN = [
+    *(f"compute/{c}" for c in ("matmul", "convolution", "attention", "softmax", "normalisation")),
+    *(f"compute/{c}" for c in ("elementwise", "reduction", "optimizer")),
+    *("copy/h2d", "copy/d2h", "communication"),
+    *(f"idle/{c}" for c in ("queued", "synchronising", "allocating", "launching", "input")),
+    *(f"idle/{c}" for c in ("framework", "other", "unknown")),
+]
+"""What most captures show, in any order side by side."""
+# Machado, Oliveira and Fernandes (2009): what eyes without green cones make of linear red, green
+# and blue.
+DEUTERANOPIA = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+)
+# Ottosson (2020): linear red, green and blue to OKLab, where distances are as large as they look.
+CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+OKLAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def linear(colour: str) -> NDArray[np.float64]:
+    value = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def seen(colour: str, *, fewer: bool) -> NDArray[np.float64]:
+    light = np.clip(DEUTERANOPIA @ linear(colour), 0, 1) if fewer else linear(colour)
+    found: NDArray[np.float64] = OKLAB @ np.cbrt(CONES @ light)
+    return found
+
+
+def nearest(keys: list[str], theme: Theme, *, fewer: bool) -> tuple[float, tuple[str, str]]:
+    places = {key: seen(theme.colour(key), fewer=fewer) for key in keys}
+    return min(
+        (float(np.linalg.norm(places[a] - places[b])), (a, b)) for a, b in combinations(keys, 2)
+    )
+
+
+def test_every_entry_category_and_code_has_a_colour_of_its_own() -> None:
+    categories = [f"compute/{c}" for c in CATEGORIES if c != "communication"]
+    assert {*categories, "communication", *(cause.entry for cause in Cause)} <= set(COLOURS)
+    assert [key for key in CODED if key not in COLOURS and not key.startswith("host/")] == []
+    for shade in (0, 1):
+        assert len({COLOURS[key][shade] for key in LEDGER}) == len(LEDGER)
+
+
+def test_unknown_keys_have_a_colour_too() -> None:
+    assert colour_of("compute/new") == COLOURS["compute/other"]
+    assert colour_of("host/3") == HOST[3]
+    assert colour_of("host/11") == HOST[3]
+    assert colour_of("whatever") in HOST
+    assert colour_of("whatever") == colour_of("whatever")
+
+
+@THEMES
+def test_areas_stand_out_from_the_page(theme: Theme) -> None:
+    keys = [*COLOURS, *(f"host/{number}" for number in range(len(HOST)))]
+    low = {key: contrast(theme.colour(key), theme.background) for key in keys}
+    assert {key: value for key, value in low.items() if value < 2} == {}
+
+
+@THEMES
+def test_labels_can_be_read_on_every_colour(theme: Theme) -> None:
+    for key in [*COLOURS, *(f"host/{number}" for number in range(len(HOST)))]:
+        colour = theme.colour(key)
+        assert contrast(text_on(colour), colour) >= 4
+
+
+@THEMES
+@pytest.mark.parametrize("fewer", [False, True], ids=["all colours", "no green"])
+def test_colours_are_told_apart(theme: Theme, fewer: bool) -> None:
+    distance, pair = nearest(MAIN, theme, fewer=fewer)
+    assert distance > 0.055, pair
+    distance, pair = nearest(LEDGER, theme, fewer=fewer)
+    assert distance > 0.03, pair
+
+
+def test_contrast_is_that_of_the_web() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    assert text_on("#ffffff") == "#14181e"
+    assert text_on("#1e5799") == "#ffffff"
