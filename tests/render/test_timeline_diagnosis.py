@@ -166,7 +166,7 @@ def test_what_another_finding_covers_is_not_called_unjudged() -> None:
     assert "same cause" not in markdown
     page = forms.as_page(found, limit=0, details=0)
     assert "Covered by input-starved: host-sync" in page
-    assert "1 rules could not be judged" in page
+    assert "1 rule could not be judged" in page
     assert [one["rule"] for one in found.document()["not_applicable"]] == [
         "host-sync",
         "exposed-copy",

@@ -33,11 +33,21 @@ _HEAD = 30.0
 
 def to_page(comparison: Comparison, *, limit: int | None = None) -> str:
     """Write a page of its own; `limit` is what `Section.shown` takes."""
-    css = resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
     dark = f"@media (prefers-color-scheme: dark) {{{css_of(DARK)}}}"
-    body = "\n".join((*_sides(comparison), _pictures(comparison), *_parts(comparison, limit)))
     title = words.headline(comparison)
-    return page(title, comparison.title, body, styles=f"{css_of(LIGHT)}\n{dark}\n{css}")
+    styles = f"{css_of(LIGHT)}\n{dark}\n{own_styles()}"
+    return page(title, comparison.title, to_body(comparison, limit=limit), styles=styles)
+
+
+def to_body(comparison: Comparison, *, limit: int | None = None, level: int = 2) -> str:
+    """Write what stands on the page below its title, for others; headings are of this level."""
+    parts = _parts(comparison, limit, level)
+    return "\n".join((*_sides(comparison), _pictures(comparison), *parts))
+
+
+def own_styles() -> str:
+    """Give the styles of that, but for those of every page and picture."""
+    return resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def to_fragment(comparison: Comparison, *, limit: int | None) -> str:
@@ -45,7 +55,7 @@ def to_fragment(comparison: Comparison, *, limit: int | None) -> str:
     svg = base64.b64encode(to_svg(waterfall(comparison)).encode()).decode()
     label = text(words.headline(comparison))
     image = f'<img alt="{label}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
-    return "\n".join((image, *_parts(comparison, limit)))
+    return "\n".join((image, *_parts(comparison, limit, 2)))
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:
@@ -69,7 +79,7 @@ def _pictures(comparison: Comparison) -> str:
     return f'<figure class="picture">{"".join(drawn)}</figure>'
 
 
-def _parts(comparison: Comparison, limit: int | None) -> Iterator[str]:
+def _parts(comparison: Comparison, limit: int | None, level: int) -> Iterator[str]:
     verdict, *reasons = comparison.explanation or (words.headline(comparison),)
     yield f'<p class="verdict">{_told(verdict)}</p>'
     if reasons:
@@ -77,7 +87,7 @@ def _parts(comparison: Comparison, limit: int | None) -> Iterator[str]:
         yield f'<ul class="reasons">{told}</ul>'
     yield from notes(comparison.notes)
     for section in sections(comparison):
-        yield from _section(section, limit)
+        yield from _section(section, limit, f"h{level}")
     yield f'<p class="small">{text(words.marks(comparison))}</p>'
 
 
@@ -87,17 +97,18 @@ def _told(sentence: str) -> str:
     return prose(sentence).replace(arrow, f'<span class="arrow">{arrow}</span>')
 
 
-def _section(section: Section, limit: int | None) -> Iterator[str]:
+def _section(section: Section, limit: int | None, heading: str) -> Iterator[str]:
     rows = section.shown(limit, _ROWS)
+    yield f"<{heading}>{text(section.title)}</{heading}>"
     if not rows:
-        yield f"<h2>{text(section.title)}</h2>"
         yield f'<p class="small">{text(section.quiet)}</p>'
         return
-    yield f'<h2>{text(section.title)}</h2><div class="report"><table><thead><tr>'
+    yield '<div class="report"><table><thead><tr>'
     for column in (c for c in section.columns if not c.detail):
         kind = ' class="extra"' if column.extra else ""
-        yield f"<th{kind}{_side(column)}>{text(column.heading)}</th>"
-    yield ("<th></th>" if section.bars else "") + "</tr></thead><tbody>"
+        tag = "th" if column.heading else "td"  # nothing is no heading
+        yield f"<{tag}{kind}{_side(column)}>{text(column.heading)}</{tag}>"
+    yield ("<td></td>" if section.bars else "") + "</tr></thead><tbody>"
     largest = max((abs(row.delta or 0.0) for row in rows if not row.total), default=0.0)
     for row in rows:
         shown = "".join(_cells(section, row))

@@ -81,7 +81,7 @@ def kernels_markdown(found: JoinedDiagnosis, *, limit: int, details: int) -> str
     table = to_markdown(measured_kernels(found), limit=limit)
     kernels = "\n".join(
         line
-        for number, kernel in enumerate(_worth(found, details), 1)
+        for number, kernel in enumerate(explained_kernels(found, details), 1)
         for line in markdown.kernel_lines(kernel, number)
     )
     return f"{table}{kernels}\n"
@@ -102,7 +102,7 @@ def kernels_fragment(found: JoinedDiagnosis, *, limit: int, details: int) -> str
     table = to_html(measured_kernels(found), limit=limit)
     kernels = (
         part
-        for number, kernel in enumerate(_worth(found, details), 1)
+        for number, kernel in enumerate(explained_kernels(found, details), 1)
         for part in html.kernel_section(kernel, number)
     )
     return "\n".join((f'<div class="report">{table}</div>', *kernels))
@@ -138,13 +138,13 @@ def document(found: AnyDiagnosis, *, limit: int | None = None) -> dict[str, Any]
 
 
 def _kernel_lines(found: JoinedDiagnosis, look: Look, details: int) -> Iterator[Line]:
-    for number, kernel in enumerate(_worth(found, details), 1):
+    for number, kernel in enumerate(explained_kernels(found, details), 1):
         yield Line("")
         yield from text.kernel_lines(kernel, number, look.width)
 
 
-def _worth(found: JoinedDiagnosis, details: int) -> list[Explained]:
-    """Explain the kernels that are worth it; times are those of a step of the timeline."""
+def explained_kernels(found: JoinedDiagnosis, details: int) -> list[Explained]:
+    """Explain the kernels that are worth it, 0 for all; times are those of a timeline's step."""
     worth = [kernel for kernel in found.kernels if kernel.finding is not None]
     return [_in_timeline(found, kernel) for kernel in worth[: details or None]]
 

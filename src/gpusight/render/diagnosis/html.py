@@ -46,13 +46,18 @@ def _parts(diagnosis: Diagnosis, limit: int, details: int) -> Iterator[str]:
 def kernel_section(kernel: Explained, number: int) -> Iterator[str]:
     """Explain one kernel."""
     yield f'<section class="kernel"><h2>{number}. {text(kernel.title)}</h2>'
+    yield from explanation(kernel)
+    yield "</section>"
+
+
+def explanation(kernel: Explained) -> Iterator[str]:
+    """Write what is said of a kernel below its title."""
     yield f'<p class="sub">{text(kernel.subtitle)}</p>'
     for rank, finding in enumerate(kernel.findings):
         yield from _finding(finding, is_open=rank == 0)
     if kernel.profiler:
         said = "".join(f"<li>{text(one)}</li>" for one in kernel.profiler)
         yield f"<details><summary>Nsight Compute's own rules</summary><ul>{said}</ul></details>"
-    yield "</section>"
 
 
 def _finding(finding: Finding, *, is_open: bool) -> Iterator[str]:

@@ -42,10 +42,10 @@ def _parts(diagnosis: TimelineDiagnosis, limit: int, details: int) -> Iterator[s
     verdict = parts.verdict(diagnosis)
     if verdict:
         yield f"<p><b>{text(verdict)}</b></p>"
-    yield from _overview(diagnosis, diagnosis.findings[: limit or None])
+    yield from overview(diagnosis, diagnosis.findings[: limit or None])
     for number, finding in enumerate(diagnosis.findings[: details or None], 1):
         yield from _card(diagnosis, finding, number)
-    yield from _foot(diagnosis)
+    yield from foot(diagnosis)
 
 
 def _ledger(device: DeviceLedger, *, several: bool) -> Iterator[str]:
@@ -90,7 +90,8 @@ def _palette(number: int) -> str:
     return f"var(--series-{number},{LIGHT.palette[number]})"
 
 
-def _overview(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) -> Iterator[str]:
+def overview(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) -> Iterator[str]:
+    """List findings in a table; nothing where there are none."""
     if not found:
         return
     each = "Saves a step" if diagnosis.steps else "Saves"
@@ -111,6 +112,12 @@ def _overview(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) 
 def _card(diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int) -> Iterator[str]:
     yield f'<section class="kernel"><h2>{number}. {prose(finding.title)}</h2>'
     yield f'<p class="sub">{text(finding.rule)}</p>'
+    yield from explanation(diagnosis, finding)
+    yield "</section>"
+
+
+def explanation(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> Iterator[str]:
+    """Write what is said of a finding below its title."""
     yield f"<p><em>{text(parts.gain(diagnosis, finding))}</em></p>"
     yield f'<div class="facts"><table>{"".join(seen(finding.evidence))}</table>'
     yield f"<table>{''.join(_places(diagnosis, finding))}</table></div>"
@@ -120,7 +127,7 @@ def _card(diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int) -
     if finding.afterwards:
         yield f"<p><b>Check afterwards.</b> {prose(finding.afterwards)}</p>"
     yield f'<p class="sub">Estimate: {prose(trust(finding))}.</p>'
-    yield f'<p class="sub">When it misleads: {prose(finding.misleads)}</p></section>'
+    yield f'<p class="sub">When it misleads: {prose(finding.misleads)}</p>'
 
 
 def _places(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> Iterator[str]:
@@ -130,18 +137,23 @@ def _places(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> Iterator[
         yield f'<tr><td style="text-align:right">{time}</td><td>{name}</td></tr>'
 
 
-def _foot(diagnosis: TimelineDiagnosis) -> Iterator[str]:
+def foot(diagnosis: TimelineDiagnosis) -> Iterator[str]:
+    """Say how gains were told, and which rules found nothing or could not be judged."""
     if diagnosis.findings:
         yield f'<p class="sub foot">{text(parts.replayed(diagnosis))}</p>'
     if diagnosis.clean:
         rules = text(", ".join(diagnosis.clean))
-        yield f"<details><summary>{len(diagnosis.clean)} rules found nothing</summary>"
+        yield f"<details><summary>{_rules(len(diagnosis.clean))} found nothing</summary>"
         yield f"<p>{rules}</p></details>"
     for rules, by in parts.covered(diagnosis):
         yield f'<p class="sub foot">Covered by {text(by)}: {text(rules)}</p>'
     absent = parts.not_judged(diagnosis)
     if absent:
         count = len(diagnosis.not_applicable) - len(diagnosis.covered)
-        yield f"<details><summary>{count} rules could not be judged</summary><ul>"
+        yield f"<details><summary>{_rules(count)} could not be judged</summary><ul>"
         yield from (f"<li><b>{text(rules)}</b>: {prose(why)}</li>" for rules, why in absent)
         yield "</ul></details>"
+
+
+def _rules(count: int) -> str:
+    return "1 rule" if count == 1 else f"{count} rules"

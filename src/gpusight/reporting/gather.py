@@ -1,0 +1,219 @@
+"""From captures to a report: every question that it answers is asked once."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gpusight.analyses.copies import copies
+from gpusight.analyses.devices import device_names
+from gpusight.analyses.excerpt import timeline
+from gpusight.analyses.info import info
+from gpusight.analyses.kernels import kernels
+from gpusight.analyses.ledger.report import ledger_report
+from gpusight.analyses.memory import memory
+from gpusight.analyses.occupancy import occupancy
+from gpusight.analyses.roofline import roofline
+from gpusight.analyses.select import EVERYTHING
+from gpusight.analyses.steps import steps
+from gpusight.analyses.utilisation import utilisation
+from gpusight.analyses.utilisation.report import BINS
+from gpusight.comparison.compare import compare
+from gpusight.comparison.make import make_digest
+from gpusight.errors import UsageError
+from gpusight.evidence import encodable
+from gpusight.findings.diagnose import Question, diagnose_captures
+from gpusight.findings.joined import join_diagnoses
+from gpusight.findings.kernels.diagnosis import Diagnosis
+from gpusight.findings.timeline.diagnosis import TimelineDiagnosis
+from gpusight.reporting.headline import headline
+from gpusight.reporting.report import USUAL, About, Asked, Measured, Program, Report
+from gpusight.reporting.tree import range_tree
+from gpusight.reporting.untold import facts_of, untold
+from gpusight.result import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from gpusight.analyses.ledger.report import LedgerReport
+    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.outcome import Comparison
+    from gpusight.findings.joined import JoinedDiagnosis
+    from gpusight.model.trace import Trace
+    from gpusight.result import Composite
+
+_UNKNOWN = "unknown"
+"""How the names of GPUs begin that a capture does not tell."""
+_FEWEST_BINS, _ALL_BINS = 50, 3_200
+"""Parts of the time that utilisation is drawn in: of each GPU, and of all together."""
+
+
+def gather(traces: Sequence[Trace], asked: Asked = USUAL, *, base: Sequence[Digest] = ()) -> Report:
+    """Ask everything of a timeline, of reports of its kernels, or of such reports alone.
+
+    `base` are captures before a change, summed up; then the report also says what changed.
+    """
+    captured, reports = _told_apart(traces)
+    about = [info(trace) for trace in (*(() if captured is None else (captured,)), *reports)]
+    program = None if captured is None else _program(captured, about[0], asked)
+    measured = tuple(
+        _measured(report, one, (captured, program), asked)
+        for report, one in zip(reports, about[-len(reports) :] if reports else (), strict=True)
+    )
+    comparison = _comparison(captured or reports[0], base, asked) if base else None
+    parts = [*_program_parts(program), *_measured_parts(measured), ("Comparison", comparison)]
+    return Report(
+        title=asked.title or encodable(PurePath(traces[0].meta.path).name),
+        headline=headline(program, measured),
+        program=program,
+        measured=measured,
+        comparison=comparison,
+        untold=untold(parts, about),
+        warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.meta.warnings)),
+    )
+
+
+def _told_apart(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]:
+    """Tell the timeline from the reports of measured kernels, in whatever order they are given."""
+    reports = [trace for trace in traces if trace.has("profiles")]
+    others = [trace for trace in traces if not trace.has("profiles")]
+    if len(others) > 1:
+        raise UsageError(
+            f"{len(others)} captures of programs were given",
+            hint="a report is of one; what it was before a change: --compare BASE",
+        )
+    if not traces:
+        raise UsageError("no capture was given", hint="gpusight report CAPTURE -o report.html")
+    return (others[0] if others else None), reports
+
+
+def _question(asked: Asked) -> Question:
+    return Question(
+        selection=asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+    )
+
+
+def _about(trace: Trace, told: Composite, gpus: Sequence[str | None]) -> About:
+    facts = facts_of(told)
+    return About(
+        file=encodable(PurePath(trace.meta.path).name),
+        tool=facts["tool"],
+        gpus=tuple(name for name in gpus if name and not name.startswith(_UNKNOWN)),
+        started=facts.get("start_utc") or "",
+        duration_ns=facts.get("duration_ns"),
+    )
+
+
+# A program ----------------------------------------------------------------------------------------
+
+
+def _program(trace: Trace, told: Composite, asked: Asked) -> Program:
+    selection = asked.selection
+    focus: dict[str, Any] = {
+        "steps": asked.steps,
+        "window": asked.window,
+        "warmup": asked.warmup,
+    }
+    found = diagnose_captures([trace], _question(asked))
+    assert isinstance(found, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
+    account = ledger_report(trace, selection, **focus)
+    return Program(
+        about=_about(trace, told, _gpus_of(trace, account)),
+        diagnosis=found,
+        ledger=account,
+        steps=steps(trace, selection, **focus),
+        excerpt=timeline(trace, selection, **focus),
+        utilisation=utilisation(trace, selection, bins=_bins(account), **focus),
+        kernels=kernels(trace, selection),
+        ranges=range_tree(trace, selection, steps=_step_names(found)),
+        copies=copies(trace, selection),
+        memory=memory(trace, selection),
+        occupancy=occupancy(trace, selection),
+    )
+
+
+def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | None]:
+    """Name the GPUs that worked; all of the capture's where it does not tell."""
+    if isinstance(account, NotApplicable):
+        return list(device_names(trace).values())
+    return [device.name for device in account.devices]
+
+
+def _bins(account: LedgerReport | NotApplicable) -> int:
+    """Choose how finely utilisation is drawn: the more GPUs, the more coarsely."""
+    gpus = 1 if isinstance(account, NotApplicable) else len(account.devices)
+    return min(BINS, max(_FEWEST_BINS, _ALL_BINS // gpus))
+
+
+def _step_names(found: TimelineDiagnosis | NotApplicable) -> list[str]:
+    return [] if isinstance(found, NotApplicable) else [step.name for step in found.focus.steps]
+
+
+def _program_parts(program: Program | None) -> Iterator[tuple[str, Any]]:
+    if program is not None:
+        yield "Findings", program.diagnosis
+        yield "Ledger", program.ledger
+        yield "Steps", program.steps
+        yield "Timeline", program.excerpt
+        yield "Utilisation", program.utilisation
+        yield "Kernels", program.kernels
+        yield "Ranges", program.ranges
+        yield "Copies", program.copies
+        yield "Memory", program.memory
+        yield "Occupancy", program.occupancy
+
+
+# Measured kernels ---------------------------------------------------------------------------------
+
+
+def _measured(
+    trace: Trace,
+    told: Composite,
+    beside: tuple[Trace | None, Program | None],
+    asked: Asked,
+) -> Measured:
+    alone = beside[0] is None
+    selection = asked.selection if alone else EVERYTHING
+    question = _question(asked) if alone else Question()
+    found = diagnose_captures([trace], question)
+    assert isinstance(found, (Diagnosis, NotApplicable)), "a report was asked"
+    return Measured(
+        about=_about(trace, told, list(device_names(trace).values())),
+        diagnosis=_joined(found, trace, beside, asked),
+        kernels=kernels(trace, selection),
+        roofline=roofline(trace, selection),
+        occupancy=occupancy(trace, selection),
+    )
+
+
+def _joined(
+    found: Diagnosis | NotApplicable,
+    trace: Trace,
+    beside: tuple[Trace | None, Program | None],
+    asked: Asked,
+) -> Diagnosis | JoinedDiagnosis | NotApplicable:
+    """Weigh what was measured by the time in the timeline, where there is one that was judged."""
+    captured, program = beside
+    if isinstance(found, NotApplicable) or captured is None or program is None:
+        return found
+    if isinstance(program.diagnosis, NotApplicable):
+        return found
+    return join_diagnoses(program.diagnosis, found, (captured, trace), asked.selection)
+
+
+def _measured_parts(measured: Sequence[Measured]) -> Iterator[tuple[str, Any]]:
+    for one in measured:
+        yield f"Findings of {one.about.file}", one.diagnosis
+        yield f"Roofline of {one.about.file}", one.roofline
+        yield f"Occupancy of {one.about.file}", one.occupancy
+
+
+# Before and after ---------------------------------------------------------------------------------
+
+
+def _comparison(trace: Trace, base: Sequence[Digest], asked: Asked) -> Comparison | NotApplicable:
+    own = make_digest(
+        trace, asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+    )
+    return own if isinstance(own, NotApplicable) else compare(list(base), [own])

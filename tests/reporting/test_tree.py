@@ -1,0 +1,161 @@
+"""Ranges as a tree: what lies within what, which names are one, what a large one leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.analyses.select import Selection
+from gpusight.model.trace import Trace
+from gpusight.reporting import tree as module
+from gpusight.reporting.tree import MOST_NODES, RangeTree, range_tree
+from gpusight.result import NotApplicable
+from tests.traces import Rows, build_trace
+
+
+def ranges(*rows: tuple[str, int, int], thread: int = 11) -> list[dict[str, object]]:
+    return [{"name": n, "start_ns": a, "end_ns": b, "thread": thread} for n, a, b in rows]
+
+
+def tree(trace: Trace, **options: object) -> RangeTree:
+    found = range_tree(trace, **options)  # type: ignore[arg-type]
+    assert isinstance(found, RangeTree)
+    return found
+
+
+def listed(found: RangeTree) -> list[tuple[str, int, int]]:
+    """Give path, times and host time of every node, in order."""
+    paths: list[str] = []
+    for node, parent in enumerate(found.parent.tolist()):
+        number = int(found.name[node])
+        name = found.names[number] if number >= 0 else f"{found.smaller[node]} smaller"
+        paths.append(name if parent < 0 else f"{paths[parent]}/{name}")
+    return list(zip(paths, found.calls.tolist(), found.host_ns.tolist(), strict=True))
+
+
+STEPS: Rows = ranges(
+    ("step_0", 0, 100),
+    ("forward", 2, 42),
+    ("attn", 10, 20),
+    ("backward", 42, 92),
+    ("attn", 50, 80),
+    ("step_1", 100, 190),
+    ("forward", 102, 152),
+)
+
+
+def test_ranges_of_one_name_in_one_place_are_one_node() -> None:
+    found = tree(build_trace(ranges=STEPS), steps=["step_0", "step_1"])
+    assert listed(found) == [
+        ("step_#", 2, 190),
+        ("step_#/forward", 2, 90),
+        ("step_#/backward", 1, 50),
+        ("step_#/backward/attn", 1, 30),
+        ("step_#/forward/attn", 1, 10),
+    ]
+    assert (found.ranges, found.threads, found.host_total_ns) == (7, 1, 190)
+    assert found.gpu_ns is None
+    assert "GPU times of ranges are not known" in found.notes[0]
+
+
+def test_names_that_differ_by_numbers_stay_apart_while_they_are_few() -> None:
+    few = ranges(*((f"layer{n}", 10 * n, 10 * n + 5) for n in range(4)))
+    many = ranges(*((f"layer{n}", 10 * n, 10 * n + 5) for n in range(12)))
+    assert [path for path, _, _ in listed(tree(build_trace(ranges=few)))] == [
+        "layer0", "layer1", "layer2", "layer3",
+    ]  # fmt: skip
+    assert listed(tree(build_trace(ranges=many))) == [("layer#", 12, 60)]
+
+
+def test_what_a_framework_writes_behind_a_name_is_not_part_of_it() -> None:
+    rows = ranges(("aten::mm, seq = 3, sizes = [[1]]", 0, 5), ("aten::mm, seq = 4", 5, 9))
+    assert listed(tree(build_trace(ranges=rows))) == [("aten::mm", 2, 9)]
+
+
+def test_several_threads_are_the_outermost_nodes() -> None:
+    rows: Rows = [*ranges(("a", 0, 10), ("b", 2, 4)), *ranges(("a", 0, 7), thread=12)]
+    names: Rows = [
+        {"thread": 11, "tid": 71, "name": "python3"},
+        {"thread": 12, "tid": 72, "name": None},
+    ]
+    found = tree(build_trace(ranges=rows, threads=names))
+    assert listed(found) == [
+        ("python3 (71)", 1, 10),
+        ("thread (72)", 1, 7),
+        ("python3 (71)/a", 1, 10),
+        ("thread (72)/a", 1, 7),
+        ("python3 (71)/a/b", 1, 2),
+    ]
+
+
+def test_gpu_work_is_what_any_thread_launched_while_a_range_was_open() -> None:
+    calls: Rows = [
+        {"start_ns": 12, "end_ns": 13, "correlation": 1},
+        {"start_ns": 45, "end_ns": 46, "correlation": 2, "thread": 12},
+    ]
+    kernels: Rows = [
+        {"start_ns": 20, "end_ns": 27, "name": "k", "correlation": 1},
+        {"start_ns": 50, "end_ns": 80, "name": "k", "correlation": 2},
+    ]
+    found = tree(build_trace(ranges=STEPS, api_calls=calls, kernels=kernels), steps=["step_0"])
+    assert found.gpu_ns is not None
+    work = dict(zip((path for path, _, _ in listed(found)), found.gpu_ns.tolist(), strict=True))
+    assert work["step_#"] == found.gpu_total_ns == 37
+    assert work["step_#/forward"] == work["step_#/forward/attn"] == 7
+    assert work["step_#/backward"] == 30
+    assert work["step_#/backward/attn"] == 0
+
+
+def test_what_lies_in_a_range_that_is_not_selected_is_outermost() -> None:
+    found = tree(build_trace(ranges=STEPS), selection=Selection(within="forward"))
+    assert listed(found) == [("forward", 2, 90), ("forward/attn", 1, 10)]
+
+
+def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_NODES", 6)
+    monkeypatch.setattr(module, "_KEPT", 3)
+    letters = "abcdefgh"
+    inner = ((f"in_{x}", 100 * n + 1, 100 * n + 50 - n) for n, x in enumerate(letters))
+    rows = ranges(*inner, *((x, 100 * n, 100 * n + 60 - n) for n, x in enumerate(letters)))
+    found = tree(build_trace(ranges=rows))
+    assert listed(found) == [
+        ("a", 1, 60),
+        ("b", 1, 59),
+        ("c", 1, 58),
+        ("5 smaller", 5, 57 + 56 + 55 + 54 + 53),
+        ("a/1 smaller", 1, 49),
+        ("b/1 smaller", 1, 48),
+        ("c/1 smaller", 1, 47),
+    ]
+    assert found.host_total_ns == sum(60 - n for n in range(8))
+    assert found.notes[-1] == "the 3 largest are shown; 8 smaller ones are summed up"
+
+
+def test_no_tree_is_larger_than_a_page_can_bear() -> None:
+    letters = [chr(97 + n % 26) * (1 + n // 26) for n in range(6_000)]
+    rows = ranges(*((name, 10 * n, 10 * n + 9) for n, name in enumerate(letters)))
+    found = tree(build_trace(ranges=rows))
+    assert len(found) <= MOST_NODES
+    assert found.host_total_ns == 6_000 * 9
+    assert int(found.calls[found.parent < 0].sum()) == 6_000
+
+
+def test_ranges_deeper_than_anyone_looks_are_said_not_shown() -> None:
+    rows = ranges(*((f"d{'x' * n}", n, 1_000 - n) for n in range(130)))
+    found = tree(build_trace(ranges=rows))
+    assert len(found) == 100
+    assert found.notes[-1] == "30 ranges lie more than 100 deep and are not shown"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([], "the capture has no NVTX ranges"),
+        ([{"name": "m", "kind": "mark"}], "no range that has a length lies in what was selected"),
+    ],
+)
+def test_without_ranges_there_is_a_reason(rows: Rows, reason: str) -> None:
+    found = range_tree(build_trace(ranges=rows))
+    assert isinstance(found, NotApplicable)
+    assert found.reason == reason
