@@ -1,0 +1,91 @@
+"""What a page must know of a capture before it asks for any of its events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analyses.devices import device_names
+from gpusight.analyses.info import serious_messages
+from gpusight.analyses.select import GPU_WORK
+from gpusight.analyses.steps import focus as find_focus
+from gpusight.render.blocks import sentence
+from gpusight.render.cells import safe_text
+from gpusight.result import NotApplicable
+from gpusight.web.answers import CaptureInfo, MarkedStep, TimeRange
+
+if TYPE_CHECKING:
+    from gpusight.analyses.steps import Focus
+    from gpusight.analyses.timeline.timeline import Timeline
+    from gpusight.model.trace import Trace
+
+MOST_STEPS = 10_000
+"""Steps that a page marks."""
+MOST_MESSAGES = 20
+"""Messages of the profiler that are repeated."""
+_AROUND = 0.25
+"""Part of a step that is shown on either side of it at first."""
+
+
+def capture_info(number: int, name: str, trace: Trace, timeline: Timeline) -> CaptureInfo:
+    """Describe a capture: its tracks, its steps, and what is wrong with it."""
+    focus = find_focus(trace)
+    steps = () if isinstance(focus, NotApplicable) else _steps(focus)
+    meta = trace.meta
+    return CaptureInfo(
+        id=number,
+        name=name,
+        tool=safe_text(" ".join(filter(None, (meta.tool, meta.tool_version)))),
+        gpus=_gpus(trace),
+        start_ns=timeline.start_ns,
+        end_ns=timeline.end_ns,
+        tracks=timeline.tracks,
+        colours=timeline.colours,
+        steps=steps[:MOST_STEPS],
+        notes=_notes(trace, focus, len(steps)),
+        first_view=None if isinstance(focus, NotApplicable) else _first_view(focus, timeline),
+    )
+
+
+def _steps(focus: Focus) -> tuple[MarkedStep, ...]:
+    judged = [(step, False) for step in focus.steps]
+    every = sorted([*judged, *((s, True) for s in focus.left_out)], key=lambda s: s[0].start_ns)
+    return tuple(
+        MarkedStep(step.number, safe_text(step.name), step.start_ns, step.end_ns, odd)
+        for step, odd in every
+    )
+
+
+def _first_view(focus: Focus, timeline: Timeline) -> TimeRange | None:
+    """Choose what to show first: one judged step, and a little on either side."""
+    if not focus.steps:
+        return None
+    step = focus.steps[0]
+    around = int((step.end_ns - step.start_ns) * _AROUND)
+    start = max(timeline.start_ns, step.start_ns - around)
+    end = min(timeline.end_ns, step.end_ns + around)
+    return TimeRange(start, end) if start < end else None
+
+
+def _gpus(trace: Trace) -> tuple[str, ...]:
+    """Name the GPUs that worked, or all where none did: `8 x NVIDIA H200`."""
+    tables = [trace.table(table, ["device"]) for table in GPU_WORK if trace.has(table)]
+    used = pl.concat(tables)["device"].drop_nulls().unique().sort().to_list() if tables else []
+    names = device_names(trace)
+    counted = Counter(safe_text(names.get(device) or f"GPU {device}") for device in used or names)
+    return tuple(name if count == 1 else f"{count} x {name}" for name, count in counted.items())
+
+
+def _notes(trace: Trace, focus: Focus | NotApplicable, steps: int) -> tuple[str, ...]:
+    meta = trace.meta
+    told = [sentence(focus)] if isinstance(focus, NotApplicable) else focus.notes
+    messages = serious_messages(trace)["text"].to_list() if trace.has("diagnostics") else []
+    notes = [*meta.warnings, *told, *meta.notes]
+    notes += [f"the profiler said: {text}" for text in messages[:MOST_MESSAGES]]
+    if len(messages) > MOST_MESSAGES:
+        notes.append(f"the profiler said {len(messages) - MOST_MESSAGES:,} things more")
+    if steps > MOST_STEPS:
+        notes.append(f"only the first {MOST_STEPS:,} of {steps:,} steps are marked")
+    return tuple(dict.fromkeys(map(safe_text, notes)))

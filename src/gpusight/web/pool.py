@@ -1,0 +1,65 @@
+"""Work that takes longer than a moment, off the event loop and bounded.
+
+A page that zooms asks far more often than it needs the answer. Only a few requests are worked on at
+once; one whose page has gone away while it waited is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from gpusight.errors import GpusightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+_AT_ONCE = 4
+"""More would only share the same processors."""
+_MOST_WAITING = 64
+_Made = TypeVar("_Made")
+
+
+class BusyError(GpusightError):
+    """Too much is being asked at once."""
+
+
+class GoneError(GpusightError):
+    """Nobody waits for the answer any more."""
+
+
+class Pool:
+    """Runs functions in threads, a few at a time."""
+
+    def __init__(self) -> None:
+        self._limiter: anyio.CapacityLimiter | None = None  # belongs to the loop that first asks
+        self._asked = 0
+
+    async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
+        """Run a function for a request; raises where the server is busy, or the page has gone."""
+        if self._asked >= _MOST_WAITING:
+            raise BusyError("too much is being asked at once", hint="ask again")
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self._asked += 1
+        # Cancelling takes effect while the request waits for its turn: a thread that runs is not
+        # abandoned, or those of impatient pages would add up.
+        with anyio.CancelScope() as scope:
+            watcher = asyncio.ensure_future(_cancel_when_gone(request, scope))
+            try:
+                return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+            finally:
+                self._asked -= 1
+                watcher.cancel()
+        raise GoneError("nobody waits for the answer")
+
+
+async def _cancel_when_gone(request: Request, scope: anyio.CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,74 @@
+"""Pictures as pages in Chromium: nothing is logged or asked for, all can be read and reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+import gpusight as gs
+from gpusight.analyses.excerpt import timeline
+from gpusight.render.pictures.results import draw_result
+from gpusight.result import Composite
+from tests.browser.browsing import DESKTOP, PHONE, Scheme, barriers, watched
+from tests.shared import DATA
+from tests.traces import build_trace
+
+CAPTURE = DATA / "dataload.sqlite"
+HOSTILE = '</script></svg><img src=x onerror="window.broken=1"><b>'
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    trace = gs.open(CAPTURE, cache=False)
+    answers = {
+        "ledger": gs.ledger(trace),
+        "timeline": gs.timeline(trace),
+        "utilisation": gs.utilisation(trace),
+    }
+    return {name: one.save(folder / f"{name}.html") for name, one in answers.items()}
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize("name", ["ledger", "timeline", "utilisation"])
+def test_pages_are_quiet_and_open_to_everybody(
+    browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: Scheme
+) -> None:
+    with watched(browser, size, scheme) as seen:
+        seen.page.goto(pages[name].as_uri())
+        assert seen.page.locator("svg:visible").count() == 1
+        assert barriers(seen.page) == []
+        wide = seen.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= size[0]
+
+
+def test_pointing_shows_the_values_of_the_document(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    document = json.loads(gs.utilisation(CAPTURE).to_json())
+    first = next(row for row in document["rows"] if row["section"] == "bins")
+    with watched(browser) as seen:
+        seen.page.goto(pages["utilisation"].as_uri())
+        picture = seen.page.locator("svg.wide")
+        picture.focus()
+        picture.press("ArrowRight")
+        picture.press("ArrowLeft")
+        shown = seen.page.locator(".tip").inner_text()
+        assert f"{first['busy_share'] * 100:.1f}%" in shown
+
+
+def test_names_stay_text(browser: Browser, tmp_path: Path) -> None:
+    named = [{"start_ns": 0, "end_ns": 1000, "name": HOSTILE}]
+    trace = build_trace(kernels=named, ranges=named, threads=[{"thread": 11, "name": HOSTILE}])
+    result = timeline(trace)
+    assert isinstance(result, Composite)
+    target = tmp_path / "page.html"
+    target.write_bytes(draw_result(result, "html"))
+    with watched(browser) as seen:
+        seen.page.goto(target.as_uri())
+        assert seen.page.evaluate("window.broken") is None
+        assert seen.page.locator("img").count() == 0
+        assert HOSTILE in seen.page.locator("svg.wide").text_content()  # type: ignore[operator]

@@ -1,0 +1,275 @@
+"""What the server answers about captures, as frontend/src/timeline/types.ts declares it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from gpusight.model.trace import Trace
+from gpusight.web.app import FILES
+from gpusight.web.questions import MOST_BINS, MOST_TRACKS
+from gpusight.web.served import Served
+from tests.traces import build_trace
+from tests.web.serving import TOKEN, Asking, asking
+from tests.web.test_wire import decoded
+
+EVIL = "</script><img src=x onerror=alert(1)>\x1b[31m"
+US = 1000
+
+
+def _step(number: int) -> dict[str, Any]:
+    begin = number * 100 * US
+    return {"start_ns": begin, "end_ns": begin + 90 * US, "name": f"step_{number}"}
+
+
+def _launch(number: int) -> dict[str, Any]:
+    begin = number * 10 * US
+    return {"start_ns": begin, "end_ns": begin + US, "correlation": number}
+
+
+def _kernel(number: int) -> dict[str, Any]:
+    begin = number * 10 * US + 2 * US
+    name = EVIL if number == 7 else f"gemm_{number % 3}"
+    return {"start_ns": begin, "end_ns": begin + 5 * US, "name": name, "correlation": number}
+
+
+TABLES = {
+    "kernels": [_kernel(n) for n in range(60)],
+    "api_calls": [_launch(n) for n in range(60)],
+    "ranges": [_step(n) for n in range(6)],
+    "devices": [{"name": "NVIDIA H200"}],
+    "processes": [{"process": 1}],
+    "threads": [{"process": 1, "thread": 11}],
+}
+
+
+def hand_built(warnings: tuple[str, ...] = ()) -> Trace:
+    """Six steps of ten kernels each, launched one by one."""
+    return build_trace({"warnings": warnings}, **TABLES)
+
+
+WHOLE = {"start": 0, "end": 600 * US}
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Asking]:
+    with asking(hand_built(("the file is cut off",))) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def stream(built: Asking) -> str:
+    """Key of the only stream."""
+    tracks = built.answer("captures/0")["tracks"]
+    return str(next(track["key"] for track in tracks if track["kind"] == "stream"))
+
+
+def keys_of(interface: str) -> set[str]:
+    """Read which keys an interface of types.ts has."""
+    source = Path(__file__).parents[2] / "frontend" / "src" / "timeline" / "types.ts"
+    found = re.search(rf"interface {interface} {{\n(.*?)\n}}", source.read_text(), re.S)
+    assert found is not None
+    return set(re.findall(r"^  readonly (\w+):", found[1], re.M))
+
+
+def test_the_overview_says_how_far_captures_are(built: Asking) -> None:
+    found = built.answer("captures")
+    assert set(found) == keys_of("Overview")
+    assert found["captures"] == [
+        {"id": 0, "name": "built.sqlite", "state": "ready", "message": ""},
+    ]
+    assert found["palette"]["compute/matmul"]["light"].startswith("#")
+    assert set(built.answer("captures/0")["colours"]) <= set(found["palette"])
+
+
+def test_a_capture_is_described(built: Asking) -> None:
+    found = built.answer("captures/0")
+    assert set(found) == keys_of("CaptureInfo")
+    assert (found["id"], found["name"], found["tool"]) == (0, "built.sqlite", "Nsight Systems")
+    assert found["gpus"] == ["NVIDIA H200"]
+    assert found["start_ns"] == 0
+    assert found["end_ns"] == 597 * US
+    assert "the file is cut off" in found["notes"]
+    assert all(set(track) == keys_of("Track") for track in found["tracks"])
+    assert [step["name"] for step in found["steps"]] == [f"step_{n}" for n in range(6)]
+    assert all(set(step) == keys_of("Step") for step in found["steps"])
+
+
+def test_the_first_view_is_a_judged_step_and_a_little_around(built: Asking) -> None:
+    found = built.answer("captures/0")
+    judged = next(step for step in found["steps"] if not step["warmup"])
+    view = found["first_view"]
+    assert found["start_ns"] <= view["start_ns"] <= judged["start_ns"]
+    assert judged["end_ns"] <= view["end_ns"] <= judged["end_ns"] + 23 * US
+
+
+def test_a_window_holds_what_the_screen_shows(built: Asking, stream: str) -> None:
+    data = built.bytes("captures/0/window", **WHOLE, bins=1200, tracks=stream)
+    found = decoded(data)
+    assert found["lines"] == [{"track": stream, "line": 0}]
+    assert len(found["slices"]["start_ns"]) == 60
+    assert found["slices"]["start_ns"][1] == 12 * US
+    evil = found["labels"][found["slices"]["label"][7]]
+    assert "\x1b" not in evil
+    coarse = decoded(built.bytes("captures/0/window", **WHOLE, bins=6, tracks=stream))
+    assert sum(coarse["bin_sums"]["count"]) == 60
+    assert sum(coarse["bin_sums"]["busy_ns"]) == 60 * 5 * US
+
+
+def test_an_event_is_picked_and_explained(built: Asking, stream: str) -> None:
+    spot = built.answer("captures/0/pick", track=stream, line=0, time=13 * US, within=0)
+    assert set(spot) == keys_of("Spot")
+    assert (spot["table"], spot["row"], spot["start_ns"]) == ("kernels", 1, 12 * US)
+    assert built.answer("captures/0/pick", track=stream, line=0, time=10 * US, within=1) is None
+    found = built.answer("captures/0/event", table="kernels", row=1)
+    assert set(found) == keys_of("EventDetails")
+    assert found["spot"] == spot
+    assert (found["kind"], found["title"]) == ("Kernel", "gemm_1")
+    rows = [row for section in found["sections"] for row in section["rows"]]
+    assert all(set(row) == {"name", "value", "meaning"} for row in rows)
+    assert "5.000 µs" in [row["value"] for row in rows]
+    linked = {link["spot"]["table"] for link in found["links"]}
+    assert {"api_calls", "ranges"} <= linked
+
+
+def test_names_are_found_and_gone_through(built: Asking) -> None:
+    found = built.answer("captures/0/search", q="gemm_2", limit=5)
+    assert set(found) == keys_of("SearchResult")
+    (group,) = found["groups"]
+    assert set(group) == keys_of("SearchGroup")
+    assert (group["table"], group["count"], group["total_ns"]) == ("kernels", 20, 20 * 5 * US)
+    ask = {"table": "kernels", "code": group["code"]}
+    first = built.answer("captures/0/next", **ask, time=-1, direction=1)
+    assert (first["row"], first["name"]) == (2, "gemm_2")
+    second = built.answer("captures/0/next", **ask, time=first["start_ns"], direction=1)
+    assert second["row"] == 5
+    last = built.answer("captures/0/next", **ask, time=first["start_ns"], direction=-1)
+    assert last["row"] == 59
+    assert built.answer("captures/0/next", table="kernels", code=99, time=0) is None
+
+
+def test_a_stretch_is_measured(built: Asking) -> None:
+    found = built.answer("captures/0/measure", start=0, end=100 * US)
+    assert set(found) == keys_of("Measure")
+    (device,) = found["devices"]
+    assert device["busy_ns"] == 10 * 5 * US
+    assert sum(kernel["total_ns"] for kernel in found["kernels"]) == 10 * 5 * US
+    assert EVIL not in str(found)
+
+
+def test_findings_and_ledger_are_worked_out(built: Asking) -> None:
+    found, ledger = built.answer("captures/0/findings"), built.answer("captures/0/ledger")
+    assert set(found) == keys_of("Findings")
+    assert found["state"] == "ready"
+    assert found["steps"] > 0
+    for finding in found["findings"]:
+        assert set(finding) == keys_of("FindingInfo")
+        assert finding["places"]
+    assert set(ledger) == keys_of("LedgerInfo")
+    assert ledger["state"] == "ready"
+    (device,) = ledger["devices"]
+    assert sum(entry["share"] for entry in device["entries"]) == pytest.approx(1)
+
+
+def test_one_capture_is_not_compared(built: Asking) -> None:
+    found = built.answer("compare")
+    assert set(found) == keys_of("CompareInfo")
+    assert found["state"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "says"),
+    [
+        ("captures/1", {}, 404, "no such capture"),
+        ("captures/-1", {}, 404, "no such capture"),
+        ("captures/x", {}, 404, "no such capture"),
+        (f"captures/{'9' * 5000}", {}, 404, "no such capture"),
+        ("captures/0/nothing", {}, 404, "Not Found"),
+        ("captures/", {}, 404, "Not Found"),
+        ("captures//window", {}, 404, "Not Found"),
+        ("window", {}, 404, "Not Found"),
+        ("captures/0/window", {}, 400, "start is missing"),
+        ("captures/0/window", {**WHOLE, "bins": 0, "tracks": "x"}, 400, "from 1 to 8,192"),
+        ("captures/0/window", {**WHOLE, "bins": MOST_BINS + 1, "tracks": "x"}, 400, "8,192"),
+        ("captures/0/window", {**WHOLE, "bins": "nan", "tracks": "x"}, 400, "bins is 'nan'"),
+        ("captures/0/window", {"start": "nan", "end": 1, "bins": 1}, 400, "start is 'nan'"),
+        ("captures/0/window", {"start": "-inf", "end": 1, "bins": 1}, 400, "start is '-inf'"),
+        ("captures/0/window", {"start": 5, "end": 5, "bins": 1}, 400, "end is not after start"),
+        ("captures/0/window", {"start": 0, "end": 2**63, "bins": 1}, 400, "end is "),
+        ("captures/0/window", {**WHOLE, "bins": 9}, 400, "tracks is missing"),
+        ("captures/0/window", {**WHOLE, "bins": 9, "tracks": "nothing"}, 400, "nothing"),
+        ("captures/0/window", {**WHOLE, "bins": 9, "tracks": "../etc/passwd"}, 400, "passwd"),
+        (
+            "captures/0/window",
+            {**WHOLE, "bins": 9, "tracks": ",".join(map(str, range(MOST_TRACKS + 1)))},
+            400,
+            "at most 1,024 at once",
+        ),
+        ("captures/0/pick", {"track": "nothing", "line": 0, "time": 0}, 400, "nothing"),
+        ("captures/0/pick", {"track": "x" * 300, "line": 0, "time": 0}, 400, "too long"),
+        ("captures/0/pick", {"track": "x", "line": -1, "time": 0}, 400, "line is '-1'"),
+        ("captures/0/event", {"table": "kernels", "row": 60}, 400, "no row 60"),
+        ("captures/0/event", {"table": "kernels", "row": 2**64}, 400, "row is "),
+        ("captures/0/event", {"table": "kernels", "row": -1}, 400, "row is '-1'"),
+        ("captures/0/event", {"table": "copies", "row": 0}, 400, "no row 0 in copies"),
+        ("captures/0/event", {"table": "nothing", "row": 0}, 400, "no events in 'nothing'"),
+        ("captures/0/event", {"table": "devices", "row": 0}, 400, "no events in 'devices'"),
+        ("captures/0/search", {}, 400, "q is missing"),
+        ("captures/0/search", {"q": "x" * 501}, 400, "too long"),
+        ("captures/0/search", {"q": "x", "limit": 0}, 400, "from 1 to 1,000"),
+        ("captures/0/search", {"q": "/(/"}, 400, "("),
+        ("captures/0/next", {"table": "kernels", "code": -1, "time": 0}, 400, "code is '-1'"),
+        ("captures/0/next", {"table": "devices", "code": 0, "time": 0}, 400, "devices"),
+        ("captures/0/measure", {"start": 0}, 400, "end is missing"),
+    ],
+)
+def test_questions_that_make_no_sense(
+    built: Asking, path: str, query: dict[str, object], status: int, says: str
+) -> None:
+    found = built.refusal(path, **query)
+    assert found[0] == status
+    assert says in found[1]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_page_is_served(built: Asking, path: str) -> None:
+    found = built.client.get(f"/{TOKEN}{path}")
+    assert found.status_code == 200
+    assert found.headers["content-type"] == f"{FILES[path][1]}; charset=utf-8"
+    assert len(found.content) > 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/index.html", "/static/index.html", "/app.py", "/..", "/../app.py", "/%2e%2e/app.py", "//"],
+)
+def test_no_other_file_is(built: Asking, path: str) -> None:
+    assert built.client.get(f"/{TOKEN}{path}").status_code == 404
+
+
+def test_two_captures_are_compared() -> None:
+    with asking(hand_built(), hand_built()) as two:
+        found = two.answer("compare")
+        assert found["state"] == "ready", found["message"]
+        assert found["explanation"]
+        assert set(found["metrics"][0]) == {"name", "before", "after", "change", "verdict"}
+        assert found["metrics"][0]["name"] == "Step time"
+
+
+def test_a_bug_is_an_answer_too(built: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Served) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Served, "info", property(broken))
+    client = TestClient(
+        built.client.app, base_url=str(built.client.base_url), raise_server_exceptions=False
+    )
+    found = client.get(f"/{TOKEN}/api/captures/0")
+    assert found.status_code == 500
+    assert "ZeroDivisionError" not in found.text
+    assert found.headers["x-content-type-options"] == "nosniff"

@@ -1,0 +1,95 @@
+"""Work for requests: a few at a time, none for pages that have gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from gpusight.web import pool as module
+from gpusight.web.pool import BusyError, GoneError, Pool
+
+
+def _request(receive: Callable[[], Awaitable[Message]]) -> Request:
+    return Request({"type": "http", "headers": []}, receive)
+
+
+async def _waiting() -> Message:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def _gone() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def test_work_runs_elsewhere_and_gives_its_result() -> None:
+    async def asked() -> str:
+        return await Pool().run(_request(_waiting), lambda: threading.current_thread().name)
+
+    assert anyio.run(asked) != threading.current_thread().name
+
+
+def test_errors_pass_as_they_are() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    async def asked() -> None:
+        await Pool().run(_request(_waiting), broken)
+
+    with pytest.raises(ZeroDivisionError):
+        anyio.run(asked)
+
+
+def test_few_run_at_once_and_those_whose_page_has_gone_do_not_run_at_all() -> None:
+    go_on, begun, results = threading.Event(), [], []
+
+    def work() -> None:
+        begun.append(1)
+        assert go_on.wait(10)
+
+    async def ask(pool: Pool, receive: Callable[[], Awaitable[Message]]) -> None:
+        try:
+            await pool.run(_request(receive), work)
+            results.append("done")
+        except GoneError:
+            results.append("gone")
+
+    async def asked() -> None:
+        pool = Pool()
+        async with anyio.create_task_group() as group:
+            for _ in range(module._AT_ONCE + 2):
+                group.start_soon(ask, pool, _waiting)
+            while len(begun) < module._AT_ONCE:
+                await anyio.sleep(0.001)
+            for _ in range(5):
+                group.start_soon(ask, pool, _gone)
+            while results.count("gone") < 5:
+                await anyio.sleep(0.001)
+            assert len(begun) == module._AT_ONCE
+            go_on.set()
+
+    anyio.run(asked)
+    assert len(begun) == results.count("done") == module._AT_ONCE + 2
+
+
+def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 2)
+    go_on = threading.Event()
+
+    async def asked() -> None:
+        pool = Pool()
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(pool.run, _request(_waiting), lambda: go_on.wait(10))
+            await anyio.sleep(0.01)
+            with pytest.raises(BusyError):
+                await pool.run(_request(_waiting), lambda: None)
+            go_on.set()
+        assert await pool.run(_request(_waiting), lambda: 7) == 7
+
+    anyio.run(asked)
