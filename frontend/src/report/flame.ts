@@ -1,0 +1,153 @@
+// Ranges as a flame chart: click or Enter zooms into one, Escape goes back out.
+
+import { el, fill, svg } from "../shared/dom";
+import { formatCount, formatShare, formatTime } from "../shared/format";
+import { Tree, WHOLE, type Columns, type Measure, type Placed } from "./nodes";
+
+const ROW = 22;
+const LETTER = 6.7;
+const PAD = 6;
+const LEAST_PIXELS = 0.6;
+const COLOURS = 8;
+const LABEL = "Flame chart of ranges. Arrow keys move, Enter zooms in, Escape goes back.";
+
+/** Draw every flame chart that the page has data for. */
+export function startFlames(): void {
+  for (const data of document.querySelectorAll<HTMLElement>(".flame-data")) {
+    const place = data.previousElementSibling;
+    if (place instanceof HTMLElement) new Flame(place, new Tree(JSON.parse(data.textContent ?? "{}") as Columns));
+  }
+}
+
+class Flame {
+  private root = WHOLE;
+  private current = WHOLE;
+  private measure: Measure = "host";
+  private readonly said = el("p", { class: "said", "aria-live": "polite" });
+  private readonly back = el("button", { type: "button", class: "back" }, "Back");
+  private readonly drawing = svg("svg", { role: "application", tabindex: 0, "aria-label": LABEL });
+  private readonly chart = el("div", { class: "chart" }, this.drawing);
+
+  constructor(place: HTMLElement, private readonly tree: Tree) {
+    const top = el("div", { class: "bar-top" }, tree.columns.gpu && this.switch(), this.back, this.said);
+    const hint = "Width is time. Click a range to zoom in, click what it lies in to come back.";
+    place.append(top, this.chart, el("p", { class: "hint" }, hint));
+    place.hidden = false;
+    this.back.addEventListener("click", () => this.zoom(this.tree.parent(this.root)));
+    this.drawing.addEventListener("click", (event) => this.clicked(event));
+    this.drawing.addEventListener("pointermove", (event) => this.tell(this.nodeAt(event) ?? this.root));
+    this.drawing.addEventListener("pointerleave", () => this.tell(this.current));
+    this.drawing.addEventListener("keydown", (event) => this.pressed(event));
+    new ResizeObserver(() => this.draw()).observe(this.chart);
+    this.zoom(WHOLE);
+  }
+
+  private switch(): HTMLElement {
+    const make = (measure: Measure, name: string): HTMLButtonElement => {
+      const button = el("button", { type: "button", "aria-pressed": String(measure === this.measure) }, name);
+      button.addEventListener("click", () => {
+        this.measure = measure;
+        for (const one of group.children) one.setAttribute("aria-pressed", String(one === button));
+        this.zoom(this.root);
+      });
+      return button;
+    };
+    const group = el("div", { class: "switch", role: "group", "aria-label": "What the width is" });
+    group.append(make("host", "Host time"), make("gpu", "GPU work"));
+    return group;
+  }
+
+  private zoom(node: number): void {
+    this.root = this.tree.value(node, this.measure) > 0 ? node : WHOLE;
+    this.current = this.root;
+    this.back.disabled = this.root === WHOLE;
+    this.draw();
+    this.tell(this.root);
+  }
+
+  private clicked(event: MouseEvent): void {
+    const node = this.nodeAt(event);
+    if (node !== null) this.zoom(node === this.root ? this.tree.parent(node) : node);
+  }
+
+  private nodeAt(event: Event): number | null {
+    const found = (event.target as Element).closest<SVGElement>("[data-node]");
+    return found ? Number(found.dataset["node"]) : null;
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    const to = this.after(event.key);
+    if (to === null) return;
+    event.preventDefault();
+    if (event.key === "Enter" || event.key === "Escape" || event.key === "Home") return this.zoom(to);
+    this.current = to;
+    this.draw();
+    this.tell(to);
+  }
+
+  /** Where a key leads: to another node, or to the one that is zoomed into. */
+  private after(key: string): number | null {
+    const { tree, current, measure } = this;
+    const parent = current === WHOLE ? WHOLE : tree.parent(current);
+    const beside = current === WHOLE ? [] : this.wide(parent);
+    const at = beside.indexOf(current);
+    switch (key) {
+      case "ArrowDown": return this.wide(current)[0] ?? current;
+      case "ArrowUp": return parent;
+      case "ArrowRight": return beside[at + 1] ?? current;
+      case "ArrowLeft": return beside[at - 1] ?? current;
+      case "Enter": return tree.value(current, measure) > 0 ? current : null;
+      case "Escape": return this.root === WHOLE ? null : tree.parent(this.root);
+      case "Home": return WHOLE;
+      default: return null;
+    }
+  }
+
+  private wide(node: number): number[] {
+    return this.tree.children(node, this.measure).filter((child) => this.tree.value(child, this.measure) > 0);
+  }
+
+  private tell(node: number): void {
+    const { tree } = this;
+    const { host, gpu, calls } = tree.columns;
+    const parts = node === WHOLE ? [formatTime(tree.value(WHOLE, this.measure))] : [
+      `host ${formatTime(host[node])}`,
+      ...(gpu ? [`GPU ${formatTime(gpu[node])}`] : []),
+      `${formatCount(calls[node])} times`,
+      `${formatShare(tree.value(node, this.measure) / Math.max(1, tree.value(WHOLE, this.measure)))} of all`,
+    ];
+    fill(this.said, el("b", {}, tree.name(node)), ` ${parts.join(" · ")}`);
+  }
+
+  private draw(): void {
+    const width = this.chart.clientWidth || 800;
+    const placed = this.tree.layout(this.root, this.measure, LEAST_PIXELS / width);
+    const rows = placed.reduce((most, one) => Math.max(most, one.row + 1), 1);
+    this.drawing.setAttribute("viewBox", `0 0 ${width} ${rows * ROW}`);
+    this.drawing.setAttribute("height", String(rows * ROW));
+    this.drawing.replaceChildren(...placed.map((one) => this.box(one, width)));
+  }
+
+  private box(one: Placed, width: number): SVGElement {
+    const name = this.tree.name(one.node);
+    const x = one.left * width;
+    const wide = one.width * width;
+    const box = svg("rect", { x, y: one.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
+    box.style.setProperty("fill", `var(--host-${colourOf(name)})`);
+    const kind = [one.above ? "above" : "", one.node === this.current ? "current" : ""].join(" ").trim();
+    const group = svg("g", { "data-node": one.node, class: kind }, box);
+    const letters = Math.floor((wide - 2 * PAD) / LETTER);
+    if (letters >= 3) {
+      const text = name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+      group.append(svg("text", { x: x + PAD, y: one.row * ROW + 15 }, text));
+    }
+    return group;
+  }
+}
+
+/** The same name has the same colour everywhere. */
+function colourOf(name: string): number {
+  let hash = 0;
+  for (const letter of name) hash = (hash * 31 + (letter.codePointAt(0) ?? 0)) >>> 0;
+  return hash % COLOURS;
+}

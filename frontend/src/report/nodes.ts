@@ -1,0 +1,90 @@
+// A tree of ranges in columns, as the page carries it, and where its nodes lie in a flame chart.
+
+/** What `flame_data` of render/report/ranges.py writes. */
+export interface Columns {
+  readonly names: readonly string[];
+  readonly name: readonly number[];
+  readonly parent: readonly number[];
+  readonly calls: readonly number[];
+  readonly host: readonly number[];
+  readonly gpu: readonly number[] | null;
+  readonly smaller: readonly number[];
+}
+
+export type Measure = "host" | "gpu";
+
+/** A node on the screen, in parts of the width. */
+export interface Placed {
+  readonly node: number;
+  readonly row: number;
+  readonly left: number;
+  readonly width: number;
+  /** Whether the node that is zoomed into lies inside it. */
+  readonly above: boolean;
+}
+
+/** The node that stands for everything. */
+export const WHOLE = -1;
+
+export class Tree {
+  private readonly inside: readonly number[][];
+
+  constructor(readonly columns: Columns) {
+    const inside: number[][] = Array.from({ length: columns.name.length + 1 }, () => []);
+    columns.parent.forEach((parent, node) => inside[parent + 1]?.push(node));
+    this.inside = inside;
+  }
+
+  get size(): number {
+    return this.columns.name.length;
+  }
+
+  parent(node: number): number {
+    return this.columns.parent[node] ?? WHOLE;
+  }
+
+  children(node: number, measure: Measure): number[] {
+    const found = [...(this.inside[node + 1] ?? [])];
+    return found.sort((a, b) => this.value(b, measure) - this.value(a, measure));
+  }
+
+  value(node: number, measure: Measure): number {
+    if (node === WHOLE) return (this.inside[0] ?? []).reduce((sum, one) => sum + this.value(one, measure), 0);
+    return (measure === "gpu" ? this.columns.gpu?.[node] : this.columns.host[node]) ?? 0;
+  }
+
+  name(node: number): string {
+    if (node === WHOLE) return "everything";
+    const number = this.columns.name[node] ?? -1;
+    return this.columns.names[number] ?? `${this.columns.smaller[node] ?? 0} smaller`;
+  }
+
+  /** From the outermost to the node itself. */
+  path(node: number): number[] {
+    const found: number[] = [];
+    for (let at = node; at !== WHOLE; at = this.parent(at)) found.unshift(at);
+    return found;
+  }
+
+  /** Lay out what is inside a node, and above it what it lies in; nothing narrower than `least`. */
+  layout(root: number, measure: Measure, least: number): Placed[] {
+    const path = this.path(root);
+    const placed: Placed[] = path.map((node, row) => ({ node, row, left: 0, width: 1, above: node !== root }));
+    const whole = this.value(root, measure);
+    if (whole > 0) this.below(root, path.length, 0, 1 / whole, measure, least, placed);
+    return placed;
+  }
+
+  private below(
+    node: number, row: number, left: number, scale: number, measure: Measure, least: number, placed: Placed[],
+  ): void {
+    let at = left;
+    for (const child of this.children(node, measure)) {
+      const width = this.value(child, measure) * scale;
+      if (width < least) break;
+      placed.push({ node: child, row, left: at, width, above: false });
+      this.below(child, row + 1, at, scale, measure, least, placed);
+      at += width;
+    }
+  }
+}

@@ -1,0 +1,26 @@
+// Two captures have two clocks: which times of one stand above which of the other.
+
+import type { CaptureInfo, Step, TimeRange } from "../types";
+
+/** At which moment two captures are laid over each other. */
+export type Alignment = "step" | "start";
+
+/** The first step that is judged: warm-up comes before it. */
+export function firstJudged(info: CaptureInfo): Step | null {
+  return info.steps.find((step) => !step.warmup) ?? null;
+}
+
+/** Steps can be aligned where both captures have judged ones. */
+export function alignments(one: CaptureInfo, other: CaptureInfo): Alignment[] {
+  return firstJudged(one) && firstJudged(other) ? ["step", "start"] : ["start"];
+}
+
+/** The same stretch of time on the other capture's clock. */
+export function carried(range: TimeRange, from: CaptureInfo, to: CaptureInfo, by: Alignment): TimeRange {
+  const shift = anchor(to, by) - anchor(from, by);
+  return { start_ns: range.start_ns + shift, end_ns: range.end_ns + shift };
+}
+
+function anchor(info: CaptureInfo, by: Alignment): number {
+  return (by === "step" ? firstJudged(info)?.start_ns : null) ?? info.start_ns;
+}

@@ -1,0 +1,60 @@
+// The first two captures side by side in numbers: as of `gpusight compare`.
+
+import { el, fill, prose } from "../../shared/dom";
+import { capital } from "../../shared/format";
+import type { Capture } from "../app/captures";
+import { poll } from "../app/polling";
+import type { CompareInfo } from "../types";
+import { columnHeads } from "./bars";
+import { type Actions, failure, hint, type PanelView, working } from "./view";
+
+/** The tab of the comparison; asked for when it is first looked at. */
+export class ComparisonPanel implements PanelView {
+  readonly id = "comparison";
+  readonly title = "Compare";
+  readonly element = el("div", { class: "comparison" });
+  private asked = false;
+
+  /** `ready` gives the captures whose timelines are there; the first two are compared. */
+  constructor(private readonly actions: Actions, private readonly ready: () => readonly Capture[]) {}
+
+  update(): void {
+    if (this.asked) return;
+    this.asked = true;
+    fill(this.element, working("comparing the captures"));
+    void poll(
+      () => this.actions.client.compare(),
+      (answer) => fill(this.element, ...this.content(answer)),
+      (answer) => answer.state !== "computing",
+    );
+  }
+
+  private content(answer: CompareInfo): HTMLElement[] {
+    if (answer.state === "computing") return [working(answer.message || "comparing the captures")];
+    if (answer.state === "failed") return [failure(answer.message)];
+    if (answer.state === "none") return [hint(capital(answer.message || "there is nothing to compare"))];
+    const [before, after] = this.ready();
+    const sides = el("p", { class: "muted" }, `From ${before?.name ?? "the first"} to ${after?.name ?? "the second"}`);
+    const why = answer.explanation.map((line, index) =>
+      el("p", { class: index ? "" : "verdict-line" }, prose(capital(line))));
+    return [el("div", { class: "explanation" }, sides, ...why), metrics(answer), notes(answer)];
+  }
+}
+
+function metrics(answer: CompareInfo): HTMLElement {
+  const rows = answer.metrics.map((one) =>
+    el(
+      "tr",
+      { data: { verdict: one.verdict } },
+      el("th", { scope: "row" }, one.name),
+      el("td", { class: "number" }, one.before),
+      el("td", { class: "number" }, one.after),
+      el("td", { class: "number change" }, one.change, el("span", { class: "verdict" }, one.verdict)),
+    ));
+  const head = columnHeads("Metric", "Before", "After", "Change");
+  return el("table", { class: "metrics" }, head, el("tbody", {}, ...rows));
+}
+
+function notes(answer: CompareInfo): HTMLElement {
+  return el("ul", { class: "note-list" }, ...answer.notes.map((note) => el("li", {}, prose(capital(note)))));
+}

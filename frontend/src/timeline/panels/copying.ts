@@ -1,0 +1,20 @@
+// A button that copies text and says that it did.
+
+import { smallButton } from "../../shared/buttons";
+import { copyText } from "../../shared/dom";
+import { announce } from "../app/announcer";
+
+const SAID_MS = 1600;
+
+/** `label` says what is copied, such as "Copy name". */
+export function copyButton(label: string, text: () => string): HTMLButtonElement {
+  const button = smallButton(label, () => void copyText(text()).then(said), "copy");
+  const words = button.querySelector("span");
+  const said = (copied: boolean): void => {
+    if (!words) return;
+    words.textContent = copied ? "Copied" : "Not allowed";
+    announce(copied ? "Copied" : "The browser does not allow copying");
+    setTimeout(() => (words.textContent = label), SAID_MS);
+  };
+  return button;
+}

@@ -1,0 +1,126 @@
+// What happens in the marked stretch or, without a mark, in what is seen.
+
+import { smallButton } from "../../shared/buttons";
+import { el, fill } from "../../shared/dom";
+import { formatCount, formatShare, formatTime } from "../../shared/format";
+import { rested } from "../app/polling";
+import { showFault } from "../app/faults";
+import type { CaptureInfo, Measure, TimeRange } from "../types";
+import { type Bar, barRow, columnHeads, deviceTitle } from "./bars";
+import { type Actions, hint, type PanelView, type Subject, unread } from "./view";
+
+const REST_MS = 150;
+const HOW = "Drag on the ruler, or with Shift on the timeline, to mark a stretch.";
+
+type Device = Measure["devices"][number];
+
+/** The tab of the measurement. */
+export class MeasurePanel implements PanelView {
+  readonly id = "measure";
+  readonly title = "Measure";
+  readonly element = el("div", { class: "measure" });
+  private readonly head = el("div", {});
+  private readonly body = el("div", {});
+  private shown = "";
+  private asking: AbortController | null = null;
+  private readonly askLater = rested(REST_MS, (info: CaptureInfo, range: TimeRange, marked: boolean) => {
+    fill(this.head, this.heading(range, marked));
+    void this.ask(info.id, range);
+  });
+
+  constructor(private readonly actions: Actions) {
+    this.element.append(this.head, this.body);
+  }
+
+  update({ capture, mark, view }: Subject): void {
+    const range = mark ?? view;
+    if (!range || !capture.info) return fill(this.body, unread(capture));
+    const wanted = `${capture.id}/${range.start_ns}/${range.end_ns}/${mark !== null}`;
+    if (wanted === this.shown) return;
+    this.shown = wanted;
+    if (mark) fill(this.head, this.heading(mark, true)); // at once: it is being drawn
+    this.askLater(capture.info, range, mark !== null);
+  }
+
+  private heading(range: TimeRange, marked: boolean): HTMLElement {
+    const length = range.end_ns - range.start_ns;
+    const [from, to] = [range.start_ns, range.end_ns].map((ns) => formatTime(Math.round(ns)));
+    return el(
+      "header",
+      { class: "measure-head" },
+      el("p", { class: "kind" }, marked ? "Marked stretch" : "Visible stretch"),
+      el("p", { class: "headline" }, el("b", { class: "big", data: { ns: length } }, formatTime(Math.round(length)))),
+      el("p", { class: "muted" }, `from ${from} to ${to}`),
+      marked ? this.buttons(range) : el("p", { class: "muted" }, HOW),
+    );
+  }
+
+  private buttons(range: TimeRange): HTMLElement {
+    return el(
+      "div",
+      { class: "buttons" },
+      smallButton("Zoom to it", () => this.actions.zoom(range), "target"),
+      smallButton("Take the mark back", () => this.actions.clearMark(), "close"),
+    );
+  }
+
+  private async ask(id: number, range: TimeRange): Promise<void> {
+    this.asking?.abort();
+    const asking = new AbortController();
+    this.asking = asking;
+    try {
+      const measured = await this.actions.client.measure(id, range, asking.signal);
+      if (!asking.signal.aborted) this.draw(measured);
+    } catch (error) {
+      showFault(error);
+    }
+  }
+
+  private draw(measured: Measure): void {
+    const length = measured.end_ns - measured.start_ns;
+    const devices = measured.devices.map((device) => this.device(device, length));
+    fill(this.body, ...(devices.length ? devices : [hint("No GPU did anything in this capture.")]), kernels(measured));
+  }
+
+  private device(device: Device, length: number): HTMLElement {
+    const palette = this.actions.palette();
+    const bars = device.by.map((part) => barOf(part, length));
+    const title = deviceTitle(device);
+    const busy = ` busy, ${formatTime(device.busy_ns)}`;
+    return el(
+      "section",
+      { class: "block", "aria-label": title },
+      el("h3", {}, title),
+      el("p", { class: "busy-line" }, el("b", {}, formatShare(device.busy_ns / length)), busy),
+      bars.length > 0 && el(
+        "table",
+        { class: "bars" },
+        el("caption", { class: "visually-hidden" }, "What it did; where work overlaps each counts for itself"),
+        el("tbody", {}, ...bars.map((bar) => barRow(bar, palette))),
+      ),
+    );
+  }
+}
+
+function barOf(part: Device["by"][number], length: number): Bar {
+  const more = `${formatCount(part.count)} events`;
+  return { key: part.key, name: part.key, ns: part.ns, share: part.ns / length, more };
+}
+
+function kernels(measured: Measure): HTMLElement | null {
+  if (measured.kernels.length === 0) return null;
+  const rows = measured.kernels.map(({ name, count, total_ns }) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row", title: name }, el("span", { class: "clipped" }, name.replace(/^void /, ""))),
+      el("td", { class: "number" }, formatCount(count)),
+      el("td", { class: "number" }, formatTime(total_ns)),
+    ));
+  return el(
+    "section",
+    { class: "block" },
+    el("h3", {}, "Kernels with most time"),
+    el("table", { class: "kernels" }, columnHeads("Kernel", "Launches", "Time"), el("tbody", {}, ...rows)),
+  );
+}

@@ -1,0 +1,253 @@
+// What the server tells and what the parts of the page tell each other. Times are nanoseconds from
+// the capture's origin, as numbers: exact up to 104 days.
+
+/** GET api/captures */
+export interface Overview {
+  readonly captures: readonly CaptureState[];
+  /** Colours of what `CaptureInfo.colours` names, on light and dark pages. */
+  readonly palette: Readonly<Record<string, { readonly light: string; readonly dark: string }>>;
+  readonly version: string;
+}
+
+export interface CaptureState {
+  readonly id: number;
+  /** Name of the file, no path. */
+  readonly name: string;
+  readonly state: "reading" | "ready" | "failed";
+  /** What is being done, or why it failed. */
+  readonly message: string;
+}
+
+export interface Track {
+  readonly key: string;
+  readonly group: string;
+  readonly kind: TrackKind;
+  readonly name: string;
+  readonly tables: readonly string[];
+  readonly lines: number;
+  readonly events: number;
+  readonly series: boolean;
+  readonly unit: string;
+  readonly high: number | null;
+  readonly thread: string;
+}
+
+export type TrackKind =
+  | "ledger" | "stream" | "graphs" | "metric" | "memory" | "ranges" | "ops" | "python" | "api"
+  | "collectives" | "syncs" | "os" | "overhead";
+
+export interface Step {
+  readonly number: number;
+  readonly name: string;
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly warmup: boolean;
+}
+
+/** GET api/captures/{id} */
+export interface CaptureInfo {
+  readonly id: number;
+  readonly name: string;
+  readonly tool: string;
+  readonly gpus: readonly string[];
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly tracks: readonly Track[];
+  readonly colours: readonly string[];
+  /** Empty where none are known. */
+  readonly steps: readonly Step[];
+  /** What is wrong with the capture, and what could not be told. */
+  readonly notes: readonly string[];
+  /** Times to show first: the first judged step or so; null for everything. */
+  readonly first_view: { readonly start_ns: number; readonly end_ns: number } | null;
+}
+
+/** GET api/captures/{id}/window?start=&end=&bins=&tracks=key,key (binary; see decode.ts) */
+export interface TimelineWindow {
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly bins: number;
+  readonly lines: readonly { readonly track: string; readonly line: number }[];
+  readonly pending: readonly string[];
+  readonly labels: readonly string[];
+  readonly slices: {
+    readonly line: Uint16Array;
+    readonly start_ns: Float64Array;
+    readonly end_ns: Float64Array;
+    readonly table: Uint8Array;
+    readonly row: Uint32Array;
+    readonly label: Uint32Array;
+    readonly colour: Uint8Array;
+  };
+  readonly bin_sums: {
+    readonly line: Uint16Array;
+    readonly bin: Uint32Array;
+    readonly busy_ns: Float64Array;
+    readonly count: Uint32Array;
+    readonly colour: Uint8Array;
+  };
+  readonly points: {
+    readonly line: Uint16Array;
+    readonly bin: Uint32Array;
+    readonly low: Float64Array;
+    readonly high: Float64Array;
+    readonly mean: Float64Array;
+  };
+}
+
+/** Where an event stands. */
+export interface Spot {
+  readonly table: string;
+  readonly row: number;
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly track: string;
+  readonly line: number;
+  readonly name: string;
+}
+
+/** GET api/captures/{id}/pick?track=&line=&time=&within= : Spot or null */
+
+/** GET api/captures/{id}/event?table=&row= */
+export interface EventDetails {
+  readonly spot: Spot;
+  /** Such as "Kernel", "Copy", "Range". */
+  readonly kind: string;
+  readonly title: string;
+  /** Sections of facts, shown in order; values are formatted by the server. */
+  readonly sections: readonly {
+    readonly title: string;
+    readonly rows: readonly { readonly name: string; readonly value: string; readonly meaning: string }[];
+  }[];
+  /** Events that belong to it: its launch, operator, range, Python call, the work it launched. */
+  readonly links: readonly { readonly relation: string; readonly spot: Spot }[];
+}
+
+/** GET api/captures/{id}/search?q=&limit= : names that hold the text, those with most time first. */
+export interface SearchResult {
+  readonly query: string;
+  readonly groups: readonly SearchGroup[];
+  /** Names that matched, of which `groups` are the first. */
+  readonly total: number;
+}
+
+export interface SearchGroup {
+  readonly table: string;
+  readonly kind: string;
+  readonly name: string;
+  /** Code of the name in its table, for `next`. */
+  readonly code: number;
+  readonly count: number;
+  readonly total_ns: number;
+}
+
+/** GET api/captures/{id}/next?table=&code=&time=&direction=1|-1 : Spot or null (wraps around) */
+
+/** GET api/captures/{id}/measure?start=&end= */
+export interface Measure {
+  readonly start_ns: number;
+  readonly end_ns: number;
+  readonly devices: readonly {
+    readonly device: number;
+    readonly name: string;
+    readonly busy_ns: number;
+    /** Kernels, copies and so on by colour key; where work overlaps each counts for itself. */
+    readonly by: readonly { readonly key: string; readonly ns: number; readonly count: number }[];
+  }[];
+  readonly kernels: readonly { readonly name: string; readonly count: number; readonly total_ns: number }[];
+}
+
+/** GET api/captures/{id}/findings */
+export interface Findings {
+  readonly state: "computing" | "ready" | "failed";
+  readonly message: string;
+  /** Length of a judged step, or of the window where no steps are known; null until ready. */
+  readonly step_ns: number | null;
+  readonly steps: number;
+  readonly findings: readonly FindingInfo[];
+  readonly notes: readonly string[];
+}
+
+export interface FindingInfo {
+  readonly rule: string;
+  readonly title: string;
+  readonly recoverable_ns_per_step: number | null;
+  readonly share: number | null;
+  readonly confidence: string;
+  readonly why: string;
+  readonly fix: string;
+  readonly code: string;
+  readonly evidence: readonly { readonly value: string; readonly meaning: string }[];
+  /** Where it happens, the most telling first; never empty. */
+  readonly places: readonly {
+    readonly label: string;
+    readonly start_ns: number;
+    readonly end_ns: number;
+    readonly spot: Spot | null;
+  }[];
+}
+
+/** GET api/captures/{id}/ledger : of the judged steps, as `gpusight ledger --format json`. */
+export interface LedgerInfo {
+  readonly state: "computing" | "ready" | "failed";
+  readonly message: string;
+  readonly steps: number;
+  readonly devices: readonly {
+    readonly device: number;
+    readonly name: string;
+    readonly entries: readonly { readonly entry: string; readonly ns: number; readonly share: number | null }[];
+  }[];
+}
+
+/** GET api/compare : of the first two captures; what `gpusight compare --format json` says, cut short. */
+export interface CompareInfo {
+  readonly state: "computing" | "ready" | "failed" | "none";
+  readonly message: string;
+  readonly explanation: readonly string[];
+  readonly metrics: readonly {
+    readonly name: string;
+    readonly before: string;
+    readonly after: string;
+    readonly change: string;
+    readonly verdict: string;
+  }[];
+  readonly notes: readonly string[];
+}
+
+export interface TimeRange {
+  readonly start_ns: number;
+  readonly end_ns: number;
+}
+
+/** What a pane tells the page. */
+export interface PaneEvents {
+  /** Something was clicked, or the selection was taken back. */
+  select: (spot: Spot | null) => void;
+  /** A stretch of time was marked by dragging, or the mark was taken back. */
+  measure: (range: TimeRange | null) => void;
+  /** Another stretch of time is shown. */
+  view: (range: TimeRange) => void;
+}
+
+/** One capture's timeline: a canvas with its labels, ruler and overview. Made by pane.ts. */
+export interface Pane {
+  readonly info: CaptureInfo;
+  readonly view: TimeRange;
+  /** Show a stretch of time; `smooth` glides there where motion is welcome. */
+  setView(range: TimeRange, options?: { smooth?: boolean; silent?: boolean }): void;
+  /** Mark an event and, with `reveal`, bring it into view (time and track). */
+  select(spot: Spot | null, options?: { reveal?: boolean }): void;
+  /** Draw arrows between the selection and events that belong to it; empty takes them back. */
+  setLinks(spots: readonly Spot[]): void;
+  /** Mark a stretch of time, as dragging does. */
+  setMeasure(range: TimeRange | null): void;
+  /** Draw what does not hold this text in its name faintly; empty for all. */
+  setFilter(text: string): void;
+  /** Ask for what is shown again, as when a pending track has been computed. */
+  refresh(): void;
+  on<K extends keyof PaneEvents>(event: K, handler: PaneEvents[K]): void;
+  /** Do what a key does on a timeline; tells whether it meant anything. */
+  handleKey(event: KeyboardEvent): boolean;
+  focus(): void;
+  destroy(): void;
+}
