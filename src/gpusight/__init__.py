@@ -45,13 +45,17 @@ if TYPE_CHECKING:
         questions,
         ranges,
         record,
+        report,
         roofline,
+        serve,
         share,
         share_check,
         sql,
         stats,
         steps,
         summary,
+        timeline,
+        utilisation,
         whatif,
     )
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
@@ -116,7 +120,9 @@ __all__ = [
     "questions",
     "ranges",
     "record",
+    "report",
     "roofline",
+    "serve",
     "share",
     "share_check",
     "sql",
@@ -124,7 +130,9 @@ __all__ = [
     "step",
     "steps",
     "summary",
+    "timeline",
     "torch_profile",
+    "utilisation",
     "whatif",
 ]
 

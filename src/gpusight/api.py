@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from gpusight.render.drill import DrillView
     from gpusight.render.gate.view import GateView
     from gpusight.render.ledger import LedgerView
+    from gpusight.render.report.view import ReportView
     from gpusight.render.share import ShareView
     from gpusight.render.whatif import WhatIfView
     from gpusight.result import TableResult
+    from gpusight.web.server import Server
 
 _Made = TypeVar("_Made")
 
@@ -163,6 +165,51 @@ def ledger(
     if isinstance(found, NotApplicable):
         raise absent(found)
     return LedgerView(found.with_warnings(capture.meta.warnings))
+
+
+def utilisation(
+    trace: Capture,
+    *,
+    bins: int = 400,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Say how busy each GPU was over time, in so many `bins`; `.save("busy.svg")` draws it.
+
+    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
+    """
+    from gpusight.analyses.utilisation import utilisation as analysis
+
+    options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup, "bins": bins}
+    return Page(ask(analysis, trace, selected(within, device, process), **options))
+
+
+def timeline(
+    trace: Capture,
+    *,
+    tracks: str | Sequence[str] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Page:
+    """Show the median step, or the time that is asked for, track by track.
+
+    `.save("step.svg")` draws it. `tracks` are kinds (`"stream"`), keys or globs of keys
+    (`"gpu0/*"`), or `"all"`; `steps` by number, `window` in nanoseconds.
+    """
+    from gpusight.analyses.excerpt import timeline as analysis
+
+    chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
+    options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
+    selection = selected(within, device, process)
+    return Page(ask(analysis, trace, selection, **options, tracks=chosen))
 
 
 def flops(
@@ -448,6 +495,35 @@ def diagnose(
     return DiagnosisView(found)
 
 
+def report(
+    trace: Capture,
+    *ncu: Capture,
+    compare: Summed | Sequence[Summed] = (),
+    title: str = "",
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> ReportView:
+    """Put everything about a capture on one page: `.save("report.html")`, or `.html` is its text.
+
+    `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
+    `compare` is what it was before a change: captures, a baseline file, digests.
+    """
+    from gpusight.render.report.view import ReportView
+    from gpusight.reporting.gather import gather
+    from gpusight.reporting.report import Asked
+
+    selection = selected(within, device, process)
+    captures = [opened(one) for one in (trace, *ncu)]
+    base = digested(compare, selection, steps=steps, window=window, warmup=warmup)
+    asked = Asked(selection, steps, window, warmup, title)
+    found = gather(captures, asked, base=base)
+    return ReportView(found, tuple(one.meta.path for one in captures))
+
+
 def compare(
     before: Summed | Sequence[Summed],
     after: Summed | Sequence[Summed],
@@ -548,6 +624,22 @@ def gate(
     if isinstance(found, NotApplicable):
         raise absent(found)
     return GateView(found)
+
+
+def serve(
+    captures: Capture | Sequence[Capture],
+    *,
+    port: int = 0,
+    open_browser: bool = False,
+) -> Server:
+    """Show captures as a timeline in the browser: `.url` says where, `.stop()` ends it.
+
+    The server runs beside your program, answers on this machine only, and reads while it answers.
+    Nsight Compute reports among the captures add their counters. Port 0 is any that is free.
+    """
+    from gpusight.web.server import serve as start
+
+    return start(captures, port=port, open_browser=open_browser)
 
 
 def share(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.render.layout import Look
+    from gpusight.render.pictures.board import Board
+    from gpusight.render.pictures.figure import Figure
     from gpusight.result import Composite, TableResult
 
 REPR_WIDTH = 100
@@ -59,6 +61,18 @@ class Page(_Tabular):
     def facts(self) -> dict[str, Any]:
         """The facts at the top, in base units."""
         return {fact.key: fact.value for fact in self.result.facts}
+
+    @property
+    def figure(self) -> Figure | Board:
+        """The picture, for answers that have one: memory, roofline, utilisation, timeline, …"""
+        from gpusight.render.pictures.results import figure_of
+
+        return figure_of(self.result)
+
+    def _drawn(self, form: str) -> bytes:
+        from gpusight.render.pictures.results import draw_result
+
+        return draw_result(self.result, form)
 
     def __iter__(self) -> Iterator[str]:
         """Give the names of the sections."""

@@ -152,7 +152,10 @@ NO_KERNELS = str(NAMED["graph"])
 TOTALS = str(DATA / "gpt_small_train_key_averages.txt")
 NO_MEMORY = str(DATA / "gpt_tiny_osrt.sqlite")
 UNDRAWN = {
+    "ledger": ["ledger", TOTALS],
     "memory": ["memory", NO_MEMORY],
+    "timeline": ["timeline", TOTALS],
+    "utilisation": ["utilisation", TOTALS],
     "occupancy": ["occupancy", NO_KERNELS],
     "roofline": ["roofline", NO_KERNELS],
     "orion plot": ["orion", "plot", "--ncu", NO_KERNELS, "--nsys", NO_KERNELS],

@@ -77,6 +77,19 @@ SECTIONS: dict[str, dict[str, str]] = {
     "ops": {"": "gpusight.analyses.ops.fields:FIELDS"},
     "launches": {"": "gpusight.analyses.launch_list:FIELDS"},
     "ledger --format csv": {"": "gpusight.analyses.ledger.tables:LINE_FIELDS"},
+    "utilisation": {
+        "gpus": "gpusight.analyses.utilisation.fields:GPU_FIELDS",
+        "bins": "gpusight.analyses.utilisation.fields:BIN_FIELDS",
+        "metric_means": "gpusight.analyses.utilisation.metrics:MEAN_FIELDS",
+        "metrics": "gpusight.analyses.utilisation.metrics:METRIC_FIELDS",
+        "steps": "gpusight.analyses.utilisation.fields:STEP_FIELDS",
+    },
+    "timeline": {
+        "tracks": "gpusight.analyses.excerpt.fields:TRACK_FIELDS",
+        "slices": "gpusight.analyses.excerpt.fields:SLICE_FIELDS",
+        "sums": "gpusight.analyses.excerpt.fields:SUM_FIELDS",
+        "points": "gpusight.analyses.excerpt.fields:POINT_FIELDS",
+    },
     "ranges": {"": "gpusight.analyses.ranges:FIELDS"},
     "api": {"": "gpusight.analyses.api:FIELDS"},
     "copies": {"": "gpusight.analyses.copies:FIELDS"},
@@ -287,6 +300,8 @@ def json_page() -> str:
         "info": _info_facts,
         "summary": _summary_facts,
         "steps": _steps_facts,
+        "utilisation": _utilisation_facts,
+        "timeline": _timeline_facts,
         "memory": _memory_facts,
         "flops": _flops_facts,
         "questions": _questions_facts,
@@ -328,6 +343,14 @@ def _summary_facts() -> str:
 
 def _steps_facts() -> str:
     return _field_table(_fields("gpusight.analyses.steps.report:FACTS"))
+
+
+def _utilisation_facts() -> str:
+    return _field_table(_fields("gpusight.analyses.utilisation.fields:FACTS"))
+
+
+def _timeline_facts() -> str:
+    return _field_table(_fields("gpusight.analyses.excerpt.fields:FACTS"))
 
 
 def _memory_facts() -> str:

@@ -34,6 +34,8 @@ EPILOG = (
 
 
 _EXAMPLES = "examples:\n"
+_SPELLINGS = {"utilization": "utilisation"}
+"""Other ways to write commands."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
     give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments[:1] = [_SPELLINGS.get(word, word) for word in arguments[:1]]
     parser = build_parser()
     try:
         _check_command(arguments)

@@ -74,8 +74,9 @@ def chosen_format(args: argparse.Namespace) -> str:
     if suffix in _PICTURES and not args.format:
         raise UsageError(
             f"this command cannot write {suffix} files",
-            hint="-o takes .json, .csv, .md or any text file; compare, memory, roofline, occupancy "
-            "and orion plot also draw .svg, .html, .png and .pdf",
+            hint="-o takes .json, .csv, .md or any text file; compare, ledger, memory, occupancy, "
+            "orion plot, roofline, timeline and utilisation also draw .svg, .html, .png and .pdf; "
+            "report writes a page",
         )
     form: str = args.format or _SUFFIX_FORMATS.get(suffix, "table")
     return form

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpusight.render.shown import Shown
+from gpusight.render.shown import Saved
 
 if TYPE_CHECKING:
     from gpusight.analyses.ledger.report import DeviceReport, LedgerReport
+    from gpusight.render.pictures.board import Board
 
 WIDTH = 100
 ROWS = 20
 
 
-class LedgerView(Shown):
+class LedgerView(Saved):
     """Where the time of each GPU went; printing it shows the tables."""
 
     result: LedgerReport
@@ -64,3 +65,22 @@ class LedgerView(Shown):
         from gpusight.render.markdown import to_markdown
 
         return to_markdown(page(self.result, by_step=True))
+
+    @property
+    def figure(self) -> Board:
+        """The picture: a bar for each GPU, and its steps."""
+        from gpusight.render.pictures.ledger import ledger_figure
+
+        return ledger_figure(self.result)
+
+    def _drawn(self, form: str) -> bytes:
+        return draw_ledger(self.result, form)
+
+
+def draw_ledger(report: LedgerReport, form: str) -> bytes:
+    """Draw a ledger; a page has its tables below the picture."""
+    from gpusight.analyses.ledger.tables import page
+    from gpusight.render.pictures import draw
+    from gpusight.render.pictures.ledger import ledger_figure
+
+    return draw(ledger_figure(report), form, result=page(report, by_step=True))

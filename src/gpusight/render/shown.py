@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpusight.errors import UsageError
+
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from gpusight.result import Composite, TableResult
@@ -61,7 +65,50 @@ class Shown(ABC):
         return self.to_text().rstrip("\n")
 
 
-class ShownTables(Shown):
+class Saved(Shown):
+    """A result that can be written to a file, whose name says as what."""
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """Give the document that `--format json` writes."""
+
+    @abstractmethod
+    def to_csv(self) -> str:
+        """Give the text that `--format csv` writes."""
+
+    @abstractmethod
+    def to_markdown(self) -> str:
+        """Give the text that `--format markdown` writes."""
+
+    def _drawn(self, form: str) -> bytes:
+        """Draw it as one of the picture formats; results that have no picture say so."""
+        raise UsageError(
+            f"{self.title} cannot be written as {form or 'a file without an ending'}",
+            hint="write .json, .csv, .md or .txt",
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a text (.json, .csv, .md, .txt) or a picture (.svg, .html, .png, .pdf).
+
+        Gives where it is. A capture is never written over.
+        """
+        from gpusight.evidence import refuse_capture
+
+        target = Path(path)
+        refuse_capture(target, None)
+        form = target.suffix.lower().removeprefix(".")
+        texts = {
+            "json": self.to_json,
+            "csv": self.to_csv,
+            "md": self.to_markdown,
+            "txt": self.to_text,
+        }
+        content = texts[form]().encode() if form in texts else self._drawn(form)
+        target.write_bytes(content)
+        return target
+
+
+class ShownTables(Saved):
     """A result of one table or several."""
 
     result: TableResult | Composite

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options
+from gpusight.cli import options, pictures
+from gpusight.render.pictures import FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -19,13 +20,15 @@ DESCRIPTION = (
     "framework, other host work, the profiler, unknown. Idle time is explained by what the thread "
     "that launched the next piece of work did meanwhile, with the ranges, operators, calls and "
     "lines of code that it spent most on. Of the steps of the program, without warm-up, unless "
-    "asked otherwise."
+    "asked otherwise. With -o and a name that ends in .svg, .html, .png or .pdf it draws a bar for "
+    "each GPU, and its steps."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ledger run.nsys-rep",
     "gpusight ledger trace.json.gz --by-step",
     "gpusight ledger run.sqlite --steps 3-7 --format json",
     "gpusight ledger run.sqlite --in forward --device 0",
+    "gpusight ledger run.nsys-rep -o ledger.svg",
 )
 
 
@@ -34,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    options.add_output(parser)
+    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
     parser.add_argument(
         "--by-step",
         action="store_true",
@@ -49,8 +52,16 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.result import NotApplicable
 
     report = _report(args)
+    picture = pictures.picture_format(args)
     if isinstance(report, NotApplicable):
+        if picture is not None:
+            pictures.to_screen(args)
         return present(report, args)
+    if picture is not None:
+        from gpusight.render.ledger import draw_ledger
+
+        pictures.emit_picture(draw_ledger(report, picture), picture, args)
+        return 0
     form = chosen_format(args)
     if form == "json":
         from gpusight.render.json import encode

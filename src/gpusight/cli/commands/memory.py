@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options, pictures
@@ -26,7 +25,6 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight memory snapshot.pickle -o memory.html",
     "gpusight memory trace.json.gz --in 'ProfilerStep#3' -o memory.png",
 )
-_TIMELINE = "timeline"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,20 +49,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.pictures import draw
-    from gpusight.render.pictures.memory import memory_figure
+    from gpusight.render.pictures.results import draw_result
 
-    return draw(memory_figure(result), form, result=_without_timeline(result))
+    return draw_result(result, form)
 
 
 def _shown(result: Result, args: argparse.Namespace) -> Result:
     """Leave the many points of the timeline out of what people read."""
     from gpusight.cli.output import chosen_format
+    from gpusight.render.pictures.results import without_points
     from gpusight.result import Composite
 
     read = chosen_format(args) in {"table", "markdown"} and not args.timeline
-    return _without_timeline(result) if isinstance(result, Composite) and read else result
-
-
-def _without_timeline(result: Composite) -> Composite:
-    return replace(result, sections=tuple(s for s in result.sections if s.command != _TIMELINE))
+    return without_points(result) if isinstance(result, Composite) and read else result

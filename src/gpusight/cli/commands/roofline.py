@@ -65,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.pictures import draw
-    from gpusight.render.pictures.roofline import roofline_figure
+    from gpusight.render.pictures.results import draw_result
 
-    return draw(roofline_figure(result), form, result=result)
+    return draw_result(result, form)

@@ -1,0 +1,76 @@
+"""`gpusight timeline`: a stretch of time, track by track, as a table or a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options, pictures
+from gpusight.render.pictures import FORMATS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from gpusight.result import Composite, Result
+
+SUMMARY = "one step, or any stretch of time, track by track: as a picture"
+DESCRIPTION = (
+    "Shows a stretch of the timeline: the ledger of each GPU, its streams, ranges, operators and "
+    "CUDA calls. By default the median step, with a little on either side; --steps, --window and "
+    "--in choose another. Prints how many events each track has and how busy it is; with -o and a "
+    "name that ends in .svg, .html, .png or .pdf it draws them. Events too narrow to be seen are "
+    "summed up, so that pictures of any step are small. For all of a capture see: gpusight serve."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight timeline run.nsys-rep -o step.svg",
+    "gpusight timeline run.nsys-rep --steps 5 --tracks ledger,stream,ranges -o step5.pdf",
+    "gpusight timeline trace.json.gz --window 1.20s-1.25s -o excerpt.html",
+    "gpusight timeline run.sqlite --in forward",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    group = parser.add_argument_group("which tracks")
+    group.add_argument(
+        "--tracks",
+        type=options.names,
+        default=[],
+        metavar="A,B,…",
+        help="kinds (ledger, stream, graphs, ranges, ops, python, api, syncs, os, metric, memory), "
+        "keys as the table shows them, globs of keys such as 'gpu0/*', or all (default: ledger, "
+        "streams, ranges, ops and api of the GPUs and threads that do most)",
+    )
+    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analyses.excerpt import timeline
+    from gpusight.cli.running import answer
+
+    result = answer(
+        args,
+        lambda trace: timeline(
+            trace, options.selection(args), **options.focus(args), tracks=args.tracks
+        ),
+    )
+    return pictures.present(result, args, _draw, _shown)
+
+
+def _draw(result: Composite, form: str) -> bytes:
+    from gpusight.render.pictures.results import draw_result
+
+    return draw_result(result, form)
+
+
+def _shown(result: Result, args: argparse.Namespace) -> Result:
+    """Leave out of tables what only pictures and programs need."""
+    from gpusight.cli.output import chosen_format
+    from gpusight.render.pictures.results import without_points
+    from gpusight.result import Composite
+
+    read = chosen_format(args) in {"table", "markdown"}
+    return without_points(result) if isinstance(result, Composite) and read else result
