@@ -67,17 +67,32 @@ def repeated_steps(trace: Trace, work: pl.DataFrame) -> Steps | None:
 
 def _outermost(ranges: pl.DataFrame, times: Ints) -> tuple[Nested, Ints] | None:
     """Lay out the ranges of the thread whose outermost ones hold most launches."""
-    best, most = None, 0
-    for _, mine in ranges.with_row_index("row").group_by("thread", maintain_order=True):
-        start, end = (mine[c].to_numpy() for c in ("start_ns", "end_ns"))
-        nested = Nested.of(start, end, mine["thread"])
-        top = np.flatnonzero(nested.outer == NONE)
-        held = int(_launches(nested.starts[top], nested.ends[top], times).sum())
-        if held > most:
-            rows = mine["row"].cast(pl.Int64).to_numpy()[nested.rows]
-            moved = Nested(rows, nested.starts, nested.ends, nested.threads, nested.known)
-            best, most = (moved, top), held
-    return best
+    if ranges.is_empty():
+        return None
+    every, top = _laid_out(ranges)
+    rows = every.rows[top]
+    held = pl.DataFrame(
+        {
+            "thread": ranges["thread"][rows],
+            "row": rows,
+            "held": _launches(every.starts[top], every.ends[top], times),
+        }
+    )
+    threads = held.group_by("thread").agg(pl.col("held").sum(), pl.col("row").min())
+    thread, most, _ = threads.sort("held", "row", descending=[True, False]).row(0)
+    if not most:
+        return None
+    at = ranges.with_row_index("at").filter(pl.col("thread").eq_missing(thread))
+    nested, top = _laid_out(at)
+    moved = at["at"].cast(pl.Int64).to_numpy()[nested.rows]
+    return Nested(moved, nested.starts, nested.ends, nested.threads, nested.known), top
+
+
+def _laid_out(ranges: pl.DataFrame) -> tuple[Nested, Ints]:
+    """Lay ranges out, and say which lie in no other of their thread."""
+    start, end = (ranges[c].to_numpy() for c in ("start_ns", "end_ns"))
+    nested = Nested.of(start, end, ranges["thread"])
+    return nested, np.flatnonzero(nested.outer == NONE)
 
 
 def _rows(ranges: pl.DataFrame, nested: Nested, at: Ints) -> pl.DataFrame:
