@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { alignments, carried, firstJudged } from "../src/timeline/app/alignment";
+import { alignments, carried, firstJudged, touches } from "../src/timeline/app/alignment";
 import { around } from "../src/timeline/app/framing";
 import type { CaptureInfo, Step } from "../src/timeline/types";
 
@@ -36,6 +36,11 @@ test("captures align at the first judged step where both have one", () => {
 test("a carried view comes back as it was", () => {
   const view = { start_ns: 123, end_ns: 456 };
   assert.deepEqual(carried(carried(view, ONE, OTHER, "step"), OTHER, ONE, "step"), view);
+});
+
+test("a stretch beside a capture shows nothing of it", () => {
+  const shown = ([start_ns, end_ns]: [number, number]) => touches({ start_ns, end_ns }, ONE);
+  assert.deepEqual(([[0, 100], [0, 101], [500, 600], [1099, 2000], [1100, 2000]] as [number, number][]).map(shown), [false, true, true, true, false]);
 });
 
 test("a place is shown with what lies around it", () => {

@@ -96,6 +96,17 @@ test("an answer that would show nothing of the screen is not waited for", async 
   assert.deepEqual(heard, []);
 });
 
+test("what was asked for before the answer changed is asked for anew", async () => {
+  loader.wake();
+  await pass(25);
+  loader.again();
+  await settled();
+  await pass(0);
+  assert.equal(server.asked.length, 2);
+  assert.deepEqual(server.asked[1], server.asked[0]);
+  assert.deepEqual(heard, []);
+});
+
 test("it rests once everything is there", async () => {
   loader.wake();
   await pass(25);

@@ -6,11 +6,11 @@ import { Columns } from "../src/timeline/pane/columns";
 import { Held } from "../src/timeline/pane/held";
 import { hitAt } from "../src/timeline/pane/hit";
 import { layOut } from "../src/timeline/pane/layout";
-import { stepBeside, stepsWithin } from "../src/timeline/pane/ruler";
+import { stepAt, stepBeside, stepName, stepsWithin } from "../src/timeline/pane/ruler";
 import type { Scene } from "../src/timeline/pane/scene";
 import { Store } from "../src/timeline/pane/store";
 import { Fitter } from "../src/timeline/pane/text";
-import { tooltipLines } from "../src/timeline/pane/tooltip";
+import { wordsOf } from "../src/timeline/pane/words";
 import { Scale } from "../src/timeline/pane/viewport";
 import type { CaptureInfo } from "../src/timeline/types";
 import { type GivenLine, trackOf, windowOf } from "./pane_windows";
@@ -67,6 +67,7 @@ test("the pointer finds the event that it is on, and its place in the table", ()
   assert.deepEqual(hit?.found, {
     kind: "event",
     spot: { table: "kernels", row: 0, start_ns: 100, end_ns: 200, track: "t", line: 0, name: "gemm" },
+    colour: 0,
   });
   assert.equal(hitAt(sceneOf(line), 250, Y, 1000)?.found, null);
 });
@@ -82,7 +83,18 @@ test("a sum tells how many events and how busy", () => {
   assert.deepEqual(hit?.found, { kind: "bin", start_ns: 610, end_ns: 620, count: 37, busy: 1, colour: 0 });
   const info = { start_ns: 0, colours: ["compute/matmul"] } as unknown as CaptureInfo;
   assert.ok(hit);
-  assert.deepEqual(tooltipLines(hit, info), ["37 events, 100.0% busy", "within 10 ns, mostly compute: matmul", "Stream 7"]);
+  const blue = { light: "#0000ff", dark: "#8888ff" };
+  assert.deepEqual(wordsOf(hit, info, { "compute/matmul": blue }), {
+    lines: ["37 events, 100.0% busy", "within 10 ns", "Stream 7"], colour: { text: "mostly compute: matmul", ...blue },
+  });
+});
+
+test("the colour of a name means nothing more, that of a kind is told", () => {
+  const hit = hitAt(sceneOf(line), 150, Y, 1000);
+  assert.ok(hit);
+  const pair = { light: "#000000", dark: "#ffffff" };
+  const told = (key: string) => wordsOf(hit, { colours: [key] } as unknown as CaptureInfo, { [key]: pair })?.colour?.text;
+  assert.deepEqual([told("compute/matmul"), told("host/3")], ["compute: matmul", undefined]);
 });
 
 test("a series tells its value, or the last one before", () => {
@@ -130,12 +142,21 @@ test("a drag moves what was gripped; an edge may pass the other", () => {
   assert.deepEqual(dragged("start", before, 200, 450), { start_ns: 400, end_ns: 450 });
 });
 
+test("a step is called as its range, with a number and whether it warms up", () => {
+  const named = (name: string, number: number, warmup = false) => stepName({ name, number, warmup, start_ns: 0, end_ns: 1 });
+  assert.deepEqual(
+    [named("step_7", 7), named("train", 7), named("", 7), named("step_0", 0, true)],
+    ["step_7", "train 7", "Step 7", "step_0 (warm-up)"],
+  );
+});
+
 test("steps are found by what is shown", () => {
   const steps = [0, 1, 2, 3].map((number) => {
     return { number, name: `step ${number}`, start_ns: number * 100, end_ns: number * 100 + 90, warmup: number === 0 };
   });
   const numbers = (start_ns: number, end_ns: number) => stepsWithin(steps, { start_ns, end_ns }).map((step) => step.number);
   assert.deepEqual([numbers(0, 1000), numbers(95, 99), numbers(50, 150), numbers(900, 950)], [[0, 1, 2, 3], [], [0, 1], []]);
+  assert.deepEqual([0, 95, 389, 390].map((time_ns) => stepAt(steps, time_ns)?.number), [0, undefined, 3, undefined]);
   const beside = (start_ns: number, end_ns: number) =>
     ([-1, 1] as const).map((direction) => stepBeside(steps, { start_ns, end_ns }, direction)?.number);
   assert.deepEqual([beside(100, 190), beside(190, 200), beside(-50, -10), beside(300, 390)], [[0, 2], [1, 2], [undefined, 0], [2, undefined]]);

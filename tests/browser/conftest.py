@@ -1,4 +1,7 @@
-"""One Chromium for all tests of a worker."""
+"""One Chromium for the tests of a file.
+
+It goes with the file: while playwright runs, no other test of the worker can start a loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.browser.browsing import CHROMIUM, FLAGS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: scripts/setup installs Debian's where it may")

@@ -218,6 +218,15 @@ def test_a_marked_stretch_is_measured(browser: Browser, address: str) -> None:
         expect(panel).to_contain_text("Visible stretch", ignore_case=True)
 
 
+def test_help_names_every_colour_that_has_a_meaning(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        page.keyboard.press("?")
+        shown = page.locator("#help .legend dd span:not(.swatch)").all_inner_texts()
+        palette = page.request.get(f"{address}api/captures").json()["palette"]
+        meant = [key.rpartition("/")[2] for key in palette if not key.startswith("host/")]
+        assert sorted(shown) == sorted(name for name in meant if name != "overhead")
+
+
 # Several captures -------------------------------------------------------------------------------
 
 
@@ -237,6 +246,21 @@ def test_two_captures_move_together(browser: Browser) -> None:
         expect(page.locator("#body-comparison .metrics tbody tr").first).to_be_visible(
             timeout=20_000
         )
+
+
+def test_captures_without_steps_to_align_are_not_moved_out_of_sight(browser: Browser) -> None:
+    short = build_trace(kernels=[{"start_ns": 1 * MS, "end_ns": 2 * MS, "name": "k"}])
+    with gs.serve([DATALOAD, short]) as server, opened(browser, server.url) as page:
+        linked = page.get_by_role("button", name="Linked")
+        expect(linked).to_have_attribute("aria-pressed", "false")
+        start, end = resting_view(page, 1)
+        assert start <= 1 * MS < 2 * MS <= end
+        linked.click()
+        page.get_by_test_id("pane-canvas").first.hover()
+        page.keyboard.press("d", delay=150)
+        start, end = resting_view(page, 1)
+        assert start < 2 * MS
+        assert end > 1 * MS
 
 
 def first_step(page: Page, address: str, capture: int) -> int:

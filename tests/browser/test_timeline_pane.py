@@ -344,6 +344,22 @@ def test_the_pointer_is_told_what_it_is_on(page: Page, stream: Stream) -> None:
     expect(tooltip).to_be_hidden()
 
 
+def test_on_the_ruler_the_step_is_told_whatever_is_scrolled_under_it(
+    browser: Browser, address: str
+) -> None:
+    with watched(browser, (1200, 330)) as seen:
+        seen.page.goto(address)
+        ready(seen.page)
+        info = seen.page.request.get(f"{address}api/captures/0").json()
+        seen.page.get_by_test_id("pane-body").evaluate("body => body.scrollTop = 80")
+        middle = sum(view(seen.page)) / 2
+        [step] = [one for one in info["steps"] if one["start_ns"] <= middle < one["end_ns"]]
+        seen.page.mouse.move(x_of(seen.page, middle), box(seen.page, "pane-ruler")["y"] + 30)
+        tooltip = seen.page.locator(".pane-tooltip")
+        expect(tooltip).to_contain_text(step["name"])
+        expect(tooltip).to_contain_text(format_time(step["end_ns"] - step["start_ns"]))
+
+
 # Measuring, folding, fingers --------------------------------------------------------------------
 
 
@@ -371,6 +387,30 @@ def test_folding_makes_a_track_one_thin_line(page: Page, timeline: Timeline) -> 
     label.press("Enter")
     expect(label).to_have_attribute("aria-expanded", "true")
     assert row(page, deep.key)["height"] == before
+
+
+def test_names_can_be_given_more_room(browser: Browser, address: str, stream: Stream) -> None:
+    with watched(browser, reduced_motion="reduce") as seen:
+        seen.page.goto(address)
+        ready(seen.page)
+        width, edge = box(seen.page, "pane-canvas")["width"], seen.page.locator(".pane-edge")
+        area = edge.bounding_box()
+        assert area is not None
+        drag(seen.page, (area["x"] + 3, area["y"] + 200), (area["x"] + 103, area["y"] + 200))
+        assert box(seen.page, "pane-canvas")["width"] == width - 100
+        edge.press("ArrowLeft")
+        assert box(seen.page, "pane-canvas")["width"] == width - 84
+        seen.page.keyboard.press("0")
+        ready(seen.page)
+        spot = longest(stream)
+        zoom_to(seen.page, spot)  # what is under the pointer is still what is drawn there
+        middle = x_of(seen.page, (spot.start_ns + spot.end_ns) / 2)
+        seen.page.mouse.click(middle, row(seen.page, stream.key)["y"] + 8)
+        pane = seen.page.get_by_test_id("pane")
+        expect(pane).to_have_attribute("data-selected", f"kernels:{spot.row}")
+        seen.page.reload()
+        ready(seen.page)
+        assert box(seen.page, "pane-canvas")["width"] == width - 84
 
 
 def test_two_fingers_zoom_and_a_tap_selects(browser: Browser, address: str, stream: Stream) -> None:

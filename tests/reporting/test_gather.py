@@ -18,6 +18,7 @@ from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_tim
 from gpusight.reporting.gather import gather
 from gpusight.reporting.headline import Gain, Headline
 from gpusight.reporting.report import Asked, Program, Report
+from gpusight.reporting.tree import RangeTree
 from gpusight.result import NotApplicable, TableResult
 from tests.reporting.programs import training
 from tests.shared import DATA
@@ -75,6 +76,24 @@ def test_the_step_after_the_fixes_counts_what_each_gives_after_those_before() ->
     assert Headline((), gains, "step", 100.0).then_ns == 42
     assert Headline((), gains, "step", 50.0).then_ns == 0
     assert Headline(()).then_ns is None
+
+
+def test_what_is_no_fix_is_a_caution_and_counts_for_nothing() -> None:
+    report = gather([gs.open(DATA / "jax_small.xplane.pb")])
+    told = report.headline
+    assert [one.rule for one in told.cautions] == ["warmup-in-window"]
+    assert all(gain.after_ns is not None for gain in told.gains)
+    assert {gain.rank for gain in told.gains}.isdisjoint(one.rank for one in told.cautions)
+
+
+def test_steps_are_one_range_where_no_gpu_worked() -> None:
+    steps = [
+        {"start_ns": 10 * n, "end_ns": 10 * n + 8, "name": f"ProfilerStep#{n}"} for n in range(4)
+    ]
+    program = gather([build_trace(ranges=steps)]).program
+    assert program is not None
+    assert isinstance(program.ranges, RangeTree)
+    assert program.ranges.names == ("ProfilerStep##",)
 
 
 def test_it_names_the_file_but_no_folder_machine_or_person() -> None:

@@ -108,6 +108,20 @@ def test_the_first_view_is_a_judged_step_and_a_little_around(built: Asking) -> N
     assert judged["end_ns"] <= view["end_ns"] <= judged["end_ns"] + 23 * US
 
 
+def test_without_steps_the_first_view_is_what_is_judged() -> None:
+    early = [{"name": "cudaMalloc", "start_ns": 0, "end_ns": 5}]
+    late = [
+        {"name": f"k{n}", "start_ns": n, "end_ns": n + 900}
+        for n in range(10**9, 10**9 + 9000, 1000)
+    ]
+    with asking(build_trace(kernels=late, api_calls=early)) as one:
+        found = one.answer("captures/0")
+    assert found["steps"] == []
+    assert found["start_ns"] == 0
+    assert 0.99e9 < found["first_view"]["start_ns"] <= 10**9
+    assert found["first_view"]["end_ns"] == found["end_ns"]
+
+
 def test_a_window_holds_what_the_screen_shows(built: Asking, stream: str) -> None:
     data = built.bytes("captures/0/window", **WHOLE, bins=1200, tracks=stream)
     found = decoded(data)

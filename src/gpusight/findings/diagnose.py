@@ -12,6 +12,7 @@ from gpusight.result import NotApplicable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpusight.analyses.ledger.accounting import Accounting
     from gpusight.analyses.select import Selection
     from gpusight.findings.joined import JoinedDiagnosis
     from gpusight.findings.kernels.diagnosis import Diagnosis
@@ -38,6 +39,8 @@ class Question:
     window: tuple[int | None, int | None] | None = None
     warmup: bool = False
     extra_rules: Sequence[Rule] = ()
+    known: Accounting | None = None
+    """What was worked out of a timeline before, which is taken where it is of the judged time."""
 
 
 def diagnose_captures(traces: Sequence[Trace], question: Question) -> AnyDiagnosis | NotApplicable:
@@ -105,6 +108,7 @@ def _of_timeline(trace: Trace, question: Question) -> TimelineDiagnosis | NotApp
         warmup=question.warmup,
         rules=question.rules,
         extra_rules=question.extra_rules,
+        known=question.known,
     )
 
 

@@ -65,7 +65,9 @@ def take_apart(name: str) -> Parts:
 
 def clean(name: str) -> str:
     """One spelling for all tools, cut to a length that is safe to search."""
-    text = "".join(c if c.isprintable() else " " for c in name[:MAX_TEXT])
+    text = name[:MAX_TEXT]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
     text = ANONYMOUS.sub("", CLONE.sub("", text.strip()))
     return LITERAL_CAST.sub("", text).strip()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from gpusight.analyses.devices import device_names
 from gpusight.analyses.excerpt import timeline
 from gpusight.analyses.info import info
 from gpusight.analyses.kernels import kernels
-from gpusight.analyses.ledger.report import ledger_report
+from gpusight.analyses.ledger.report import accounting, ledger_report
 from gpusight.analyses.memory import memory
 from gpusight.analyses.occupancy import occupancy
 from gpusight.analyses.roofline import roofline
-from gpusight.analyses.select import EVERYTHING
+from gpusight.analyses.select import EVERYTHING, GPU_WORK
+from gpusight.analyses.steps import focus as find_focus
 from gpusight.analyses.steps import steps
 from gpusight.analyses.utilisation import utilisation
 from gpusight.analyses.utilisation.report import BINS
@@ -26,17 +28,20 @@ from gpusight.findings.diagnose import Question, diagnose_captures
 from gpusight.findings.joined import join_diagnoses
 from gpusight.findings.kernels.diagnosis import Diagnosis
 from gpusight.findings.timeline.diagnosis import TimelineDiagnosis
+from gpusight.findings.timeline.part import read
 from gpusight.reporting.headline import headline
 from gpusight.reporting.report import USUAL, About, Asked, Measured, Program, Report
 from gpusight.reporting.tree import range_tree
 from gpusight.reporting.untold import facts_of, untold
-from gpusight.result import NotApplicable
+from gpusight.result import NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from gpusight.analyses.ledger.accounting import Accounting
     from gpusight.analyses.ledger.report import LedgerReport
+    from gpusight.analyses.select import Selection
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.outcome import Comparison
     from gpusight.findings.joined import JoinedDiagnosis
@@ -55,6 +60,8 @@ def gather(traces: Sequence[Trace], asked: Asked = USUAL, *, base: Sequence[Dige
     `base` are captures before a change, summed up; then the report also says what changed.
     """
     captured, reports = _told_apart(traces)
+    if captured is not None:
+        read(captured)
     about = [info(trace) for trace in (*(() if captured is None else (captured,)), *reports)]
     program = None if captured is None else _program(captured, about[0], asked)
     measured = tuple(
@@ -115,22 +122,35 @@ def _program(trace: Trace, told: Composite, asked: Asked) -> Program:
         "window": asked.window,
         "warmup": asked.warmup,
     }
-    found = diagnose_captures([trace], _question(asked))
+    # These account for the same time, which is worked out once, and let go of after them.
+    known = _accounting(trace, selection, focus)
+    found = diagnose_captures([trace], replace(_question(asked), known=known))
     assert isinstance(found, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
-    account = ledger_report(trace, selection, **focus)
+    account = ledger_report(trace, selection, **focus, known=known)
+    excerpt = timeline(trace, selection, **focus, known=known)
+    del known
+    counted = steps(trace, selection, **focus)
     return Program(
         about=_about(trace, told, _gpus_of(trace, account)),
         diagnosis=found,
         ledger=account,
-        steps=steps(trace, selection, **focus),
-        excerpt=timeline(trace, selection, **focus),
+        steps=counted,
+        excerpt=excerpt,
         utilisation=utilisation(trace, selection, bins=_bins(account), **focus),
         kernels=kernels(trace, selection),
-        ranges=range_tree(trace, selection, steps=_step_names(found)),
+        ranges=range_tree(trace, selection, steps=_step_names(counted)),
         copies=copies(trace, selection),
         memory=memory(trace, selection),
         occupancy=occupancy(trace, selection),
     )
+
+
+def _accounting(trace: Trace, selection: Selection, focus: dict[str, Any]) -> Accounting | None:
+    """Give what the time that the report is about is accounted with, for all who need it."""
+    if not any(trace.has(table) for table in GPU_WORK):
+        return None
+    chosen = find_focus(trace, selection, **focus)
+    return None if isinstance(chosen, NotApplicable) else accounting(trace, selection, chosen)
 
 
 def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | None]:
@@ -146,8 +166,12 @@ def _bins(account: LedgerReport | NotApplicable) -> int:
     return min(BINS, max(_FEWEST_BINS, _ALL_BINS // gpus))
 
 
-def _step_names(found: TimelineDiagnosis | NotApplicable) -> list[str]:
-    return [] if isinstance(found, NotApplicable) else [step.name for step in found.focus.steps]
+def _step_names(counted: Composite | NotApplicable) -> list[str]:
+    if isinstance(counted, NotApplicable):
+        return []
+    table = counted.sections[0]
+    assert isinstance(table, TableResult), "the answer has a table of steps"
+    return table.frame["name"].to_list()
 
 
 def _program_parts(program: Program | None) -> Iterator[tuple[str, Any]]:

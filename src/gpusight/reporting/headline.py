@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 MOST_GAINS = 3
 _LEAST = 0.001
 """Part of the window that a finding gives back at least to be named first."""
-_WORTH_SAYING = 0.01
+_WORTH_SAYING = 0.005
 """Part of a step from which on the time between steps is worth words."""
+_NO_FIX = frozenset({"profiler-overhead"})
+"""Rules whose time comes back when nobody looks: the program itself has nothing to fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Gain:
     rule: str
     title: str
     alone_ns: float | None
-    """Of a step, or of everything where no steps are known; None: not a matter of time."""
+    """Of a step, or of everything where no steps are known."""
     after_ns: float | None
     """The same once those before it are fixed."""
     share: float | None
@@ -59,6 +61,16 @@ class Gain:
     def worth_ns(self) -> float | None:
         """What to say first of it: by itself, or after those before it where that is nothing."""
         return self.alone_ns or self.after_ns or self.alone_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """A finding that is no fix: what was left out, what is not captured, the profiler itself."""
+
+    rank: int
+    """Its place among all findings, from 1."""
+    rule: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ class Headline:
     """What the gains are parts of: `step`, `window` or `GPU time`; empty where there are none."""
     now_ns: float | None = None
     """How long that is."""
+    cautions: tuple[Caution, ...] = ()
+    """Findings that give no time back: the numbers are to be read with them in mind."""
 
     @property
     def then_ns(self) -> float | None:
@@ -95,7 +109,12 @@ def headline(program: Program | None, measured: Sequence[Measured]) -> Headline:
         return Headline(numbers)
     found = program.diagnosis
     whole = "step" if found.steps else "window"
-    return Headline(numbers, tuple(_gains(found)), whole, found.step_ns)
+    cautions = tuple(
+        Caution(rank, finding.rule, finding.title)
+        for rank, finding in enumerate(found.findings, 1)
+        if _is_caution(finding)
+    )
+    return Headline(numbers, tuple(_gains(found)), whole, found.step_ns, cautions)
 
 
 def _gains(found: TimelineDiagnosis) -> Iterator[Gain]:
@@ -116,10 +135,14 @@ def _gains(found: TimelineDiagnosis) -> Iterator[Gain]:
 
 
 def _is_worth(finding: TimelineFinding, found: TimelineDiagnosis) -> bool:
-    if finding.recoverable_ns is None:
-        return True
-    most = max(finding.recoverable_ns, finding.after_ns or 0.0)
+    if _is_caution(finding):
+        return False
+    most = max(finding.recoverable_ns or 0.0, finding.after_ns or 0.0)
     return most >= _LEAST * found.focus.length_ns
+
+
+def _is_caution(finding: TimelineFinding) -> bool:
+    return finding.recoverable_ns is None or finding.rule in _NO_FIX
 
 
 # The numbers of a program -------------------------------------------------------------------------
@@ -135,7 +158,15 @@ def _time(program: Program) -> Number:
     if isinstance(program.ledger, NotApplicable):
         return Number("step_ns", "Step time", None, Fmt.TIME, program.steps.reason)
     window = program.ledger.focus.length_ns
-    return Number("window_ns", "Window", window, Fmt.TIME, "no steps are known")
+    return Number("window_ns", "Window", window, Fmt.TIME, _without_steps(program, window))
+
+
+def _without_steps(program: Program, window_ns: int) -> str:
+    """Say that no steps are known, and how much of the window the findings are of."""
+    found = program.diagnosis
+    if isinstance(found, NotApplicable) or found.focus.length_ns >= window_ns:
+        return "no steps are known"
+    return f"no steps are known; findings are of {format_time(found.focus.length_ns)} of it"
 
 
 def _spread(steps: Composite, mean_ns: float) -> str:
@@ -200,11 +231,12 @@ def _kernels(program: Program) -> Number:
     if isinstance(table, NotApplicable):
         return Number("kernels_per_step", "Kernels a step", None, Fmt.COUNT, table.reason)
     every, names = (table.meta[key] for key in ("kernels", "kernel_names"))
-    detail = f"{format_count(every)} in all, of {format_count(names)} names"
+    of = "of 1 name" if names == 1 else f"of {format_count(names)} names"
     if not isinstance(program.steps, Composite):
-        return Number("kernels", "Kernels", every, Fmt.COUNT, f"of {format_count(names)} names")
+        return Number("kernels", "Kernels", every, Fmt.COUNT, of)
     kept = _kept(program.steps)["kernels"]
     mean = int(kept.sum()) / len(kept)
+    detail = f"{format_count(every)} in all, {of}"
     return Number("kernels_per_step", "Kernels a step", mean, Fmt.COUNT, detail)
 
 
@@ -254,7 +286,13 @@ def _of_kernels(measured: Sequence[Measured]) -> Headline:
     numbers = (
         Number("total_ns", "GPU time", total, Fmt.TIME, reason or "of all measured launches"),
         Number("launches", "Launches", launches, Fmt.COUNT, "measured one by one"),
-        Number("kernel_names", "Kernels", names, Fmt.COUNT, f"in {len(groups):,} shapes"),
+        Number(
+            "kernel_names",
+            "Kernels",
+            names,
+            Fmt.COUNT,
+            "in 1 shape" if len(groups) == 1 else f"in {len(groups):,} shapes",
+        ),
         Number("saved_ns", "Fixes give back", saved, Fmt.TIME, part),
     )
     return Headline(numbers, tuple(gains), "GPU time" if gains else "", total)

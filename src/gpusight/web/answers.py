@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from gpusight.render.palette import Colour
 
 
+LONGEST_NAME = 4_000
+"""Characters of a name among others; those of templates have hundreds."""
+LONGEST_TEXT = 50_000
+"""Characters of what is told of one event alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureState:
     """How far a capture is."""
@@ -107,6 +113,14 @@ class EventDetails:
     title: str
     sections: Sequence[ShownSection]
     links: Sequence[Link]
+
+
+def shown(text: str, most: int = LONGEST_NAME) -> str:
+    """Give a text out of a capture that can be shown, cut off where it is longer than anyone reads.
+
+    A name may have a million characters, and a thousand of them stand in one answer.
+    """
+    return safe_text(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def safe(spot: Spot) -> Spot:

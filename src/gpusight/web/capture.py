@@ -11,6 +11,7 @@ from gpusight.analyses.devices import device_names
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.select import GPU_WORK
 from gpusight.analyses.steps import focus as find_focus
+from gpusight.findings.timeline.start import without_start
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import NotApplicable
@@ -25,8 +26,8 @@ MOST_STEPS = 10_000
 """Steps that a page marks."""
 MOST_MESSAGES = 20
 """Messages of the profiler that are repeated."""
-_AROUND = 0.25
-"""Part of a step that is shown on either side of it at first."""
+_AROUND_STEP, _AROUND_ALL = 0.25, 0.02
+"""Part of a step, or of all that is judged, that is shown on either side of it at first."""
 
 
 def capture_info(number: int, name: str, trace: Trace, timeline: Timeline) -> CaptureInfo:
@@ -45,7 +46,7 @@ def capture_info(number: int, name: str, trace: Trace, timeline: Timeline) -> Ca
         colours=timeline.colours,
         steps=steps[:MOST_STEPS],
         notes=_notes(trace, focus, len(steps)),
-        first_view=None if isinstance(focus, NotApplicable) else _first_view(focus, timeline),
+        first_view=_first_view(trace, focus, timeline),
     )
 
 
@@ -58,14 +59,20 @@ def _steps(focus: Focus) -> tuple[MarkedStep, ...]:
     )
 
 
-def _first_view(focus: Focus, timeline: Timeline) -> TimeRange | None:
-    """Choose what to show first: one judged step, and a little on either side."""
-    if not focus.steps:
+def _first_view(trace: Trace, focus: Focus | NotApplicable, timeline: Timeline) -> TimeRange | None:
+    """Choose what to show first: one judged step with a little around it, or all that is judged."""
+    if isinstance(focus, NotApplicable):
         return None
-    step = focus.steps[0]
-    around = int((step.end_ns - step.start_ns) * _AROUND)
-    start = max(timeline.start_ns, step.start_ns - around)
-    end = min(timeline.end_ns, step.end_ns + around)
+    if focus.steps:
+        return _around(timeline, focus.steps[0].start_ns, focus.steps[0].end_ns, _AROUND_STEP)
+    judged = without_start(trace, focus)
+    return _around(timeline, judged.start_ns, judged.end_ns, _AROUND_ALL)
+
+
+def _around(timeline: Timeline, first_ns: int, last_ns: int, part: float) -> TimeRange | None:
+    around = int((last_ns - first_ns) * part)
+    start = max(timeline.start_ns, first_ns - around)
+    end = min(timeline.end_ns, last_ns + around)
     return TimeRange(start, end) if start < end else None
 
 

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 from gpusight.analyses.timeline.details import details
 from gpusight.errors import MissingDataError
-from gpusight.render.cells import safe_text, show
-from gpusight.web.answers import EventDetails, Link, ShownFact, ShownSection, safe
+from gpusight.render.cells import show
+from gpusight.web.answers import (
+    LONGEST_TEXT,
+    EventDetails,
+    Link,
+    ShownFact,
+    ShownSection,
+    safe,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +38,7 @@ def event_details(
     return EventDetails(
         spot=safe(spot),
         kind=found.kind,
-        title=safe_text(found.title),
+        title=shown(found.title, LONGEST_TEXT),
         sections=tuple(ShownSection(one.title, _facts(one.facts)) for one in found.sections),
         links=tuple(Link(how, safe(place)) for how, place in linked if place is not None),
     )
@@ -43,4 +51,7 @@ def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> De
 
 
 def _facts(facts: Iterable[Fact]) -> tuple[ShownFact, ...]:
-    return tuple(ShownFact(one.label, show(one.value, one.fmt), one.meaning) for one in facts)
+    return tuple(
+        ShownFact(one.label, shown(show(one.value, one.fmt), LONGEST_TEXT), one.meaning)
+        for one in facts
+    )

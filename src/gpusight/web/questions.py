@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from gpusight.render.cells import safe_text
-from gpusight.web.answers import safe
+from gpusight.web.answers import safe, shown
 from gpusight.web.query import FURTHEST_NS
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def ledger(asked: Asked) -> object:
 
 def _readable(named: _Named) -> _Named:
     """Give something whose name, out of a capture, is safe to show."""
-    return replace(named, name=safe_text(named.name))
+    return replace(named, name=shown(named.name))
 
 
 QUESTIONS: dict[str, Question] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import GpusightError, MissingDataError
@@ -15,6 +14,8 @@ from gpusight.web.answers import CaptureState
 from gpusight.web.told import COMPUTING, FAILED, READY, Findings, LedgerInfo
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpusight.analyses.timeline.timeline import Timeline
     from gpusight.analyses.timeline.window import Track
     from gpusight.web.answers import CaptureInfo
@@ -68,7 +69,7 @@ class Served:
     def info(self) -> CaptureInfo:
         """What a page must know of it; raises with the reason where that is not known."""
         timeline, info = self._known()
-        notes = dict.fromkeys((*info.notes, *map(safe_text, timeline.notes)))
+        notes = dict.fromkeys(map(self.reason, (*info.notes, *timeline.notes)))
         # A timeline learns: of the ledger's tracks, and of why there are none.
         return replace(info, tracks=tuple(map(_readable, timeline.tracks)), notes=tuple(notes))
 
@@ -78,7 +79,7 @@ class Served:
         return self._ready
 
     def reason(self, error: GpusightError | str) -> str:
-        """Say what an error says, without the folder that the file is in: no page needs that."""
+        """Repeat what an error or a note says, without the folder that the file is in."""
         text = str(error)
         if self._path is not None:
             text = text.replace(str(self._path), self._path.name)

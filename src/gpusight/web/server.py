@@ -19,6 +19,7 @@ from gpusight.errors import GpusightError, UsageError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
 from gpusight.web.app import make_app
+from gpusight.web.connections import MOST_WAITING, bounded_protocol
 from gpusight.web.guard import MOST_QUERY_BYTES, Guard
 from gpusight.web.session import Opened, Session
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 MOST_PORT = 65_535
 _TOKEN_BYTES = 18
-_PATIENCE_S = 0.3
+_PATIENCE_S = 1.0
 """A moment before the server starts, in which what fails at once does."""
 _STOPPING_S = 0.6
 """What stopping may take; whatever is still at work then ends by itself."""
@@ -127,7 +128,8 @@ def _bound(port: int) -> socket.socket:
 def _quiet_server(app: Guard) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=bounded_protocol(),
+        backlog=MOST_WAITING,
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import GpusightError, UsageError
-from gpusight.render.cells import safe_text
 from gpusight.web.answers import overview
 from gpusight.web.served import Served
 from gpusight.web.shared_trace import SharedTrace, Stopped

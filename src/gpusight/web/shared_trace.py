@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _WORTH_BYTES = 100_000_000
 """Tables that take less memory than this may stay in it."""
+_CLOSING_S = 0.3
+"""How long closing waits for who still reads; the file goes with the process then."""
 
 
 class Stopped(Exception):  # noqa: N818 - nothing went wrong
@@ -84,6 +86,14 @@ class SharedTrace(Trace):
             self._memory.flush()
             with self._turn():
                 self._loaded = {}
+
+    def close(self) -> None:
+        """Give the file back, unless somebody still reads from it."""
+        if self._reading.acquire(timeout=_CLOSING_S):
+            try:
+                super().close()
+            finally:
+                self._reading.release()
 
     def _turn(self) -> threading.RLock:
         self._check()

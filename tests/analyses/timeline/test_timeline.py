@@ -365,10 +365,10 @@ def test_the_ledger_pends_until_it_is_computed_then_fills_its_stretch() -> None:
 def test_a_ledger_that_cannot_be_computed_is_empty_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(_: Trace) -> None:
+    def refuse(*_: object) -> None:
         raise UsageError("no such thing")
 
-    monkeypatch.setattr("gpusight.analyses.timeline.timeline.ledger_lines", refuse)
+    monkeypatch.setattr("gpusight.analyses.timeline.ledger_track.ledger_lines", refuse)
     timeline = Timeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
     timeline.prepare_ledger()
     assert timeline.window(["gpu0/ledger"], 0, 9, 9).pending == ()
@@ -416,3 +416,16 @@ def test_several_threads_may_ask_at_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         shown = list(pool.map(lambda w: timeline.window(asked, *w).slices.row.tolist(), windows))
     assert shown == [timeline.window(asked, *w).slices.row.tolist() for w in windows]
+
+
+def test_more_lines_than_can_be_shown_are_refused_before_they_are_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deep = [{"start_ns": n, "end_ns": 100 - n, "name": "r"} for n in range(5)]
+    timeline = Timeline(build_trace(ranges=deep))
+    assert len(timeline.window(keys(timeline), 0, 100, 10).lines) == 5
+    kept = timeline.kept_bytes
+    monkeypatch.setattr("gpusight.analyses.timeline.timeline.MOST_LINES", 4)
+    with pytest.raises(UsageError, match="these tracks have 5 lines"):
+        timeline.window(keys(timeline), 0, 100, 10)
+    assert timeline.kept_bytes == kept

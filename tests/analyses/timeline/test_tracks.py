@@ -185,6 +185,16 @@ def test_a_series_tells_its_unit_and_where_its_scale_ends() -> None:
     ]
 
 
+@pytest.mark.parametrize(("sampled", "unit"), [(1_665_000_000.0, "Hz"), (1_665.0, "MHz")])
+def test_a_clock_is_in_what_it_was_sampled_in_whatever_its_name_says(
+    sampled: float, unit: str
+) -> None:
+    name = "GPC Clock Frequency [MHz]"
+    trace = build_trace(gpu_metrics=[{"time_ns": 1, "metric": name, "value": sampled}])
+    [track] = told(Timeline(trace), "name", "unit", "high")
+    assert track == ("GPC Clock Frequency", unit, sampled)
+
+
 def test_the_capture_reaches_from_the_first_event_to_the_last_end() -> None:
     trace = build_trace(
         kernels=[{"start_ns": 50, "end_ns": 60, "name": "k"}],

@@ -21,6 +21,11 @@ export function carried(range: TimeRange, from: CaptureInfo, to: CaptureInfo, by
   return { start_ns: range.start_ns + shift, end_ns: range.end_ns + shift };
 }
 
+/** Whether a stretch of time shows anything of a capture. */
+export function touches(range: TimeRange, info: CaptureInfo): boolean {
+  return range.start_ns < info.end_ns && range.end_ns > info.start_ns;
+}
+
 function anchor(info: CaptureInfo, by: Alignment): number {
   return (by === "step" ? firstJudged(info)?.start_ns : null) ?? info.start_ns;
 }

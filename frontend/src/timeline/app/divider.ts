@@ -3,7 +3,7 @@
 
 import { keep, kept } from "../../shared/kept";
 
-const WIDTH = { name: "panel-width", least: 280, most: 720, first: 380 } as const;
+const WIDTH = { name: "panel-width", least: 280, most: 720, first: 404 } as const;
 const HEIGHT = { name: "panel-height", least: 140, most: 620, first: 340 } as const;
 const STEP = 24;
 

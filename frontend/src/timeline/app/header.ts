@@ -4,7 +4,6 @@ import { iconButton } from "../../shared/buttons";
 import { byId, el, fill } from "../../shared/dom";
 import { themeButton } from "../../shared/theme";
 import { type Capture, gpuNames } from "./captures";
-import { openHelp } from "./help";
 
 /** Name the captures, in the page and in the browser's title. */
 export function nameCaptures(captures: readonly Capture[]): void {
@@ -20,7 +19,7 @@ export function nameCaptures(captures: readonly Capture[]): void {
 }
 
 /** Buttons at the right: colours, help, panel. */
-export function addTools(panelButton: HTMLButtonElement): void {
-  const help = iconButton("Keys", "help", openHelp, { title: "Keys (?)", "aria-keyshortcuts": "?" });
+export function addTools(openHelp: () => void, panelButton: HTMLButtonElement): void {
+  const help = iconButton("Keys and colours", "help", openHelp, { title: "Keys and colours (?)", "aria-keyshortcuts": "?" });
   byId("tools").append(themeButton(), help, panelButton);
 }

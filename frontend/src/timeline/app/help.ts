@@ -1,21 +1,24 @@
-// The keys of the page, in a dialogue.
+// The keys of the page and what its colours mean, in a dialogue.
 
 import { iconButton } from "../../shared/buttons";
-import { byId, el } from "../../shared/dom";
+import { byId, el, fill } from "../../shared/dom";
+import type { Overview } from "../types";
+import { legend } from "./legend";
 
 type Keys = readonly (readonly [keys: readonly string[], meaning: string])[];
 
 const MOVE: Keys = [
-  [["W", "S"], "Zoom in and out, at the pointer"],
-  [["A", "D"], "Go to earlier and later times"],
+  [["W", "S", "+", "−"], "Zoom in and out, at the pointer"],
+  [["A", "D", "←", "→"], "Go to earlier and later times"],
+  [["↑", "↓"], "Scroll through the tracks"],
   [["0", "Home"], "Show everything"],
-  [["F"], "Fit the selected event"],
+  [["F", "double click"], "Fit the event; on the ruler, the step"],
   [["[", "]"], "Previous and next step"],
-  [["Ctrl + wheel", "pinch"], "Zoom at the pointer"],
+  [["Ctrl + wheel", "pinch"], "Zoom at the pointer; on the ruler without Ctrl"],
   [["Shift + wheel", "drag"], "Move in time"],
 ];
 const LOOK: Keys = [
-  [["click"], "Select an event"],
+  [["click"], "Select an event; a name at the left folds its track"],
   [[",", "."], "Previous and next event of the line"],
   [["Shift + drag", "drag on the ruler"], "Mark a stretch and measure it"],
   [["M"], "Mark the stretch of the selected event"],
@@ -25,23 +28,29 @@ const PAGE: Keys = [
   [["/"], "Search"],
   [["Enter", "Shift + Enter"], "Next and previous occurrence of what was searched"],
   [["P"], "Show or hide the panel"],
+  [["drag the edges"], "Make names or panel wider"],
   [["?"], "This list"],
 ];
+
+const colours = el("div", {});
 
 /** Fill the dialogue once; `openHelp` shows it. */
 export function buildHelp(): void {
   const dialog = byId<HTMLDialogElement>("help");
   const close = iconButton("Close", "close", () => dialog.close());
   dialog.append(
-    el("header", {}, el("h2", { id: "help-title" }, "Keys"), close),
+    el("header", {}, el("h2", { id: "help-title" }, "Keys and colours"), close),
     el("div", { class: "key-lists" }, keyList("Move", MOVE), keyList("Look", LOOK), keyList("Page", PAGE)),
+    colours,
   );
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // beside it
   });
 }
 
-export function openHelp(): void {
+/** Show it, with the colours that hold for what is served. */
+export function openHelp(palette: Overview["palette"]): void {
+  fill(colours, legend(palette));
   byId<HTMLDialogElement>("help").showModal();
 }
 

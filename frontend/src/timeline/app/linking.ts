@@ -3,12 +3,15 @@
 import { smallButton } from "../../shared/buttons";
 import { el, fill } from "../../shared/dom";
 import type { TimeRange } from "../types";
-import { type Alignment, alignments, carried } from "./alignment";
+import { type Alignment, alignments, carried, touches } from "./alignment";
 import type { Slot } from "./slot";
 
 const NAMES: Readonly<Record<Alignment, string>> = { step: "first judged step", start: "start" };
 
-/** Carries the view of one timeline to the other, while linked. */
+/**
+ * Carries the view of one timeline to the other, while linked. At first they are where steps can be
+ * aligned: from their starts captures differ by how long they took to begin, which says nothing.
+ */
 export class Linking {
   readonly controls = el("div", { class: "linking", role: "group", "aria-label": "How the timelines move together" });
   private linked = true;
@@ -24,12 +27,14 @@ export class Linking {
     for (const slot of this.slots) {
       const other = slot.capture.info;
       if (slot === from || !slot.pane || !other) continue;
-      slot.pane.setView(carried(range, info, other, this.chosen()), { silent: true });
+      const there = carried(range, info, other, this.chosen());
+      if (touches(there, other)) slot.pane.setView(there, { silent: true }); // rather than nothing, what it showed
     }
   }
 
   /** Take the second's place from the first, as when it has just been opened. */
   realign(): void {
+    if (this.offered === "" && this.offers().length) this.linked = this.offers().includes("step");
     const first = this.slots.find((slot) => slot.pane);
     if (first?.pane) this.carry(first, first.pane.view);
     this.draw();

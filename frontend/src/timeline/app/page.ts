@@ -51,7 +51,7 @@ export class Page {
       leave: () => this.active?.pane?.focus(),
     });
     this.addPanels();
-    addTools(this.side.button);
+    addTools(() => this.help(), this.side.button);
     buildHelp();
     this.listen();
   }
@@ -88,11 +88,15 @@ export class Page {
     window.addEventListener("hashchange", () => this.followAddress());
     listenForKeys({
       search: () => this.search.focus(),
-      help: openHelp,
+      help: () => this.help(),
       panel: () => this.side.toggle(),
       escape: () => this.search.clear(),
       timeline: (event) => this.active?.pane?.handleKey(event) ?? false,
     });
+  }
+
+  private help(): void {
+    openHelp(this.captures.palette);
   }
 
   /** Make room for the timelines, once the captures are named; one that is there stays. */

@@ -174,6 +174,7 @@ export class Search {
     try {
       const spot = await this.client.next(id, group.table, group.code, this.target.time_ns(), direction);
       if (spot) this.target.found(spot);
+      if (spot) this.target.filter(spot.name); // from here on what Enter goes through stands out
     } catch (error) {
       showFault(error);
     }

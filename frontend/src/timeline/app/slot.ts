@@ -7,6 +7,7 @@ import { createPane } from "../pane";
 import type { Overview, Pane, Spot, TimeRange } from "../types";
 import type { Place } from "./address";
 import type { Capture } from "./captures";
+import { elapsed } from "./elapsed";
 
 /** What a slot tells the page. */
 export interface SlotEvents {
@@ -147,6 +148,7 @@ function waiting(capture: Capture): HTMLElement {
     const said = el("p", {}, el("b", {}, `${name} could not be read`), capital(message));
     return el("div", { class: "waiting failed", role: "alert" }, said);
   }
-  const said = el("p", {}, el("b", {}, name), `${capital(message || "reading the capture")}…`);
+  const doing = el("span", {}, `${capital(message || "reading the capture")}…`, elapsed());
+  const said = el("p", {}, el("b", {}, name), doing);
   return el("div", { class: "waiting", role: "status" }, el("span", { class: "busy" }), said);
 }

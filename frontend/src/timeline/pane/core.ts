@@ -59,7 +59,7 @@ export class Core {
 
   constructor(
     host: HTMLElement, readonly client: Client, readonly info: CaptureInfo,
-    private readonly palette: Overview["palette"],
+    readonly palette: Overview["palette"],
   ) {
     this.limits = limitsOf(info);
     this.view = this.told = clamped(info.first_view ?? this.limits, this.limits);
@@ -154,6 +154,7 @@ export class Core {
 
   refresh(): void {
     this.store.refresh();
+    this.loader.again();
     this.root.dataset["state"] = "loading";
     this.redraw();
   }
@@ -188,6 +189,7 @@ export class Core {
   private listen(): void {
     this.sizes.observe(this.stage.parts.body);
     this.sizes.observe(this.root);
+    this.sizes.observe(this.stage.parts.area);
     document.addEventListener(THEME_CHANGED, this.retheme);
     this.stage.parts.body.addEventListener("scroll", () => {
       this.stage.noteScroll();

@@ -9,8 +9,9 @@ import { type Commands, wayOf } from "./keys";
 import { HEIGHTS } from "./layout";
 import type { Way } from "./motion";
 import { neighbour } from "./neighbour";
-import { stepBeside } from "./ruler";
-import { tooltipLines } from "./tooltip";
+import { stepAt, stepBeside } from "./ruler";
+import type { At } from "./stage";
+import { type Words, wordsOf, wordsOfStep } from "./words";
 import { framed, panned, Scale, spanOf, zoomed } from "./viewport";
 
 /** What a double click or F shows of an event: so much of the screen is the event. */
@@ -55,7 +56,7 @@ export class Hands implements Pointing, Commands {
     const at = event && core.stage.at(core.view, event);
     core.stage.showCursor(core.scene, at ? at.x : null);
     core.stage.showHover(core.scene, hit ? outlined(hit) : null);
-    if (at) core.tooltip.show(hit ? tooltipLines(hit, core.info) : [], at.paneX, at.paneY);
+    if (at) core.tooltip.show(event.buttons ? null : this.wordsAt(hit, at), at.paneX, at.paneY);
     else core.tooltip.hide();
   }
 
@@ -149,6 +150,14 @@ export class Hands implements Pointing, Commands {
     });
   }
 
+  /** What to say at a place: of what is drawn there or, on the ruler, of the step. */
+  private wordsAt(hit: Hit | null, { time_ns, y }: At): Words | null {
+    const { info, stage, palette } = this.core;
+    if (hit) return wordsOf(hit, info, palette);
+    const step = stage.shows(y) ? null : stepAt(info.steps, time_ns);
+    return step && wordsOfStep(step);
+  }
+
   private track(key: string): Track | undefined {
     return this.core.info.tracks.find((one) => one.key === key);
   }
@@ -161,6 +170,7 @@ export class Hands implements Pointing, Commands {
   private hitOf(event: MouseEvent): Hit | null {
     const { core } = this;
     const { time_ns, y } = core.stage.at(core.view, event);
+    if (!core.stage.shows(y)) return null;
     return hitAt(core.scene, time_ns, y, core.stage.pixels);
   }
 
@@ -194,7 +204,7 @@ export class Hands implements Pointing, Commands {
   }
 
   private showStep(time_ns: number): void {
-    const step = this.core.info.steps.find((one) => one.start_ns <= time_ns && one.end_ns > time_ns);
+    const step = stepAt(this.core.info.steps, time_ns);
     if (step) this.core.move(framed(step, STEP_FRAMED), { smooth: true });
   }
 

@@ -16,7 +16,7 @@ export interface Hit {
 }
 
 export type Found =
-  | { readonly kind: "event"; readonly spot: Spot }
+  | { readonly kind: "event"; readonly spot: Spot; readonly colour: number }
   | {
       readonly kind: "bin";
       readonly start_ns: number;
@@ -52,11 +52,11 @@ function eventAt(
   const held = lineHeld(scene, track.key, line, time_ns, pixels);
   if (held === undefined) return null;
   const inside = sliceAt(held, time_ns, 0);
-  if (inside !== null) return { kind: "event", spot: spotOf(held, inside, track, line) };
+  if (inside !== null) return foundAt(held, inside, track, line);
   const bin = sumAt(held, time_ns, near_ns);
   if (bin) return bin;
   const near = sliceAt(held, time_ns, near_ns);
-  return near === null ? null : { kind: "event", spot: spotOf(held, near, track, line) };
+  return near === null ? null : foundAt(held, near, track, line);
 }
 
 /** Position of the slice at a time, or of the next one within reach. */
@@ -64,6 +64,10 @@ function sliceAt(held: HeldLine, time_ns: number, near_ns: number): number | nul
   const { start_ns, end_ns } = held.window.slices;
   const at = firstAbove(end_ns, held.slices, time_ns - near_ns);
   return at < held.slices.to && (start_ns[at] as number) <= time_ns + near_ns ? at : null;
+}
+
+function foundAt(held: HeldLine, at: number, track: Track, line: number): Found {
+  return { kind: "event", spot: spotOf(held, at, track, line), colour: held.window.slices.colour[at] as number };
 }
 
 function spotOf(held: HeldLine, at: number, track: Track, line: number): Spot {

@@ -71,7 +71,9 @@ function countsOf(row: Row): { long: string; brief: string } {
   }
   const count = row.track?.events ?? 0;
   if (row.track === null || row.track.kind === "ledger") return { long: "", brief: "" };
-  return { long: `${formatCount(count)} ${row.track.series ? "samples" : "events"}`, brief: short(count) };
+  if (!row.track.series) return { long: `${formatCount(count)} events`, brief: short(count) };
+  const zeros = row.track.high === 0; // of samples, not their number is of interest but their values
+  return { long: `${formatCount(count)} samples${zeros ? ", all zero" : ""}`, brief: zeros ? "all 0" : "" };
 }
 
 /** A count in few letters: `1.2 M`. */

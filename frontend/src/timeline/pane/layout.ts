@@ -36,13 +36,15 @@ export interface Heights {
   readonly stream: number;
   readonly ledger: number;
   readonly series: number;
+  /** One of many charts below each other. */
+  readonly metric: number;
   /** Below the lines of a track. */
   readonly gap: number;
 }
 
-export const HEIGHTS: Heights = { group: 26, section: 20, folded: 16, line: 18, stream: 22, ledger: 30, series: 40, gap: 3 };
+export const HEIGHTS: Heights = { group: 26, section: 20, folded: 16, line: 18, stream: 22, ledger: 30, series: 40, metric: 26, gap: 3 };
 /** Where fingers point: every row can be hit. */
-export const FINGER_HEIGHTS: Heights = { group: 34, section: 30, folded: 24, line: 22, stream: 26, ledger: 34, series: 44, gap: 4 };
+export const FINGER_HEIGHTS: Heights = { group: 34, section: 30, folded: 24, line: 22, stream: 26, ledger: 34, series: 44, metric: 34, gap: 4 };
 
 /** Kinds that are there to be asked, not to be read first. */
 const SECONDARY: ReadonlySet<TrackKind> = new Set<TrackKind>(["python", "os", "metric", "overhead", "syncs"]);
@@ -116,7 +118,7 @@ function heading(
 }
 
 function heightOf(track: Track, heights: Heights): number {
-  if (track.series) return heights.series;
+  if (track.series) return track.kind === "metric" ? heights.metric : heights.series;
   if (track.kind === "ledger") return heights.ledger;
   return track.kind === "stream" ? heights.stream : heights.line;
 }
@@ -152,8 +154,14 @@ function foldKind(group: readonly Track[], kind: TrackKind, folded: Set<string>)
   if (kind === "stream") alike.slice(MANY.streams).forEach((track) => folded.add(track.key));
   if (!SECONDARY.has(kind)) return;
   const many = alike.length > MANY.secondary;
-  if (many && kind === "metric") alike.forEach((track) => folded.add(sectionKey(track)));
+  if (kind === "metric") return foldMetrics(alike, many, folded);
   alike.filter((track) => many || track.lines > MANY.lines).forEach((track) => folded.add(track.key));
+}
+
+/** Many metrics are folded away together; unfolded, those that are more than zeros are charts to be read. */
+function foldMetrics(metrics: readonly Track[], many: boolean, folded: Set<string>): void {
+  if (many) metrics.forEach((track) => folded.add(sectionKey(track)));
+  metrics.filter((track) => track.high === 0).forEach((track) => folded.add(track.key));
 }
 
 /** The row at a height; undefined below the last. */

@@ -42,6 +42,11 @@ export class Loader {
     if (this.timer === undefined && !this.flying) this.later(SETTLE_MS);
   }
 
+  /** Drop what is under way, as it was asked for before what it tells changed. */
+  again(): void {
+    this.flying?.abort.abort();
+  }
+
   stop(): void {
     this.stopped = true;
     window.clearTimeout(this.timer);

@@ -167,5 +167,6 @@ export function paintScale({ context, width, ratio }: Surface, scene: Scene, row
 export function valueText(track: Track, value: number): string {
   if (track.unit === "bytes") return formatBytes(value);
   if (track.unit === "ns") return formatTime(value);
+  if (track.unit === "Hz") return `${formatReal(value / 1e6)} MHz`;
   return track.unit === "%" ? `${formatReal(value)}%` : `${formatReal(value)} ${track.unit}`.trim();
 }

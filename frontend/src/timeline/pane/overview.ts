@@ -41,7 +41,7 @@ function lanesOf(info: CaptureInfo): Lanes {
 export function overviewText(info: CaptureInfo): string {
   const [first] = overviewTracks(info);
   if (first === undefined) return "nothing to show";
-  if (first[0]?.kind !== "stream") return `how busy ${first[0]?.name ?? ""} is`;
+  if (first[0]?.kind !== "stream") return `${first[0]?.name ?? ""} over time`;
   return first.length > 1 ? "how busy the busiest stream is" : "how busy the GPU is";
 }
 

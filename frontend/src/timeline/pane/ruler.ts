@@ -1,4 +1,4 @@
-// The strip on top: times, steps as numbered bands, and the marked stretch with its length.
+// The strip on top: times, steps as named bands, and the marked stretch with its length.
 
 import { formatTime } from "../../shared/format";
 import type { Step, TimeRange } from "../types";
@@ -9,7 +9,7 @@ import { Scale } from "./viewport";
 /** Heights in CSS pixels. */
 const RULER = { ticks: 26, steps: 18, withoutSteps: 8 };
 const FONT = 11;
-/** Steps narrower than this, in CSS pixels, have no number. */
+/** Steps narrower than this, in CSS pixels, have neither name nor number. */
 const NUMBERED = 22;
 
 export function rulerHeight(steps: readonly Step[]): number {
@@ -63,11 +63,23 @@ function paintSteps(surface: Surface, scene: Scene, scale: Scale): void {
 }
 
 function writeStep({ context, ratio }: Surface, { theme }: Scene, step: Step, left: number, right: number): void {
-  const name = step.warmup ? `Warm-up ${step.number}` : `Step ${step.number}`;
+  const name = stepName(step);
   const text = [`${name} · ${formatTime(step.end_ns - step.start_ns)}`, name, String(step.number)]
     .find((one) => context.measureText(one).width <= right - left - 10 * ratio);
   context.fillStyle = theme.css.text;
   if (text) context.fillText(text, left + 5 * ratio, (RULER.ticks + 12.5) * ratio);
+}
+
+/** What a step is called: as its range, with the number where the range's name does not say it. */
+export function stepName({ name, number, warmup }: Step): string {
+  const own = name === "" ? `Step ${number}` : name.includes(String(number)) ? name : `${name} ${number}`;
+  return warmup ? `${own} (warm-up)` : own;
+}
+
+/** The step at a time; null where none is. */
+export function stepAt(steps: readonly Step[], time_ns: number): Step | null {
+  const [found] = stepsWithin(steps, { start_ns: time_ns, end_ns: time_ns + 1 });
+  return found ?? null;
 }
 
 /** Steps that touch a range; they are in order and do not overlap. */

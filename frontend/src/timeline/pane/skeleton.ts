@@ -3,6 +3,7 @@
 import { el } from "../../shared/dom";
 import { formatTime } from "../../shared/format";
 import type { CaptureInfo } from "../types";
+import { labelEdge } from "./label_edge";
 import { overviewText } from "./overview";
 
 export interface Skeleton {
@@ -47,7 +48,7 @@ export function buildSkeleton(info: CaptureInfo, labels: HTMLElement, tooltip: H
     { class: "pane", data: { testid: "pane", state: "loading" } },
     el("div", { class: "pane-top pane-top-overview" }, parts.caption, parts.overview),
     el("div", { class: "pane-top pane-top-ruler" }, parts.scale, parts.ruler, parts.flag),
-    body, parts.cursor, tooltip, parts.message, parts.live,
+    body, labelEdge(), parts.cursor, tooltip, parts.message, parts.live,
   );
   return { root, body, content, area, ...parts };
 }

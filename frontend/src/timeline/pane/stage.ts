@@ -86,6 +86,11 @@ export class Stage {
     this.bodyTop = (body?.top ?? 0) - this.origin.y;
   }
 
+  /** Whether a height of the layout is seen: what is scrolled off lies under the ruler. */
+  shows(y: number): boolean {
+    return y >= this.scrolled;
+  }
+
   /** Make room for another layout. */
   arrange(layout: Layout): void {
     this.parts.content.style.height = `${layout.height}px`;

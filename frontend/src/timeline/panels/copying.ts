@@ -2,13 +2,14 @@
 
 import { smallButton } from "../../shared/buttons";
 import { copyText } from "../../shared/dom";
+import type { Shape } from "../../shared/icons";
 import { announce } from "../app/announcer";
 
 const SAID_MS = 1600;
 
 /** `label` says what is copied, such as "Copy name". */
-export function copyButton(label: string, text: () => string): HTMLButtonElement {
-  const button = smallButton(label, () => void copyText(text()).then(said), "copy");
+export function copyButton(label: string, text: () => string, shape: Shape = "copy"): HTMLButtonElement {
+  const button = smallButton(label, () => void copyText(text()).then(said), shape);
   const words = button.querySelector("span");
   const said = (copied: boolean): void => {
     if (!words) return;

@@ -7,6 +7,7 @@ import { rested } from "../app/polling";
 import { showFault } from "../app/faults";
 import type { CaptureInfo, Measure, TimeRange } from "../types";
 import { type Bar, barRow, columnHeads, deviceTitle } from "./bars";
+import { copyButton } from "./copying";
 import { type Actions, hint, type PanelView, type Subject, unread } from "./view";
 
 const REST_MS = 150;
@@ -61,6 +62,7 @@ export class MeasurePanel implements PanelView {
       { class: "buttons" },
       smallButton("Zoom to it", () => this.actions.zoom(range), "target"),
       smallButton("Take the mark back", () => this.actions.clearMark(), "close"),
+      copyButton("Copy link", () => location.href, "link"),
     );
   }
 

@@ -6,7 +6,7 @@ import { formatTime } from "../../shared/format";
 import { showFault, takenBack } from "../app/faults";
 import type { EventDetails, Spot } from "../types";
 import { copyButton } from "./copying";
-import { type Actions, hint, type PanelView, type Subject, working } from "./view";
+import { type Actions, type PanelView, type Subject, working } from "./view";
 
 /** The tab of the selected event. */
 export class SelectionPanel implements PanelView {
@@ -24,7 +24,7 @@ export class SelectionPanel implements PanelView {
     this.shown = wanted;
     this.asking?.abort();
     if (selection) void this.ask(capture.id, selection);
-    else fill(this.element, hint("Nothing is selected.", "Click an event on the timeline, or search for its name."));
+    else fill(this.element, el("p", { class: "headline" }, "Nothing is selected."), teaching());
   }
 
   private async ask(id: number, spot: Spot): Promise<void> {
@@ -65,6 +65,7 @@ export class SelectionPanel implements PanelView {
         { class: "buttons" },
         smallButton("Zoom to it", () => this.actions.jump(spot, spot, title), "target"),
         copyButton("Copy name", () => title),
+        copyButton("Copy link", () => location.href, "link"),
       ),
     );
   }
@@ -83,6 +84,16 @@ export class SelectionPanel implements PanelView {
       el("span", { class: "number" }, formatTime(spot.end_ns - spot.start_ns)),
     );
   }
+}
+
+/** How to come by what this tab shows. */
+function teaching(): HTMLElement {
+  const ways = [
+    "Click an event: a kernel tells its launch, operator, range, Python line and counters, as far as the capture has them.",
+    "Press / to search for a name, and Enter for the next of that name.",
+    "With an event selected, full stop and comma go to the next and the one before, F fits it, M marks its time.",
+  ];
+  return el("ul", { class: "teaching" }, ...ways.map((way) => el("li", {}, way)));
 }
 
 function section({ title, rows }: EventDetails["sections"][number]): HTMLElement {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpusight.analyses.excerpt.stretch import Stretch
+    from gpusight.analyses.ledger.accounting import Accounting
     from gpusight.analyses.timeline.window import Track
     from gpusight.model.trace import Trace
 
@@ -46,11 +47,12 @@ def timeline(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
     tracks: Sequence[str] = (),
+    known: Accounting | None = None,
 ) -> Composite | NotApplicable:
     """Show a stretch of time track by track: the median step by default.
 
     `tracks` are kinds, keys or globs of keys; without them streams, ranges, operators and calls of
-    the threads and GPUs that do most.
+    the threads and GPUs that do most. `known` is taken for the ledger, where it is of its time.
     """
     stretch = stretch_of(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(stretch, NotApplicable):
@@ -59,7 +61,10 @@ def timeline(
         laid_out = Timeline(trace)
     except MissingDataError as error:
         return NotApplicable(COMMAND, error.what, error.hint)
-    return _Excerpt.of(laid_out, stretch, selection, tracks).report()
+    wanted = wanted_tracks(trace, laid_out.tracks, selection, tracks)
+    if any(track.kind == "ledger" for track in wanted):
+        laid_out.prepare_ledger(known)
+    return _Excerpt.of(laid_out, stretch, wanted, is_free=not tracks).report()
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,11 @@ class _Excerpt:
 
     @classmethod
     def of(
-        cls, laid_out: Timeline, stretch: Stretch, selection: Selection, patterns: Sequence[str]
+        cls, laid_out: Timeline, stretch: Stretch, wanted: Sequence[Track], *, is_free: bool
     ) -> _Excerpt:
-        wanted = wanted_tracks(laid_out.trace, laid_out.tracks, selection, patterns)
-        if any(track.kind == "ledger" for track in wanted):
-            laid_out.prepare_ledger()
         start = max(stretch.start_ns, laid_out.start_ns)
         end = max(min(stretch.end_ns, laid_out.end_ns), start + 1)
-        return cls(laid_out, start, end, stretch, tuple(wanted), not patterns)
+        return cls(laid_out, start, end, stretch, tuple(wanted), is_free)
 
     def report(self) -> Composite:
         """Look at every track coarsely, and at those that are drawn as finely as a picture can."""
@@ -162,7 +164,7 @@ class _Excerpt:
         more = len(active) - len(drawn)
         if more > 0:
             tracks = "track is" if more == 1 else "tracks are"
-            yield f"{more:,} more {tracks} not drawn: choose by --tracks"
+            yield f"{more:,} more {tracks} not drawn: gpusight timeline --tracks chooses"
         deep = [track.name for track in drawn if track.lines > DEEPEST]
         if deep:
             yield f"only the outer {DEEPEST} lines are drawn of: {', '.join(dict.fromkeys(deep))}"

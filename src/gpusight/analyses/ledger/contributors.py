@@ -74,7 +74,7 @@ class Contributors:
         self._trace = schedule.trace
         self._lanes = Lanes(schedule)
         self._ranges = Ranges(self._trace, self._lanes)
-        self._pieces = hosts.pieces()
+        self._pieces = hosts.pieces
 
     def of(self, account: Account) -> dict[str, tuple[Contributor, ...]]:
         """Give the largest contributors of each idle entry of a GPU, kind by kind."""

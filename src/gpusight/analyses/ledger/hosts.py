@@ -35,16 +35,19 @@ class HostTime:
     """Of each moment, rising."""
     time_ns: Ints
     """Of each moment, rising within its lane."""
+    causes: Ints
+    """Those that occur, rising: most captures have few."""
     spent_ns: Ints
     """Of each moment and cause, counted on from lane to lane: an array of two dimensions."""
 
     @classmethod
     def of_stretches(cls, lane: Ints, start_ns: Ints, end_ns: Ints, by_cause: Ints) -> HostTime:
         """Make it of stretches, each with its ns by cause; they are sorted and do not overlap."""
-        grown = np.zeros((2 * len(lane), _CAUSES), np.int64)
-        grown[1::2] = by_cause
+        causes = np.flatnonzero(by_cause.any(axis=0))
+        grown = np.zeros((2 * len(lane), len(causes)), np.int64)
+        grown[1::2] = by_cause[:, causes]
         times = np.stack((start_ns, end_ns), axis=1).reshape(-1)
-        return cls(np.repeat(lane, 2), times, np.cumsum(grown, axis=0))
+        return cls(np.repeat(lane, 2), times, causes, np.cumsum(grown, axis=0))
 
     def spent(self, lanes: Ints, starts: Ints, ends: Ints) -> Ints:
         """Give the ns of each cause that lanes spent from `starts` to `ends`, one row a span.
@@ -56,7 +59,7 @@ class HostTime:
         found = np.zeros((len(length), _CAUSES), np.int64)
         if len(self.lane):
             done = self._until(lanes, starts + length) - self._until(lanes, starts)
-            found[:, self._occurring[0]] = done
+            found[:, self.causes] = done
         found[:, Cause.UNKNOWN] += length - found.sum(axis=1)
         return _without_negatives(found)
 
@@ -74,11 +77,15 @@ class HostTime:
         scaled = _part(spent, length, ends - starts)
         return HostTime.of_stretches(here, after_ns[at], after_ns[at] + length, scaled)
 
+    @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """List the stretches: lane, start, end, and the cause that most of it was spent for."""
+        """The stretches: lane, start, end, and the cause that most of it was spent for."""
+        if not len(self.causes):
+            none = np.empty(0, np.int64)
+            return none, none, none, none
         grown = np.diff(self.spent_ns, axis=0)
         some = np.flatnonzero((grown > 0).any(axis=1) & (self.lane[1:] == self.lane[:-1]))
-        cause = grown[some].argmax(axis=1)
+        cause = self.causes[grown[some].argmax(axis=1)]
         return self.lane[some], self.time_ns[some], self.time_ns[some + 1], cause
 
     @cached_property
@@ -87,17 +94,8 @@ class HostTime:
         first = np.flatnonzero(np.diff(self.lane, prepend=-1))
         return self.lane[first], first, np.append(first[1:], len(self.lane)) - 1
 
-    @cached_property
-    def _occurring(self) -> tuple[Ints, Ints]:
-        """The causes that occur at all, and what was spent for them: most captures have few."""
-        causes = np.flatnonzero(self.spent_ns[-1])
-        return causes, np.ascontiguousarray(self.spent_ns[:, causes])
-
     def _until(self, lanes: Ints, times: Ints) -> Ints:
-        """Give what lanes had spent by these times for the causes that occur.
-
-        Nothing for lanes that are not known.
-        """
+        """Give what lanes had spent by these times; nothing for lanes that are not known."""
         known, first, last = self._bounds
         code = np.minimum(np.searchsorted(known, lanes), len(known) - 1)
         strange = known[code] != lanes
@@ -107,9 +105,8 @@ class HostTime:
         at = np.clip(np.searchsorted(keys, wanted, side="right") - 1, first, last)
         after = np.minimum(at + 1, last)
         length = self.time_ns[after] - self.time_ns[at]
-        spent = self._occurring[1]
-        done: Ints = spent[at]
-        done += _part(spent[after] - done, inside - self.time_ns[at], length)
+        done: Ints = self.spent_ns[at]
+        done += _part(self.spent_ns[after] - done, inside - self.time_ns[at], length)
         done[strange] = 0
         return done
 
@@ -133,10 +130,11 @@ def _cumulated(lanes: Lanes, cuts: Ints, cause: Ints) -> HostTime:
     lane = lanes.axis.group(cuts)
     time = cuts - lane * (lanes.axis.length_ns + 1) + lanes.axis.start_ns
     length = np.diff(cuts)
-    spent = np.zeros((len(cuts), _CAUSES), np.int64)
-    for one in np.flatnonzero(np.bincount(cause, minlength=_CAUSES)[:_CAUSES]):
-        spent[1:, one] = np.cumsum(np.where(cause == one, length, 0))
-    return HostTime(lane, time, spent)
+    causes = np.flatnonzero(np.bincount(cause, minlength=_CAUSES)[:_CAUSES])
+    spent = np.zeros((len(cuts), len(causes)), np.int64)
+    for column, one in enumerate(causes):
+        spent[1:, column] = np.cumsum(np.where(cause == one, length, 0))
+    return HostTime(lane, time, causes, spent)
 
 
 def _part(whole: Ints, passed: Ints, length: Ints) -> Ints:

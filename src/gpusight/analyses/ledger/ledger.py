@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,8 +90,7 @@ def ledger(schedule: Schedule, hosts: HostTime, timing: Timing | None = None) ->
     """Account for every nanosecond of a schedule, as measured or as a replay gives its times."""
     accounts = account(schedule, hosts, timing)
     times = timing or measured(schedule)
-    devices = tuple(DeviceLedger(one.device, one.entries()) for one in accounts)
-    return Ledger(times.start_ns, times.end_ns, devices)
+    return Ledger(times.start_ns, times.end_ns, tuple(one.ledger for one in accounts))
 
 
 # Accounts -----------------------------------------------------------------------------------------
@@ -105,6 +105,11 @@ class Account:
     gaps: Gaps
     labels: Labels
     hosts: HostTime
+
+    @cached_property
+    def ledger(self) -> DeviceLedger:
+        """The ledger of the whole window."""
+        return DeviceLedger(self.device, self.entries())
 
     def entries(self) -> tuple[Entry, ...]:
         """Give the entries of the whole window."""

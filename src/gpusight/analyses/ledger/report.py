@@ -13,12 +13,11 @@ import polars as pl
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.devices import device_names
 from gpusight.analyses.kernels import graph_notes
+from gpusight.analyses.ledger.accounting import Accounting
 from gpusight.analyses.ledger.causes import IDLE, Cause
 from gpusight.analyses.ledger.contributors import Contributor, Contributors
-from gpusight.analyses.ledger.hosts import host_time
-from gpusight.analyses.ledger.ledger import Account, DeviceLedger, Ledger, account
+from gpusight.analyses.ledger.ledger import Account, DeviceLedger, Ledger
 from gpusight.analyses.ledger.overlap import Overlap, overlap
-from gpusight.analyses.schedule.build import build
 from gpusight.analyses.schedule.schedule import NONE
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope, Selection
 from gpusight.analyses.steps.focus import Focus, focus
@@ -171,21 +170,24 @@ def ledger_report(
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
+    known: Accounting | None = None,
 ) -> LedgerReport | NotApplicable:
-    """Account for every nanosecond of each GPU: the steps but warm-up, or what is asked for."""
+    """Account for every nanosecond of each GPU: the steps but warm-up, or what is asked for.
+
+    `known` is taken where it is of that time, rather than worked out again.
+    """
     if not any(trace.has(table) for table in GPU_WORK):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "the capture shows no GPU work", hint)
     chosen = focus(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command=COMMAND)
-    process = _Chosen(trace, selection).process
-    schedule = build(trace, chosen.start_ns, chosen.end_ns, process=process)
-    hosts = host_time(trace, schedule)
-    accounts = [one for one in account(schedule, hosts) if selection.device in (None, one.device)]
+    made = accounting(trace, selection, chosen).or_known(known)
+    schedule = made.schedule
+    accounts = [one for one in made.accounts if selection.device in (None, one.device)]
     if not accounts:
         return NotApplicable(COMMAND, "no GPU work in what was selected")
-    contributors = Contributors(schedule, hosts)
+    contributors = Contributors(schedule, made.hosts)
     names = device_names(trace)
     devices = tuple(
         _device(one, schedule, chosen, contributors, names.get(one.device)) for one in accounts
@@ -196,11 +198,16 @@ def ledger_report(
     return LedgerReport(whole, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
 
 
+def accounting(trace: Trace, selection: Selection, chosen: Focus) -> Accounting:
+    """Give what the ledger of a window is made of; nothing of it is worked out yet."""
+    return Accounting(trace, chosen.start_ns, chosen.end_ns, _Chosen(trace, selection).process)
+
+
 def _device(
     one: Account, schedule: Schedule, chosen: Focus, contributors: Contributors, name: str | None
 ) -> DeviceReport:
     return DeviceReport(
-        DeviceLedger(one.device, one.entries()),
+        one.ledger,
         name,
         overlap(schedule, one.labels, one.device),
         contributors.of(one),

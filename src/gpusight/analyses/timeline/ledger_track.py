@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from gpusight.analyses.ledger.accounting import Accounting
 from gpusight.analyses.ledger.causes import Cause
-from gpusight.analyses.ledger.hosts import host_time
 from gpusight.analyses.ledger.lanes import Axis
-from gpusight.analyses.ledger.ledger import account
-from gpusight.analyses.schedule.build import build
 from gpusight.analyses.select import GPU_WORK, Scope
 from gpusight.analyses.steps.focus import focus
 from gpusight.analyses.timeline.colours import CODES, COLOURS
@@ -41,8 +39,8 @@ _MOST_AT_ONCE = 1_500_000
 _IN_A_WINDOW = 500_000
 _MARGIN = 20_000
 """Pieces of GPU work around a window that are looked at with it."""
-_KEY = f"timeline-ledger-1-{zlib.crc32(' '.join(COLOURS).encode()):08x}"
-_SCHEMA = {"device": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64, "colour": pl.UInt8}
+_KEY = f"timeline-ledger-2-{zlib.crc32(' '.join(COLOURS).encode()):08x}"
+_SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "colour": pl.UInt8}
 _CAUSES = np.array([CODES[cause.entry] for cause in Cause], np.uint8)
 
 
@@ -56,31 +54,33 @@ class LedgerLine:
     """Entry of each span, as a position in `COLOURS`; neighbours differ."""
 
 
-def ledger_lines(trace: Trace) -> Mapping[int, LedgerLine]:
-    """Give the line of every GPU that worked; once computed they are kept with the capture."""
+def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, LedgerLine]:
+    """Give the line of every GPU that worked; once computed they are kept with the capture.
+
+    `known` is taken for what it is of, rather than worked out again.
+    """
     if not any(trace.has(table) for table in GPU_WORK):
         return {}
-    frame = trace.derive(_KEY, lambda: _frame(trace))
+    frame = trace.derive(_KEY, lambda: _frame(trace, known))
     device = frame["device"].to_numpy()
     lines = {}
     for one in frame["device"].unique().sort():
-        first, after = (np.searchsorted(device, np.int32(one), side) for side in ("left", "right"))
+        first, after = (np.searchsorted(device, one, side) for side in ("left", "right"))
         part = frame.slice(int(first), int(after - first))
         lines[one] = LedgerLine(*(part[c].to_numpy() for c in ("start_ns", "end_ns", "colour")))
     return lines
 
 
-def _frame(trace: Trace) -> pl.DataFrame:
+def _frame(trace: Trace, known: Accounting | None) -> pl.DataFrame:
     """Account for one stretch after the other, and put the spans of each GPU together."""
     found: dict[int, list[_Placed]] = {}
     stretches = list(_stretches(trace))
     if not stretches:
         return pl.DataFrame(schema=_SCHEMA)
     for stretch in stretches:
-        schedule = build(trace, stretch.from_ns, stretch.to_ns)
-        hosts = host_time(trace, schedule)
-        done = _HostPieces.of(hosts, Axis(schedule.start_ns, max(schedule.length_ns, 0)))
-        for one in account(schedule, hosts):
+        made = Accounting(trace, stretch.from_ns, stretch.to_ns).or_known(known)
+        done = _HostPieces.of(made.hosts, Axis(made.start_ns, max(made.end_ns - made.start_ns, 0)))
+        for one in made.accounts:
             part = _placed(one, done).inside(stretch.start_ns, stretch.end_ns)
             found.setdefault(one.device, []).append(part.merged())
     start_ns, end_ns = stretches[0].start_ns, stretches[-1].end_ns
@@ -175,7 +175,7 @@ class _HostPieces(NamedTuple):
     @classmethod
     def of(cls, hosts: HostTime, axis: Axis) -> _HostPieces:
         """Lay the pieces out."""
-        lane, start, end, cause = hosts.pieces()
+        lane, start, end, cause = hosts.pieces
         return cls(axis, axis.at(lane, start), axis.at(lane, end), cause)
 
     def during(self, lanes: Ints, starts: Ints, ends: Ints) -> _Placed:

@@ -93,6 +93,8 @@ class Line:
 
     def bins(self, edges: Ints, least_ns: int) -> LineBins:
         """Sum up the events shorter than `least_ns` in each of the bins between the edges."""
+        if not self._has_narrow(int(edges[0]), int(edges[-1]), max(least_ns, 1)):
+            return LineBins(*(np.empty(0, np.int64) for _ in range(4)))
         begun = np.searchsorted(self.start_ns, edges, side="left")
         long = self._long(int(begun[0]), int(begun[-1]), max(least_ns, 1))
         home = np.searchsorted(edges, self.start_ns[long], side="right") - 1
@@ -149,6 +151,15 @@ class Line:
             return np.empty(0, np.int64)
         every: Ints = np.sort(np.concatenate(found)).astype(np.int64)
         return every[self._lengths(every) >= least_ns]
+
+    def _has_narrow(self, start_ns: int, end_ns: int, least_ns: int) -> bool:
+        """Tell whether an event that lasts less touches [start, end), or one may.
+
+        Of thousands of lines below each other most have none, and need no look at every bin.
+        """
+        first, last = (int(np.searchsorted(self.start_ns, at)) for at in (start_ns, end_ns))
+        before = max(first - 1, 0)
+        return len(self._long(before, last, least_ns)) < last - before
 
     def _lengths(self, positions: Ints) -> Ints:
         return self.end_ns[positions] - self.start_ns[positions]

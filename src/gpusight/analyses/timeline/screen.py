@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ MOST_BINS = 8_192
 _FARTHEST_NS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stretch:
     """A stretch of time, cut into bins."""
 
@@ -50,7 +51,7 @@ class Stretch:
         """How long an event must be to be drawn alone: as long as a bin is wide."""
         return -(-(self.end_ns - self.start_ns) // self.bins)
 
-    @property
+    @cached_property
     def edges(self) -> Ints:
         """Where the bins begin, and where the last one ends."""
         whole, rest = divmod(self.end_ns - self.start_ns, self.bins)

@@ -33,6 +33,9 @@ READS = {"gpu_metrics": ["time_ns", "device", "metric", "value"]}
 _METRIC_KEYS = ["device", "metric"]
 _LEVELS = ("allocated_bytes", "reserved_bytes")
 _WHOLE_PERCENT = 100.0
+_CLOCK = "[MHz]"
+_MOST_MHZ = 100_000.0
+"""No clock is faster: what is above was sampled in hertz, whatever the name of the counter says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,28 +86,34 @@ def metrics(trace: Trace, titles: Titles) -> list[Strip]:
 
 
 def _metric(source: Sampled, group: Group, key: str, name: str, titles: Titles) -> Strip:
-    device, unit = group.keys["device"], "%" if "%" in name else ""
+    device, high = group.keys["device"], _highest(source.value[source.rows(group.first)])
+    unit = _unit(name, high)
     track = Track(
         key,
         titles.gpu(device),
         "metric",
-        one_line(name),
+        one_line(name.removesuffix(_CLOCK)),
         ("gpu_metrics",),
         lines=1,
         events=group.events,
         series=True,
         unit=unit,
-        high=_scale_end(source.value[source.rows(group.first)], unit),
+        high=max(high, _WHOLE_PERCENT) if unit == "%" and high is not None else high,
     )
     return Strip(track, source, group.first, device)
 
 
-def _scale_end(values: Reals, unit: str) -> float | None:
-    """Give where a counter's scale ends: at its largest value, or at all of what it is part of."""
+def _unit(name: str, high: float | None) -> str:
+    """Say what a counter is measured in, where its name tells."""
+    if name.endswith(_CLOCK):
+        return "Hz" if high is not None and high > _MOST_MHZ else "MHz"
+    return "%" if "%" in name else ""
+
+
+def _highest(values: Reals) -> float | None:
+    """Give the largest value, which a scale ends at; None where there is none."""
     high = float(np.max(values, initial=-np.inf, where=np.isfinite(values)))
-    if not math.isfinite(high):
-        return None
-    return max(high, _WHOLE_PERCENT) if unit else high
+    return high if math.isfinite(high) else None
 
 
 def _lay_out_metrics(trace: Trace) -> Layout:

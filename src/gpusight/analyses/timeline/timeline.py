@@ -12,7 +12,6 @@ import numpy as np
 from gpusight.analyses.timeline.colours import COLOURS, HOST_COLOURS
 from gpusight.analyses.timeline.family import Family
 from gpusight.analyses.timeline.ledger_strip import LedgerSpans
-from gpusight.analyses.timeline.ledger_track import ledger_lines
 from gpusight.analyses.timeline.screen import Screen, Stretch
 from gpusight.analyses.timeline.series_tracks import Levels, Sampled
 from gpusight.analyses.timeline.shelf import Shelf
@@ -23,6 +22,7 @@ from gpusight.errors import GpusightError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpusight.analyses.ledger.accounting import Accounting
     from gpusight.analyses.timeline.ledger_track import LedgerLine
     from gpusight.analyses.timeline.line import Line
     from gpusight.analyses.timeline.strip import Events, Strip
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HOST_COLOURS", "Timeline"]
 
+MOST_LINES = 1 << 16
+"""Lines that are shown at once."""
 _MOST_BYTES = 1 << 30
 """What may be kept of lines that were looked at: those of 40 million events."""
 
@@ -93,17 +95,21 @@ class Timeline:
         """Memory that the lines take that were looked at last."""
         return self._shelf.nbytes
 
-    def prepare_ledger(self) -> None:
+    def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
 
-        Where they cannot be computed they stay empty, and `notes` says why.
+        Where they cannot be computed they stay empty, and `notes` says why. `known` is taken for
+        what it is of, rather than worked out again.
         """
         with self._preparing:
             pending = [s for s in self._strips.values() if s.source is None]
             if not pending:
                 return
+            # Importing it takes longer than making a small timeline.
+            from gpusight.analyses.timeline.ledger_track import ledger_lines
+
             try:
-                spans = ledger_lines(self.trace)
+                spans = ledger_lines(self.trace, known)
             except GpusightError as error:
                 spans = {}
                 self._notes += (f"the ledger is not shown: {error}",)
@@ -113,7 +119,10 @@ class Timeline:
     def window(self, keys: Sequence[str], start_ns: int, end_ns: int, bins: int) -> Window:
         """Give what a screen shows of these tracks from `start_ns` to `end_ns` in so many bins."""
         screen = Screen(Stretch.of(start_ns, end_ns, bins))
-        for strip in [self._strip(key) for key in dict.fromkeys(keys)]:
+        strips = [self._strip(key) for key in dict.fromkeys(keys)]
+        if (lines := sum(strip.track.lines for strip in strips)) > MOST_LINES:
+            raise UsageError(f"these tracks have {lines:,} lines", hint=f"at most {MOST_LINES:,}")
+        for strip in strips:
             if strip.source is None:
                 screen.pending.append(strip.track.key)
                 continue

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _COLOURS = 256
 _LEAST_BLOCK = 64
+_EXACT_NS = 1 << 53
+"""Sums of whole numbers below this are exact in floating point, in which they are ten times as
+fast."""
 _AT_ONCE = 1 << 20
 """Events that are summed up in one go while the blocks are built."""
 
@@ -74,7 +77,12 @@ class Totals:
     def _add(self, sums: Ints, rows: Ints, events: Ints) -> Ints:
         """Add the time of events to the rows of the sums that they belong to."""
         cells = rows * len(self.codes) + self.column[self.colour[events]]
-        np.add.at(sums.reshape(-1), cells, self.end_ns[events] - self.start_ns[events])
+        lengths, every = self.end_ns[events] - self.start_ns[events], sums.reshape(-1)
+        # They do not overlap, so that all of them together are no longer than the line.
+        if len(events) and int(self.end_ns[-1]) - int(self.start_ns[0]) < _EXACT_NS:
+            every += np.bincount(cells, lengths, len(every)).astype(np.int64)
+        else:
+            np.add.at(every, cells, lengths)
         return sums
 
 

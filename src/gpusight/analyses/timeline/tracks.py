@@ -56,7 +56,7 @@ def collect(trace: Trace) -> Tracks:
     if not strips:
         raise MissingDataError(
             "the capture has no timeline",
-            why="nothing in it has a time",
+            why="; ".join(notes) or "nothing in it has a time",
             hint=advice_for(trace.meta).gpu,
         )
     return Tracks(strips, *_extent(strips), notes)

@@ -40,7 +40,7 @@ class Track:
     series: bool = False
     """Whether it shows values over time rather than events."""
     unit: str = ""
-    """Of a series: `bytes`, `%` or empty."""
+    """Of a series: `bytes`, `%`, `Hz`, `MHz` or empty."""
     high: float | None = None
     """Of a series: the largest value, which its scale ends at."""
     thread: str = ""

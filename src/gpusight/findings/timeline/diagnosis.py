@@ -22,6 +22,7 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpusight.analyses.ledger.accounting import Accounting
     from gpusight.analyses.ledger.ledger import Ledger
     from gpusight.analyses.select import Selection
     from gpusight.analyses.steps.focus import Focus
@@ -125,8 +126,12 @@ def diagnose_timeline(
     warmup: bool = False,
     rules: Sequence[str] = (),
     extra_rules: Sequence[Rule] = (),
+    known: Accounting | None = None,
 ) -> TimelineDiagnosis | NotApplicable:
-    """Ask every rule, or only `rules`, what holds the program back."""
+    """Ask every rule, or only `rules`, what holds the program back.
+
+    `known` is taken where it is of the judged time, rather than worked out again.
+    """
     asked = chosen_rules(rules, extra_rules)
     read(trace)
     focus = judged_time(trace, selection, steps=steps, window=window, warmup=warmup)
@@ -143,7 +148,7 @@ def diagnose_timeline(
         clean=judgement.clean,
         not_applicable=judgement.not_applicable,
         covered=judgement.covered,
-        ledger=whole_ledger(focus, timeline, selection),
+        ledger=whole_ledger(focus, timeline, selection, known),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
         notes=(*focus.notes, *judging_notes(timeline, selection)),

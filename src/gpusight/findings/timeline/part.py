@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.launch_columns import BLOCK, GRID
-from gpusight.analyses.ledger.hosts import host_time
-from gpusight.analyses.ledger.ledger import ledger
+from gpusight.analyses.ledger.accounting import Accounting
 from gpusight.analyses.schedule.build import build
 from gpusight.analyses.schedule.schedule import NONE
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope
@@ -79,12 +78,16 @@ def judged_part(trace: Trace, focus: Focus, selection: Selection = EVERYTHING) -
     return Timeline(focus, schedule, len(steps), device=selection.device)
 
 
-def whole_ledger(focus: Focus, timeline: Timeline, selection: Selection = EVERYTHING) -> Ledger:
+def whole_ledger(
+    focus: Focus,
+    timeline: Timeline,
+    selection: Selection = EVERYTHING,
+    known: Accounting | None = None,
+) -> Ledger:
     """Say where the time of the whole window went, on all GPUs or on the one selected."""
     trace = timeline.trace
     chosen = None if selection.process is None else busiest_process(trace, focus, selection)
-    schedule = build(trace, focus.start_ns, focus.end_ns, process=chosen, marks=_marks(focus.steps))
-    every = ledger(schedule, host_time(trace, schedule))
+    every = Accounting(trace, focus.start_ns, focus.end_ns, chosen).or_known(known).ledger
     if selection.device is None:
         return every
     return replace(every, devices=tuple(d for d in every.devices if d.device == selection.device))

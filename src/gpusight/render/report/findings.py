@@ -99,34 +99,35 @@ def kernel_findings(measured: Measured, *, key: str, title: str) -> markup.Secti
     found = measured.diagnosis
     if isinstance(found, NotApplicable):
         return None
-    parts = _of_joined(found) if isinstance(found, JoinedDiagnosis) else _of_report(found)
+    parts = _of_joined(found, key) if isinstance(found, JoinedDiagnosis) else _of_report(found, key)
     return markup.Section(key, title, "\n".join(parts), "Kernel findings")
 
 
-def _of_joined(found: JoinedDiagnosis) -> Iterator[str]:
+def _of_joined(found: JoinedDiagnosis, key: str) -> Iterator[str]:
     table = measured_kernels(found)
     yield markup.lead("Kernels of the timeline, weighed by their time in it, with what holds each.")
     yield markup.table(table, markup.shown_columns(table), limit=_LISTED)
-    yield from _explained(forms.explained_kernels(found, _MOST_KERNELS))
+    yield from _explained(forms.explained_kernels(found, _MOST_KERNELS), key)
 
 
-def _of_report(found: Diagnosis) -> Iterator[str]:
+def _of_report(found: Diagnosis, key: str) -> Iterator[str]:
     table = overview(found)
     if found.duration_ns:
         saved, whole = format_time(found.saved_ns), format_time(found.duration_ns)
         yield markup.lead(f"The first fix of each kernel together gives back {saved} of {whole}.")
     yield markup.table(table, markup.shown_columns(table), limit=_LISTED)
     worth = [group for group in found.groups if group.findings]
-    yield from _explained([explained(found, group) for group in worth[:_MOST_KERNELS]])
+    yield from _explained([explained(found, group) for group in worth[:_MOST_KERNELS]], key)
     yield markup.more(len(worth) - _MOST_KERNELS, "kernels with findings")
     yield markup.notes(found.notes)
 
 
-def _explained(kernels: list[Explained]) -> Iterator[str]:
+def _explained(kernels: list[Explained], key: str) -> Iterator[str]:
     for number, kernel in enumerate(kernels, 1):
         is_open = " open" if number <= _OPEN else ""
         title = text(shorten_middle(kernel.title, _LONGEST))
-        yield f'<details class="finding"{is_open}><summary><span class="rank">{number}</span>'
+        yield f'<details class="finding" id="{key}-{number}"{is_open}><summary>'
+        yield f'<span class="rank">{number}</span>'
         yield f"<h3>{title}</h3><em>{text(verdict(kernel.findings[0]))}</em></summary>"
         yield '<div class="told">'
         yield from html.explanation(kernel)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 300
 _WORDS = {1: "it", 2: "both", 3: "all three"}
+_MOST_CAUTIONS = 3
 _WORTH = 1.005
 """Times faster below which nothing is said of it."""
 
@@ -30,7 +31,7 @@ def header(report: Report) -> str:
         (
             '<header class="hero">',
             '<p class="kicker">gpusight report</p>',
-            f"<h1>{markup.clipped(report.title, _LONGEST)}</h1>",
+            f"<h1>{_breaking(markup.clipped(report.title, _LONGEST))}</h1>",
             *(f'<p class="about">{_about(one, report.title)}</p>' for one in report.captures),
             *(f'<p class="warning">{prose(warning)}</p>' for warning in report.warnings),
             f'<dl class="numbers">{"".join(map(_number, report.headline.numbers))}</dl>',
@@ -38,6 +39,11 @@ def header(report: Report) -> str:
             "</header>",
         )
     )
+
+
+def _breaking(escaped: str) -> str:
+    """Let a file's name go on in the next line behind what parts its words."""
+    return escaped.replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 
 def _about(one: About, title: str) -> str:
@@ -75,16 +81,33 @@ def _first(report: Report) -> Iterator[str]:
     verdict = "" if found is None else timeline_parts.verdict(found)
     if verdict or not told.gains:
         yield '<div class="first calm"><h2>Nothing stands out</h2>'
-        yield f"<p>{text(verdict or 'No kernel has a finding that gives time back.')}</p>"
+        yield f"<p>{text(verdict or 'Nothing that was found gives time back.')}</p>"
     else:
         yield '<div class="first"><h2>Fix first</h2>'
     if told.gains:
         items = (
-            _gain(gain, f"finding-{gain.rank}" if found else "measured-1") for gain in told.gains
+            _gain(gain, f"finding-{gain.rank}" if found else _place(gain, report))
+            for gain in told.gains
         )
         yield f'<ol class="gains">{"".join(items)}</ol>'
         yield _together(told)
+    yield from _cautions(told)
     yield "</div>"
+
+
+def _place(gain: Gain, report: Report) -> str:
+    """Say where a measured kernel is explained; of several reports, where the first begins."""
+    return f"measured-1-{gain.rank}" if len(report.measured) == 1 else "measured-1"
+
+
+def _cautions(told: Headline) -> Iterator[str]:
+    """Name what gives no time back, but bears on how the numbers are read."""
+    items = "".join(
+        f'<li><a href="#finding-{one.rank}">{prose(one.title[:_LONGEST])}</a></li>'
+        for one in told.cautions[:_MOST_CAUTIONS]
+    )
+    if items:
+        yield f'<div class="cautions"><h3>Keep in mind</h3><ul>{items}</ul></div>'
 
 
 def _gain(gain: Gain, place: str) -> str:
@@ -93,7 +116,7 @@ def _gain(gain: Gain, place: str) -> str:
     share = "" if not gain.share else f" · {format_share(gain.share)}"
     told = f"{gain.rule}{share}{later} · {gain.confidence} confidence"
     return (
-        f'<li><a href="#{place}">{"" if gain.worth_ns is None else saves}'
+        f'<li><a href="#{place}">{saves}'
         f'<span class="title">{prose(gain.title[:_LONGEST])}</span>'
         f"<small>{text(told)}</small></a></li>"
     )

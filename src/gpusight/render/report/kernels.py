@@ -8,7 +8,7 @@ import polars as pl
 
 from gpusight.render.diagnosis.page import text
 from gpusight.render.report import markup
-from gpusight.result import NotApplicable
+from gpusight.result import Composite, TableResult
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpusight.render.report.markup import Column
     from gpusight.reporting.report import Report
-    from gpusight.result import TableResult
 
 MOST_ROWS = 1_000
 _FIRST = 100
@@ -29,16 +28,17 @@ _OF_REPORT = ("total_ns", "share", "calls", "sm_share", "memory_share", "dram_sh
 _EXTRA = ("mean_ns", "min_ns", "max_ns", "dram_share", "occupancy")
 
 
-def kernels_section(report: Report) -> markup.Section:
-    """Write the kernels of the timeline, or where there is none those that were measured."""
-    found = [report.program.kernels] if report.program else [m.kernels for m in report.measured]
+def kernels_section(report: Report) -> markup.Section | None:
+    """Write the kernels of the timeline, or those that were measured; None where there are none."""
+    every = [report.program.kernels] if report.program else [m.kernels for m in report.measured]
+    found = [table for table in every if isinstance(table, TableResult)]
+    if not found:
+        return None
     body = "\n".join(_kernels(table, number, report) for number, table in enumerate(found, 1))
     return markup.Section("kernels", "Kernels", body)
 
 
-def _kernels(table: TableResult | NotApplicable, number: int, report: Report) -> str:
-    if isinstance(table, NotApplicable):
-        return markup.absent(table)
+def _kernels(table: TableResult, number: int, report: Report) -> str:
     if table.frame.is_empty():
         return '<p class="absent">No kernel ran in what was selected.</p>'
     keys = _OF_TIMELINE if report.program else _OF_REPORT
@@ -53,20 +53,30 @@ def _kernels(table: TableResult | NotApplicable, number: int, report: Report) ->
     key = f"kernels-{number}"
     grid = markup.grid(heads, body, caption=table.title, kind="sortable kernels", key=key)
     left_out = table.frame.height - rows.height
-    return f'<div class="searched" data-table="{key}">{_lead(table)}{_chips(table)}{grid}</div>' + (
-        _left_out(table, left_out) if left_out else ""
-    )
+    above = f"{_lead(table, report)}{_chips(table)}"
+    rest = _left_out(table, left_out) if left_out else ""
+    return f'<div class="searched" data-table="{key}">{above}{grid}</div>{rest}'
 
 
-_CATEGORY = '<th scope="col" title="What the kernel does, from its name">Category</th>'
+_CATEGORY = (
+    '<th scope="col" class="extra" title="What the kernel does, from its name">Category</th>'
+)
 
 
-def _lead(table: TableResult) -> str:
+def _lead(table: TableResult, report: Report) -> str:
     names, total = table.frame.height, float(table.frame["total_ns"].sum() or 0)
     calls = int(table.frame["calls"].sum())
-    return markup.lead(
-        f"{calls:,} launches of {names:,} kernels, {format_time(total)} of GPU time in all."
-    )
+    launches = "1 launch" if calls == 1 else f"{calls:,} launches"
+    of = "1 kernel" if names == 1 else f"{names:,} kernels"
+    told = f"{launches} of {of}, {format_time(total)} of GPU time in all."
+    return markup.lead(told + (" Steps of warm-up are counted here." if _warmed(report) else ""))
+
+
+def _warmed(report: Report) -> bool:
+    """Whether steps were left out elsewhere, which are part of this table."""
+    steps = None if report.program is None else report.program.steps
+    table = steps.sections[0] if isinstance(steps, Composite) else None
+    return isinstance(table, TableResult) and not table.frame["kept"].all()
 
 
 def _left_out(table: TableResult, count: int) -> str:
@@ -80,7 +90,7 @@ def _left_out(table: TableResult, count: int) -> str:
 
 def _row(values: dict[str, Any], columns: Sequence[Column], longest: int) -> str:
     category = values["category"] or "other"
-    chip = f"<td>{markup.swatch(colour_of(category))}{text(category)}</td>"
+    chip = f'<td class="extra">{markup.swatch(colour_of(category))}{text(category)}</td>'
     return markup.row(
         f'<td class="name">{_name(values, longest)}</td>{chip}{markup.cells(values, columns)}',
         category=category,

@@ -146,8 +146,9 @@ def _largest(result: TableResult, key: str) -> float:
 
 
 def shown_columns(result: TableResult) -> list[Column]:
-    """Give the columns that the command shows."""
-    return [Column(field) for field in result.fields if field.shown]
+    """Give the columns that the command shows; what a row is about comes first."""
+    shown = [field for field in result.fields if field.shown]
+    return [Column(field) for field in sorted(shown, key=lambda field: field.fmt is not Fmt.NAME)]
 
 
 def table(

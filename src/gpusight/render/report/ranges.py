@@ -26,10 +26,10 @@ _OPEN = 3
 """Levels that are open when the page is."""
 
 
-def ranges_section(tree: RangeTree | NotApplicable) -> markup.Section:
-    """Write the section."""
+def ranges_section(tree: RangeTree | NotApplicable) -> markup.Section | None:
+    """Write the section; None where the capture has no ranges."""
     if isinstance(tree, NotApplicable):
-        return markup.Section("ranges", "Ranges", markup.absent(tree))
+        return None
     body = "\n".join(
         (markup.lead(_lead(tree)), _flame(tree), _tree(tree), markup.notes(tree.notes))
     )

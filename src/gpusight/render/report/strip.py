@@ -34,17 +34,15 @@ def steps_strip(times: StepTimes) -> str:
     count = len(times.steps)
     if count < 2 or not times.ns.sum():
         return ""
-    drawn, chosen = (_bars(times), times.ns) if count <= _FEW else _columns(times)
-    took = chosen.sum(1)
+    drawn = _bars(times) if count <= _FEW else _columns(times)
+    took = times.ns.sum(1)
     longest, shortest = (format_time(int(end)) for end in (took.max(), took.min()))
-    which = f"{count:,} steps"
-    if len(chosen) < count:
-        which = f"{len(chosen)} of {count:,} steps, evenly chosen"
-    told = f"{which}: the longest {longest}, the shortest {shortest}"
-    return (
-        f'<figure class="steps">{drawn}'
-        f"<figcaption>{text(f'Step by step, {told}.')}</figcaption></figure>"
-    )
+    # What a thread's range marks is the host's part; the GPU may work on steps long after it.
+    where = "" if times.steps[0].thread is None else " on the host"
+    told = f"Step by step, from beginning to end{where}: {shortest} to {longest}."
+    if count > MOST_STEPS:
+        told += f" {MOST_STEPS} of {count:,} are drawn, evenly chosen."
+    return f'<figure class="steps">{drawn}<figcaption>{text(told)}</figcaption></figure>'
 
 
 def _bars(times: StepTimes) -> str:
@@ -65,16 +63,15 @@ def _bar(times: StepTimes, number: int, longest: int) -> str:
     return f'<li><span class="of">{name}</span><div class="stack">{pieces}</div><b>{took}</b></li>'
 
 
-def _columns(times: StepTimes) -> tuple[str, Ints]:
+def _columns(times: StepTimes) -> str:
     count = len(times.steps)
     places = np.linspace(0, count - 1, min(count, MOST_STEPS)).round().astype(np.int64)
     ns = times.ns[places]
     inside = "".join(_paths(times, ns))
-    drawn = (
+    return (
         f'<svg viewBox="0 0 {len(places)} {_HEIGHT:g}" preserveAspectRatio="none" role="img" '
         f'aria-label="Each step as a column of what its time went into">{inside}</svg>'
     )
-    return drawn, ns
 
 
 def _paths(times: StepTimes, ns: Ints) -> Iterator[str]:

@@ -47,4 +47,4 @@ def _absent(one: Absent) -> str:
 
 
 def _note(one: Note) -> str:
-    return f"<li><b>{text(', '.join(one.parts))}</b> {prose(markup.begun(one.text))}</li>"
+    return f"<li><b>{text(', '.join(one.parts))}:</b> {prose(markup.begun(one.text))}</li>"

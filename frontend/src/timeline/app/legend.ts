@@ -1,0 +1,30 @@
+// What the colours of the timeline mean.
+
+import { el } from "../../shared/dom";
+import { tint } from "../panels/colours";
+import type { Overview } from "../types";
+
+type Palette = Overview["palette"];
+
+const GROUPS: readonly (readonly [group: string, title: string])[] = [
+  ["compute", "Computing"], ["copy", "Moving data"], ["communication", "Communicating"],
+  ["idle", "Idle, waiting for"], ["api", "Calls of the host"],
+];
+
+const REST =
+  "Ranges and operators have one of eight colours by their names. Where a bar does not fill its line, it is as high as " +
+  "the part of that time that was busy.";
+
+/** All colours with a meaning, by what they belong to. */
+export function legend(palette: Palette): HTMLElement {
+  const rows = GROUPS.flatMap(([group, title]) => {
+    const keys = Object.keys(palette).filter((key) => key.split("/", 1)[0] === group);
+    return keys.length ? [el("dt", {}, title), el("dd", {}, ...keys.map((key) => entry(palette, key)))] : [];
+  });
+  return el("section", { class: "legend" }, el("h3", {}, "Colours"), el("dl", {}, ...rows), el("p", { class: "muted" }, REST));
+}
+
+function entry(palette: Palette, key: string): HTMLElement {
+  const swatch = el("span", { class: "swatch tint", style: tint(palette, key), "aria-hidden": "true" });
+  return el("span", {}, swatch, key.slice(key.indexOf("/") + 1));
+}

@@ -1,0 +1,53 @@
+// What is under the pointer, in words.
+
+import { formatCount, formatShare, formatTime } from "../../shared/format";
+import type { CaptureInfo, Overview, Step } from "../types";
+import type { Found, Hit } from "./hit";
+import { valueText } from "./overlay";
+import { stepName } from "./ruler";
+
+type Palette = Overview["palette"];
+
+/** Lines of a tooltip; the first stands out. */
+export interface Words {
+  readonly lines: readonly string[];
+  /** What the colour under the pointer means; null where it is only one of many. */
+  readonly colour: { readonly text: string; readonly light: string; readonly dark: string } | null;
+}
+
+/** Say what is drawn at a place; null where nothing is. */
+export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palette): Words | null {
+  if (found === null) return null;
+  const where = track.thread ? `${track.thread} · ${track.name}` : track.name;
+  if (found.kind === "values") return { lines: [...valueLines(found, (value) => valueText(track, value)), track.name], colour: null };
+  const key = info.colours[found.colour] ?? "";
+  if (found.kind === "bin") return { lines: [...binLines(found), where], colour: found.busy > 0 ? meaning(key, palette, "mostly ") : null };
+  const { name, start_ns, end_ns } = found.spot;
+  const length = end_ns > start_ns ? formatTime(end_ns - start_ns) : "an instant";
+  const lines = [name, `${length}, at ${formatTime(start_ns)}`, where];
+  return { lines, colour: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name says it
+}
+
+/** Say which step it is. */
+export function wordsOfStep(step: Step): Words {
+  const when = `${formatTime(step.end_ns - step.start_ns)}, at ${formatTime(step.start_ns)}`;
+  return { lines: [stepName(step), when, "Double click shows it"], colour: null };
+}
+
+/** Ranges and operators have their colours from their names: those mean nothing more. */
+function meaning(key: string, palette: Palette, before: string): Words["colour"] {
+  const pair = palette[key];
+  return key.startsWith("host/") || !pair ? null : { text: before + key.replace("/", ": "), ...pair };
+}
+
+function binLines({ count, busy, start_ns, end_ns }: Found & { kind: "bin" }): string[] {
+  const events = count === 1 ? "1 event" : `${formatCount(count)} events`;
+  const share = `${formatShare(busy)} busy`;
+  return [count === 0 ? share : `${events}, ${share}`, `within ${formatTime(end_ns - start_ns)}`];
+}
+
+function valueLines({ lines }: Found & { kind: "values" }, text: (value: number) => string): string[] {
+  const [first, second] = lines;
+  const range = first && first.low !== first.high ? ` (${text(first.low)} to ${text(first.high)})` : "";
+  return [first ? text(first.mean) + range : "", second ? `${text(second.mean)} reserved` : ""].filter((line) => line !== "");
+}
