@@ -5,6 +5,7 @@
     python -m benchmarks.run --only torch-2g --install-hta
     python -m benchmarks.run --only ncu      # a report of Nsight Compute of 100 MB
     python -m benchmarks.run --only compare  # two captures side by side, a gate, a copy to share
+    python -m benchmarks.run --only page     # `gpusight report`: everything on one page
 
 Every command is a process of its own, started cold (no gpusight cache) unless the row says
 otherwise; times are the median of the runs, memory is the peak of all processes of the command.
@@ -230,6 +231,26 @@ def _nsys_comparing(table: Table, capture: Path, folder: Path, runs: int) -> Non
         table.row(what, None, median_of(taken))
 
 
+def page_table(arguments: argparse.Namespace) -> None:
+    """Time the page that has everything on it; no peer makes one."""
+    table, cache = Table("none"), OUT / "cache"
+    for key, (kernels, label) in CAPTURES.items():
+        capture = OUT / f"{key}.sqlite"
+        if key in LARGE and not arguments.large:
+            continue
+        if not capture.exists():
+            generate(kernels, capture)
+        runs = arguments.runs if key not in LARGE else 1
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "report.html"
+            command = [sys.executable, "-m", "gpusight", "report", str(capture), "-o", str(page)]
+            cold = measure(command, runs=runs, cache=cache)
+            warm = measure(command, runs=runs, cache=cache, keep_cache=True)
+            size = f"a page of {page.stat().st_size / 1e3:,.0f} KB"
+        table.row(f"{label}: `report`, {size}", None, cold)
+        table.row(f"{label}: `report` again, from the cache", None, warm)
+
+
 def torch_tables(arguments: argparse.Namespace) -> None:
     """Compare with HTA on torch traces."""
     for key, megabytes in TRACES.items():
@@ -253,7 +274,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs a row; the median counts")
     parser.add_argument(
         "--only",
-        choices=[*CAPTURES, "report", "ncu", "compare", *TRACES],
+        choices=[*CAPTURES, "report", "ncu", "compare", "page", *TRACES],
         help="one group of rows",
     )
     parser.add_argument("--limit", type=float, default=1800, help="seconds a torch row may take")
@@ -262,12 +283,14 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     if arguments.install_hta and find_hta(OUT) is None:
         install_hta(OUT)
-    if arguments.only not in {*TRACES, "ncu", "compare"}:
+    if arguments.only not in {*TRACES, "ncu", "compare", "page"}:
         nsys_tables(arguments)
     if wanted("ncu", arguments):
         ncu_table(arguments)
     if wanted("compare", arguments):
         comparing_table(arguments)
+    if wanted("page", arguments):
+        page_table(arguments)
     torch_tables(arguments)
     shutil.rmtree(OUT / "cache", ignore_errors=True)
 

@@ -75,10 +75,13 @@ def add_launch(group: argparse._ArgumentGroup) -> None:
 def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FORMATS) -> None:
     """Declare how the answer is written, and where to."""
     group = parser.add_argument_group("output")
+    several = len(formats) > len(FORMATS) + 1  # too wide for the line that shows how to call it
     group.add_argument(
         "--format",
         choices=formats,
-        help="how to write the answer (default: table, or what the name given to -o ends in)",
+        metavar="FORMAT" if several else None,
+        help=f"how to write the answer{': ' + ', '.join(formats) if several else ''} "
+        "(default: table, or what the name given to -o ends in)",
     )
     group.add_argument(
         "--top",

@@ -137,12 +137,16 @@ class Family:
         return self.layout.event[self._bounds[number] : self._bounds[number + 1]]
 
     def _starts(self, events: _Events) -> Ints:
+        if len(self.parts) == 1:
+            return self.parts[0].start_ns[events]
         times = np.empty(len(events), np.int64)
         for part, at, rows in self._split(events):
             times[at] = part.start_ns[rows]
         return times
 
     def _ends(self, events: _Events) -> Ints:
+        if len(self.parts) == 1:
+            return self.parts[0].end_ns[events]
         times = np.empty(len(events), np.int64)
         for part, at, rows in self._split(events):
             times[at] = part.end_ns[rows]

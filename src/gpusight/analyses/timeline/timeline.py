@@ -33,8 +33,12 @@ __all__ = ["HOST_COLOURS", "Timeline"]
 
 MOST_LINES = 1 << 16
 """Lines that are shown at once."""
-_MOST_BYTES = 1 << 30
-"""What may be kept of lines that were looked at: those of 40 million events."""
+_MOST_BYTES = 1 << 31
+"""What may be kept of lines that were looked at: those of 80 million events.
+
+Ten million kernels with a call and a range each and the ledger are 50 million; where the lines on a
+screen do not fit, each is built anew for every look at them.
+"""
 
 
 class Timeline:
@@ -113,8 +117,13 @@ class Timeline:
             except GpusightError as error:
                 spans = {}
                 self._notes += (f"the ledger is not shown: {error}",)
+            filled = {s.track.key: _with_ledger(s, spans) for s in pending}
+            for key, strip in filled.items():
+                assert isinstance(strip.source, LedgerSpans), "it was filled in"
+                # Built before anybody can ask for it: that may take seconds.
+                self._shelf.take((key, 0), partial(strip.source.line, 0))
             # One assignment: other threads see all of the ledgers or none.
-            self._strips = self._strips | {s.track.key: _with_ledger(s, spans) for s in pending}
+            self._strips = self._strips | filled
 
     def window(self, keys: Sequence[str], start_ns: int, end_ns: int, bins: int) -> Window:
         """Give what a screen shows of these tracks from `start_ns` to `end_ns` in so many bins."""
