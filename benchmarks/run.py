@@ -233,7 +233,7 @@ def _nsys_comparing(table: Table, capture: Path, folder: Path, runs: int) -> Non
 
 def page_table(arguments: argparse.Namespace) -> None:
     """Time the page that has everything on it; no peer makes one."""
-    table, cache = Table("none"), OUT / "cache"
+    table, cache = Table(), OUT / "cache"
     for key, (kernels, label) in CAPTURES.items():
         capture = OUT / f"{key}.sqlite"
         if key in LARGE and not arguments.large:

@@ -29,6 +29,8 @@ _LARGE = 500_000
 """Events from which on a page would wait for its first picture while all else is worked out."""
 _FIRST_LOOK_S = 3.0
 """How long a large capture waits for a page to be opened before all else is worked out anyway."""
+_DRAWING_S = 0.5
+"""How long a page may draw what it was given, and ask for the overview of all of it."""
 
 
 class Opened(NamedTuple):
@@ -161,12 +163,12 @@ class Session:
             other.settled.wait()
         if not one.is_ready:
             return
+        self._let_look(one)
         from gpusight.web import details  # noqa: F401 - so that the first click need not wait
         from gpusight.web.findings import findings
         from gpusight.web.ledger import ledger_info
 
         timeline = one.timeline
-        self._let_look(one)
         with self._turn:
             try:
                 timeline.prepare_ledger()
@@ -181,8 +183,9 @@ class Session:
 
     def _let_look(self, one: Served) -> None:
         """Leave the processors to the first picture of a large capture, if anybody is looking."""
-        if sum(track.events for track in one.timeline.tracks) > _LARGE:
-            one.seen.wait(_FIRST_LOOK_S)
+        large = sum(track.events for track in one.timeline.tracks) > _LARGE
+        if large and one.seen.wait(_FIRST_LOOK_S):
+            self.stopping.wait(_DRAWING_S)
 
     def _compare(self) -> None:
         """Compare the first two captures, after everything else; then let go of what that took."""
