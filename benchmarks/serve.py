@@ -6,11 +6,10 @@
 
 Each capture is served without a cache and with what that kept. `picture` is from opening the page
 to the first whole timeline; `from the command` counts from starting `gpusight serve`, in a browser
-that runs already; `first window` is the same without a browser, which takes a processor for itself.
-Zooms and pans hold a key for two seconds: frames are the intervals between them, script is what
-each took, answers are the windows asked for meanwhile. Memory is the server's: when all is worked
-out, and its peak until then. No peer is run beside it: those with a timeline need a screen or a
-network.
+that runs already; `first window` is the same without a browser, which keeps a processor busy. Zooms
+and pans hold a key for two seconds: frames are the intervals between them, script is what each
+took, answers are the windows asked for meanwhile. Memory is the server's: when all is worked out,
+and its peak until then. No peer is run beside it: those with a timeline need a screen or a network.
 """
 
 from __future__ import annotations
