@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
+from gpusight.output_files import cannot_write, check_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +91,12 @@ def refuse_capture(path: Path, capture: str | None) -> None:
             raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
     if path.name.lower().endswith(_PROTECTED):
         raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
-    if path.is_file() and _is_capture(path):
+    check_output(path)
+    try:
+        harms = path.is_file() and _is_capture(path)
+    except OSError as error:  # what cannot be looked into is not replaced either
+        raise cannot_write(path, error) from error
+    if harms:
         raise UsageError(f"{path} is a capture already", hint="choose another name for -o")
 
 

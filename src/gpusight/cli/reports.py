@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.cli.output import (
     EXIT_NOT_APPLICABLE,
-    cannot_write,
     present,
     write_error,
     write_file,
@@ -20,6 +19,7 @@ from gpusight.cli.progress import progress
 from gpusight.cli.running import open_capture
 from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.evidence import is_capture_name, refuse_capture
+from gpusight.output_files import cannot_write
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import Field, Fmt, NotApplicable, TableResult

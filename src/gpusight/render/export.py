@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
-from gpusight.errors import GpusightError, MissingDataError, UsageError
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.model.schema import TABLES
+from gpusight.output_files import cannot_write, check_output, replacing, staged_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -74,9 +72,15 @@ def export_tables(
         check_target(path, trace.meta.path, force=force)
     trace.prepare(*chosen)
     write = _WRITERS[form]
-    for name, path in targets.items():
-        with replacing(path) as stream:
-            write(trace.table(name), stream, name)
+    if list(targets.values()) == [out]:
+        _make_parents(out)
+        with replacing(out) as stream:
+            write(trace.table(chosen[0]), stream, chosen[0])
+        return [out]
+    with staged_folder(out) as folder:
+        for name, path in targets.items():
+            with (folder / path.name).open("xb") as stream:
+                write(trace.table(name), stream, name)
     return list(targets.values())
 
 
@@ -95,6 +99,7 @@ def export_chrome(
         )
     chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
+    _make_parents(out)
     with replacing(out) as stream:
         if out.suffix == ".gz":
             with gzip.GzipFile(
@@ -109,36 +114,16 @@ def export_chrome(
 def check_target(path: Path, capture: str, *, force: bool) -> None:
     """Refuse to write over the capture, into it, or over anything unless forced."""
     refuse_capture(path, capture)
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="give a file name")
-    if path.exists() and not force:
+    check_output(path)
+    if path.is_file() and not force:
         raise UsageError(f"{path} exists", hint="add --force to replace it")
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes its place only when it is whole."""
+def _make_parents(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
-        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        part.chmod(0o666 & ~_umask())
-        part.replace(path)
-    except OSError as error:
-        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        raise cannot_write(path, error) from error
 
 
 def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:

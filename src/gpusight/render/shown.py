@@ -93,6 +93,7 @@ class Saved(Shown):
         Gives where it is. A capture is never written over.
         """
         from gpusight.evidence import refuse_capture
+        from gpusight.output_files import write_file
 
         target = Path(path)
         refuse_capture(target, None)
@@ -104,7 +105,7 @@ class Saved(Shown):
             "txt": self.to_text,
         }
         content = texts[form]().encode() if form in texts else self._drawn(form)
-        target.write_bytes(content)
+        write_file(target, content)
         return target
 
 

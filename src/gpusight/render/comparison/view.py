@@ -143,6 +143,7 @@ class ComparisonView(Shown):
         The picture alone is .svg, .png or .pdf.
         """
         from gpusight.evidence import refuse_capture
+        from gpusight.output_files import write_file
         from gpusight.render.pictures import draw
 
         target = Path(path)
@@ -156,5 +157,5 @@ class ComparisonView(Shown):
             "json": self.to_json,
             "txt": self.to_text,
         }.get(form)
-        target.write_bytes(draw(self.figure, form) if write is None else write().encode())
+        write_file(target, draw(self.figure, form) if write is None else write().encode())
         return target
