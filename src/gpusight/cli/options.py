@@ -107,6 +107,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,  # given before an action's name, it counts too
+        help="show the traceback of an error (also: GPUSIGHT_DEBUG=1)",
+    )
 
 
 class Action(NamedTuple):

@@ -26,6 +26,7 @@ from gpusight.evidence import (
 )
 from gpusight.model.trace import Trace
 from gpusight.readers.blocks import BLOCK_BYTES, Blocks, head_of
+from gpusight.readers.guarded import GuardedSource, reading
 from gpusight.readers.refusal import not_a_capture
 
 if TYPE_CHECKING:
@@ -67,20 +68,12 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     from gpusight.readers.cache import CachedSource
 
     location = _expanded(Path(path))
-    try:
-        source = _source(location, cache=cache)
+    with reading(location):
+        source = GuardedSource(_source(location, cache=cache), location)
         if not cache:
             return Trace(source)
         cached = CachedSource(source, location)
         return Trace(cached, cached)
-    except PermissionError as error:
-        raise CaptureError(
-            f"{location} cannot be read", why="permission denied", hint="check its access rights"
-        ) from error
-    except OSError as error:
-        raise CaptureError(
-            f"{location} cannot be read", why=error.strerror or str(error)
-        ) from error
 
 
 def _expanded(path: Path) -> Path:

@@ -16,6 +16,7 @@ from gpusight.errors import UsageError
 from gpusight.evidence import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
 from gpusight.output_files import staged
 from gpusight.readers.blocks import Blocks, head_of
+from gpusight.readers.guarded import reading
 from gpusight.readers.open import open_trace
 from gpusight.sharing.hidden import telling
 from gpusight.sharing.nsys import NsysCleaner
@@ -72,7 +73,8 @@ def options_of(*, hash_names: bool = False, salt: str | None = None) -> Options:
 
 def check(capture: Path, options: Options) -> Shared:
     """Say what a capture would give away; writes nothing."""
-    found = cleaner_of(capture, TO[0]).look(options)
+    with reading(capture):
+        found = cleaner_of(capture, TO[0]).look(options)
     return Shared(
         capture,
         found.leaks,
@@ -85,6 +87,11 @@ def check(capture: Path, options: Options) -> Shared:
 
 def share(capture: Path, output: Path | None, options: Options, *, to: str | None = None) -> Shared:
     """Write a copy; never onto anything that exists."""
+    with reading(capture):
+        return _share(capture, output, options, to)
+
+
+def _share(capture: Path, output: Path | None, options: Options, to: str | None) -> Shared:
     form = to or _form(output)
     cleaner = cleaner_of(capture, form)
     if to is not None and not isinstance(cleaner, NsysCleaner):

@@ -164,10 +164,12 @@ class SqliteTables:
         types: dict[str, dict[str, str]] = {}
         try:
             connection = sqlite3.connect(self._uri, uri=True)
-            # A hostile schema may hold invalid UTF-8 in names; such tables are not nsys's.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             try:
                 for table, column, declared in connection.execute(query).fetchall():
+                    # Names that are not UTF-8 cannot be asked for, and are none of nsys's.
+                    if "\N{REPLACEMENT CHARACTER}" in table + column:
+                        continue
                     kind = declared or _stored_type(connection, table, column)
                     types.setdefault(table, {})[column] = _affinity(kind)
             finally:
@@ -272,6 +274,9 @@ def _restore(frame: pl.DataFrame, types: dict[str, str]) -> pl.DataFrame:
     for i, (column, affinity) in enumerate(types.items()):
         series = frame.get_column(f"c{i}")
         if affinity == "INTEGER":
+            if series.dtype in (pl.String, pl.Binary):
+                # Never cast it: where the text is not UTF-8, the error ends the whole process.
+                raise pl.exceptions.SchemaError(f"text among the integers of column {column}")
             series = series.cast(pl.Int64)
         else:
             absent = frame.get_column(f"n{i}").cast(pl.Boolean)
