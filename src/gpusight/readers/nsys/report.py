@@ -7,13 +7,12 @@ cache folder, never beside the report, and the export is read instead.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gpusight.capture.tools import installed_version
+from gpusight.capture.tools import installed_version, on_path
 from gpusight.capture.versions import Version
 from gpusight.errors import UndecodableReportError
 from gpusight.readers.cache import cache_dir, identity
@@ -89,7 +88,7 @@ class ReportTables:
 
     def _exported(self, error: UndecodableReportError) -> RawTables:
         """Let nsys export the report; without one that can, the native reader's error stands."""
-        nsys = shutil.which("nsys")
+        nsys = on_path("nsys")
         if nsys is None or not _new_enough(nsys, error.version):
             raise error
         export = self._export_folder() / "export.sqlite"
