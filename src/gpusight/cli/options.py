@@ -93,6 +93,17 @@ def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FO
         "--wide", action="store_true", help="show whole names and every field, however wide"
     )
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
+    add_csv_raw(group)
+
+
+def add_csv_raw(group: argparse._ActionsContainer) -> None:
+    """Declare that cells of CSV files stay as they are."""
+    group.add_argument(
+        "--csv-raw",
+        action="store_true",
+        help="leave cells of CSV files as they are (default: those that a spreadsheet would run as "
+        "a formula, because they start with = + - or @, get a ' in front)",
+    )
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

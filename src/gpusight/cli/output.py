@@ -96,6 +96,11 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     """Write pieces of text to the file of `-o`, or to standard output."""
     output: str | None = args.output
     if output and output != "-":
+        form = getattr(args, "format", None) or Path(output).suffix.lower().removeprefix(".")
+        if form == "csv" and not getattr(args, "csv_raw", False):
+            from gpusight.render.csv import escape_formulas
+
+            pieces = map(escape_formulas, pieces)
         write_file(Path(output), pieces, capture=getattr(args, "file", None))
     else:
         for text in pieces:

@@ -254,12 +254,12 @@ def _filed(answer: Answer, folder: Path) -> Answer:
 
 
 def _write_summary(summary: TableResult, folder: Path) -> None:
-    from gpusight.render.csv import csv_pieces
+    from gpusight.render.csv import csv_pieces, escape_formulas
     from gpusight.render.layout import Look
     from gpusight.render.plain import to_plain
 
     write_file(folder / "summary.txt", [to_plain(summary, Look(width=None))])
-    write_file(folder / "summary.csv", csv_pieces(summary))
+    write_file(folder / "summary.csv", map(escape_formulas, csv_pieces(summary)))
 
 
 def _present_summary(made: Iterable[Answer], args: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "json": ".json", "arrow": ".ar
 """Formats of table files, with what the files are called."""
 CHROME = "chrome"
 FORMATS = (*SUFFIXES, CHROME)
-_JSON_ROWS = 50_000
-"""Rows turned into JSON at a time, so that memory stays bounded."""
+_SLICE_ROWS = 50_000
+"""Rows turned into text at a time, so that memory stays bounded."""
 
 
 def export(
@@ -37,6 +37,7 @@ def export(
     tables: Sequence[str] | None = None,
     selection: Selection | None = None,
     force: bool = False,
+    csv_raw: bool = False,
 ) -> list[Path]:
     """Write tables, or a timeline of the selection; gives the files written."""
     if to not in FORMATS:
@@ -50,7 +51,7 @@ def export(
             "only a timeline (chrome) can be narrowed to a range, GPU or process",
             hint="tables are exported whole; use gpusight sql to select rows",
         )
-    return export_tables(trace, out, to, tables=tables, force=force)
+    return export_tables(trace, out, to, tables=tables, force=force, csv_raw=csv_raw)
 
 
 def export_tables(
@@ -60,18 +61,20 @@ def export_tables(
     *,
     tables: Sequence[str] | None = None,
     force: bool = False,
+    csv_raw: bool = False,
 ) -> list[Path]:
     """Write tables: one file a table into the folder `out`, or the one table asked for as a file.
 
     Without `tables`, every table that has rows. Gives the files written. Existing files are refused
-    before anything is written, unless `force`.
+    before anything is written, unless `force`. In CSV files, cells that a spreadsheet would run as
+    formulas get a `'` in front, unless `csv_raw`.
     """
     chosen = _chosen(trace, tables)
     targets = _targets(out, form, chosen, asked=tables is not None)
     for path in targets.values():
         check_target(path, trace.meta.path, force=force)
     trace.prepare(*chosen)
-    write = _WRITERS[form]
+    write = _write_raw_csv if form == "csv" and csv_raw else _WRITERS[form]
     if list(targets.values()) == [out]:
         _make_parents(out)
         with replacing(out) as stream:
@@ -152,6 +155,16 @@ def _targets(out: Path, form: str, tables: Sequence[str], *, asked: bool) -> dic
 
 
 def _write_csv(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
+    from gpusight.render.csv import escape_formulas, may_run
+
+    if not any(may_run(column) for column in frame.get_columns()):
+        frame.write_csv(stream)
+        return
+    for number, part in enumerate(frame.iter_slices(_SLICE_ROWS)):
+        stream.write(escape_formulas(part.write_csv(include_header=not number)).encode())
+
+
+def _write_raw_csv(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
     frame.write_csv(stream)
 
 
@@ -167,7 +180,7 @@ def _write_json(frame: pl.DataFrame, stream: BinaryIO, name: str) -> None:
     """Write the same shape that `--format json` has, a slice of rows at a time."""
     meta = msgspec.json.encode({"table": name, "rows": frame.height})
     stream.write(b'{"meta": ' + meta + b', "rows": [')
-    for number, part in enumerate(frame.iter_slices(_JSON_ROWS)):
+    for number, part in enumerate(frame.iter_slices(_SLICE_ROWS)):
         stream.write(b"," if number else b"")
         stream.write(msgspec.json.encode(part.to_dicts())[1:-1])
     stream.write(b"]}\n")
