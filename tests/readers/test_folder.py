@@ -78,13 +78,34 @@ def test_integers_that_became_floats(tmp_path: Path) -> None:
     assert trace.table("kernels", columns).rows() == expected.table("kernels", columns).rows()
 
 
-def test_columns_of_another_type_are_damage(tmp_path: Path) -> None:
+def kernels_changed(folder: Path, **columns: pl.Expr) -> Path:
     frames = raw_tables(DATA / "graph_node.sqlite")
     kernels = frames["CUPTI_ACTIVITY_KIND_KERNEL"]
-    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(globalPid=pl.lit("text"))
-    folder = write_folder(frames, tmp_path / "export", "parquet")
-    with pytest.raises(DamagedCaptureError, match="CUPTI_ACTIVITY_KIND_KERNEL"):
-        open_trace(folder, cache=False).validate()
+    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(**columns)
+    return write_folder(frames, folder / "export", "parquet")
+
+
+@pytest.mark.parametrize("value", [pl.lit("text"), pl.lit(None), pl.lit(0.5)])
+def test_a_time_column_of_another_type_is_damage(tmp_path: Path, value: pl.Expr) -> None:
+    folder = kernels_changed(tmp_path, start=value)
+    with pytest.raises(DamagedCaptureError, match="360 of 360 rows cannot be used"):
+        open_trace(folder, cache=False).table("kernels", ["name"])
+
+
+@pytest.mark.parametrize("value", [pl.lit("text"), pl.lit(0.5)])
+def test_another_column_of_another_type_counts_as_missing(tmp_path: Path, value: pl.Expr) -> None:
+    trace = open_trace(kernels_changed(tmp_path, gridX=value), cache=False)
+    trace.validate()
+    assert trace.kernels["grid_x"].null_count() == trace.kernels.height == 360
+    assert "360 of 360 values of gridX are not whole numbers" in trace.warnings[0]
+
+
+def test_fractions_among_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    half = pl.when(pl.int_range(pl.len()) < 3).then(pl.col("end") + 0.5).otherwise(pl.col("end"))
+    trace = open_trace(kernels_changed(tmp_path, end=half), cache=False)
+    trace.validate()
+    assert trace.row_count("kernels") == trace.kernels.height == 357
+    assert "3 of 360 rows left out: 3 have no number as end" in trace.warnings[0]
 
 
 def test_a_cut_single_file_export(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ import polars as pl
 from gpusight._version import __version__
 from gpusight.model.schema import TABLES
 from gpusight.model.trace import Outline
+from gpusight.readers.nsys.pending import beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +85,8 @@ def clear_cache() -> CacheInfo:
 def identity(path: Path) -> str:
     """Name a capture by what it is, without reading all of it."""
     digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+    # A log beside a SQLite file is part of what is read.
+    for file in sorted(path.iterdir()) if path.is_dir() else [path, *beside(path)]:
         if not file.is_file():
             continue
         status = file.stat()
@@ -201,6 +203,10 @@ class CachedSource:
     def remember(self, key: str, frame: pl.DataFrame) -> None:
         """Keep a frame that was derived from the capture."""
         self._write({self._file(_DERIVED, key): frame})
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        return self._source.warnings()
 
     def close(self) -> None:
         """Give the capture back."""

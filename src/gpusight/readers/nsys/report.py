@@ -61,9 +61,16 @@ class ReportTables:
         """Tell whether a table has no rows, or none of those."""
         return self._ask(lambda tables: tables.is_empty(table, only))
 
-    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        only: Only | None = None,
+        *,
+        marked: bool = False,
+    ) -> pl.DataFrame:
         """Read columns in file order."""
-        return self._ask(lambda tables: tables.read(table, columns, only))
+        return self._ask(lambda tables: tables.read(table, columns, only, marked=marked))
 
     def close(self) -> None:
         """Give the file back."""
@@ -72,6 +79,10 @@ class ReportTables:
     def preload(self, tables: Sequence[str]) -> None:
         """Decode these tables in one pass."""
         self._ask(lambda own: own.preload(tables))
+
+    def warnings(self) -> list[str]:
+        """Name tables that were not read."""
+        return self._ask(lambda tables: tables.warnings())
 
     def notes(self) -> list[str]:
         """Say what is not decoded, and who decoded the rest."""
