@@ -46,8 +46,6 @@ def present(result: Result, args: argparse.Namespace) -> int:
         print_colored(result, look_of(args, bars=True), sys.stdout)
     else:
         emit(render(result, form, args), args)
-    if form == "csv":
-        warn_apart(args)
     return 0
 
 
@@ -107,6 +105,8 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     else:
         for text in pieces:
             write_out(text)
+    if getattr(args, "format", None) == "csv" or str(output).lower().endswith(".csv"):
+        warn_apart(args)
 
 
 def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:
