@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.model.schema import Column, Kind
+from gpusight.readers.frames import BYTE_LIMITS, DEVICE_LIMITS, TIME_LIMITS, is_inside
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import NOT_A_NUMBER, PAYLOADS
 from gpusight.readers.nsys.tables import Ends, Part
@@ -20,24 +20,19 @@ from gpusight.readers.nsys.tables import Ends, Part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-LATEST = 1 << 61
-"""Beyond any clock, the nanoseconds since 1970 included, and beyond any size in bytes."""
 _LONGEST_NS = 30 * 86_400 * 10**9
 """No profiler records for longer than 30 days, so nothing in a capture lasts longer."""
-_MOST_COUNTED = 1 << 32
-_COUNTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
 _TEXTS = frozenset({"text", "jsonText", "name"})
 _REALS = frozenset({"doubleValue", "floatValue"})
 """Raw columns that hold something else than whole numbers."""
 _START, _END, _KIND = "start", "end", "eventType"
-_TIME_LIMITS, _DEVICE_LIMITS, _BYTE_LIMITS = (-LATEST, LATEST), (-(1 << 20), 1 << 20), (0, LATEST)
 _ANY = (NOT_A_NUMBER + 1, -NOT_A_NUMBER - 1)
 _LIMITS = {
-    "start": _TIME_LIMITS,
-    "end": _TIME_LIMITS,
-    "timestamp": _TIME_LIMITS,
-    "deviceId": _DEVICE_LIMITS,
-    "bytes": _BYTE_LIMITS,
+    "start": TIME_LIMITS,
+    "end": TIME_LIMITS,
+    "timestamp": TIME_LIMITS,
+    "deviceId": DEVICE_LIMITS,
+    "bytes": BYTE_LIMITS,
 }
 """Least and greatest values of raw columns."""
 
@@ -65,17 +60,6 @@ class Kept:
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Give the rows that count."""
         return frame if self.mask is None else frame.filter(self.mask)
-
-
-def limits_of(column: Column) -> tuple[int, int] | None:
-    """Give the least and the greatest value that a column can hold; None for any value."""
-    if column.kind is Kind.TIME:
-        return _TIME_LIMITS
-    if column.name == "device":
-        return _DEVICE_LIMITS
-    if column.unit == "bytes":
-        return _BYTE_LIMITS
-    return (0, _MOST_COUNTED) if column.name in _COUNTS else None
 
 
 def checks_of(columns: Iterable[str]) -> tuple[Check, ...]:
@@ -132,17 +116,6 @@ def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[s
     return frame, said
 
 
-def within_limits(column: Column, series: pl.Series) -> tuple[pl.Series, int]:
-    """Make values that nothing can mean null; gives how many there were."""
-    limits = limits_of(column)
-    if limits is None or series.dtype != pl.Int64 or series.is_empty():
-        return series, 0
-    if _inside(series, *limits):
-        return series, 0
-    outside = ~series.is_between(*limits).fill_null(value=True)
-    return series.set(outside, None), int(outside.sum())
-
-
 def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     """Tell which rows of a part count; `frame` holds the columns of the checks."""
     if all(_passes(frame, check) for check in checks) and _runs_forward(frame, checks):
@@ -158,22 +131,17 @@ def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     return Kept(frame.height - left_out, mask if left_out else None, tuple(warnings), damage)
 
 
-def _inside(series: pl.Series, low: int, high: int) -> bool:
-    least, most = series.min(), series.max()
-    return isinstance(least, int) and isinstance(most, int) and low <= least <= most <= high
-
-
 def _passes(frame: pl.DataFrame, check: Check) -> bool:
     series = frame.get_column(check.column)
     high = values.FOREVER - 1 if check.column == _END else check.high
-    return series.null_count() == 0 and (not len(series) or _inside(series, check.low, high))
+    return series.null_count() == 0 and (not len(series) or is_inside(series, check.low, high))
 
 
 def _runs_forward(frame: pl.DataFrame, checks: Sequence[Check]) -> bool:
     if not {_START, _END} <= {check.column for check in checks}:
         return True
     took = frame.get_column(_END) - frame.get_column(_START)
-    return not len(took) or _inside(took, 0, _LONGEST_NS)
+    return not len(took) or is_inside(took, 0, _LONGEST_NS)
 
 
 def _first_problem(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> pl.Expr:

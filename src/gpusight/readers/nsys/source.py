@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES, Kind
-from gpusight.readers.frames import concat_tables, time_order
+from gpusight.readers.frames import concat_tables, time_order, within_limits
 from gpusight.readers.names import encode, first_of
 from gpusight.readers.nsys import target, values
 from gpusight.readers.nsys.raw import NOT_A_NUMBER, Only
@@ -20,7 +20,6 @@ from gpusight.readers.nsys.rows import (
     as_declared,
     checks_of,
     keep_rows,
-    within_limits,
     without_wrong,
 )
 from gpusight.readers.nsys.strings import MISSING, Strings
