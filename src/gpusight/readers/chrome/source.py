@@ -109,7 +109,8 @@ class ChromeSource:
             )
         try:
             meta, tables = json_tables(self._path, found.events, found.notes)
-            warned = msgspec.structs.replace(meta, warnings=found.warnings)
+            both = (*found.warnings, *meta.warnings)
+            warned = msgspec.structs.replace(meta, warnings=both)
             return FrameSource.of(warned, tables)
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise DamagedCaptureError(
