@@ -23,7 +23,7 @@ _INFLATED_BYTES = 1 << 22
 _AHEAD = 2
 """Pieces of that size that may lie ready before the parser takes them."""
 _GZIP_FORMAT = 31
-_FREE_BYTES, _MOST_RATIO = 1 << 30, 200
+_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A packed file may grow to the first in any case, beyond it this many times; text of profilers
 shrinks five- to fiftyfold."""
 _XZ_MEMORY_BYTES = 1 << 28

@@ -9,9 +9,12 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys.arrow import CONTINUATION, Span, find_streams
+from gpusight.readers.nsys.inflation import arrow_bytes, most_inflated, parquet_bytes
 from gpusight.readers.nsys.raw import NOT_A_NUMBER
 from gpusight.readers.nsys.rows import whole_numbers
 from gpusight.readers.nsys.strings import decode_text
+from gpusight.readers.protobuf.wire import WireError
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +82,6 @@ class FolderTables:
         """Count the rows of a table, or those of some."""
         if table not in self._files:
             return 0
-        self._check_rows(table)
         return int(self._collect(table, self._rows(table, only).select(pl.len())).item())
 
     def is_empty(self, table: str, only: Only | None = None) -> bool:
@@ -95,7 +97,6 @@ class FolderTables:
         marked: bool = False,
     ) -> pl.DataFrame:
         """Read columns in file order, with the types that a SQLite export gives."""
-        self._check_rows(table)
         frame = self._collect(table, self._rows(table, only).select(list(columns)))
         try:
             return pl.DataFrame([_plain(s, marked=marked) for s in frame.get_columns()])
@@ -118,6 +119,7 @@ class FolderTables:
 
     def _schema(self, table: str) -> dict[str, pl.DataType]:
         if table not in self._schemas:
+            self._check_rows(table)
             try:
                 self._schemas[table] = dict(self._scan(table).collect_schema())
             except (pl.exceptions.PolarsError, OSError) as error:
@@ -125,15 +127,30 @@ class FolderTables:
         return self._schemas[table]
 
     def _check_rows(self, table: str) -> None:
-        """Refuse a table that says it has more rows than its file can hold: they cost memory."""
+        """Refuse a table that takes more memory than its file warrants."""
         if table in self._counted:
             return
+        size = self._files[table].stat().st_size
+        inflated = self._inflated_bytes(table)
+        if inflated > most_inflated(size):
+            raise self._damaged(table, ValueError(f"it would grow to {format_bytes(inflated)}"))
         rows = int(self._collect(table, self._scan(table).select(pl.len())).item())
-        if rows > most_rows(self._files[table].stat().st_size):
+        if rows > most_rows(size):
             raise self._damaged(table, ValueError(f"{rows:,} rows in a file of its size"))
         self._counted.add(table)
 
+    def _inflated_bytes(self, table: str) -> int:
+        file = self._files[table]
+        try:
+            if self.source == "nsys-parquet":
+                return parquet_bytes(file)
+            span = self._spans.get(table)
+            return arrow_bytes(file) if span is None else arrow_bytes(file, *span)
+        except (WireError, OSError) as error:
+            raise self._damaged(table, error) from error
+
     def _rows(self, table: str, only: Only | None) -> pl.LazyFrame:
+        self._check_rows(table)
         rows = self._scan(table)
         if only is None:
             return rows
