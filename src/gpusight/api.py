@@ -164,7 +164,7 @@ def ledger(
     found = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(found, NotApplicable):
         raise absent(found)
-    return LedgerView(found.with_warnings(capture.meta.warnings))
+    return LedgerView(found.with_warnings(capture.warnings))
 
 
 def utilisation(
@@ -803,7 +803,7 @@ def whatif(
     found = analysis(capture, selection, wishes=wished, steps=steps, window=window, warmup=warmup)
     if isinstance(found, NotApplicable):
         raise absent(found)
-    return WhatIfView(found.with_warnings(capture.meta.warnings))
+    return WhatIfView(found.with_warnings(capture.warnings))
 
 
 def sql(trace: Capture, query: str) -> View:

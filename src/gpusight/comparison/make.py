@@ -197,7 +197,7 @@ def _findings(
 
 
 def _notes(asked: _Asked) -> tuple[str, ...]:
-    notes = [*asked.trace.meta.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
+    notes = [*asked.trace.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
     chosen = asked.selection
     if chosen.within is not None:
         notes.append(f"only the time of the range {chosen.within}")

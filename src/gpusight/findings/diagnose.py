@@ -55,7 +55,7 @@ def diagnose_captures(traces: Sequence[Trace], question: Question) -> AnyDiagnos
     )
     if isinstance(found, NotApplicable):
         return found
-    return found.with_warnings([w for trace in traces for w in trace.meta.warnings])
+    return found.with_warnings([w for trace in traces for w in trace.warnings])
 
 
 def _of_one(trace: Trace, question: Question) -> Diagnosis | TimelineDiagnosis | NotApplicable:

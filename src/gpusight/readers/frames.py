@@ -82,6 +82,10 @@ class FrameSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything in one go anyway."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that were left out: the walk through the file put them in `meta`."""
+        return ()
+
     def close(self) -> None:
         """Hold no file open."""
 

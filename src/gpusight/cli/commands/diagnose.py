@@ -124,7 +124,7 @@ def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
     from pathlib import Path
 
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.errors import UsageError
     from gpusight.evidence import refuse_capture
     from gpusight.findings.diagnose import diagnose_captures
@@ -137,7 +137,10 @@ def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
         for file in files:
             refuse_capture(Path(args.output), file)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
-        return diagnose_captures([open_capture(file, args) for file in files], question)
+        traces = [open_capture(file, args) for file in files]
+        found = diagnose_captures(traces, question)
+        warnings_of(args, *traces)
+        return found
 
 
 def _question(args: argparse.Namespace) -> Question:

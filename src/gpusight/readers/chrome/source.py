@@ -136,6 +136,10 @@ class ChromeSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have walked through the file for all tables at once."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        return self._source.warnings()
+
     def close(self) -> None:
         """Hold no file open."""
 

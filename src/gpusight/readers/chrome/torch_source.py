@@ -84,6 +84,10 @@ class TorchSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have walked through the file for all tables at once."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that were left out: the walk through the file put them in `meta`."""
+        return ()
+
     def close(self) -> None:
         """Hold no file open."""
 

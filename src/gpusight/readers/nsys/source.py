@@ -64,6 +64,10 @@ class NsysSource:
         known = target.meta(self.raw, self._beyond_the_model())
         return msgspec.structs.replace(known, warnings=tuple(self._lacking()))
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        return ()
+
     def outline(self) -> None:
         """Have nothing to remember: every form of the file has a table of contents."""
 
