@@ -372,10 +372,9 @@ class CachedSource:
             return
         except CacheError as error:
             self._failure = error.why
-        except OSError as error:
-            self._failure = error.strerror or str(error)
-        except (UnicodeError, pl.exceptions.PolarsError, ValueError) as error:
-            self._failure = str(error).splitlines()[0]
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            self._failure = re.sub(r" \(os error \d+\)", "", text.partition("\n")[0])
 
 
 def _file(table: str, column: str) -> str:

@@ -393,6 +393,9 @@ def clear_cache() -> CacheInfo:
     captures, total, kept = 0, 0, 0
     try:
         with open_root() as root:
+            for name in root.names():
+                if _PART.fullmatch(name):
+                    root.delete(name)
             for name in _entries(root):
                 before = _size(root, name)
                 deleted = _delete(root, name)
