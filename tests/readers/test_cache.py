@@ -48,6 +48,11 @@ def entries(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
+def slow() -> pl.DataFrame:
+    time.sleep(0.03)
+    return pl.DataFrame({"x": [1]})
+
+
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Count the tables that are read from captures from now on."""
     read: list[str] = []
@@ -166,7 +171,7 @@ def test_what_the_reader_warned_of_comes_with_the_cached_table(
             assert list(trace.warnings) == ["kernels: 3 rows left out"]
             trace.table("api_calls", ["start_ns"])
             assert list(trace.warnings)[1:] == ["api_calls: 3 rows left out"]
-            trace.derive("slow-1", lambda: (time.sleep(0.03), pl.DataFrame({"x": [1]}))[1])
+            trace.derive("slow-1", slow)
         given.clear()
     with open_trace(capture) as trace:
         trace.derive("slow-1", lambda: pytest.fail("it was kept"))
