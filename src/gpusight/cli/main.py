@@ -116,9 +116,9 @@ def run() -> NoReturn:
     """
     code = main()
     cache = sys.modules.get("gpusight.readers.cache")
-    if cache is not None:
-        cache.flush_caches()
     with contextlib.suppress(OSError):  # reported already, or nobody is listening
+        for failure in cache.flush_caches() if cache is not None else ():
+            write_error(f"gpusight: note: {safe_text(failure)}")
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

@@ -46,6 +46,8 @@ def present(result: Result, args: argparse.Namespace) -> int:
         print_colored(result, look_of(args, bars=True), sys.stdout)
     else:
         emit(render(result, form, args), args)
+    if form == "csv":
+        warn_apart(args)
     return 0
 
 

@@ -121,6 +121,10 @@ class Memory(Protocol):
         """Wait until everything is kept."""
         ...
 
+    def notes(self) -> tuple[str, ...]:
+        """Say why frames were not found or could not be kept."""
+        ...
+
 
 class Trace:
     """An opened capture: `trace.kernels`, `trace.ranges`, … are Polars frames, read when used."""
@@ -154,6 +158,12 @@ class Trace:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why answers may be wrong or incomplete; complete only once an analysis has read."""
+        notes = () if self._memory is None else self._memory.notes()
+        return tuple(dict.fromkeys((*self.losses, *notes)))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What the capture lacks: the warnings without those of the cache."""
         return tuple(dict.fromkeys((*self.meta.warnings, *self._source.warnings())))
 
     def has(self, table: str, column: str | None = None) -> bool:

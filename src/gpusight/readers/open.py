@@ -65,13 +65,18 @@ _FOREIGN = (
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
     from gpusight.readers.cache import CachedSource
+    from gpusight.readers.cache_folder import protect
+    from gpusight.readers.identity import WatchedSource, file_status, identity
 
     location = _expanded(Path(path))
     try:
-        source = _source(location, cache=cache)
+        protect(location)
+        files = file_status(location)
+        source = WatchedSource(_source(location, cache=cache), location, files)
         if not cache:
             return Trace(source)
-        cached = CachedSource(source, location)
+        cached = CachedSource(source, location, identity(location, files))
+        source.check()
         return Trace(cached, cached)
     except PermissionError as error:
         raise CaptureError(

@@ -149,7 +149,8 @@ class ChromeSource:
 
     def warnings(self) -> tuple[str, ...]:
         """Name rows and values that reading has left out so far."""
-        return self._source.warnings()
+        # Where everything came from the cache, the file need not be walked through to say nothing.
+        return self._source.warnings() if "_source" in self.__dict__ else ()
 
     def close(self) -> None:
         """Hold no file open."""

@@ -92,7 +92,7 @@ def _lacks(timeline: Timeline) -> Iterator[_Lack]:
 def _lost(trace: Trace) -> Iterator[_Lack]:
     """Give what the reader warned of, and what the profiler said was lost."""
     again = "Capture again, for a shorter time or with less switched on."
-    for text in trace.warnings:
+    for text in trace.losses:
         yield _Lack(f"Part of the file is missing: {_cut(text, 60)}", _said("warning", text), again)
     for text in serious_messages(trace)["text"]:
         if _LOST.search(text):
