@@ -835,15 +835,25 @@ def export(
     device: int | None = None,
     process: str | int | None = None,
     force: bool = False,
+    csv_raw: bool = False,
 ) -> list[Path]:
     """Write tables as csv, parquet, json or arrow files, or a timeline (`chrome`).
 
-    Gives the files written. `within`, `device` and `process` select what a timeline shows.
+    Gives the files written. `within`, `device` and `process` select what a timeline shows. In CSV
+    files, cells that a spreadsheet would run as formulas get a `'` in front, unless `csv_raw`.
     """
     from gpusight.render.export import export as write
 
     selection = selected(within, device, process)
-    return write(opened(trace), Path(out), to, tables=tables, selection=selection, force=force)
+    return write(
+        opened(trace),
+        Path(out),
+        to,
+        tables=tables,
+        selection=selection,
+        force=force,
+        csv_raw=csv_raw,
+    )
 
 
 def record(

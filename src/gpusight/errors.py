@@ -9,10 +9,18 @@ GpusightError                 exit code 2, one line for the user
 ├── RecordError               nothing on this machine can record that, or nothing was recorded
 ├── RuleError                 a rule that the user wrote cannot be loaded, or fails
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
-└── MissingDataError          the capture is fine but does not hold what was asked for
+├── MissingDataError          the capture is fine but does not hold what was asked for
+└── InternalError             exit code 70: a bug in gpusight, whatever the capture holds
 """
 
 from __future__ import annotations
+
+import os
+
+DEBUG_VARIABLE = "GPUSIGHT_DEBUG"
+_PANIC = "PanicException"
+"""What Polars raises where its own code fails; it derives from BaseException alone."""
+_LONGEST_REASON = 300
 
 
 class GpusightError(Exception):
@@ -74,3 +82,34 @@ class UsageError(GpusightError):
 
 class MissingDataError(GpusightError):
     """The capture does not hold the data that the request needs."""
+
+
+class InternalError(GpusightError):
+    """Something failed that gpusight does not expect to: a bug."""
+
+    exit_code = 70
+
+
+def internal_error(error: BaseException) -> InternalError:
+    """Give the line for an exception that nothing in gpusight expected."""
+    return InternalError(
+        "internal error",
+        why=reason_of(error),
+        hint="this is a bug in gpusight: run again with --debug and report what it prints",
+    )
+
+
+def shows_tracebacks() -> bool:
+    """Tell whether `--debug` or GPUSIGHT_DEBUG=1 asks for the traceback of errors."""
+    return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Tell a failure of the program from a request to stop (Ctrl-C, exit)."""
+    return isinstance(error, Exception) or type(error).__name__ == _PANIC
+
+
+def reason_of(error: BaseException) -> str:
+    """Give an exception's type and the first line of its text."""
+    kind, lines = type(error).__name__, str(error).strip().splitlines()
+    return f"{kind}: {lines[0][:_LONGEST_REASON]}" if lines else kind

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
+from gpusight.output_files import cannot_write, check_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +65,8 @@ LOG_BYTES = 16 << 20
 """How much of a log is searched for a table."""
 _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
+_LEAST_BYTES = 1024
+"""Reports of nsys and ncu describe the machine, and tables take a page each: all have more."""
 
 
 def encodable(text: str) -> str:
@@ -90,7 +93,12 @@ def refuse_capture(path: Path, capture: str | None) -> None:
             raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
     if path.name.lower().endswith(_PROTECTED):
         raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
-    if path.is_file() and _is_capture(path):
+    check_output(path)
+    try:
+        harms = path.is_file() and _is_capture(path)
+    except OSError as error:  # what cannot be looked into is not replaced either
+        raise cannot_write(path, error) from error
+    if harms:
         raise UsageError(f"{path} is a capture already", hint="choose another name for -o")
 
 
@@ -106,6 +114,20 @@ def _is_capture(path: Path) -> bool:
     if head.startswith(_MAGIC) or JAX_PLANE.match(head) or events or printed:
         return True
     return len(head) == _HEAD_BYTES and b"\0" not in head and _is_log(path)
+
+
+def why_not_recorded(path: Path) -> str | None:
+    """Say why a file that a recorder left is no capture, by how it begins; None where it is one."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        return error.strerror or str(error)
+    if head.startswith(GZIP):
+        return None if inflated_head(head) else "it cannot be unpacked"
+    if len(head) < _LEAST_BYTES:
+        return f"it has only {len(head):,} bytes"
+    return None if head.startswith(_MAGIC) else "its header is missing"
 
 
 def _is_log(path: Path) -> bool:

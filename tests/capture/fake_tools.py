@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpusight.evidence import NCU_REPORT, NSYS_REPORT
+
 _TOOL = '''#!{python}
 """Stands in for a profiler. FAKE_MODE says what it leaves behind."""
 import os, pathlib, signal, subprocess, sys
@@ -30,7 +32,9 @@ code = subprocess.call(arguments[begins:])
 output = output.removesuffix("{suffix}")
 mode = os.environ.get("FAKE_MODE", "write")
 if mode == "write":
-    pathlib.Path(output + "{suffix}").write_bytes(b"a report")
+    pathlib.Path(output + "{suffix}").write_bytes({magic} + bytes(2000))
+elif mode == "broken":
+    pathlib.Path(output + "{suffix}").write_bytes(b"short")
 elif mode == "empty":
     pathlib.Path(output + "{suffix}").write_bytes(b"")
 elif mode == "stream":
@@ -39,8 +43,8 @@ signalled = 0 if "{suffix}" == ".ncu-rep" else 128  # ncu gives the number of th
 sys.exit(signalled - code if code < 0 else code)
 '''
 _TITLES = {
-    "nsys": ("NVIDIA Nsight Systems version", ".nsys-rep"),
-    "ncu": ("Version", ".ncu-rep"),
+    "nsys": ("NVIDIA Nsight Systems version", ".nsys-rep", NSYS_REPORT),
+    "ncu": ("Version", ".ncu-rep", NCU_REPORT),
 }
 
 
@@ -48,10 +52,12 @@ def install(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, version: str = "2025.3.1.0"
 ) -> Path:
     """Put a fake tool into a folder, and make it the one that is used."""
-    title, suffix = _TITLES[name]
+    title, suffix, magic = _TITLES[name]
     suffix = ".qdrep" if version.startswith("2020") and name == "nsys" else suffix
     path = folder / name
-    text = _TOOL.format(python=sys.executable, title=title, version=version, suffix=suffix)
+    text = _TOOL.format(
+        python=sys.executable, title=title, version=version, suffix=suffix, magic=magic
+    )
     path.write_text(text)
     path.chmod(0o755)
     monkeypatch.setenv(f"GPUSIGHT_{name.upper()}", str(path))

@@ -93,16 +93,34 @@ def test_programs_that_are_not_there(tmp_path: Path) -> None:
     plain = tmp_path / "t.py"
     plain.write_text("pass")
     data = tmp_path / "data"
-    data.write_text("x")
+    data.write_text("root:x:0:0\n")
+    shell = tmp_path / "run.sh"
+    shell.write_text("./train")
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
     for word, message in (
         ("nowhere-to-be-found", "no program nowhere-to-be-found"),
         (str(tmp_path), "is a folder"),
         (str(plain), f"gpusight record -- python {plain}"),
-        (str(data), "chmod"),
+        (str(shell), f"is not executable; gpusight record -- sh {shell}"),
+        (str(script), f"is not executable; chmod +x {script}"),
+        (str(data), "is not a program: it has neither a #! line nor machine code"),
+        ("/etc/passwd", "is not a program"),
     ):
         with pytest.raises(RecordError) as error:
             look_at([word], os.environ)
         assert message in str(error.value)
+
+
+@posix
+def test_nobody_is_told_to_change_what_another_user_owns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(os, "geteuid", lambda: script.stat().st_uid + 1)
+    with pytest.raises(RecordError, match="ask its owner"):
+        look_at([str(script)], os.environ)
 
 
 def test_asking_a_python() -> None:

@@ -320,10 +320,10 @@ def test_a_recording(nsys: Path) -> None:
 
 def test_memory_snapshots_lie_beside_their_traces() -> None:
     text = """
-    import os, json, pathlib
+    import gzip, os, json, pathlib
     base = json.loads(os.environ["GPUSIGHT_RECORD"])["output"]
     for name in (".rank0.trace.json.gz", ".rank0.memory.pickle", ".rank1.trace.json.gz"):
-        pathlib.Path(base + name).write_text("x")
+        pathlib.Path(base + name).write_bytes(gzip.compress(b"{}"))
     """
     done = gs.record([PYTHON, script(text)], tool="torch", memory=True)
     assert [path.name for path in done.paths] == [
@@ -765,7 +765,7 @@ def test_the_summary_is_json(tmp_path: Path, nsys: Path) -> None:
     target = tmp_path / "s.json"
     assert main(["record", "--summary", str(target), "--", PYTHON, script()]) == 0
     document = json.loads(target.read_text())
-    assert document["captures"] == [{"path": "train.nsys-rep", "bytes": 8}]
+    assert document["captures"] == [{"path": "train.nsys-rep", "bytes": 2029}]
     assert (document["tool"], document["exit_code"]) == ("nsys", 0)
     assert document["command"][0] == str(nsys / "nsys")
 

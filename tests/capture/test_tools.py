@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusight.capture import tools
+from gpusight.capture.doctor.machine import ThisMachine
 from gpusight.capture.options import ncu, nsys
 from gpusight.capture.options.help import read_help
 from gpusight.capture.request import Tool
@@ -19,6 +20,7 @@ from gpusight.capture.tools import (
     Version,
     every_tool,
     find_tool,
+    on_path,
     require_tool,
 )
 from gpusight.errors import RecordError
@@ -124,6 +126,21 @@ def test_the_newest_is_taken_wherever_it_is(root: Path) -> None:
     assert [found.path for found in every_tool(Tool.NSYS)] == [newest, on_path, old]
     taken = require_tool(Tool.NSYS)
     assert (taken.path, str(taken)) == (newest, "nsys 2025.3.1")
+
+
+@pytest.mark.parametrize("entries", ["", ":/usr/bin", "/usr/bin:", "/usr/bin::/bin", ".", "sub"])
+def test_a_tool_in_the_current_folder_is_not_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, entries: str
+) -> None:
+    for place in ("nsys", "sub/nsys", "bin/nsys"):
+        put(root / place, f"touch {root}/ran; echo NVIDIA Nsight Systems version 2025.3.1")
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PATH", entries)
+    monkeypatch.setenv("CUDA_HOME", ".")
+    assert every_tool(Tool.NSYS) == []
+    assert ThisMachine().which("nsys") is None
+    assert on_path("./nsys") == "./nsys"  # who names the place means it
+    assert not (root / "ran").exists()
 
 
 def test_of_the_same_version_the_one_on_the_path_is_taken(root: Path) -> None:

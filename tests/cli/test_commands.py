@@ -174,15 +174,6 @@ def test_interrupt(
     assert capsys.readouterr().err == "gpusight: interrupted\n"
 
 
-def test_a_bug_is_not_swallowed(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_args: object, **_kwargs: object) -> Trace:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("gpusight.readers.open_trace", broken)
-    with pytest.raises(ZeroDivisionError):
-        main(["kernels", train])
-
-
 def test_hostile_names_never_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

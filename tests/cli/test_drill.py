@@ -11,6 +11,7 @@ import pytest
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError, RecordError, UsageError
+from gpusight.evidence import NCU_REPORT
 from tests.capture.fake_tools import install, options_seen
 from tests.shared import DATA, SHARED, needs_shared
 
@@ -140,7 +141,8 @@ def _fake_ncu(folder: Path, monkeypatch: pytest.MonkeyPatch, report: Path) -> No
     tool = install(folder, "ncu", monkeypatch)
     text = tool.read_text()
     written = f"shutil.copy({str(report)!r}, output + '.ncu-rep')"
-    text = text.replace('pathlib.Path(output + ".ncu-rep").write_bytes(b"a report")', written)
+    fake = f'pathlib.Path(output + ".ncu-rep").write_bytes({NCU_REPORT!r} + bytes(2000))'
+    text = text.replace(fake, written)
     assert written in text
     tool.write_text(text.replace("import os,", "import shutil, os,"))
 

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.cli.main import main
+from tests.cli.captures import NAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,3 +74,44 @@ def test_chrome_plain_and_compressed(train: str, tmp_path: Path) -> None:
     assert main(["export", train, "--to", "chrome", "-o", str(packed)]) == 0
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     assert json.loads(plain.read_bytes())["traceEvents"]
+
+
+@pytest.fixture
+def formulas(tmp_path: Path) -> str:
+    """A capture whose names are formulas."""
+    path = tmp_path / "run.sqlite"
+    shutil.copyfile(NAMED["forward"], path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE StringIds SET value = '=cmd|''/C calc''!A' || id")
+        db.execute("UPDATE NVTX_EVENTS SET text = '@SUM(1)' WHERE text IS NOT NULL")
+        db.commit()
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["kernels", "export", "save", "diagnose"])
+def test_files_hold_no_formulas(formulas: str, tmp_path: Path, command: str) -> None:
+    def written(*more: str) -> str:
+        out = tmp_path / "out.csv"
+        if command == "save":
+            return gs.kernels(formulas).save(out).read_text()
+        chosen = ["--to", "csv", "--tables", "kernels", "--force"] if command == "export" else []
+        assert main([command, formulas, *chosen, "-o", str(out), *more]) == 0
+        return out.read_text()
+
+    cells = [cell for row in csv.reader(io.StringIO(written())) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
+    if command != "diagnose":  # which names no kernel here
+        assert any(cell.startswith("'=cmd|") for cell in cells)
+    if command in ("kernels", "export"):
+        assert ",=cmd|" in written("--csv-raw")
+
+
+def test_standard_output_and_stats_are_left_as_they_are(
+    formulas: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernels", formulas, "--format", "csv"]) == 0
+    assert ",=cmd|" in capsys.readouterr().out
+    prefix = str(tmp_path / "x")
+    stats = ["stats", formulas, "-r", "cuda_gpu_kern_sum", "--format", "csv", "-o", prefix]
+    assert main(stats) == 0
+    assert ",=cmd|" in (tmp_path / "x_cuda_gpu_kern_sum.csv").read_text()

@@ -76,6 +76,17 @@ def test_options_are_not_abbreviated(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--mem" in capfd.readouterr().err
 
 
+def test_a_report_of_five_bytes_is_no_success(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", "broken")
+    assert main(["record", "--", PYTHON, "t.py"]) == 2
+    error = capfd.readouterr().err
+    assert "t.nsys-rep was written, but is not a capture (it has only 5 bytes)" in error
+    assert "wrote t.nsys-rep" not in error
+    assert "next:" not in error
+
+
 def test_what_a_recording_says(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["record", "--memory", "--", PYTHON, "t.py", "a b"]) == 0
     out, err = capfd.readouterr()
@@ -85,7 +96,7 @@ def test_what_a_recording_says(capfd: pytest.CaptureFixture[str]) -> None:
     assert lines[1].startswith("gpusight: $ ")
     assert lines[1].endswith(f"{PYTHON} t.py 'a b'")
     assert lines[2:] == [
-        "gpusight: wrote t.nsys-rep (8 B)",
+        "gpusight: wrote t.nsys-rep (2.029 kB)",
         "gpusight: next: gpusight diagnose t.nsys-rep",
     ]
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from gpusight.errors import MissingDataError
-from gpusight.render.csv import csv_pieces, to_csv
+from gpusight.render.csv import csv_pieces, escape_formulas, to_csv
 from gpusight.render.html import to_html
 from gpusight.render.json import encode, json_pieces, to_json
 from gpusight.render.markdown import code, prose, to_markdown
@@ -185,3 +185,23 @@ def test_pieces_make_the_same_text_as_a_whole(rows: int) -> None:
 def test_long_names_make_small_pieces() -> None:
     frame = pl.DataFrame({"name": ["x" * 1_000_000] * 40})
     assert [piece.height for piece in pieces(frame)] == [8] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "escaped"),
+    [
+        ("=1+1,x", "'=1+1,x"),
+        ("x,@SUM(A1)", "x,'@SUM(A1)"),
+        ("+cmd|' /C calc'!A0,1", "'+cmd|' /C calc'!A0,1"),
+        ("-2+3,-5,+7,-1.5e-7,-inf,-", "'-2+3,-5,+7,-1.5e-7,-inf,'-"),
+        ('"=HYPERLINK(""http://x"",""y"")",a', '"\'=HYPERLINK(""http://x"",""y"")",a'),
+        ("\tx,＝1", "'\tx,'＝1"),
+        ('"a,=b",c', '"a,=b",c'),
+        ('"a""=b",,"",c=d', '"a""=b",,"",c=d'),
+        ("void f<(int)-1>(x)", "void f<(int)-1>(x)"),
+    ],
+)
+def test_cells_that_a_spreadsheet_would_run(line: str, escaped: str) -> None:
+    assert escape_formulas(f"a,b\n{line}\n") == f"a,b\n{escaped}\n"
+    before, after = (next(csv.reader([text])) for text in (line, escaped))
+    assert [cell.removeprefix("'") for cell in after] == before

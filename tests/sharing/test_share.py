@@ -126,13 +126,13 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: NsysCleaner, output: Path, options: Options) -> None:
-        del options
+    def fail(_: NsysCleaner, output: Path, options: Options, *, name: str) -> None:
+        del options, name
         output.write_text("half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(NsysCleaner, "write", fail)
-    with pytest.raises(GpusightError, match="no space left on the device; make room"):
+    with pytest.raises(GpusightError, match="No space left on device; make room"):
         share(CAPTURE, tmp_path / "copy.sqlite", options_of())
     assert not list(tmp_path.iterdir())
 

@@ -154,7 +154,11 @@ def test_what_computes_ends_when_the_session_is_stopped(monkeypatch: pytest.Monk
     assert not any(thread.is_alive() for thread in session._threads)
 
 
-def test_a_bug_is_told_to_the_page_and_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    monkeypatch.setenv("GPUSIGHT_DEBUG", debug)
     raised: list[type[BaseException]] = []
     monkeypatch.setattr(threading, "excepthook", lambda told: raised.append(told.exc_type))
 
@@ -168,7 +172,7 @@ def test_a_bug_is_told_to_the_page_and_keeps_its_traceback(monkeypatch: pytest.M
             told = one.answer(f"captures/0/{question}")
             assert told["state"] == "failed"
             assert "bug" in told["message"]
-    assert raised == [ZeroDivisionError]
+    assert raised == ([ZeroDivisionError] if debug == "1" else [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory the process has")

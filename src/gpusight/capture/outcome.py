@@ -14,6 +14,7 @@ from gpusight.capture.names import family
 from gpusight.capture.request import Request, Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gpusight.capture.launch import Ended
@@ -47,8 +48,19 @@ def _states(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def why_nothing(request: Request, tool: Tool, base: Path, ended: Ended) -> tuple[str, str]:
+def why_nothing(
+    request: Request,
+    tool: Tool,
+    base: Path,
+    ended: Ended,
+    damaged: Mapping[Path, str] | None = None,
+) -> tuple[str, str]:
     """Say why a run left no capture, as far as that can be told, and what to do."""
+    for path, fault in (damaged or {}).items():
+        return (
+            f"{path} was written, but is not a capture ({fault})",
+            "messages above say why, if any; is the disk full?",
+        )
     stream = base.with_name(base.name + ".qdstrm")
     if tool is Tool.NSYS and stream.exists():
         return (

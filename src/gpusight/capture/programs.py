@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import re
 import shlex
 import shutil
@@ -30,6 +31,9 @@ _INTERPRETER = re.compile(r"(python\d?(\.\d+)?[a-z]?|pythonw|py)(\.exe)?", re.IG
 _SHEBANG = re.compile(
     r"^(?:#!\s*|'''exec'\s+['\"]?)(?P<path>[^\s'\"]+)(?:[ \t]+(?P<next>\S+))?", re.M
 )
+_RUN_BY = {".py": "python", ".sh": "sh"}
+_PROGRAMS = (b"#!", b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""How scripts begin, and machine code of Linux, Windows and macOS."""
 _VALUE_FLAGS = "WX"
 """Short options of the interpreter that take a value, which may be the next word."""
 _UNHEARD = "IES"
@@ -199,12 +203,19 @@ def _absent(word: str) -> RecordError:
         return RecordError("the program has no name", hint="gpusight record -- python train.py")
     if where.is_dir():
         return RecordError(f"{word} is a folder, not a program", hint="name a program to record")
-    if where.is_file() and where.suffix == ".py":
+    if where.is_file() and where.suffix in _RUN_BY:
+        runs = f"{_RUN_BY[where.suffix]} {shlex.quote(word)}"
+        return RecordError(f"{word} is not executable", hint=f"gpusight record -- {runs}")
+    if where.is_file() and not _head(where).startswith(_PROGRAMS):
         return RecordError(
-            f"{word} cannot be run as it is", hint=f"gpusight record -- python {shlex.quote(word)}"
+            f"{word} is not a program",
+            why="it has neither a #! line nor machine code",
+            hint="name a program to record",
         )
     if where.is_file():
-        return RecordError(f"{word} is not executable", hint=f"chmod +x {shlex.quote(word)}")
+        mine = not hasattr(os, "geteuid") or where.stat().st_uid == os.geteuid()
+        hint = f"chmod +x {shlex.quote(word)}" if mine else "ask its owner to make it so"
+        return RecordError(f"{word} is not executable", hint=hint)
     return RecordError(
         f"there is no program {word}", hint="give its path, or activate its environment"
     )

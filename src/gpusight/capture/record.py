@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from gpusight.capture.ranks import Rank, current_rank, disagreement
 from gpusight.capture.request import Request, Tool
 from gpusight.capture.spread import per_rank
 from gpusight.errors import RecordError
+from gpusight.evidence import why_not_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,8 @@ class Recording:
     notes: tuple[str, ...] = ()
     why_nothing: tuple[str, str] | None = None
     """Where there is no capture: the reason, and what to do."""
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    """Files that are there and are no captures, and why."""
 
     @property
     def memory_snapshots(self) -> tuple[Path, ...]:
@@ -300,12 +303,22 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
             environ,
             may_outlive=outlives and not plan.request.stop,
         )
-        paths = tuple(before.written_since())
+        written = {path: why_not_recorded(path) for path in before.written_since()}
     tool = plan.choice.tool
-    nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended)
+    paths = tuple(path for path, fault in written.items() if fault is None)
+    damaged = {path: fault for path, fault in written.items() if fault is not None}
+    nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged)
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
     return Recording(
-        paths, tool, plan.choice.version, plan.command, code, ended.seconds, plan.notes, nothing
+        paths,
+        tool,
+        plan.choice.version,
+        plan.command,
+        code,
+        ended.seconds,
+        plan.notes,
+        nothing,
+        damaged,
     )
 
 

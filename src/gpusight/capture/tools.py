@@ -23,7 +23,7 @@ from gpusight.capture.versions import Version
 from gpusight.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpusight.capture.options.spelling import Option, Told
 
@@ -35,6 +35,7 @@ __all__ = [
     "find_tool",
     "installed_version",
     "not_found",
+    "on_path",
     "override_of",
     "require_tool",
 ]
@@ -99,6 +100,20 @@ class BrokenTool:
 
     path: Path
     why: str
+
+
+def on_path(name: str, folders: Iterable[str] | None = None) -> str | None:
+    """Find a program on the PATH, or in other folders, but never in the current folder.
+
+    An empty or relative entry means the current folder, where anybody's files may lie: a program
+    planted there would run. A name with a folder in it is taken as it is.
+    """
+    if os.path.dirname(name):  # noqa: PTH120 - `./nsys` must keep its dot
+        return shutil.which(name)
+    if folders is None:
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    places = (str(Path(folder) / name) for folder in folders if os.path.isabs(folder))  # noqa: PTH117
+    return next((found for place in places if (found := shutil.which(place))), None)
 
 
 def find_tool(tool: Tool) -> InstalledTool | None:
@@ -184,14 +199,11 @@ def _candidates(tool: Tool) -> Iterator[Path]:
     if chosen is not None:
         yield chosen
         return
-    on_path = shutil.which(tool.value)
-    if on_path is not None:
-        yield Path(on_path)
-    for variable in _CUDA_VARIABLES:
-        folder = os.environ.get(variable)
-        inside = shutil.which(tool.value, path=str(Path(folder) / "bin")) if folder else None
-        if inside is not None:
-            yield Path(inside)
+    cuda = (os.environ.get(variable, "") for variable in _CUDA_VARIABLES)
+    toolkits = [str(Path(folder) / "bin") for folder in cuda if folder]
+    for found in (on_path(tool.value), *(on_path(tool.value, [bin_]) for bin_ in toolkits)):
+        if found is not None:
+            yield Path(found)
     for pattern in _PLACES[tool]:
         # Newest first, so that links to it are named after it.
         yield from sorted(_ROOT.glob(pattern), reverse=True)

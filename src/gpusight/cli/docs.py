@@ -35,6 +35,7 @@ _EXIT_CODES = (
         "2",
         "the request or the capture is at fault, or the capture does not hold what was asked for",
     ),
+    ("70", "a bug in gpusight: run again with `--debug`, which shows the traceback, and report it"),
     ("130", "interrupted"),
     ("141", "the reader of a pipe went away"),
     (

@@ -1,8 +1,8 @@
 """`gpusight`: the parser, and the one place where expected failures become a line and a code.
 
 Exit codes: 0 done; 1 kept for gates that trip; 2 the request or the capture is at fault, or the
-capture does not hold what was asked for; 130 interrupted; 141 the reader of a pipe went away.
-An unexpected exception is a bug and keeps its traceback.
+capture does not hold what was asked for; 70 a bug in gpusight; 130 interrupted; 141 broken pipe.
+Errors are one line. `--debug`, or GPUSIGHT_DEBUG=1, shows the traceback too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ import gpusight
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
 from gpusight.cli.output import OutputError, flush_out, give_streams, write_error, write_to
-from gpusight.errors import GpusightError, UsageError
-from gpusight.render.cells import safe_text
+from gpusight.errors import (
+    DEBUG_VARIABLE,
+    GpusightError,
+    UsageError,
+    internal_error,
+    is_unexpected,
+    shows_tracebacks,
+)
+from gpusight.render.cells import safe_lines, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,22 +98,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2
+        if "debug" in args:
+            os.environ[DEBUG_VARIABLE] = "1"  # other threads and processes look there too
         code: int = args.run(args)
         flush_out()
-    except OutputError as error:
-        _abandon_stdout()
-        write_error(f"gpusight: error: {safe_text(str(error))}")
-        return error.exit_code
-    except GpusightError as error:
-        write_error(f"gpusight: error: {safe_text(str(error))}")
-        return error.exit_code
     except BrokenPipeError:
         _abandon_stdout()
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         write_error("gpusight: interrupted")
         return EXIT_INTERRUPTED
+    except BaseException as error:  # a panic of Polars is no Exception
+        if not is_unexpected(error):
+            raise
+        return _report(error)
     return code
+
+
+def _report(error: BaseException) -> int:
+    """Write what went wrong as one line, below its traceback where that is wanted."""
+    if isinstance(error, OutputError):
+        _abandon_stdout()
+    if shows_tracebacks():
+        import traceback
+
+        write_to(sys.stderr, safe_lines("".join(traceback.format_exception(error))))
+    if isinstance(error, MemoryError):
+        error = GpusightError("not enough memory", hint="end other programs, or look at less")
+    known = error if isinstance(error, GpusightError) else internal_error(error)
+    write_error(f"gpusight: error: {safe_text(str(known))}")
+    return known.exit_code
 
 
 def run() -> NoReturn:

@@ -93,6 +93,17 @@ def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FO
         "--wide", action="store_true", help="show whole names and every field, however wide"
     )
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
+    add_csv_raw(group)
+
+
+def add_csv_raw(group: argparse._ActionsContainer) -> None:
+    """Declare that cells of CSV files stay as they are."""
+    group.add_argument(
+        "--csv-raw",
+        action="store_true",
+        help="leave cells of CSV files as they are (default: those that a spreadsheet would run as "
+        "a formula, because they start with = + - or @, get a ' in front)",
+    )
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +118,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
     )
     group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,  # given before an action's name, it counts too
+        help="show the traceback of an error (also: GPUSIGHT_DEBUG=1)",
+    )
 
 
 class Action(NamedTuple):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusight import output_files
 from gpusight.errors import GpusightError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.render.blocks import sentence
@@ -103,6 +104,11 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     """Write pieces of text to the file of `-o`, or to standard output."""
     output: str | None = args.output
     if output and output != "-":
+        form = getattr(args, "format", None) or Path(output).suffix.lower().removeprefix(".")
+        if form == "csv" and not getattr(args, "csv_raw", False):
+            from gpusight.render.csv import escape_formulas
+
+            pieces = map(escape_formulas, pieces)
         write_file(Path(output), pieces, capture=getattr(args, "file", None))
     else:
         for text in pieces:
@@ -114,17 +120,8 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
 def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:
     """Write a file; never a capture, nor anything named like one."""
     refuse_capture(path, capture)
-    try:
-        # Names of files, which may be part of an answer, need not be UTF-8.
-        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.writelines(pieces)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def cannot_write(path: Path, error: OSError) -> GpusightError:
-    """Give the error for a file that could not be written."""
-    return GpusightError(f"cannot write {path}", why=error.strerror or str(error))
+    # Names of files, which may be part of an answer, need not be UTF-8.
+    output_files.write_file(path, (text.encode("utf-8", "backslashreplace") for text in pieces))
 
 
 class OutputError(GpusightError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpusight.cli import output
 from gpusight.errors import UsageError
 from gpusight.evidence import refuse_capture
+from gpusight.output_files import write_file
 from gpusight.render.pictures import FORMATS
 from gpusight.result import Composite
 
@@ -58,10 +59,7 @@ def emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
     if args.output and args.output != "-":
         path = Path(args.output)
         refuse_capture(path, getattr(args, "file", None))
-        try:
-            path.write_bytes(picture)
-        except OSError as error:
-            raise output.cannot_write(path, error) from error
+        write_file(path, picture)
     elif form in _TEXT:
         output.write_out(picture.decode())
     else:

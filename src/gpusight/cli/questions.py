@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gpusight.cli import options
 from gpusight.cli.output import (
     EXIT_NOT_APPLICABLE,
-    cannot_write,
     chosen_format,
     present,
     write_error,
@@ -27,6 +26,7 @@ from gpusight.errors import (
     UsageError,
 )
 from gpusight.evidence import encodable, refuse_capture
+from gpusight.output_files import cannot_write
 from gpusight.render.cells import safe_text
 from gpusight.result import NotApplicable
 

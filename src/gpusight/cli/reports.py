@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.cli.output import (
     EXIT_NOT_APPLICABLE,
-    cannot_write,
     present,
     write_error,
     write_file,
@@ -20,6 +19,7 @@ from gpusight.cli.progress import progress
 from gpusight.cli.running import open_capture
 from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.evidence import is_capture_name, refuse_capture
+from gpusight.output_files import cannot_write
 from gpusight.render.blocks import sentence
 from gpusight.render.cells import safe_text
 from gpusight.result import Field, Fmt, NotApplicable, TableResult
@@ -254,12 +254,12 @@ def _filed(answer: Answer, folder: Path) -> Answer:
 
 
 def _write_summary(summary: TableResult, folder: Path) -> None:
-    from gpusight.render.csv import csv_pieces
+    from gpusight.render.csv import csv_pieces, escape_formulas
     from gpusight.render.layout import Look
     from gpusight.render.plain import to_plain
 
     write_file(folder / "summary.txt", [to_plain(summary, Look(width=None))])
-    write_file(folder / "summary.csv", csv_pieces(summary))
+    write_file(folder / "summary.csv", map(escape_formulas, csv_pieces(summary)))
 
 
 def _present_summary(made: Iterable[Answer], args: argparse.Namespace) -> None:

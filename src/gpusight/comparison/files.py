@@ -15,6 +15,7 @@ from gpusight.comparison.checks import MOST_DIGESTS, fault
 from gpusight.comparison.digest import FORMAT, Digest
 from gpusight.errors import GpusightError, UsageError
 from gpusight.evidence import BASELINE, is_capture_name, refuse_capture
+from gpusight.output_files import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -137,11 +138,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     data = "".join(_pieces(digests)).encode()
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
         raise UsageError("these captures make too large a baseline", hint="save fewer of them")
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    return len(data)
+    return write_file(path, data)
 
 
 def check_place(path: Path) -> None:

@@ -24,10 +24,6 @@ from gpusight.errors import DamagedCaptureError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import polars as pl
-
-    from gpusight.model.trace import Meta, Outline, TraceSource
-
 _LAYOUT = 6
 """Raise when what a reader puts into a column changes meaning."""
 _WHOLE_BYTES = 16_000_000
@@ -84,66 +80,14 @@ def identity(path: Path, files: Sequence[FileStatus]) -> str:
     return digest.hexdigest()[:32]
 
 
-class WatchedSource:
-    """A source that fails when its capture changes while it is read."""
-
-    def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:
-        self._source = source
-        self._path = path
-        self._files = files
-        self.check()
-
-    def check(self) -> None:
-        """Raise if the capture is no longer what it was when it was opened."""
-        if file_status(self._path) != self._files:
-            raise DamagedCaptureError(
-                f"{self._path} changed while it was read",
-                why="numbers of two versions of it would be mixed",
-                hint="run again when nothing writes to it",
-            )
-
-    @property
-    def meta(self) -> Meta:
-        """What is known about the capture as a whole."""
-        return self._source.meta
-
-    def outline(self) -> Outline | None:
-        """Say what is in the file."""
-        outline = self._source.outline()
-        self.check()
-        return outline
-
-    def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
-        return self._source.has(table)
-
-    def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
-        return self._source.has_column(table, column)
-
-    def row_count(self, table: str) -> int:
-        """Count rows."""
-        count = self._source.row_count(table)
-        self.check()
-        return count
-
-    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Read these columns."""
-        frame = self._source.load(table, columns)
-        self.check()
-        return frame
-
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Pass on which tables will be read."""
-        self._source.prepare(tables)
-
-    def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
-        return self._source.warnings()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._source.close()
+def check_unchanged(path: Path, files: tuple[FileStatus, ...]) -> None:
+    """Raise if a capture is no longer what it was when its status was taken."""
+    if file_status(path) != files:
+        raise DamagedCaptureError(
+            f"{path} changed while it was read",
+            why="numbers of two versions of it would be mixed",
+            hint="run again when nothing writes to it",
+        )
 
 
 def _status(file: Path) -> FileStatus | None:

@@ -26,6 +26,7 @@ from gpusight.evidence import (
 )
 from gpusight.model.trace import Trace
 from gpusight.readers.blocks import BLOCK_BYTES, Blocks, head_of
+from gpusight.readers.guarded import GuardedSource, reading
 from gpusight.readers.refusal import not_a_capture
 
 if TYPE_CHECKING:
@@ -66,26 +67,18 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
     from gpusight.readers.cache import CachedSource
     from gpusight.readers.cache_folder import protect
-    from gpusight.readers.identity import WatchedSource, file_status, identity
+    from gpusight.readers.identity import file_status, identity
 
     location = _expanded(Path(path))
-    try:
+    with reading(location):
         protect(location)
         files = file_status(location)
-        source = WatchedSource(_source(location, cache=cache), location, files)
+        source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
             return Trace(source)
         cached = CachedSource(source, location, identity(location, files))
         source.check()
         return Trace(cached, cached)
-    except PermissionError as error:
-        raise CaptureError(
-            f"{location} cannot be read", why="permission denied", hint="check its access rights"
-        ) from error
-    except OSError as error:
-        raise CaptureError(
-            f"{location} cannot be read", why=error.strerror or str(error)
-        ) from error
 
 
 def _expanded(path: Path) -> Path:

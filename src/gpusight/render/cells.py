@@ -36,6 +36,11 @@ def safe_text(text: str) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def safe_lines(text: str) -> str:
+    """Make every character visible but the ends of lines."""
+    return "\n".join(safe_text(line) for line in text.split("\n"))
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 

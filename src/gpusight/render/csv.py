@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+_STARTS = "-=+@\t\r\n＝＋－＠"
+"""First characters of a cell that make Excel, LibreOffice or Sheets take it for a formula."""
+_MAY_RUN = re.compile(rf"""(?:\A|[,\n"])(?:-(?![\d.])|[{_STARTS[1:]}])""")
+_CELL = re.compile(r'"(?:[^"]|"")*"|[^",\n]+')
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf")
 COMPOSITE_HEADER = ("section", "row", "key", "value")
 """A composite's sections have different columns, so its CSV is long: one line for each value."""
 
@@ -49,6 +55,34 @@ def _frame_csv(frame: pl.DataFrame, *, header: bool = True) -> str:
     return frame.with_columns(frame[name].fill_nan(None) for name in numbers).write_csv(
         include_header=header
     )
+
+
+def escape_formulas(text: str) -> str:
+    """Put a `'` before each cell of a CSV that a spreadsheet would run as a formula.
+
+    Names come from captures that others made. A cell that is a number stays as it is; so does
+    everything that is not the beginning of a cell. `text` holds whole rows.
+    """
+    return _CELL.sub(_escaped_cell, text) if _MAY_RUN.search(text) else text
+
+
+def may_run(series: pl.Series) -> bool:
+    """Tell whether a column of a table has texts that a spreadsheet would run."""
+    import polars as pl
+
+    if isinstance(series.dtype, pl.Enum):
+        series = series.dtype.categories  # far fewer than rows
+    if series.dtype != pl.String:
+        return False
+    return bool(series.str.contains(f"^[{_STARTS}]").any())
+
+
+def _escaped_cell(match: re.Match[str]) -> str:
+    cell = match[0]
+    quote, body = ('"', cell[1:-1]) if cell.startswith('"') else ("", cell)
+    if body[:1] not in _STARTS or _NUMBER.fullmatch(body):
+        return cell
+    return f"{quote}'{body}{quote}" if body else cell
 
 
 def write_rows(rows: Iterable[Iterable[Any]]) -> str:

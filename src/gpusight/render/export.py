@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
-from gpusight.errors import GpusightError, MissingDataError, UsageError
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.model.schema import TABLES
+from gpusight.output_files import cannot_write, check_output, replacing, staged_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -27,8 +25,8 @@ SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "json": ".json", "arrow": ".ar
 """Formats of table files, with what the files are called."""
 CHROME = "chrome"
 FORMATS = (*SUFFIXES, CHROME)
-_JSON_ROWS = 50_000
-"""Rows turned into JSON at a time, so that memory stays bounded."""
+_SLICE_ROWS = 50_000
+"""Rows turned into text at a time, so that memory stays bounded."""
 
 
 def export(
@@ -39,6 +37,7 @@ def export(
     tables: Sequence[str] | None = None,
     selection: Selection | None = None,
     force: bool = False,
+    csv_raw: bool = False,
 ) -> list[Path]:
     """Write tables, or a timeline of the selection; gives the files written."""
     if to not in FORMATS:
@@ -52,7 +51,7 @@ def export(
             "only a timeline (chrome) can be narrowed to a range, GPU or process",
             hint="tables are exported whole; use gpusight sql to select rows",
         )
-    return export_tables(trace, out, to, tables=tables, force=force)
+    return export_tables(trace, out, to, tables=tables, force=force, csv_raw=csv_raw)
 
 
 def export_tables(
@@ -62,21 +61,29 @@ def export_tables(
     *,
     tables: Sequence[str] | None = None,
     force: bool = False,
+    csv_raw: bool = False,
 ) -> list[Path]:
     """Write tables: one file a table into the folder `out`, or the one table asked for as a file.
 
     Without `tables`, every table that has rows. Gives the files written. Existing files are refused
-    before anything is written, unless `force`.
+    before anything is written, unless `force`. In CSV files, cells that a spreadsheet would run as
+    formulas get a `'` in front, unless `csv_raw`.
     """
     chosen = _chosen(trace, tables)
     targets = _targets(out, form, chosen, asked=tables is not None)
     for path in targets.values():
         check_target(path, trace.meta.path, force=force)
     trace.prepare(*chosen)
-    write = _WRITERS[form]
-    for name, path in targets.items():
-        with replacing(path) as stream:
-            write(trace.table(name), stream, name)
+    write = _write_raw_csv if form == "csv" and csv_raw else _WRITERS[form]
+    if list(targets.values()) == [out]:
+        _make_parents(out)
+        with replacing(out) as stream:
+            write(trace.table(chosen[0]), stream, chosen[0])
+        return [out]
+    with staged_folder(out) as folder:
+        for name, path in targets.items():
+            with (folder / path.name).open("xb") as stream:
+                write(trace.table(name), stream, name)
     return list(targets.values())
 
 
@@ -95,6 +102,7 @@ def export_chrome(
         )
     chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
+    _make_parents(out)
     with replacing(out) as stream:
         if out.suffix == ".gz":
             with gzip.GzipFile(
@@ -109,36 +117,16 @@ def export_chrome(
 def check_target(path: Path, capture: str, *, force: bool) -> None:
     """Refuse to write over the capture, into it, or over anything unless forced."""
     refuse_capture(path, capture)
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="give a file name")
-    if path.exists() and not force:
+    check_output(path)
+    if path.is_file() and not force:
         raise UsageError(f"{path} exists", hint="add --force to replace it")
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes its place only when it is whole."""
+def _make_parents(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
-        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        part.chmod(0o666 & ~_umask())
-        part.replace(path)
-    except OSError as error:
-        raise GpusightError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        raise cannot_write(path, error) from error
 
 
 def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:
@@ -167,6 +155,16 @@ def _targets(out: Path, form: str, tables: Sequence[str], *, asked: bool) -> dic
 
 
 def _write_csv(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
+    from gpusight.render.csv import escape_formulas, may_run
+
+    if not any(may_run(column) for column in frame.get_columns()):
+        frame.write_csv(stream)
+        return
+    for number, part in enumerate(frame.iter_slices(_SLICE_ROWS)):
+        stream.write(escape_formulas(part.write_csv(include_header=not number)).encode())
+
+
+def _write_raw_csv(frame: pl.DataFrame, stream: BinaryIO, _name: str) -> None:
     frame.write_csv(stream)
 
 
@@ -182,7 +180,7 @@ def _write_json(frame: pl.DataFrame, stream: BinaryIO, name: str) -> None:
     """Write the same shape that `--format json` has, a slice of rows at a time."""
     meta = msgspec.json.encode({"table": name, "rows": frame.height})
     stream.write(b'{"meta": ' + meta + b', "rows": [')
-    for number, part in enumerate(frame.iter_slices(_JSON_ROWS)):
+    for number, part in enumerate(frame.iter_slices(_SLICE_ROWS)):
         stream.write(b"," if number else b"")
         stream.write(msgspec.json.encode(part.to_dicts())[1:-1])
     stream.write(b"]}\n")

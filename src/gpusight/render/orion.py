@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.errors import GpusightError
 from gpusight.evidence import refuse_capture
+from gpusight.output_files import staged_folder, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,14 +24,12 @@ def save(
     sources = list(captures)
     for path in files:
         protect(path, sources)
-    try:
-        if intermediate is not None:
-            intermediate.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        what = error.filename or out or intermediate
-        raise GpusightError(f"cannot write {what}", why=error.strerror or str(error)) from error
+    if intermediate is not None:
+        with staged_folder(intermediate) as folder:
+            for name, text in built.tables.items():
+                (folder / name).write_text(text, encoding="utf-8", newline="")
+    if out is not None:
+        write_file(out, built.text.encode())
     return list(files)
 
 

@@ -90,9 +90,11 @@ class Saved(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a text (.json, .csv, .md, .txt) or a picture (.svg, .html, .png, .pdf).
 
-        Gives where it is. A capture is never written over.
+        Gives where it is. A capture is never written over. In a .csv, a cell that a spreadsheet
+        would run as a formula gets a `'` in front; `to_csv` gives it unchanged.
         """
         from gpusight.evidence import refuse_capture
+        from gpusight.output_files import write_file
 
         target = Path(path)
         refuse_capture(target, None)
@@ -103,9 +105,16 @@ class Saved(Shown):
             "md": self.to_markdown,
             "txt": self.to_text,
         }
-        content = texts[form]().encode() if form in texts else self._drawn(form)
-        target.write_bytes(content)
+        content = file_text(form, texts[form]()) if form in texts else self._drawn(form)
+        write_file(target, content)
         return target
+
+
+def file_text(form: str, text: str) -> bytes:
+    """Give a text as a file has it: in a CSV, no cell is one that a spreadsheet would run."""
+    from gpusight.render.csv import escape_formulas
+
+    return (escape_formulas(text) if form == "csv" else text).encode("utf-8", "backslashreplace")
 
 
 class ShownTables(Saved):

@@ -51,9 +51,9 @@ class NcuCleaner:
         """Say what the report holds, and what would become of it."""
         return self._walk(options, lambda _data: None)
 
-    def write(self, output: Path, options: Options) -> Found:
+    def write(self, output: Path, options: Options, *, name: str = "") -> Found:
         """Write the copy, packed where its name ends in .ncu-repz."""
-        with output.open("xb") as file, _packing(file, output) as packed:
+        with output.open("xb") as file, _packing(file, name or output.name) as packed:
             return self._walk(options, packed.write)
 
     def _walk(self, options: Options, put: Callable[[bytes], Any]) -> Found:
@@ -187,8 +187,8 @@ def _sized(message: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _packing(file: IO[bytes], output: Path) -> Iterator[IO[bytes]]:
-    if not output.name.lower().endswith("z"):
+def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    if not name.lower().endswith("z"):
         yield file
         return
     import zstandard

@@ -46,8 +46,9 @@ class NsysCleaner:
         """Say what the capture holds, and what would become of it."""
         return _Copy(self._raw, options).counted()
 
-    def write(self, output: Path, options: Options) -> Found:
-        """Write the copy."""
+    def write(self, output: Path, options: Options, *, name: str = "") -> Found:
+        """Write the copy; its form was chosen before, whatever its `name`."""
+        del name
         sink: Sink = SqliteSink(output) if self._to == "sqlite" else ParquetSink(output)
         return _Copy(self._raw, options).counted(sink)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import re
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
@@ -19,9 +16,6 @@ if TYPE_CHECKING:
 _TYPES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT"}
 _SETTINGS = ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF")
 """A copy that is not finished is thrown away, so nothing need be undone."""
-_OF_SYSTEM = re.compile(r"\(os error (\d{1,4})\)")
-_OF_SQLITE = {"disk is full": errno.ENOSPC, "disk I/O error": errno.EIO}
-"""What libraries say when the system refuses to write."""
 
 
 class Sink(Protocol):
@@ -134,12 +128,8 @@ class ParquetSink:
 
 
 def _failed(error: Exception) -> OSError:
-    """Make what the system would have raised of how a library puts it."""
-    said = str(error).splitlines()[0]
-    number = _OF_SYSTEM.search(said)
-    known = (code for words, code in _OF_SQLITE.items() if words in said)
-    code = int(number[1]) if number else next(known, None)
-    return OSError(said) if code is None else OSError(code, os.strerror(code))
+    """Give a library's error as one that `output_files` reports as a file not written."""
+    return OSError((str(error).splitlines() or [type(error).__name__])[0])
 
 
 def _is_key(table: str, column: str) -> bool:

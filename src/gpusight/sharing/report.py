@@ -109,9 +109,10 @@ class Cleaner(Protocol):
         """Say what the capture holds, and what would become of it."""
         ...
 
-    def write(self, output: Path, options: Options) -> Found:
+    def write(self, output: Path, options: Options, *, name: str = "") -> Found:
         """Write the copy to a path where nothing lies yet; says what became of everything.
 
+        `name` is what the copy will be called, where that is not the name of `output`.
         Who calls it removes what a failure leaves there.
         """
         ...

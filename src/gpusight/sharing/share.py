@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import secrets
-import shutil
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import UsageError
 from gpusight.evidence import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
+from gpusight.output_files import staged
 from gpusight.readers.blocks import Blocks, head_of
+from gpusight.readers.guarded import reading
 from gpusight.readers.open import open_trace
 from gpusight.sharing.hidden import telling
 from gpusight.sharing.nsys import NsysCleaner
@@ -41,14 +41,6 @@ _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
 _OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
-_ELSEWHERE = "make room, or choose another place with -o"
-_REFUSED = {
-    errno.ENOSPC: ("no space left on the device", _ELSEWHERE),
-    errno.EDQUOT: ("your quota of the device is used up", _ELSEWHERE),
-    errno.EFBIG: ("the file system refused a file of that size", _ELSEWHERE),
-    errno.EIO: ("the file system refused to write it", _ELSEWHERE),
-}
-"""What the system says when a disk is full, in plain words, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,8 @@ def options_of(*, hash_names: bool = False, salt: str | None = None) -> Options:
 
 def check(capture: Path, options: Options) -> Shared:
     """Say what a capture would give away; writes nothing."""
-    found = cleaner_of(capture, TO[0]).look(options)
+    with reading(capture):
+        found = cleaner_of(capture, TO[0]).look(options)
     return Shared(
         capture,
         found.leaks,
@@ -94,13 +87,19 @@ def check(capture: Path, options: Options) -> Shared:
 
 def share(capture: Path, output: Path | None, options: Options, *, to: str | None = None) -> Shared:
     """Write a copy; never onto anything that exists."""
+    with reading(capture):
+        return _share(capture, output, options, to)
+
+
+def _share(capture: Path, output: Path | None, options: Options, to: str | None) -> Shared:
     form = to or _form(output)
     cleaner = cleaner_of(capture, form)
     if to is not None and not isinstance(cleaner, NsysCleaner):
         raise UsageError(f"--to is for nsys captures, and {capture.name} is none", hint="leave it")
     target = output or Path(f"{_stem(capture)}.shared{cleaner.suffixes[0]}")
     _check_target(capture, target, cleaner, form)
-    found = _written(cleaner, target, options)
+    with staged(target, replace=False) as part:
+        found = cleaner.write(part, options, name=target.name)
     return Shared(
         capture,
         found.leaks,
@@ -196,23 +195,6 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
             why=f"it is written as {ends}",
             hint=f"name it so: -o {_stem(capture)}.shared{cleaner.suffixes[0]}",
         )
-
-
-def _written(cleaner: Cleaner, target: Path, options: Options) -> Found:
-    """Write under another name beside the target, so that a failure leaves nothing."""
-    part = target.with_name(f".{secrets.token_hex(6)}.{target.name}")
-    try:
-        found = cleaner.write(part, options)
-        part.rename(target)
-    except OSError as error:
-        why, hint = _REFUSED.get(error.errno or 0, (error.strerror or str(error), ""))
-        raise GpusightError(f"cannot write {target}", why=why, hint=hint) from error
-    finally:
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink(missing_ok=True)
-    return found
 
 
 def _remains(found: Found, target: Path) -> Iterator[Leak]:

@@ -51,9 +51,9 @@ class TorchCleaner:
         """Say what the trace holds, and what would become of it."""
         return self._walk(options, lambda _text: None)
 
-    def write(self, output: Path, options: Options) -> Found:
+    def write(self, output: Path, options: Options, *, name: str = "") -> Found:
         """Write the copy, packed where its name ends in .gz."""
-        with output.open("xb") as file, _packing(file, output) as packed:
+        with output.open("xb") as file, _packing(file, name or output.name) as packed:
             return self._walk(options, packed.write)
 
     def _walk(self, options: Options, put: Callable[[bytes], Any]) -> Found:
@@ -95,8 +95,8 @@ class TorchCleaner:
 
 
 @contextlib.contextmanager
-def _packing(file: IO[bytes], output: Path) -> Iterator[IO[bytes] | GzipFile]:
-    if not output.name.lower().endswith(".gz"):
+def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes] | GzipFile]:
+    if not name.lower().endswith(".gz"):
         yield file
         return
     import gzip

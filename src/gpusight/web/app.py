@@ -12,7 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import (
+    GpusightError,
+    InternalError,
+    UsageError,
+    internal_error,
+    is_unexpected,
+)
 from gpusight.web.pool import BusyError, GoneError, Pool
 from gpusight.web.query import Query, read_whole
 from gpusight.web.questions import QUESTIONS, Asked
@@ -39,6 +45,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UsageError, 400),
     (BusyError, 503),
     (GoneError, 503),
+    (InternalError, 500),
     (GpusightError, 404),
 )
 
@@ -92,11 +99,23 @@ def _question(session: Session, pool: Pool, question: Question) -> Endpoint:
             raise HTTPException(404, "no such capture")
         asked = Asked(served, Query(request.query_params), session.reports)
         try:
-            return await pool.run(request, lambda: _told(question(asked)))
+            return await pool.run(request, lambda: _answered(question, asked))
         except GpusightError as error:
             return _error(_status(error), served.reason(error))
 
     return answer
+
+
+def _answered(question: Question, asked: Asked) -> Response:
+    """Answer, and keep a bug from ending the server or printing on its terminal."""
+    try:
+        return _told(question(asked))
+    except GpusightError:
+        raise
+    except BaseException as error:  # a panic of Polars is no Exception
+        if not is_unexpected(error) or isinstance(error, Stopped):
+            raise
+        raise internal_error(error) from error
 
 
 def _number(request: Request) -> int:

@@ -10,7 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import (
+    GpusightError,
+    UsageError,
+    internal_error,
+    is_unexpected,
+    shows_tracebacks,
+)
 from gpusight.web.answers import overview
 from gpusight.web.served import Served
 from gpusight.web.shared_trace import SharedTrace, Stopped
@@ -23,7 +29,6 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Trace
     from gpusight.web.answers import Overview
 
-_BUG = "gpusight failed here; that is a bug, and standard error has its traceback"
 _BOTH = 2
 _LARGE = 500_000
 """Events from which on a page would wait for its first picture while all else is worked out."""
@@ -129,9 +134,10 @@ class Session:
             self._look_into(one)
         except Stopped:
             pass
-        except BaseException:
-            one.fails(GpusightError(_BUG))
-            raise
+        except BaseException as error:  # a panic of Polars is no Exception
+            one.fails(internal_error(error))
+            if shows_tracebacks() or not is_unexpected(error):
+                raise
         finally:
             one.settles()
             one.done.set()
@@ -199,9 +205,10 @@ class Session:
                 one.trace.let_go()
         except Stopped:
             pass
-        except BaseException:
-            self.comparison = CompareInfo(FAILED, _BUG)
-            raise
+        except BaseException as error:  # a panic of Polars is no Exception
+            self.comparison = CompareInfo(FAILED, str(internal_error(error)))
+            if shows_tracebacks() or not is_unexpected(error):
+                raise
 
     def _compare_first(self, ready: Sequence[Served]) -> None:
         if len(ready) < _BOTH:

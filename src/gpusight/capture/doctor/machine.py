@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gpusight.capture.tools import on_path
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -132,7 +134,7 @@ class ThisMachine:
 
     def which(self, name: str) -> str | None:
         """Find a program on the PATH."""
-        return shutil.which(name)
+        return on_path(name)
 
     def run(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> Ran | None:
         """Run a program and wait; None where it cannot be started."""

@@ -12,7 +12,8 @@ from gpusight.capture.inside.driver import DEVICE_FILES, cuda_is_initialised
 from gpusight.capture.inside.memory_history import MemoryHistory
 from gpusight.capture.inside.say import say
 from gpusight.capture.inside.torch_profiler import profiler_runs
-from gpusight.errors import RecordError
+from gpusight.errors import GpusightError, RecordError
+from gpusight.output_files import staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,9 +138,9 @@ class TorchRecorder:
         name = trace.name.partition(SUFFIX)[0]
         beside = trace.with_name(f"{name}{_SNAPSHOT_SUFFIX}")
         try:
-            with beside.open("wb" if self._plan.overwrite else "xb") as file:
+            with staged(beside, replace=self._plan.overwrite) as part, part.open("xb") as file:
                 pickle.dump(self._snapshot, file)
-        except OSError as error:  # the trace is there all the same
+        except GpusightError as error:  # the trace is there all the same
             say(f"the memory's history was not written: {error}")
 
 

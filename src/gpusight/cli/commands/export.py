@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only these tables (default: every one that has rows)",
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
+    options.add_csv_raw(parser)
     options.add_selection(parser)
 
 
@@ -69,4 +70,12 @@ def _write(args: argparse.Namespace, trace: Trace) -> list[Path]:
 
     chosen = options.selection(args)
     out = Path(args.output)
-    return export(trace, out, args.to, tables=args.tables, selection=chosen, force=args.force)
+    return export(
+        trace,
+        out,
+        args.to,
+        tables=args.tables,
+        selection=chosen,
+        force=args.force,
+        csv_raw=args.csv_raw,
+    )

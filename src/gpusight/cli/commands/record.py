@@ -294,9 +294,12 @@ def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> i
         if code == 0 and not plan.has_others:
             raise error
         _say(plan, str(error))
-    elif not args.quiet:
+        return code
+    for path, fault in done.damaged.items():
+        _say(plan, f"error: {path} was written, but is not a capture ({fault})")
+    if not args.quiet:
         _say_written(plan, done)
-    return code
+    return code or (EXIT_FAILED if done.damaged and not plan.has_others else 0)
 
 
 def _say_written(plan: RecordingPlan, done: Recording) -> None:

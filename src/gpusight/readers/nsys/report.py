@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 from isal import isal_zlib
 
-from gpusight.capture.tools import installed_version
+from gpusight.capture.tools import installed_version, on_path
 from gpusight.capture.versions import Version
 from gpusight.errors import CacheError, UndecodableReportError
 from gpusight.readers.cache import DamagedRecordError, Record, read_record, write_record
@@ -114,7 +113,7 @@ class ReportTables:
 
     def _exported(self, error: UndecodableReportError) -> RawTables:
         """Let nsys export the report; without one that can, the native reader's error stands."""
-        nsys = shutil.which("nsys")
+        nsys = on_path("nsys")
         if nsys is None or not _new_enough(nsys, error.version):
             raise error
         export = self._cached_export(nsys) if self._cache else None

@@ -70,10 +70,6 @@ class NsysSource:
         left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
         return (*left_out, *self._wrong_values.values())
 
-    def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
-        return ()
-
     def outline(self) -> None:
         """Have nothing to remember: every form of the file has a table of contents."""
 

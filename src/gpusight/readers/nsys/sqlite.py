@@ -289,7 +289,6 @@ class SqliteTables:
 
         try:
             connection = sqlite3.connect(self._uri, uri=True)
-            # A hostile schema may hold invalid UTF-8 in names; such tables are not nsys's.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.set_progress_handler(is_over, _STEPS_AT_ONCE)
             try:
@@ -314,6 +313,9 @@ class SqliteTables:
         )
         types: dict[str, dict[str, str]] = {}
         for table, column, declared in self._rows(query):
+            # Names that are not UTF-8 cannot be asked for, and are none of nsys's.
+            if "\N{REPLACEMENT CHARACTER}" in table + column:
+                continue
             types.setdefault(table, {})[column] = declared
         return types
 

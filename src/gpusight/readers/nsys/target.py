@@ -6,7 +6,7 @@ read: each function asks for the columns and rows it names and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import polars as pl
@@ -186,25 +186,38 @@ def _devices(capture: Capture) -> pl.DataFrame:
 
 
 def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
-    have = raw.columns(table)
-    key = next((c for c in ("id", "deviceId") if c in have), None)
-    if "name" not in have or raw.is_empty(table):
+    if raw.is_empty(table):
         return None
-    chosen = {m: next((s for s in spell if s in have), None) for m, spell in _GPU_COLUMNS.items()}
-    wanted = ["name", *([key] if key else []), *(c for c in chosen.values() if c)]
-    rows = raw.read(table, wanted).with_row_index("row")
-    hosts = _hosts(raw, table)
-    columns: dict[str, pl.Expr] = {
-        "device": pl.col(key) if key else pl.col("row").cast(pl.Int64),
-        "name": pl.col("name").fill_null("unknown GPU"),
-        "host": pl.lit(hosts) if hosts.len() > 1 else pl.lit(0, dtype=pl.Int64),
-    }
+    have = raw.columns(table)
+    key = next((c for c in ("id", "deviceId") if c in have), "id")
+    chosen = {m: next((s for s in spell if s in have), m) for m, spell in _GPU_COLUMNS.items()}
+    types: dict[str, type[pl.DataType]] = {"name": pl.String, key: pl.Int64, "vmId": pl.Int64}
     for column, spelling in chosen.items():
-        dtype = pl.String if DEVICES.column(column).kind is schema.Kind.NAME else pl.Int64
-        value = _in_base_unit(spelling) if spelling else pl.lit(None)
-        # SQLite takes any type in any column, and exporters differ in what they declare.
-        columns[column] = value.cast(dtype, strict=False)
-    return rows.select(**columns)
+        is_name = DEVICES.column(column).kind is schema.Kind.NAME
+        types[spelling] = pl.String if is_name else pl.Int64
+    rows = _read_as(raw, table, types).with_row_index("row")
+    return rows.select(
+        device=pl.col(key).fill_null(pl.col("row").cast(pl.Int64)),
+        name=pl.col("name").fill_null("unknown GPU"),
+        host=pl.col("vmId").fill_null(0).rank("dense").cast(pl.Int64) - 1,
+        **{column: _in_base_unit(spelling) for column, spelling in chosen.items()},
+    )
+
+
+def _read_as(raw: RawTables, table: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Read columns as these types; one that the capture lacks, or holds otherwise, is null.
+
+    SQLite takes any type in any column, and exporters differ in what they write and declare.
+    """
+    have = [column for column in types if column in raw.columns(table)]
+    if not have:
+        rows = pl.DataFrame({"row": pl.int_range(raw.row_count(table), eager=True)})
+    else:
+        rows = raw.read(table, have)
+    return rows.select(
+        (pl.col(column) if column in have else pl.lit(None)).cast(dtype, strict=False).alias(column)
+        for column, dtype in types.items()
+    )
 
 
 def _in_base_unit(column: str) -> pl.Expr:
@@ -215,12 +228,6 @@ def _in_base_unit(column: str) -> pl.Expr:
     if column == "globalMemorySize":
         return pl.when(value < _SMALLEST_MEMORY).then(value * (1 << 20)).otherwise(value)
     return value
-
-
-def _hosts(raw: RawTables, table: str) -> pl.Series:
-    if "vmId" not in raw.columns(table):
-        return pl.Series([0], dtype=pl.Int64)
-    return raw.read(table, ["vmId"]).get_column("vmId").rank("dense").cast(pl.Int64) - 1
 
 
 def renamed_devices(capture: Capture) -> pl.DataFrame:
@@ -268,7 +275,7 @@ def _processes(capture: Capture) -> pl.DataFrame:
 def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
     """Name processes from their own table, or from their main thread in captures without it."""
     if {"globalPid", "name"} <= raw.columns("PROCESSES"):
-        rows = raw.read("PROCESSES", ["globalPid", "name"]).drop_nulls()
+        rows = _read_as(raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String}).drop_nulls()
         owner, text = rows.get_column("globalPid"), rows.get_column("name")
     elif {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
         rows = raw.read("ThreadNames", ["globalTid", "nameId"]).filter(
@@ -311,10 +318,11 @@ def _threads(capture: Capture) -> pl.DataFrame:
 
 def _streams(capture: Capture) -> pl.DataFrame:
     raw, table = capture.raw, "TARGET_INFO_CUDA_STREAM"
-    rows = raw.read(table, ["streamId", "hwId", "vmId", "processId", "contextId", "priority"])
+    wanted = ("streamId", "hwId", "vmId", "processId", "contextId", "priority")
+    rows = _read_as(raw, table, dict.fromkeys(wanted, pl.Int64))
     keys = rows.with_columns(
         process=pl.col("hwId") * (1 << 32) + pl.col("vmId") * (1 << 24) + pl.col("processId")
-    )
+    ).drop_nulls(["process", "streamId"])
     names = _stream_names(raw)
     joined = keys.join(
         names, on=["processId", "contextId", "streamId"], how="left", maintain_order="left"
@@ -334,7 +342,8 @@ def _stream_names(raw: RawTables) -> pl.DataFrame:
     table, columns = "TARGET_INFO_NVTX_CUDA_STREAM", ["processId", "contextId", "streamId", "name"]
     if not raw.columns(table).issuperset(columns):
         return pl.DataFrame(schema=dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String})
-    return raw.read(table, columns).unique(columns[:3], keep="first", maintain_order=True)
+    types = dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String}
+    return _read_as(raw, table, types).unique(columns[:3], keep="first", maintain_order=True)
 
 
 # GPU metrics -------------------------------------------------------------------------------------
@@ -345,7 +354,8 @@ def metric_names(raw: RawTables, samples: pl.DataFrame) -> pl.Series:
     columns = ["typeId", "metricId", "metricName"]
     if not raw.columns("TARGET_INFO_GPU_METRICS").issuperset(columns):
         return encode(pl.Series([MISSING])).new_from_index(0, samples.height)
-    names = raw.read("TARGET_INFO_GPU_METRICS", columns).unique(columns[:2], keep="first")
+    types = dict.fromkeys(columns[:2], pl.Int64) | {"metricName": pl.String}
+    names = _read_as(raw, "TARGET_INFO_GPU_METRICS", types).unique(columns[:2], keep="first")
     names = names.with_columns(name=encode(names.get_column("metricName")))
     joined = samples.join(names, on=columns[:2], how="left", maintain_order="left")
     return joined.get_column("name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusight.render.shown import Shown
+from gpusight.render.shown import Shown, file_text
 
 if TYPE_CHECKING:
     import os
@@ -143,6 +143,7 @@ class ComparisonView(Shown):
         The picture alone is .svg, .png or .pdf.
         """
         from gpusight.evidence import refuse_capture
+        from gpusight.output_files import write_file
         from gpusight.render.pictures import draw
 
         target = Path(path)
@@ -156,5 +157,6 @@ class ComparisonView(Shown):
             "json": self.to_json,
             "txt": self.to_text,
         }.get(form)
-        target.write_bytes(draw(self.figure, form) if write is None else write().encode())
+        content = draw(self.figure, form) if write is None else file_text(form, write())
+        write_file(target, content)
         return target

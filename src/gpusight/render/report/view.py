@@ -38,11 +38,12 @@ class ReportView(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, which is replaced; gives where it is."""
         from gpusight.evidence import refuse_capture
+        from gpusight.output_files import write_file
 
         target = Path(path)
         for capture in self._captures or (None,):
             refuse_capture(target, capture)
-        target.write_text(self.html, encoding="utf-8", newline="")
+        write_file(target, self.html.encode("utf-8", "backslashreplace"))
         return target
 
     def to_text(self) -> str:
