@@ -33,6 +33,8 @@ _MOST_ROWS = {
     "memory_peak": 10_000,
     "findings": 1_000,
     "missing": 1_000,
+    "lost": 10,
+    "reported_losses": 1_000,
     "notes": 1_000,
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.completeness import COPIES, KERNELS
+from gpusight.analyses.ledger.labels import GRAPH
 from gpusight.analyses.select import matcher, near_matches
 from gpusight.analyses.steps.phase_names import PHASES
 from gpusight.comparison.quantities import Quantity, measured, summed
@@ -24,7 +26,13 @@ def _kernels(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
     matches = _matcher(pattern)
     rows = [[k for k in d.kernels if matches(k.name) or matches(k.short)] for d in digests]
     of = {id(d): summed((k.ns for k in r), d) for d, r in zip(digests, rows, strict=True)}
-    return measured(digests, key, key, Fmt.TIME, lambda d: of[id(d)], found=any(rows))
+
+    def value(digest: Digest) -> Floats | None:
+        return None if GRAPH in digest.ledger else of[id(digest)]
+
+    return measured(
+        digests, key, key, Fmt.TIME, value, "graph", needs=(KERNELS,), found=any(rows)
+    )
 
 
 def _ranges(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
@@ -32,7 +40,8 @@ def _ranges(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
 
 
 def _range_work(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
-    return _calls(digests, key, pattern, "ranges", lambda d: d.ranges, lambda c: c.gpu_ns)
+    rows = "ranges", lambda d: d.ranges, lambda c: c.gpu_ns
+    return _calls(digests, key, pattern, *rows, needs=(KERNELS, COPIES))
 
 
 def _api(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
@@ -46,6 +55,8 @@ def _calls(
     part: str,
     rows: Callable[[Digest], tuple[Calls, ...]],
     series: Callable[[Calls], tuple[float, ...] | None],
+    *,
+    needs: Sequence[str] = (),
 ) -> Quantity:
     matches = _matcher(pattern)
 
@@ -57,7 +68,7 @@ def _calls(
         return None if mine and not known else summed(known, digest)
 
     found = any(matches(one.name) for digest in digests for one in rows(digest))
-    return measured(digests, key, key, Fmt.TIME, value, part, found=found)
+    return measured(digests, key, key, Fmt.TIME, value, part, needs=needs, found=found)
 
 
 def _phase(digests: Sequence[Digest], key: str, phase: str) -> Quantity:
@@ -69,7 +80,7 @@ def _phase(digests: Sequence[Digest], key: str, phase: str) -> Quantity:
             return None
         return summed([digest.phases[phase]] if phase in digest.phases else [], digest)
 
-    return measured(digests, key, key, Fmt.TIME, value, "phases")
+    return measured(digests, key, key, Fmt.TIME, value, "phases", needs=(KERNELS, COPIES))
 
 
 def _finding(digests: Sequence[Digest], key: str, rule: str) -> Quantity:
@@ -85,7 +96,7 @@ def _finding(digests: Sequence[Digest], key: str, rule: str) -> Quantity:
         mine = [found.step_ns for found in digest.findings if found.rule == rule]
         return None if None in mine else float(sum(ns for ns in mine if ns is not None))
 
-    return measured(digests, key, key, Fmt.TIME, value, "findings")
+    return measured(digests, key, key, Fmt.TIME, value, "findings", needs=(KERNELS, COPIES))
 
 
 PATTERNS = {

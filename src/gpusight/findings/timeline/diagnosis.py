@@ -198,7 +198,7 @@ def judging_notes(timeline: Timeline, selection: Selection) -> list[str]:
         notes.append(
             f"the replay misses the measured time by {error}: times given back are uncertain"
         )
-    processes = _processes(timeline.trace)
+    processes = gpu_processes(timeline.trace)
     if processes > 1 and selection.process is None:
         notes.append(
             f"{processes} processes used GPUs: the one with the most GPU work was judged; "
@@ -207,7 +207,7 @@ def judging_notes(timeline: Timeline, selection: Selection) -> list[str]:
     return notes
 
 
-def _processes(trace: Trace) -> int:
+def gpu_processes(trace: Trace) -> int:
     """Count the processes that used a GPU."""
     seen = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
     return pl.concat(seen)["process"].drop_nulls().n_unique()

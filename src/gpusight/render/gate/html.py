@@ -38,7 +38,8 @@ def _lines(gate: Gate) -> Iterator[str]:
     if gate.comparison is not None and gate.having(Status.FAILED):
         told = "".join(f"<li>{prose(one)}</li>" for one in gate.comparison.explanation)
         yield f"<ul>{told}</ul>"
-    yield from (f"<p><i>{prose(one)}</i></p>" for one in (*gate.notes, *parts.hints(gate)))
+    notes = (*parts.accepted(gate), *gate.notes, *parts.hints(gate))
+    yield from (f"<p><i>{prose(one)}</i></p>" for one in notes)
 
 
 def _row(cells: tuple[str, ...], tag: str) -> str:

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from gpusight.comparison.gate import Check, Gate
 
 _LEFT = (True, False, False, False, False, False, True)
-_LOUD = {Status.FAILED, Status.UNSURE, Status.MISSING}
+_LOUD = {*Status} - {Status.PASSED}
 
 
 def to_markdown(gate: Gate) -> str:
     """Write a verdict as Markdown; ends with a newline."""
     return "\n".join(_lines(gate)) + "\n"
+
+
+def error_markdown(reason: str) -> str:
+    """Write that the gate could not be evaluated."""
+    return f"## Gate error\n\n{escape(reason)}\n"
 
 
 def _lines(gate: Gate) -> Iterator[str]:
@@ -57,6 +62,6 @@ def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
     yield from why
     for label, names in parts.sides(gate):
         yield f"- {label}: {escape(names)}"
-    for text in (*gate.notes, *parts.hints(gate)):
+    for text in (*parts.accepted(gate), *gate.notes, *parts.hints(gate)):
         yield f"- {prose(text, cell=False)}"
     yield from ("", "</details>")

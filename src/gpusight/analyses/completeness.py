@@ -1,0 +1,194 @@
+"""Whether a capture holds the GPU work that its API calls issued.
+
+A launch call and its kernel carry the same correlation id. A launch call without a kernel means that
+the kernel was not recorded: sums over kernels are then too small, and no improvement. Calls that
+issue nothing are left out: those that returned an error, and those made while a stream is captured
+into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analyses.info import serious_messages
+from gpusight.analyses.key_index import KeyIndex
+from gpusight.analyses.launches import held_tables
+from gpusight.analyses.schedule.kinds import kind_of
+from gpusight.analyses.schedule.schedule import CallKind
+from gpusight.analyses.select import GPU_WORK
+from gpusight.analyses.statistics import names_of
+from gpusight.model.intervals import Intervals, contains
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.model.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+KERNELS, COPIES, MEMSETS = "kernels", "copies", "memsets"
+SOURCES = (KERNELS, COPIES, MEMSETS)
+"""Parts of a capture that can be lost, as digests and metrics name them."""
+_ISSUES = {
+    CallKind.LAUNCH: KERNELS,
+    CallKind.GRAPH: KERNELS,
+    CallKind.COPY: COPIES,
+    CallKind.FILL: MEMSETS,
+}
+_NOUNS = {
+    KERNELS: ("kernel launches", "kernels"),
+    COPIES: ("memcpy calls", "copies"),
+    MEMSETS: ("memset calls", "memsets"),
+}
+MOST_UNANSWERED = {KERNELS: 0.01, COPIES: 0.1, MEMSETS: 0.9}
+"""Share of calls without GPU work above which a source counts as lost. Every launch has a kernel; a
+copy of no bytes leaves no record, and memsets of some tools mostly leave none."""
+_LINKED = 0.5
+"""Share of a table's rows that must name their call; below it the calls say nothing about it."""
+_COLUMNS = ["start_ns", "end_ns", "name", "thread", "process", "correlation", "return_value"]
+_BEGINS = re.compile(r"StreamBeginCapture")
+_ENDS = re.compile(r"StreamEndCapture")
+LOST_EVENTS = re.compile(
+    r"\b(?:drop(?:ped|s)?|lost|discarded|overflow\w*|truncat\w*|corrupt\w*|incomplete|"
+    r"out of (?:memory|space)|insufficient)\b"
+    r"|might be missing|not enough (?:memory|space)"
+    r"|CUDA (?:profiling|tracing) might (?:have )?not",
+    re.IGNORECASE,
+)
+"""What profilers write when events are gone. nsys writes of every capture that the program itself
+stopped that not all events *might* have been collected: that is no loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Calls that issue one kind of GPU work, and those whose work is not in the capture."""
+
+    calls: int
+    unanswered: int
+
+    @property
+    def share(self) -> float:
+        """Share of the calls without GPU work."""
+        return self.unanswered / self.calls if self.calls else 0.0
+
+
+def issued(
+    trace: Trace, spans: Sequence[tuple[int, int]], process: int | None = None
+) -> dict[str, Issued]:
+    """Count the calls in these spans that issue GPU work; empty where no API calls were recorded.
+
+    The runtime calls the driver: of calls inside each other the outermost counts, and any of them
+    may carry the correlation id.
+    """
+    if not trace.has("api_calls"):
+        return {}
+    api = _calls(trace, process)
+    inside = Intervals.from_arrays(*np.array(spans, np.int64).reshape(-1, 2).T)
+    within = contains(inside, api["start_ns"].to_numpy())
+    source = api["source"].to_numpy()
+    linked, answered = _linked(trace), _answered(trace, api)
+    found = {}
+    for number, name in enumerate(SOURCES):
+        mine = within & (source == number)
+        calls = int(np.count_nonzero(mine))
+        missing = int(np.count_nonzero(mine & ~answered)) if linked[name] else 0
+        found[name] = Issued(calls, missing)
+    return found
+
+
+def _calls(trace: Trace, process: int | None) -> pl.DataFrame:
+    """List the outermost calls with the source that they issue work of; -1 for none."""
+    api = trace.table("api_calls", _COLUMNS).with_row_index("row")
+    sources = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
+    numbers = np.array([-1 if one is None else SOURCES.index(one) for one in sources], np.int64)
+    codes = api["name"].to_physical().to_numpy()
+    source = numbers[codes] if len(codes) else np.empty(0, np.int64)
+    source = np.where(_issue_nothing(api), -1, source)
+    api = api.with_columns(pl.Series("source", source, pl.Int64))
+    ended = pl.col("end_ns").cum_max().shift(1).over("process", "thread")
+    outer = ended.is_null() | (pl.col("start_ns") >= ended)
+    around = pl.when(outer).then("row").forward_fill().over("process", "thread")
+    if process is not None:
+        api = api.filter((pl.col("process") == process) | pl.col("process").is_null())
+    grouped = api.with_columns(around.alias("around"))
+    # The outermost call may have another name than the launch: the first of its group that issues.
+    issues = grouped.filter(pl.col("source") >= 0).unique("around", keep="first")
+    return issues.select("start_ns", "process", "around", "source").join(
+        grouped.select("around", "process", "correlation").group_by("around").agg("correlation"),
+        on="around",
+    )
+
+
+def _issue_nothing(api: pl.DataFrame) -> NDArray[np.bool_]:
+    """Find calls that failed, and those made while a stream was captured into a graph."""
+    failed = (api["return_value"].fill_null(0) != 0).to_numpy()
+    names = names_of(api["name"])
+    begins, ends = ([bool(what.search(name)) for name in names] for what in (_BEGINS, _ENDS))
+    if not any(begins):
+        return failed
+    codes = api["name"].to_physical().to_numpy()
+    first, last = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
+    process = api["process"].fill_null(-1).to_numpy()
+    captured = np.zeros(api.height, np.bool_)
+    for one in np.unique(process):
+        own = process == one
+        begun = np.sort(first[own & np.array(begins)[codes]])
+        done = np.sort(last[own & np.array(ends)[codes]])
+        open_now = np.searchsorted(begun, first, "right") > np.searchsorted(done, first, "right")
+        captured |= own & open_now
+    return failed | captured
+
+
+def _linked(trace: Trace) -> dict[str, bool]:
+    """Say of which sources calls can be matched; those without rows can: nothing answers."""
+    found = {}
+    api = trace.table("api_calls", ["process", "correlation"])
+    index = KeyIndex(api["process"], api["correlation"])
+    for name in SOURCES:
+        own = trace.table(name, ["process", "correlation"]) if trace.has(name) else None
+        if own is None:
+            found[name] = True
+            continue
+        hits = index.find(own["process"], own["correlation"]) >= 0
+        found[name] = bool(np.count_nonzero(hits) >= _LINKED * own.height)
+    return found
+
+
+def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
+    """Say which of these calls, or of the calls inside them, have GPU work."""
+    each = calls.select("process", "correlation").with_row_index("at").explode("correlation")
+    answered = np.zeros(calls.height, np.bool_)
+    for table in held_tables(trace, GPU_WORK):
+        work = trace.table(table, ["process", "correlation"])
+        index = KeyIndex(work["process"], work["correlation"])
+        hits = index.find(each["process"], each["correlation"]) >= 0
+        answered[each["at"].to_numpy()[hits]] = True
+    return answered
+
+
+def lost(trace: Trace, found: dict[str, Issued]) -> dict[str, str]:
+    """Give the sources that the capture has lost, and why that is known."""
+    reasons = {}
+    for name, one in found.items():
+        calls, work = _NOUNS[name]
+        if one.unanswered and one.share > MOST_UNANSWERED[name]:
+            count = f"{one.unanswered:,} of {one.calls:,} {calls}"
+            reasons[name] = f"{count} ({format_share(one.share)}) have no {work} in the capture"
+    shown = trace.has("kernels") or trace.has("graph_launches")
+    if not found and not shown:
+        reasons[KERNELS] = "the capture has no GPU kernels"
+    return reasons
+
+
+def reported_losses(trace: Trace) -> tuple[str, ...]:
+    """Give what the reader or the profiler reports as missing from the capture, each once."""
+    said = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))
+    return tuple(dict.fromkeys((*trace.meta.warnings, *said)))
