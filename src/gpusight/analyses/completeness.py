@@ -1,9 +1,9 @@
 """Whether a capture holds the GPU work that its API calls issued.
 
-A launch call and its kernel carry the same correlation id. A launch call without a kernel means that
-the kernel was not recorded: sums over kernels are then too small, and no improvement. Calls that
-issue nothing are left out: those that returned an error, and those made while a stream is captured
-into a CUDA graph.
+A launch call and its kernel carry the same correlation id. A launch call without a kernel means
+that the kernel was not recorded: sums over kernels are then too small, and no improvement. Calls
+that issue nothing are left out: those that returned an error, and those made while a stream is
+captured into a CUDA graph.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from gpusight.analyses.completeness import KERNELS
 from gpusight.analyses.ledger.labels import GRAPH
 from gpusight.comparison.alike import differing, gpu_names
 from gpusight.comparison.make_ledger import NO_NAME
+from gpusight.comparison.quantities import summed
 from gpusight.errors import UsageError
 from gpusight.units import format_count
 
@@ -113,7 +114,7 @@ def _evidence(every: Sequence[Digest]) -> str:
 
 def kernels_per_step(digest: Digest) -> float:
     """Give the mean number of kernels of a step."""
-    total = sum((np.array(row.calls, float) for row in digest.kernels), np.zeros(len(digest.blocks)))
+    total = summed((row.calls for row in digest.kernels), digest)
     return float(np.average(total, weights=digest.blocks))
 
 

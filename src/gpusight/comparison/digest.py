@@ -129,6 +129,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lost: dict[str, str] = {}
     """Sources that were traced but lack rows, and how that shows: `kernels`, `copies`, `memsets`.
     What is summed over them is too small, so it is missing rather than 0."""
+    not_evaluated: dict[str, str] = {}
+    """Rules of `diagnose` that lacked data, and why: a finding of theirs is not known."""
     reported_losses: tuple[str, ...] = ()
     """What the reader or the profiler reports as missing from the capture."""
     scope: str = ""

@@ -126,7 +126,7 @@ def _digest(asked: _Asked, scope: str) -> Digest:
     ranges = range_rows(trace, blocks, asked.process, launched_by=asked.work["thread"])
     api = api_rows(trace, blocks, asked.process)
     peak = memory_peak(trace, asked.selection)
-    findings, judging = _findings(asked)
+    findings, judging, not_evaluated = _findings(asked)
     parts: dict[str, object] = {"phases": phases, "ranges": ranges, "api": api}
     parts |= {"memory_peak": peak, "findings": findings}
     issued = _issued(asked)
@@ -160,6 +160,7 @@ def _digest(asked: _Asked, scope: str) -> Digest:
         launch_calls=_launch_calls(issued, blocks),
         processes=gpu_processes(trace),
         lost={key: plain(reason) for key, reason in lost.items()},
+        not_evaluated={rule: plain(reason) for rule, reason in not_evaluated.items()},
         reported_losses=plain_texts(completeness.reported_losses(trace)),
         scope=scope,
     )
@@ -182,9 +183,7 @@ def _known(part: _Part | NotApplicable, otherwise: _Part) -> _Part:
     return otherwise if isinstance(part, NotApplicable) else part
 
 
-def _missing(
-    asked: _Asked, parts: dict[str, object], lost: dict[str, str]
-) -> dict[str, str]:
+def _missing(asked: _Asked, parts: dict[str, object], lost: dict[str, str]) -> dict[str, str]:
     """Say which parts the capture cannot tell, and why."""
     found = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
     found |= lost
@@ -201,14 +200,14 @@ def _missing(
 
 def _findings(
     asked: _Asked,
-) -> tuple[tuple[Found, ...] | NotApplicable, tuple[str, ...]]:
-    """Give the findings of `diagnose`, and what to know about them."""
+) -> tuple[tuple[Found, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
+    """Give the findings of `diagnose`, what to know about them, and rules that lacked data."""
     if asked.selection.within is not None:
-        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), ()
+        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), (), {}
     timeline = judged_part(asked.trace, asked.focus, asked.selection)
     if not len(timeline.schedule.ops):
-        return NotApplicable(COMMAND, "no GPU work ran in the window"), ()
-    findings = judge(timeline, chosen_rules(())).findings
+        return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
+    judgement = judge(timeline, chosen_rules(()))
     found = tuple(
         Found(
             rule=one.rule,
@@ -217,9 +216,9 @@ def _findings(
             share=one.share,
             confidence=one.confidence.value,
         )
-        for one in findings
+        for one in judgement.findings
     )
-    return found, tuple(judging_notes(timeline, asked.selection))
+    return found, tuple(judging_notes(timeline, asked.selection)), judgement.lacking_data
 
 
 def _notes(asked: _Asked) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from gpusight.analyses.ledger.labels import COMMUNICATION, COMPUTE, COPY, GRAPH
 from gpusight.analyses.select import near_matches
 from gpusight.analyses.steps.phase_names import PHASES
 from gpusight.comparison.patterns import PATTERNS, names_of, rules
-from gpusight.comparison.quantities import Quantity, changes, measured, summed
+from gpusight.comparison.quantities import API, Quantity, changes, measured, summed
 from gpusight.errors import UsageError
 from gpusight.model.kernel_names import CATEGORIES
 from gpusight.result import Fmt
@@ -200,7 +200,8 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
 _TIMES = ("step_time", "step_period", "between_steps", "kernel_time", "launches")
 _NEEDS = {
     **dict.fromkeys(_TIMES, (KERNELS,)),  # a step ends when its GPU work is done
-    **dict.fromkeys(("busy", "idle", "findings"), (KERNELS, COPIES)),
+    **dict.fromkeys(("busy", "idle"), (KERNELS, COPIES)),
+    "findings": (KERNELS, COPIES, API),
     **dict.fromkeys(("h2d_bytes", "d2h_bytes"), (COPIES,)),
 }
 """Sources that a metric is summed over: where one was lost, the metric is missing."""
@@ -214,7 +215,7 @@ def _entry_needs(key: str) -> tuple[str, ...]:
         return (MEMSETS,)
     if key.startswith(f"{COPY}/"):
         return (COPIES,)
-    return (KERNELS, COPIES) if _is_part(key, IDLE) else (KERNELS,)
+    return (KERNELS, COPIES, API) if _is_part(key, IDLE) else (KERNELS,)
 
 
 _MEMSET = f"{COPY}/memset"

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = "Sampled | float | None"
 """Of one capture: a row of values by block, one value for the whole, or not known."""
+API = "api"
 _REASONS = {
+    "api": "the capture has no API calls, which say why the GPU idles",
     "graph": "CUDA graphs were traced as wholes: their kernels are not in the capture",
     "findings": "the finding is no matter of time",
     "ranges": "the capture does not tell which GPU work the ranges launched",
@@ -77,13 +79,16 @@ def measured(
     It is not known either where the capture lost one of the sources that it `needs`.
     """
     lost = [_lost(digest, needs) for digest in digests]
-    values = [None if gone else value(one) for one, gone in zip(digests, lost, strict=True)]
+    # Without API calls nothing says why a GPU idles: all such entries are 0 then.
+    blind = [API in needs and API in digest.missing for digest in digests]
+    known = zip(digests, lost, blind, strict=True)
+    values = [None if gone or unseen else value(one) for one, gone, unseen in known]
     by_capture = tuple(
         one if one is None or isinstance(one, float) else Sampled(digest.blocks, one[np.newaxis])
         for digest, one in zip(digests, values, strict=True)
     )
     gone = next((reason for reason in lost if reason), "")
-    missing = gone or _why_missing(digests, by_capture, part)
+    missing = gone or _why_missing(digests, by_capture, API if any(blind) else part)
     return Quantity(key, label, fmt, by_capture, missing, found, bool(gone))
 
 

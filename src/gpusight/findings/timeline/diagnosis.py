@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analyses.advice import advice_for
+from gpusight.analyses.completeness import issued, lost, reported_losses
 from gpusight.analyses.devices import names_of_used
 from gpusight.analyses.select import EVERYTHING, GPU_WORK
 from gpusight.analyses.steps.focus import focus as find_focus
@@ -65,6 +66,8 @@ class TimelineDiagnosis:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
     notes: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """Why the capture holds less than what ran: then no finding does not mean no problem."""
     command: str = COMMAND
     title: str = "What holds the program back"
 
@@ -96,6 +99,7 @@ class TimelineDiagnosis:
             },
             "replay": self._replay_document(),
             "findings": [finding.document() for finding in self.findings],
+            "incomplete": list(self.incomplete),
             "clean": list(self.clean),
             "not_applicable": [
                 {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
@@ -151,8 +155,15 @@ def diagnose_timeline(
         ledger=whole_ledger(focus, timeline, selection, known),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
+        incomplete=_incomplete(trace, focus),
         notes=(*focus.notes, *judging_notes(timeline, selection)),
     )
+
+
+def _incomplete(trace: Trace, focus: Focus) -> tuple[str, ...]:
+    """Say what the capture lost in the window, by its calls and by what was reported."""
+    found = issued(trace, [(focus.start_ns, focus.end_ns)])
+    return (*lost(trace, found).values(), *reported_losses(trace))
 
 
 def judged_time(

@@ -32,11 +32,8 @@ def _lines(gate: Gate) -> Iterator[str]:
     yield f"## {escape(parts.verdict(gate))}"
     rows = [_row(check) for check in gate.checks]
     yield from ("", table(astuple(parts.HEADINGS), [not left for left in _LEFT], rows), "")
-    reasons = [(check, parts.reason(check)) for check in gate.checks]
-    for check, reason in reasons:
-        if reason:
-            name = code(check.limit.metric, cell=False)
-            yield f"- {name} **{check.status.value}**: {escape(reason)}"
+    for metrics, status, reason in parts.reasons(gate):
+        yield f"- {code(metrics, cell=False)} **{status.value}**: {escape(reason)}"
     why = list(_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)

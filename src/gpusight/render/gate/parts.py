@@ -97,6 +97,17 @@ def named(labels: tuple[str, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def reasons(gate: Gate) -> list[tuple[str, Status, str]]:
+    """Give metrics, status and reason of checks that need a reason, each reason once."""
+    groups: dict[tuple[Status, str], list[str]] = {}
+    for check in gate.checks:
+        if why := reason(check):
+            groups.setdefault((check.status, why), []).append(check.limit.metric)
+    return [
+        (", ".join(dict.fromkeys(names)), status, why) for (status, why), names in groups.items()
+    ]
+
+
 def reason(check: Check) -> str:
     """Say why a check has the status it has, in a sentence; empty where it just passed."""
     if check.status in (Status.MISSING, Status.INCONCLUSIVE):
@@ -156,7 +167,7 @@ def hints(gate: Gate) -> Iterator[str]:
 def _missing_hints(gate: Gate) -> Iterator[str]:
     missing = gate.having(Status.MISSING)
     if any(check.lost for check in missing):
-        yield "missing: the capture lost data; record it again (--allow-missing does not cover this)"
+        yield "missing: a capture lost data; record it again (--allow-missing does not cover it)"
     if not all(check.lost for check in missing) and not gate.allow_missing:
         yield "missing: record the data, or accept its absence with --allow-missing"
     if missing and gate.knows_nothing and gate.allow_missing:

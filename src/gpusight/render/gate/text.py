@@ -91,12 +91,10 @@ def _joined(columns: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 def _reasons(gate: Gate, width: int | None) -> Iterator[Line]:
-    reasons = [(check, parts.reason(check)) for check in gate.checks]
-    for number, (check, reason) in enumerate((c, r) for c, r in reasons if r):
+    for number, (metrics, status, reason) in enumerate(parts.reasons(gate)):
         if number == 0:
             yield Line("")
-        told = f"{check.limit.metric} {check.status.value}: {reason}"
-        yield from wrapped(told, width, "", _STYLES[check.status])
+        yield from wrapped(f"{metrics} {status.value}: {reason}", width, "", _STYLES[status])
 
 
 def _explanation(gate: Gate, width: int | None) -> Iterator[Line]:
