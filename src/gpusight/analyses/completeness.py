@@ -51,8 +51,6 @@ _NOUNS = {
 MOST_UNANSWERED = {KERNELS: 0.01, COPIES: 0.1, MEMSETS: 0.9}
 """Share of calls without GPU work above which a source counts as lost. Every launch has a kernel; a
 copy of no bytes leaves no record, and memsets of some tools mostly leave none."""
-_LINKED = 0.5
-"""Share of a table's rows that must name their call; below it the calls say nothing about it."""
 _COLUMNS = ["start_ns", "end_ns", "name", "thread", "process", "correlation", "return_value"]
 _BEGINS = re.compile(r"StreamBeginCapture")
 _ENDS = re.compile(r"StreamEndCapture")
@@ -86,7 +84,8 @@ def issued(
     """Count the calls in these spans that issue GPU work; empty where no API calls were recorded.
 
     The runtime calls the driver: of calls inside each other the outermost counts, and any of them
-    may carry the correlation id.
+    may carry the correlation id. GPU work without a known call is not lost: it may be what such a
+    call issued.
     """
     if not trace.has("api_calls"):
         return {}
@@ -94,12 +93,14 @@ def issued(
     inside = Intervals.from_arrays(*np.array(spans, np.int64).reshape(-1, 2).T)
     within = contains(inside, api["start_ns"].to_numpy())
     source = api["source"].to_numpy()
-    linked, answered = _linked(trace), _answered(trace, api)
+    answered = _answered(trace, api)
     found = {}
     for number, name in enumerate(SOURCES):
         mine = within & (source == number)
         calls = int(np.count_nonzero(mine))
-        missing = int(np.count_nonzero(mine & ~answered)) if linked[name] else 0
+        missing = int(np.count_nonzero(mine & ~answered))
+        if missing and trace.has(name):
+            missing = max(0, missing - _unlinked(trace, name, inside))
         found[name] = Issued(calls, missing)
     return found
 
@@ -147,19 +148,13 @@ def _issue_nothing(api: pl.DataFrame) -> NDArray[np.bool_]:
     return failed | captured
 
 
-def _linked(trace: Trace) -> dict[str, bool]:
-    """Say of which sources calls can be matched; those without rows can: nothing answers."""
-    found = {}
+def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
+    """Count the GPU work that started in these spans and whose call is not known."""
     api = trace.table("api_calls", ["process", "correlation"])
+    work = trace.table(table, ["start_ns", "process", "correlation"])
     index = KeyIndex(api["process"], api["correlation"])
-    for name in SOURCES:
-        own = trace.table(name, ["process", "correlation"]) if trace.has(name) else None
-        if own is None:
-            found[name] = True
-            continue
-        hits = index.find(own["process"], own["correlation"]) >= 0
-        found[name] = bool(np.count_nonzero(hits) >= _LINKED * own.height)
-    return found
+    linked = index.find(work["process"], work["correlation"]) >= 0
+    return int(np.count_nonzero(~linked & contains(inside, work["start_ns"].to_numpy())))
 
 
 def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:

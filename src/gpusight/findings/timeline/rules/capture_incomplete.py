@@ -36,8 +36,8 @@ class CaptureIncomplete(Rule):
     id = "capture-incomplete"
     detects = (
         "Looks for what the reader or the profiler says was lost, launch and copy calls without "
-        "their GPU work, GPU work without calls, calls that are not linked, CUDA graphs traced as a whole, and captures in which nothing names "
-        "what ran."
+        "their GPU work, GPU work without calls, calls that are not linked, CUDA graphs traced as "
+        "a whole, and captures in which nothing names what ran."
     )
     why = (
         "A rule that finds nothing in a capture with holes says nothing about the program. Times "
