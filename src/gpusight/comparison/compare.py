@@ -73,6 +73,9 @@ def _steps_of_some_only(before: Sequence[Digest], after: Sequence[Digest]) -> No
     having = next((one for one in every if one.steps), None)
     if without is None or having is None:
         return None
+    if KERNELS in without.lost:
+        reason = f"{without.label}: {without.lost[KERNELS]}, and no steps were found in it"
+        return NotApplicable("compare", reason, "record that capture again")
     return NotApplicable(
         "compare",
         f"no steps were found in {without.label}, but {having.steps} in {having.label}: a whole "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusight.analyses.completeness import KERNELS
 from gpusight.comparison.alike import each_once, other_parts
 from gpusight.comparison.comparable import check_kinds, differences
 from gpusight.comparison.compare import check_confidence, compare
@@ -125,7 +126,9 @@ def gate(
         return absent
     found = compare(before, after, confidence=confidence, least=least) if before else None
     if isinstance(found, NotApplicable):
-        return found
+        if not any(KERNELS in one.lost for one in (*before, *after)):
+            return found
+        found = None  # lost kernels may hide the steps too: then the metrics are missing
     (before, _), (after, copied) = each_once(before), each_once(after)
     every = differences(before, after)
     obstacles = [one for one in every if one.kind not in allowed]
