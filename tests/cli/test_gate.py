@@ -13,6 +13,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import build_parser, main
+from gpusight.comparison.comparable import KINDS
 from gpusight.comparison.config import NAME, SETTINGS, load_config
 from gpusight.comparison.files import save_baseline
 from gpusight.comparison.limits import read_limit
@@ -316,6 +317,13 @@ def test_the_metrics_of_the_page_are_known() -> None:
     assert len(keys) > 25
     for key in keys:
         assert quantity(runs(*BASE), key).key == key
+
+
+def test_the_page_names_what_can_be_accepted() -> None:
+    rows = re.findall(r"^\| .* \| `([a-z-]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(KINDS)
+    words = "gate new.sqlite --baseline base.json --allow-changed kernels,steps"
+    assert build_parser().parse_args(words.split()).allow_changed == ["kernels", "steps"]
 
 
 @needs_shared

@@ -245,7 +245,7 @@ def test_steps_processes_gpus_and_reported_losses() -> None:
 
 def test_only_kinds_that_exist_can_be_accepted() -> None:
     assert check_kinds(["steps", "steps", " gpus"]) == ("steps", "gpus")
-    with pytest.raises(UsageError, match="'kernel' is nothing that can change.*kernels"):
+    with pytest.raises(UsageError, match=r"'kernel' is nothing that can change.*kernels"):
         check_kinds(["kernel"])
 
 

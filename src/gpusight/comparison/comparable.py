@@ -129,7 +129,7 @@ def _changed(digests: Sequence[Digest], of: Callable[[Digest], float], most: flo
     first, last = sorted((low, high))
     old, new = values[first], values[last]
     share = f" ({(new - old) / old:+.0%})" if old else ""
-    return f"{format_count(old)} -> {format_count(new)}{share} in {digests[last].label}"
+    return f"{format_count(old)} -> {format_count(new)}{share}"
 
 
 # The same machine and run -------------------------------------------------------------------------
