@@ -89,43 +89,49 @@ def issued(
     """
     if not trace.has("api_calls"):
         return {}
-    api = _calls(trace, process)
     inside = Intervals.from_arrays(*np.array(spans, np.int64).reshape(-1, 2).T)
-    within = contains(inside, api["start_ns"].to_numpy())
-    source = api["source"].to_numpy()
-    answered = _answered(trace, api)
+    calls = _calls(trace, inside, process)
     found = {}
     for number, name in enumerate(SOURCES):
-        mine = within & (source == number)
-        calls = int(np.count_nonzero(mine))
-        missing = int(np.count_nonzero(mine & ~answered))
+        mine = calls.filter(pl.col("source") == number)["answered"]
+        missing = int((~mine).sum())
         if missing and trace.has(name):
             missing = max(0, missing - _unlinked(trace, name, inside))
-        found[name] = Issued(calls, missing)
+        found[name] = Issued(len(mine), missing)
     return found
 
 
-def _calls(trace: Trace, process: int | None) -> pl.DataFrame:
-    """List the outermost calls with the source that they issue work of; -1 for none."""
-    api = trace.table("api_calls", _COLUMNS).with_row_index("row")
-    sources = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
-    numbers = np.array([-1 if one is None else SOURCES.index(one) for one in sources], np.int64)
-    codes = api["name"].to_physical().to_numpy()
-    source = numbers[codes] if len(codes) else np.empty(0, np.int64)
-    source = np.where(_issue_nothing(api), -1, source)
-    api = api.with_columns(pl.Series("source", source, pl.Int64))
-    ended = pl.col("end_ns").cum_max().shift(1).over("process", "thread")
-    outer = ended.is_null() | (pl.col("start_ns") >= ended)
-    around = pl.when(outer).then("row").forward_fill().over("process", "thread")
+def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame:
+    """List the outermost calls that issue GPU work: `source` by number, and whether `answered`."""
+    api = trace.table("api_calls", _COLUMNS)
     if process is not None:
         api = api.filter((pl.col("process") == process) | pl.col("process").is_null())
-    grouped = api.with_columns(around.alias("around"))
-    # The outermost call may have another name than the launch: the first of its group that issues.
-    issues = grouped.filter(pl.col("source") >= 0).unique("around", keep="first")
-    return issues.select("start_ns", "process", "around", "source").join(
-        grouped.select("around", "process", "correlation").group_by("around").agg("correlation"),
-        on="around",
+    numbers = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
+    known = np.array([-1 if one is None else SOURCES.index(one) for one in numbers], np.int64)
+    codes = api["name"].to_physical().to_numpy()
+    source = np.where(_issue_nothing(api), -1, known[codes]) if len(codes) else codes
+    each = api.select(
+        "process",
+        "thread",
+        pl.Series("source", source, pl.Int64),
+        pl.Series("answered", _answered(trace, api)),
+        pl.Series("within", contains(inside, api["start_ns"].to_numpy())),
+        ended=pl.col("end_ns").cum_max().shift(1).over("process", "thread"),
     )
+    outer = each["ended"].is_null() | (api["start_ns"] >= each["ended"])
+    issues = (pl.col("source") >= 0) & pl.col("within")
+    if outer.all():
+        return each.filter(issues).select("source", "answered")
+    return _outermost(each.with_columns(outer.alias("outer")), issues)
+
+
+def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
+    """Join calls inside each other: the first that issues names the source, any may be answered."""
+    around = pl.when("outer").then("row").forward_fill().over("process", "thread")
+    each = each.with_row_index("row").with_columns(around.alias("around"))
+    answered = each.filter("answered")["around"].unique()
+    first = each.filter(issues).unique("around", keep="first", maintain_order=True)
+    return first.select("source", pl.col("around").is_in(answered.implode()).alias("answered"))
 
 
 def _issue_nothing(api: pl.DataFrame) -> NDArray[np.bool_]:
@@ -158,14 +164,12 @@ def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
 
 
 def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
-    """Say which of these calls, or of the calls inside them, have GPU work."""
-    each = calls.select("process", "correlation").with_row_index("at").explode("correlation")
+    """Say which calls have GPU work of their correlation id."""
     answered = np.zeros(calls.height, np.bool_)
     for table in held_tables(trace, GPU_WORK):
         work = trace.table(table, ["process", "correlation"])
         index = KeyIndex(work["process"], work["correlation"])
-        hits = index.find(each["process"], each["correlation"]) >= 0
-        answered[each["at"].to_numpy()[hits]] = True
+        answered |= index.find(calls["process"], calls["correlation"]) >= 0
     return answered
 
 

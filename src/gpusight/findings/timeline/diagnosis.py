@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analyses.advice import advice_for
-from gpusight.analyses.completeness import issued, lost, reported_losses
+from gpusight.analyses.completeness import lost, reported_losses
 from gpusight.analyses.devices import names_of_used
 from gpusight.analyses.select import EVERYTHING, GPU_WORK
 from gpusight.analyses.steps.focus import focus as find_focus
@@ -155,15 +155,9 @@ def diagnose_timeline(
         ledger=whole_ledger(focus, timeline, selection, known),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
-        incomplete=_incomplete(trace, focus),
+        incomplete=(*lost(trace, timeline.issued).values(), *reported_losses(trace)),
         notes=(*focus.notes, *judging_notes(timeline, selection)),
     )
-
-
-def _incomplete(trace: Trace, focus: Focus) -> tuple[str, ...]:
-    """Say what the capture lost in the window, by its calls and by what was reported."""
-    found = issued(trace, [(focus.start_ns, focus.end_ns)])
-    return (*lost(trace, found).values(), *reported_losses(trace))
 
 
 def judged_time(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpusight.analyses.advice import advice_for
-from gpusight.analyses.completeness import LOST_EVENTS, issued, lost
+from gpusight.analyses.completeness import LOST_EVENTS, lost
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.schedule.schedule import NONE, OpKind
 from gpusight.findings.finding import Confidence, Evidence
@@ -103,10 +103,8 @@ def _cut(text: str, most: int) -> str:
 
 def _unanswered(timeline: Timeline) -> Iterator[_Lack]:
     """Look for calls that issued GPU work which the capture does not hold."""
-    schedule = timeline.schedule
-    found = issued(timeline.trace, [(schedule.start_ns, schedule.end_ns)])
-    for source, reason in lost(timeline.trace, found).items():
-        share = found[source].share if source in found else 1.0
+    for source, reason in lost(timeline.trace, timeline.issued).items():
+        share = timeline.issued[source].share if source in timeline.issued else 1.0
         counted = Evidence("unanswered", share, "share", reason)
         yield _Lack(f"{source.capitalize()} are missing: {reason}", counted, _AGAIN)
 
