@@ -130,6 +130,21 @@ def _refuse(question: Question, options: Mapping[str, str], why: str) -> None:
         raise UsageError(f"{given[0]} does not apply", why=why)
 
 
+def unknowns(found: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
+    """Say what keeps a gate from passing although nothing was found: lost data, and of the `rules`
+    that were asked for by name those that lacked data.
+    """
+    from gpusight.findings.kernels.diagnosis import Diagnosis
+    from gpusight.findings.timeline.diagnosis import TimelineDiagnosis
+
+    if isinstance(found, Diagnosis):
+        return []
+    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
+    asked = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
+    return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *asked]
+
+
 def shares(found: AnyDiagnosis) -> list[tuple[str, float]]:
     """Name what gives time back, with the part of the time that it gives: what gates look at.
 

@@ -82,7 +82,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--fail-over",
         type=options.percent,
         metavar="P%",
-        help="exit with code 1 when a finding gives back more than this part of the time: 5%%",
+        help="exit with code 1 when a finding gives back more than this part of the time: 5%%, or "
+        "when the capture is incomplete",
     )
 
 
@@ -233,11 +234,14 @@ def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
     if args.fail_over is None:
         return 0
     from gpusight.cli.output import write_error
-    from gpusight.findings.diagnose import shares
+    from gpusight.findings.diagnose import shares, unknowns
     from gpusight.units import format_share
 
     over = [(what, share) for what, share in shares(found) if share > args.fail_over]
     for what, share in over:
         told = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
         write_error(f"gpusight: diagnose: {told}")
-    return EXIT_GATE if over else 0
+    unknown = unknowns(found, args.rule)
+    for why in unknown:
+        write_error(f"gpusight: diagnose: inconclusive: {why}")
+    return EXIT_GATE if over or unknown else 0
