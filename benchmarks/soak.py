@@ -56,6 +56,14 @@ MAX_REPORTED = 10
 PROGRESS_SAMPLES = 60
 
 
+class SoakError(Exception):
+    """The server did not start, or is gone."""
+
+
+FAILURES = (SoakError, OSError, http.client.HTTPException, ValueError)
+"""What a client sees of a server that is broken."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came back, short enough to remember a hundred thousand of them."""
@@ -122,7 +130,7 @@ def serving(captures: Sequence[Path], cache: Path, log: Path) -> Iterator[Server
             assert process.stdout is not None
             address = re.search(r"http://\S+", process.stdout.readline())
             if address is None:
-                sys.exit(f"gpusight serve gave no address: {log.read_text()}")
+                raise SoakError(f"gpusight serve printed no address: {log.read_text()}")
             yield Server(address[0], process.pid)
         finally:
             process.terminate()
@@ -166,9 +174,22 @@ def wait_until_ready(server: Server) -> None:
     paths += [f"api/captures/{n}/{what}" for n in range(2) for what in ("ledger", "findings")]
     while any(re.search(rb'"state":"(reading|computing)"', client.get(p)[1]) for p in paths):
         if time.monotonic() > until:
-            sys.exit("the captures were not ready after ten minutes")
+            raise SoakError("the captures were not ready after ten minutes")
         time.sleep(0.05)
     client.close()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    captures: Sequence[Path]
+    folder: Path
+    seconds: float
+    clients: int = 4
+    rate: float = 40.0
+    rounds: int = 3
+    warm_up_s: float = 30.0
 
 
 @dataclass
@@ -207,33 +228,35 @@ class Record:
 
 
 class Load:
-    """Clients in threads, at a bounded rate, until stopped."""
+    """Clients in threads, at a bounded rate, until stopped.
 
-    def __init__(self, server: Server, record: Record | None, clients: int, rate: float) -> None:
-        self._server, self._record = server, record
-        self._pause_s = clients / rate
+    Answers are recorded once they can no longer change: `compared` says whether that is so.
+    """
+
+    def __init__(self, server: Server, record: Record, plan: Plan, *, compared: bool) -> None:
+        self._server, self._record, self._compared = server, record, compared
+        self._pause_s = plan.clients / plan.rate
         self._stop = threading.Event()
-        work = [self._send] * clients + [self._abuse]
+        work = [self._send] * plan.clients + [self._abuse]
         self._threads = [
             threading.Thread(target=self._guarded, args=(each, seed))
             for seed, each in enumerate(work)
         ]
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def _guarded(self, work: Any, seed: int) -> None:
         try:
-            work(random.Random(f"{seed} {self._record is None}"))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if self._record is not None:
-                self._record.fault(f"a client failed: {error!r}")
+            work(random.Random(f"{seed} {self._compared}"))
+        except FAILURES as error:
+            self._record.fault(f"a client failed: {error!r}")
 
     def _send(self, chance: random.Random) -> None:
         client = Client(self._server)
@@ -243,8 +266,10 @@ class Load:
             kind, path, valid = requests.next()
             began = time.perf_counter()
             answer, body = client.get(path)
-            if self._record is not None:
+            if self._compared:
                 self._record.add(kind, path, answer, time.perf_counter() - began, valid=valid)
+            elif answer.status >= 500:
+                self._record.fault(f"status {answer.status} while starting: {path}")
             requests.learn(kind, body)
             if chance.random() < 0.02:
                 client.close()  # the next request opens a new connection
@@ -255,9 +280,7 @@ class Load:
     def _abuse(self, chance: random.Random) -> None:
         abuse = Abuse(chance, self._server.address, self._server.root)
         while not self._stop.wait(ABUSE_INTERVAL_S):
-            kind = abuse.next()
-            if self._record is not None:
-                self._record.abuses[kind] += 1
+            self._record.abuses[abuse.next()] += 1
         abuse.close()
 
 
@@ -284,17 +307,20 @@ def replay(
     captures: Sequence[Path], folder: Path, answers: dict[str, Answer], name: str
 ) -> list[str]:
     """Send requests to a fresh process with an empty cache; returns what differs."""
-    with serving(captures, folder / f"cache-{name}", folder / f"{name}.log") as server:
-        wait_until_ready(server)
-        client = Client(server)
-        faults = [
-            f"a fresh process ({name}) answers {now.status} {now.digest}, "
-            f"not {answer.status} {answer.digest}: {path}"
-            for path, answer in answers.items()
-            if (now := client.get(path)[0]) != answer
-        ]
-        client.close()
-        return faults
+    try:
+        with serving(captures, folder / f"cache-{name}", folder / f"{name}.log") as server:
+            wait_until_ready(server)
+            client = Client(server)
+            faults = [
+                f"a fresh process ({name}) answers {now.status} {now.digest}, "
+                f"not {answer.status} {answer.digest}: {path}"
+                for path, answer in answers.items()
+                if (now := client.get(path)[0]) != answer
+            ]
+            client.close()
+            return faults
+    except FAILURES as error:
+        return [f"replay in a fresh process ({name}) failed: {error!r}"]
 
 
 def quarter_medians(values: Sequence[int]) -> tuple[float, float]:
@@ -319,74 +345,52 @@ def growth_faults(samples: Sequence[Sample], before: Sample, after: Sample) -> l
     return faults
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to run."""
-
-    captures: Sequence[Path]
-    folder: Path
-    seconds: float
-    clients: int = 4
-    rate: float = 40.0
-    rounds: int = 3
-    warm_up_s: float = 30.0
-
-
 def soak(plan: Plan) -> dict[str, Any]:
     """Run it; returns what was measured, with `faults` empty where all is well."""
-    record, log = Record(), plan.folder / "serve.log"
-    with serving(plan.captures, plan.folder / "cache", log) as server:
-        warm_up(server, plan)
+    record = Record()
+    with serving(plan.captures, plan.folder / "cache", plan.folder / "serve.log") as server:
+        with Load(server, record, plan, compared=False):  # while the captures are still read
+            wait_until_ready(server)
+            time.sleep(plan.warm_up_s)
         before = at_rest(server)
-        load = Load(server, record, plan.clients, plan.rate)
-        load.start()
-        samples, rounds = watch(server, record, plan)
-        load.stop()
+        with Load(server, record, plan, compared=True):
+            samples = watch(server, record, plan)
         after = at_rest(server, before)
-    answers = record.sampled(random.Random(0), len(record.answers))
-    faults = [*record.faults, *rounds, *replay(plan.captures, plan.folder, answers, "last")]
-    faults += growth_faults(samples, before, after)
-    faults += [
+    record.faults += replay(plan.captures, plan.folder, record.answers, "last")
+    record.faults += growth_faults(samples, before, after)
+    record.faults += [
         f"{path.name}: {path.read_text()[:500]}"
         for path in plan.folder.glob("*.log")
         if path.stat().st_size
     ]
-    return summary(plan, record, samples, (before, after), faults)
+    return summary(plan, record, samples, (before, after))
 
 
-def warm_up(server: Server, plan: Plan) -> None:
-    """Send requests while the captures are still being read, and until all is computed."""
-    load = Load(server, None, plan.clients, plan.rate)
-    load.start()
-    wait_until_ready(server)
-    time.sleep(plan.warm_up_s)
-    load.stop()
-
-
-def watch(server: Server, record: Record, plan: Plan) -> tuple[list[Sample], list[str]]:
+def watch(server: Server, record: Record, plan: Plan) -> list[Sample]:
     """Sample the server each second, and replay requests in fresh processes at random moments."""
-    chance, faults, samples = random.Random(1), list[str](), list[Sample]()
+    chance, samples = random.Random(1), list[Sample]()
     moments = sorted(chance.uniform(0.1, 0.9) * plan.seconds for _ in range(plan.rounds))
     started = time.monotonic()
-    running: list[threading.Thread] = []
+    rounds: list[threading.Thread] = []
 
     def replay_some(name: str) -> None:
         chosen = record.sampled(chance, ROUND_REQUESTS)
-        faults.extend(replay(plan.captures, plan.folder, chosen, name))
+        for fault in replay(plan.captures, plan.folder, chosen, name):
+            record.fault(fault)
 
     while (now := time.monotonic() - started) < plan.seconds:
         samples.append(server.sample(round(now, 1)))
         if len(samples) % PROGRESS_SAMPLES == 0:
             print(progress(samples[-1], record), file=sys.stderr, flush=True)
-        if moments and now >= moments[0] and not any(each.is_alive() for each in running):
+        if moments and now >= moments[0] and not any(each.is_alive() for each in rounds):
             moments.pop(0)
-            name = f"round-{len(running)}"
-            running.append(threading.Thread(target=replay_some, args=(name,)))
-            running[-1].start()
+            name = f"round-{len(rounds)}"
+            rounds.append(threading.Thread(target=replay_some, args=(name,)))
+            rounds[-1].start()
         time.sleep(min(1.0, plan.seconds / 20))
-    for each in running:
+    for each in rounds:
         each.join()
-    return samples, faults
+    return samples
 
 
 def progress(sample: Sample, record: Record) -> str:
@@ -402,7 +406,6 @@ def summary(
     record: Record,
     samples: Sequence[Sample],
     rest: tuple[Sample, Sample],
-    faults: Sequence[str],
 ) -> dict[str, Any]:
     kinds = {
         kind: {
@@ -437,7 +440,7 @@ def summary(
             "peak": max(s.descriptors for s in samples),
         },
         "threads": {"at_rest": [s.threads for s in rest], "peak": max(s.threads for s in samples)},
-        "faults": list(faults),
+        "faults": record.faults,
         "samples": [asdict(sample) for sample in samples],
     }
 
@@ -488,7 +491,10 @@ def main() -> None:
         generate(args.kernels, captures[0])
         generate(max(1000, args.kernels // 4), captures[1])
         plan = Plan(captures, folder, args.minutes * 60, args.clients, args.rate, args.rounds)
-        result = soak(plan)
+        try:
+            result = soak(plan)
+        except FAILURES as error:
+            sys.exit(f"FAILED: {error}")
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     print(text_of(result))
