@@ -49,7 +49,7 @@ def licence_of(name: str) -> str:
         text = classified[0].removeprefix(prefix)
     else:
         text = about["License"] if "License" in about else UNSTATED.get(name, "")
-    return SPELLINGS.get(text, text)
+    return SPELLINGS.get(str(text), str(text))
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
