@@ -9,6 +9,7 @@ too: the process would end (SIGBUS) if the mapped file were truncated, as when n
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-_COPY_BYTES = 4 << 20
+_COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
+"""Written at once, and copied at all: a sparse file of terabytes must not fill the disk."""
 _MAX_BYTES = 32 << 30
 _MAX_RATIO, _NO_MATTER_BYTES = 1000, 256 << 20
 """Reports have a few hundred megabytes and shrink thirtyfold; much more is meant to do harm."""
@@ -54,6 +56,8 @@ def read_content(path: Path) -> Content:
 
 def _copied(file: IO[bytes]) -> Content:
     file.seek(0)
+    if os.fstat(file.fileno()).st_size > _MAX_COPIED_BYTES:
+        return _mapped(file)
     try:
         with tempfile.TemporaryFile(prefix="gpusight-") as copy:
             shutil.copyfileobj(file, copy, _COPY_BYTES)
