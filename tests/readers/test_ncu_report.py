@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import io
 import lzma
@@ -459,3 +460,18 @@ def kernel_of(mangled: str) -> str:
     found = re.match(r"_Z\d+(\w+?)P", mangled)
     assert found is not None
     return found[1]
+
+
+@pytest.mark.parametrize("why", ["too large to copy", "no room for a copy"])
+def test_a_report_that_cannot_be_copied_is_read_in_place(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if why == "too large to copy":
+        monkeypatch.setattr("gpusight.readers.ncu.unpacked._MAX_COPIED_BYTES", 0)
+    else:
+        monkeypatch.setattr("shutil.copyfileobj", full)
+    with opened(tmp_path, report(launch("kernel"))) as trace:
+        assert trace.table("profiles").height == 1

@@ -190,4 +190,4 @@ def lost(trace: Trace, found: dict[str, Issued]) -> dict[str, str]:
 def reported_losses(trace: Trace) -> tuple[str, ...]:
     """Give what the reader or the profiler reports as missing from the capture, each once."""
     said = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))
-    return tuple(dict.fromkeys((*trace.meta.warnings, *said)))
+    return tuple(dict.fromkeys((*trace.losses, *said)))
