@@ -87,8 +87,10 @@ def examine(form: Format, files: Files, folder: Path, level: str) -> Outcome:
     path = _lay_out(form, files, folder / "input")
     size = sum(map(len, files.values()))
     before, peak, began = _listing(folder / "input"), _peak_bytes(), time.process_time()
+    shutil.rmtree(folder / "cache", ignore_errors=True)
     try:
-        kind = _read(form, path, level)
+        with mock.patch.dict(os.environ, GPUSIGHT_CACHE_DIR=str(folder / "cache")):
+            kind = _read(form, path, level)
     except GpusightError as error:
         kind = _general(error, path)
     cpu_s, grown = time.process_time() - began, _peak_bytes() - peak
@@ -273,7 +275,6 @@ def _check_ledger(trace: Trace) -> None:
 
 def _check_cache(path: Path, tables: dict[str, pl.DataFrame]) -> None:
     """Read through an empty cache that keeps everything, then from what it kept."""
-    shutil.rmtree(cache.cache_dir(), ignore_errors=True)
     with mock.patch.object(cache, "_WORTH_ROWS", 0):
         for pass_name in ("filling", "filled"):
             with open_trace(path) as trace:

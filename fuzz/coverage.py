@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -66,7 +65,7 @@ def run_targets(run: Run, seconds: float, workers: int) -> None:
 
 def _start(name: str, folder: Path, seconds: int, run: Run) -> subprocess.Popen[bytes]:
     (folder / "corpus").mkdir(parents=True)
-    for number, files in enumerate(run.corpora[name]):
+    for number, files in enumerate(run.own[name]):
         (folder / "corpus" / f"seed{number}").write_bytes(next(iter(files.values())))
     seed = str(Random(f"{run.seed}/{name}").randrange(1, 2**31))
     command = [sys.executable, "-m", "fuzz.coverage", name, str(folder), str(seconds), seed]
@@ -112,7 +111,6 @@ def fuzz(name: str, folder: Path, seconds: int, seed: str) -> None:
     """Fuzz one parser; ends the process."""
     import atheris
 
-    os.environ["GPUSIGHT_CACHE_DIR"] = str(folder / "cache")
     form, state = FORMATS[name], folder / _COUNTS
     with atheris.instrument_imports(include=_PACKAGES):
         from fuzz.check import PARSE, Violation, examine

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _SLICE_S = 1.0
 """How long a worker stays with a format."""
 _REPORT_S = 2.0
-_HANG_S = 60.0
-"""Wall-clock time after which a worker is stopped; the check itself measures processor time."""
+_HANG_CPU_S, _HANG_S = 30.0, 600.0
+"""Processor time and wall-clock time for one input after which its worker is stopped."""
 _MOST_RSS = 3 << 30
 _MOST_ADDRESS_SPACE = 16 << 30
 _FULL_EACH, _READ_EACH = 120, 12
@@ -96,12 +96,7 @@ class Tally:
 def made(form: str, name: str, corpus: Sequence[Files]) -> Files:
     """Make the input of this name."""
     rng = random.Random(f"{form}/{name}")
-    return FORMATS[form].edited(rng, rng.choice(corpus))
-
-
-def corpus_of(form: str, *, public: bool) -> list[Files]:
-    """Load the seeds of a format."""
-    return seeds.load(form) + (seeds.public(form) if public else [])
+    return FORMATS[form].edited(rng, corpus[rng.randrange(len(corpus))])
 
 
 def level_of(form: str, number: int) -> str:
@@ -173,7 +168,6 @@ def work(
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     progress, sent = Progress(shared), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=_scratch()) as folder:
-        os.environ["GPUSIGHT_CACHE_DIR"] = str(Path(folder) / "cache")
         examiner = Examiner(corpora, seed, Path(folder))
         for at, form in cycle(enumerate(corpora)):
             until = time.monotonic() + _SLICE_S
@@ -204,6 +198,7 @@ class Worker:
     def start(self) -> None:
         """Start the process, also in place of one that ended: numbers go on."""
         self._shared[1] = 0.0
+        self._seen, self._cpu_s = (-1, -1), 0.0
         self.pipe, theirs = self._context.Pipe(duplex=False)
         arguments = (self._corpora, self.seed, self._shared, theirs)
         self.process = self._context.Process(target=work, args=arguments, daemon=True)
@@ -214,9 +209,13 @@ class Worker:
         """Say why the worker cannot go on; empty where it can."""
         if not self.process.is_alive():
             return f"died with exit code {self.process.exitcode}"
-        if Progress(self._shared).current()[2] > _HANG_S:
-            return f"no end within {_HANG_S:.0f} s"
-        return "memory" if _resident_bytes(self.process.pid) > _MOST_RSS else ""
+        at, number, wall_s = Progress(self._shared).current()
+        cpu_s, resident = _usage(self.process.pid)
+        if (at, number) != self._seen:
+            self._seen, self._cpu_s = (at, number), cpu_s
+        if cpu_s - self._cpu_s > _HANG_CPU_S or wall_s > _HANG_S:
+            return "no end"
+        return "memory" if resident > _MOST_RSS else ""
 
     def restart(self, trouble: str) -> Failure:
         """Stop the worker, and start another behind the input that it was at."""
@@ -233,12 +232,14 @@ class Worker:
         self.process.join()
 
 
-def _resident_bytes(pid: int | None) -> int:
+def _usage(pid: int | None) -> tuple[float, int]:
+    """Give processor seconds and resident bytes of a process; nothing of one that has ended."""
     try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * resource.getpagesize()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * resource.getpagesize()
 
 
 # Runs ---------------------------------------------------------------------------------------------
@@ -250,7 +251,8 @@ class Run:
     def __init__(self, formats: list[str], seed: str, *, public: bool, keep: Path | None) -> None:
         self.formats = formats
         self.seed = seed
-        self.corpora = {form: corpus_of(form, public=public) for form in formats}
+        self.own = {form: seeds.load(form) for form in formats}
+        self.corpora = {f: own + (seeds.public(f) if public else []) for f, own in self.own.items()}
         self.tallies = {form: Tally() for form in formats}
         self.failures: dict[tuple[str, str], Failure] = {}
         self._keep = keep
@@ -296,7 +298,46 @@ class Run:
         print(f"fuzz: {said}: {' '.join(failure.detail.split())}", flush=True)
         if self._keep is not None:
             known = files or made(failure.format, failure.name, self.corpora[failure.format])
-            keep(failure.format, known, failure.signature, self._keep)
+            folder = self._keep if self._is_own(failure) else seeds.NOT_OURS
+            keep(failure.format, minimised(failure, known), failure.signature, folder)
+
+    def _is_own(self, failure: Failure) -> bool:
+        """Tell whether the input was made of a seed of the repository: only such are committed."""
+        rng = random.Random(f"{failure.format}/{failure.name}")
+        seed = rng.randrange(len(self.corpora[failure.format]))
+        return failure.level == "guided" or seed < len(self.own[failure.format])
+
+
+def minimised(failure: Failure, files: Files, seconds: float = 20.0) -> Files:
+    """Cut or zero pieces of a file as long as it fails in the same way."""
+    if len(files) != 1 or failure.signature.startswith(("worker", "guided", "time", "memory")):
+        return files
+    ((name, data),) = files.items()
+    until, size = time.monotonic() + seconds, len(data) // 2
+    while size and time.monotonic() < until:
+        for at in range(0, len(data), size):
+            after = data[at + size :]
+            for piece in (b"", bytes(len(data[at : at + size]))):
+                smaller = data[:at] + piece + after
+                if smaller != data and _fails(failure, {name: smaller}):
+                    data = smaller
+                    break
+            if time.monotonic() > until:
+                break
+        size //= 2
+    return {name: data}
+
+
+def _fails(failure: Failure, files: Files) -> bool:
+    from fuzz.check import PARSE, Violation, examine
+
+    level = PARSE if failure.level == "guided" else failure.level
+    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=_scratch()) as folder:
+        try:
+            examine(FORMATS[failure.format], files, Path(folder), level)
+        except Violation as found:
+            return found.signature == failure.signature
+    return False
 
 
 def keep(form: str, files: Files, signature: str, folder: Path) -> Path:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORPUS = REPOSITORY / "fuzz" / "corpus"
 FAILURES = CORPUS / "failures"
+NOT_OURS = REPOSITORY / "fuzz" / "out"
+"""Where inputs are saved that were made of public captures; git ignores it."""
 DATA = REPOSITORY / "tests" / "data"
 SHARED = REPOSITORY.parent / "shared" / "data"
 _ROWS, _EVENTS, _METRICS, _STRINGS = 3, 2, 12, 60
