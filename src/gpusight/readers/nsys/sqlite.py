@@ -272,9 +272,6 @@ def _restore(frame: pl.DataFrame, types: dict[str, str]) -> pl.DataFrame:
     for i, (column, affinity) in enumerate(types.items()):
         series = frame.get_column(f"c{i}")
         if affinity == "INTEGER":
-            if not (series.dtype.is_integer() or series.dtype == pl.Null):
-                # Text may be invalid UTF-8 here: Polars aborts the process when it shows that.
-                raise pl.exceptions.SchemaError(f"{column} holds {series.dtype}")
             series = series.cast(pl.Int64)
         else:
             absent = frame.get_column(f"n{i}").cast(pl.Boolean)
