@@ -254,7 +254,8 @@ def _rows_of_ncu(path: Path) -> dict[str, int]:
         blocks = pb.read_ncu_report(path.read_bytes())[1]
     except (ValueError, AssertionError):
         return {}
-    counts = [f.value for b in blocks for f in b.header if f.number in (2, 7, 8, 9)]
+    last = [{f.number: f.value for f in b.header if f.number in (2, 7, 8, 9)} for b in blocks]
+    counts = [count for block in last for count in block.values()]
     numbers = [n for n in counts if isinstance(n, int) and n < 1000]
     return {"profiles": sum(numbers)} if len(numbers) == len(counts) else {}
 
@@ -324,7 +325,7 @@ def run_command(argv: list[str]) -> str:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(argv)
     if code not in _ALLOWED_CODES:
-        raise Violation("exit code", argv[0], f"{code}")
+        raise Violation("exit code", f"{argv[0]} {code}", err.getvalue()[-300:])
     text = out.getvalue() + err.getvalue()
     bad = next((c for c in text.replace("\n", "") if not c.isprintable()), None)
     if bad is not None:

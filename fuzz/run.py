@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fuzz import seeds
 from fuzz.formats import FORMATS
+from fuzz.mutate.raw import SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,7 +168,7 @@ def work(
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESS_SPACE, _MOST_ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     progress, sent = Progress(shared), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=_scratch()) as folder:
+    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=SCRATCH) as folder:
         examiner = Examiner(corpora, seed, Path(folder))
         for at, form in cycle(enumerate(corpora)):
             until = time.monotonic() + _SLICE_S
@@ -178,11 +179,6 @@ def work(
             if time.monotonic() - sent > _REPORT_S:
                 pipe.send(examiner.tallies)
                 examiner.tallies, sent = {}, time.monotonic()
-
-
-def _scratch() -> str | None:
-    """Prefer memory to a disk for files that live for a millisecond."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Worker:
@@ -332,7 +328,7 @@ def _fails(failure: Failure, files: Files) -> bool:
     from fuzz.check import PARSE, Violation, examine
 
     level = PARSE if failure.level == "guided" else failure.level
-    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=_scratch()) as folder:
+    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=SCRATCH) as folder:
         try:
             examine(FORMATS[failure.format], files, Path(folder), level)
         except Violation as found:

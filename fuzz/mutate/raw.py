@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 import zstandard
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _T = TypeVar("_T")
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Memory rather than a disk, for files that live for a millisecond."""
 
 INTEGERS = (
     0, 1, -1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 512, 1000, 4095, 65_535, 65_536, 10**6,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from fuzz.mutate.raw import edit_bytes, int64, integer, pick, text
+from fuzz.mutate.raw import SCRATCH, edit_bytes, int64, integer, pick, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,15 +34,19 @@ def edit_sqlite(rng: Random, data: bytes) -> bytes:
 
 
 def _edit_by_sql(rng: Random, data: bytes) -> bytes:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.text_factory = bytes
-    try:
-        connection.deserialize(data)
-        for _ in range(rng.choice((1, 1, 2, 4))):
-            _edit_table(rng, connection)
-        return connection.serialize()
-    finally:
-        connection.close()
+    with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=SCRATCH) as folder:
+        path = Path(folder) / "edited.sqlite"
+        path.write_bytes(data)
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.text_factory = bytes
+        try:
+            connection.execute("PRAGMA journal_mode = OFF")
+            connection.execute("PRAGMA synchronous = OFF")
+            for _ in range(rng.choice((1, 1, 2, 4))):
+                _edit_table(rng, connection)
+        finally:
+            connection.close()
+        return path.read_bytes()
 
 
 def _edit_table(rng: Random, connection: sqlite3.Connection) -> None:
