@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from fuzz.formats import Files
 
-_SLICE_S = 1.0
-"""How long a worker stays with a format."""
+_SLICE_S, _SHORT_SLICE_S = 1.0, 0.2
+"""How long a worker stays with a format of captures, and with another, which is read faster."""
 _REPORT_S = 2.0
 _HANG_CPU_S, _HANG_S = 30.0, 600.0
 """Processor time and wall-clock time for one input after which its worker is stopped."""
@@ -171,7 +171,7 @@ def work(
     with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=SCRATCH) as folder:
         examiner = Examiner(corpora, seed, Path(folder))
         for at, form in cycle(enumerate(corpora)):
-            until = time.monotonic() + _SLICE_S
+            until = time.monotonic() + (_SLICE_S if FORMATS[form].capture else _SHORT_SLICE_S)
             while time.monotonic() < until:
                 failure = examiner.examine(form, progress.begin(at))
                 if failure is not None:
