@@ -190,13 +190,13 @@ def _check_rows(trace: Trace, tables: dict[str, pl.DataFrame], path: Path) -> No
         height = tables[name].height if name in tables else 0
         if height != count and not _warned(trace):
             raise Violation("rows", f"row_count of {name}", f"{count} counted, {height} loaded")
-    for name, count in _rows_in_file(path).items():
+    for name, count in rows_in_file(path).items():
         height = tables[name].height if name in tables else 0
         if height < count and not _warned(trace):
             raise Violation("rows", name, f"{count} rows in the file, {height} loaded, no warning")
 
 
-def _rows_in_file(path: Path) -> dict[str, int]:
+def rows_in_file(path: Path) -> dict[str, int]:
     """Count rows by means of our own; nothing where that cannot be done."""
     if path.name == "capture.sqlite":
         return _rows_of_sqlite(path)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import gpusight.analyses.ledger.ledger
 from fuzz import seeds
-from fuzz.check import FULL, PARSE, READ, Violation, examine, run_command
+from fuzz.check import FULL, PARSE, READ, Violation, examine, rows_in_file, run_command
 from fuzz.formats import FORMATS, Files
 from fuzz.run import level_of, made
+from gpusight.model.schema import TABLES
+from gpusight.model.trace import Trace
+from gpusight.readers.cache import CachedSource
 
 SEEDS = [(name, at) for name in FORMATS for at in range(len(seeds.load(name)))]
 FAILURES = sorted(p for p in seeds.FAILURES.glob("*-*") if p.suffix != ".txt")
@@ -74,3 +79,48 @@ def test_control_characters_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.check.main", lambda _: sys.stdout.write("a\x1bb") and 0)
     with pytest.raises(Violation, match="control characters"):
         run_command(["info"])
+
+
+HEALTHY = {"capture.json": (seeds.CORPUS / "torch-json" / "healthy.json").read_bytes()}
+
+
+def violated(folder: Path, level: str) -> str:
+    with pytest.raises(Violation) as found:
+        examine(FORMATS["torch-json"], HEALTHY, folder, level)
+    return found.value.invariant
+
+
+def test_a_cache_that_gives_other_rows_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = CachedSource.load
+    monkeypatch.setattr(CachedSource, "load", lambda *asked: load(*asked).reverse())
+    assert violated(tmp_path, FULL) == "cache"
+
+
+def test_rows_without_a_warning_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(trace: Trace) -> dict[str, pl.DataFrame]:
+        return {name: trace.table(name).head(1) for name in TABLES if trace.has(name)}
+
+    monkeypatch.setattr("fuzz.check._tables", few)
+    assert violated(tmp_path, READ) == "rows"
+
+
+def test_rows_are_counted_without_the_reader(tmp_path: Path) -> None:
+    lost = HEALTHY["capture.json"].replace(b'"cat":"kernel"', b'"cat":"kernel","ph":"X"')
+    assert lost != HEALTHY["capture.json"]
+    path = tmp_path / "capture.json"
+    path.write_bytes(lost)
+    assert rows_in_file(path)["kernels"] == lost.count(b'"cat":"kernel"')
+
+
+def test_a_ledger_that_does_not_sum_up_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = gpusight.analyses.ledger.ledger.Entry.document
+    monkeypatch.setattr(
+        gpusight.analyses.ledger.ledger.Entry,
+        "document",
+        lambda self: {**entry(self), "ns": self.ns + 1},
+    )
+    assert violated(tmp_path, FULL) == "ledger"
