@@ -22,6 +22,7 @@ import sqlite3
 import time
 import traceback
 import zlib
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
@@ -34,8 +35,6 @@ from gpusight.readers import cache, open_trace
 from gpusight.readers.nsys.tables import PARTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import polars as pl
 
     from fuzz.formats import Files, Format
@@ -63,7 +62,7 @@ class Outcome(NamedTuple):
     """`ok`, or the class of the error and what it says, without names and numbers."""
     cpu_s: float
     grown_bytes: int
-    """By how much the peak of the process rose."""
+    """Peak of resident memory, beyond what the process had before."""
 
 
 class Violation(Exception):  # noqa: N818 - a result of a check, not an error of ours
@@ -86,7 +85,7 @@ def examine(form: Format, files: Files, folder: Path, level: str) -> Outcome:
     """Read an input at a level; raises Violation. `folder` is emptied first."""
     path = _lay_out(form, files, folder / "input")
     size = sum(map(len, files.values()))
-    before, peak, began = _listing(folder / "input"), _peak_bytes(), time.process_time()
+    before, peak, began = _listing(folder / "input"), _reset_peak(), time.process_time()
     shutil.rmtree(folder / "cache", ignore_errors=True)
     try:
         with mock.patch.dict(os.environ, GPUSIGHT_CACHE_DIR=str(folder / "cache")):
@@ -134,8 +133,19 @@ def _listing(folder: Path) -> list[tuple[str, int, int, bytes]]:
     return found
 
 
+def _reset_peak() -> int:
+    """Let the peak of resident memory begin anew, where the system can; gives where it begins."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak_bytes()
+
+
 def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # no Linux: the peak of the whole process
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
 
 
 def _check_bounds(form: Format, size: int, cpu_s: float, grown: int) -> None:

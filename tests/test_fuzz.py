@@ -75,6 +75,11 @@ def test_time_beyond_the_bound_fails(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fails("time", tmp_path, lambda path: path)
 
 
+def test_memory_beyond_the_bound_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.check._FREE_BYTES", 50 << 20)
+    fails("memory", tmp_path, lambda _: bytes(range(256)) * (400_000))
+
+
 def test_control_characters_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.check.main", lambda _: sys.stdout.write("a\x1bb") and 0)
     with pytest.raises(Violation, match="control characters"):
