@@ -99,7 +99,7 @@ def _tables(path: Path) -> dict[str, Any]:
         content = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise UsageError(f"{path} is not TOML", why=shortened(str(error))) from error
     except RecursionError as error:
         raise UsageError(f"{path} is not TOML", why="it is nested too deeply") from error

@@ -80,6 +80,12 @@ def _unpacked(path: Path) -> Content:
                     why=f"it grows to more than {format_bytes(most)}, which no report does",
                     hint="if it is one, unpack it yourself",
                 )
+        if size == 0:
+            raise DamagedCaptureError(
+                f"{path} cannot be unpacked",
+                why=blocks.problem or "it unpacks to nothing",
+                hint="copy it again",
+            )
         plain.flush()
         return _mapped(plain, blocks.problem)
 
