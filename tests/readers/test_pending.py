@@ -12,7 +12,7 @@ import pytest
 from gpusight.errors import CaptureError
 from gpusight.model.trace import Trace
 from gpusight.readers import open_trace
-from gpusight.readers.cache import identity
+from gpusight.readers.identity import file_status, identity
 from gpusight.readers.nsys import pending
 from tests.readers.test_sqlite import KERNEL_COLUMNS, build, digest, strings
 
@@ -138,6 +138,6 @@ def test_what_is_too_large_to_copy_is_refused_with_a_command(
 
 def test_a_log_that_appears_changes_what_the_cache_calls_the_capture(tmp_path: Path) -> None:
     capture = with_log(tmp_path)
-    both = identity(capture)
+    both = identity(capture, file_status(capture))
     Path(f"{capture}-wal").unlink()
-    assert identity(capture) != both
+    assert identity(capture, file_status(capture)) != both

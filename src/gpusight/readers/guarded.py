@@ -126,7 +126,8 @@ class GuardedSource:
 
     def warnings(self) -> tuple[str, ...]:
         """Name rows and values that reading has left out so far."""
-        return self._source.warnings()
+        with reading(self._path):
+            return self._source.warnings()
 
     def close(self) -> None:
         """Close the file; what was read stays readable."""

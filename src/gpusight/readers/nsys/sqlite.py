@@ -33,7 +33,7 @@ from gpusight.readers.nsys.strings import decode_text
 from gpusight.readers.nsys.tables import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from gpusight.readers.nsys.raw import Only
@@ -150,22 +150,36 @@ class SqliteTables:
             wrong = _Wrong.MARKED if marked else _Wrong.NULL
             return self._read(table, types, condition, wrong)
 
+    def pieces(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Read columns in file order, some rows at a time, so that one piece is in memory."""
+        types = {column: self._affinity(table, column) for column in columns}
+        self._check_texts(table, types)
+        for span in self._row_spans(table):
+            try:
+                yield self._read_span(table, types, "1", _Wrong.NONE, span)
+            except (DamagedCaptureError, pl.exceptions.PolarsError):  # noqa: PERF203 - few pieces
+                yield self._read_span(table, types, "1", _Wrong.NULL, span)
+
     def _read(
         self, table: str, types: dict[str, str], condition: str, wrong: _Wrong
     ) -> pl.DataFrame:
-        query = f"{_select(table, types, wrong)} WHERE {condition}"
-
         def read(span: _Span) -> pl.DataFrame:
-            piece = self._fetch(f"{query} AND {span.rows} LIMIT {span.most + 1}")
-            if piece.height > span.most:
-                self._too_many(table)
-            return _restore(piece, types)
+            return self._read_span(table, types, condition, wrong, span)
 
         spans = self._row_spans(table)
         if len(spans) == 1:
             return read(spans[0])
         with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
             return pl.concat(list(pool.map(read, spans)), rechunk=True)
+
+    def _read_span(
+        self, table: str, types: dict[str, str], condition: str, wrong: _Wrong, span: _Span
+    ) -> pl.DataFrame:
+        query = f"{_select(table, types, wrong)} WHERE {condition} AND {span.rows}"
+        piece = self._fetch(f"{query} LIMIT {span.most + 1}")
+        if piece.height > span.most:
+            self._too_many(table)
+        return _restore(piece, types)
 
     def close(self) -> None:
         """Delete the private copy, where there is one; no connection stays open."""
