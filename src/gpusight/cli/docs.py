@@ -223,7 +223,12 @@ _WHAT_IS_WRITTEN = (
     "Times are shown as ns, µs, ms or s; bytes and rates are decimal (1 MB is 1,000,000 bytes). "
     "JSON and CSV hold base units: nanoseconds, bytes, fractions of 1. Names come from the "
     "capture: characters that could drive a terminal are shown as escapes such as `\\x1b`; JSON "
-    "holds the same characters escaped, CSV leaves them as data."
+    "holds the same characters escaped, CSV leaves them as data unless it goes to a terminal. In "
+    "CSV files, a cell that a spreadsheet would run as a formula gets a `'` in front; `--csv-raw` "
+    "leaves it, and so does `stats`, whose files are those of `nsys stats`.\n\n"
+    "Files are written to a temporary name in the same folder and renamed once they are complete: "
+    "after a full disk or `kill -9` the old file is still there. `-o` does not write through "
+    "symbolic links. Errors are one line; `--debug` (or `GPUSIGHT_DEBUG=1`) shows the traceback."
 )
 
 

@@ -12,7 +12,7 @@ from gpusight import output_files
 from gpusight.errors import GpusightError, UsageError
 from gpusight.evidence import refuse_capture
 from gpusight.render.blocks import sentence
-from gpusight.render.cells import safe_text
+from gpusight.render.cells import safe_lines, safe_text
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -137,7 +137,12 @@ def give_streams() -> None:
 
 
 def write_out(text: str) -> None:
-    """Write to standard output, whatever its encoding."""
+    """Write to standard output, whatever its encoding.
+
+    A terminal gets no control characters, not even in formats that leave text as data, such as CSV.
+    """
+    if sys.stdout.isatty():
+        text = "\t".join(map(safe_lines, text.split("\t")))
     with _checked_output():
         write_to(sys.stdout, text)
 
@@ -160,7 +165,7 @@ def _checked_output() -> Iterator[None]:
 
 def write_error(line: str) -> None:
     """Write one line to standard error."""
-    write_to(sys.stderr, line + "\n")
+    write_to(sys.stderr, safe_lines(line) + "\n")
 
 
 def write_to(stream: TextIO, text: str) -> None:

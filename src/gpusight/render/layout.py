@@ -6,7 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusight.render.cells import NUMERIC, align_units, display_width, pad, shorten_middle, show
+from gpusight.render.cells import (
+    NUMERIC,
+    align_units,
+    display_width,
+    pad,
+    safe_text,
+    shorten_middle,
+    show,
+)
 from gpusight.result import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
@@ -112,9 +120,10 @@ def _natural(field: Field, values: Sequence[object]) -> Column:
     cells = [show(v, field.fmt) for v in values]
     if field.fmt in _WITH_UNITS:
         cells = align_units(cells)
-    width = max(map(display_width, (field.label, *cells)))
+    heading = safe_text(field.label)  # a query may call its columns anything
+    width = max(map(display_width, (heading, *cells)))
     shares = tuple(_fraction(v) for v in values) if field.fmt is Fmt.SHARE else ()
-    return Column(field, field.label, tuple(cells), width, shares)
+    return Column(field, heading, tuple(cells), width, shares)
 
 
 def _fraction(value: object) -> float:
