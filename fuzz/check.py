@@ -28,10 +28,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
 from fuzz.mutate import protobuf as pb
+from fuzz.mutate.raw import edit_bytes
 from gpusight.cli.main import main
 from gpusight.errors import GpusightError
 from gpusight.model.schema import TABLES
 from gpusight.readers import cache, open_trace
+from gpusight.readers.guarded import reading
 from gpusight.readers.nsys.tables import PARTS
 
 if TYPE_CHECKING:
@@ -101,8 +103,11 @@ def examine(form: Format, files: Files, folder: Path, level: str) -> Outcome:
 
 def _read(form: Format, path: Path, level: str) -> str:
     try:
-        if level == PARSE or not form.capture:
+        if not form.capture:
             form.parse(path)
+        elif level == PARSE:
+            with reading(path):
+                form.parse(path)
         else:
             _read_capture(path, full=level == FULL)
     except (GpusightError, Violation, KeyboardInterrupt):
@@ -164,10 +169,15 @@ def _place(error: BaseException) -> str:
     return f"{type(error).__name__} in {last.filename.rpartition('gpusight/')[2]}:{last.name}"
 
 
+BOUNDARY = "caught at the boundary"
+"""An exception that a reader did not expect: one line for the user, and a place to look at."""
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|[\d,.:]+|\S*/\S*")
 
 
 def _general(error: GpusightError, path: Path) -> str:
+    cause = error.__cause__
+    if cause is not None and "--debug" in error.hint:
+        return f"{BOUNDARY}: {_place(cause)}"
     text = f"{error.what.replace(str(path), 'FILE')}: {error.why}"
     return f"{type(error).__name__}: {_VARYING.sub('#', text)[:90]}"
 
@@ -178,11 +188,12 @@ def _general(error: GpusightError, path: Path) -> str:
 def _read_capture(path: Path, *, full: bool) -> None:
     with open_trace(path, cache=False) as trace:
         tables = _tables(trace)
+        warnings = trace.warnings
         _check_rows(trace, tables, path)
         if full:
             _check_ledger(trace)
     if full:
-        _check_cache(path, tables)
+        _check_cache(path, tables, warnings)
         _check_commands(path)
 
 
@@ -191,7 +202,7 @@ def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _warned(trace: Trace) -> bool:
-    return bool(getattr(trace, "warnings", trace.meta.warnings))
+    return bool(trace.warnings)
 
 
 def _check_rows(trace: Trace, tables: dict[str, pl.DataFrame], path: Path) -> None:
@@ -284,15 +295,28 @@ def _check_ledger(trace: Trace) -> None:
             raise Violation("ledger", "ledger", f"{total} ns in a window of {window} ns")
 
 
-def _check_cache(path: Path, tables: dict[str, pl.DataFrame]) -> None:
-    """Read through an empty cache that keeps everything, then from what it kept."""
+def _check_cache(path: Path, tables: dict[str, pl.DataFrame], warnings: tuple[str, ...]) -> None:
+    """Read through an empty cache that keeps everything, from what it kept, and when that broke."""
     with mock.patch.object(cache, "_WORTH_ROWS", 0):
-        for pass_name in ("filling", "filled"):
+        for state in ("empty", "filled", "damaged"):
+            if state == "damaged":
+                _damage_cache(Random(_content_sum(path)))
             with open_trace(path) as trace:
                 cached = _tables(trace)
+                said = tuple(w for w in trace.warnings if not w.startswith("cache "))
             differing = [n for n in TABLES if not _same(cached.get(n), tables.get(n))]
             if differing:
-                raise Violation("cache", pass_name, f"other rows: {', '.join(differing)}")
+                raise Violation("cache", f"{state} cache", f"other rows: {', '.join(differing)}")
+            if said != warnings:
+                raise Violation("cache", f"warnings of {state} cache", f"{warnings} became {said}")
+
+
+def _damage_cache(rng: Random) -> None:
+    files = sorted(
+        file for file in Path(os.environ["GPUSIGHT_CACHE_DIR"]).rglob("*") if file.is_file()
+    )
+    for file in rng.sample(files, min(len(files), rng.choice((1, 3, 30)))):
+        file.write_bytes(edit_bytes(rng, file.read_bytes()))
 
 
 def _same(one: pl.DataFrame | None, other: pl.DataFrame | None) -> bool:

@@ -6,9 +6,12 @@ import copy
 import json
 import pickle
 import pickletools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuzz.mutate.raw import REALS, edit_bytes, integer, packed, pick, text
+from gpusight.errors import GpusightError
+from gpusight.readers.torch import unpickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,13 +131,22 @@ _PROGRAMS = (
 def edit_pickle(rng: Random, data: bytes) -> bytes:
     """Edit the values of a pickle of plain data, its instructions or its bytes."""
     way = rng.random()
-    if way < 0.5:
+    if way < 0.5 and _is_plain(data):
         data = pickle.dumps(edit_tree(rng, pickle.loads(data)), rng.choice((2, 2, 3, 4, 5)))
     elif way < 0.85:
         data = _edit_instructions(rng, data)
     else:
         data = edit_bytes(rng, data)
     return packed(rng, data) if rng.random() < 0.05 else data
+
+
+def _is_plain(data: bytes) -> bool:
+    """Tell whether a pickle may be loaded here: coverage guidance edits what was edited before."""
+    try:
+        unpickle._check(Path("seed"), data)
+    except GpusightError:
+        return False
+    return True
 
 
 def _edit_instructions(rng: Random, data: bytes) -> bytes:
