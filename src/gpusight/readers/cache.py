@@ -198,8 +198,7 @@ class CachedSource:
         slow = time.perf_counter() - began > _WORTH_S or _OUTLINE in self._damaged
         if outline is not None and slow:
             self._costly = True
-            text = msgspec.json.encode(outline).decode()
-            self._write({_OUTLINE: Record(pl.DataFrame({"outline": [text]}), ())})
+            self._write({_OUTLINE: _as_record(outline)})
         return outline
 
     def _kept_outline(self) -> Outline | None:
@@ -375,6 +374,13 @@ class CachedSource:
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             text = getattr(error, "strerror", None) or str(error)
             self._failure = re.sub(r" \(os error \d+\)", "", text.partition("\n")[0])
+
+
+def _as_record(outline: Outline) -> Record:
+    # Its path may be no valid text, and is not part of what is kept anyway.
+    nameless = msgspec.structs.replace(outline, meta=msgspec.structs.replace(outline.meta, path=""))
+    text = msgspec.json.encode(nameless).decode()
+    return Record(pl.DataFrame({"outline": [text]}), ())
 
 
 def _file(table: str, column: str) -> str:
