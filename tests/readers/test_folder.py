@@ -12,6 +12,8 @@ import pytest
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES
 from gpusight.readers import open_trace
+from gpusight.readers.nsys.inflation import parquet_bytes
+from gpusight.readers.protobuf.wire import WireError
 from tests.shared import DATA
 
 CAPTURES = [DATA / "graph_node.sqlite", DATA / "gpt_tiny_osrt.sqlite"]
@@ -115,3 +117,21 @@ def test_a_cut_single_file_export(tmp_path: Path) -> None:
     path.write_bytes(stream.getvalue()[:-20])
     with pytest.raises(DamagedCaptureError, match="nsys Arrow export"):
         open_trace(path, cache=False)
+
+
+def test_a_footer_of_other_types_is_damage(tmp_path: Path) -> None:
+    """Fields of Parquet's footer by number: here, the list of row groups is a number."""
+    footer = b"\x45\x02\x00"  # field 4 (row groups) = 1, end
+    path = tmp_path / "made.parquet"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(WireError, match="another type"):
+        parquet_bytes(path)
+
+
+def test_strings_of_other_types_are_texts(tmp_path: Path) -> None:
+    frames = raw_tables(DATA / "graph_node.sqlite")
+    strings = frames["StringIds"]
+    frames["StringIds"] = strings.select(pl.col("id").cast(pl.String), value=pl.lit(7))
+    trace = open_trace(write_folder(frames, tmp_path / "export", "parquet"), cache=False)
+    assert trace.table("kernels", ["name"]).to_series().cast(pl.String).unique().to_list() == ["7"]
+    assert "7" in trace.table("threads")["name"].cast(pl.String).to_list()

@@ -55,9 +55,12 @@ def parquet_bytes(path: Path) -> int:
             raise WireError("its footer lies outside the file")
         file.seek(size - 8 - length)
         footer, _ = _struct(file.read(length), 0)
-        for group in footer.get(_ROW_GROUPS, ()):
-            for chunk in group.get(_CHUNKS, ()):
-                total += _chunk_bytes(file, chunk.get(_CHUNK) or {}, size)
+        try:
+            for group in footer.get(_ROW_GROUPS, ()):
+                for chunk in group.get(_CHUNKS, ()):
+                    total += _chunk_bytes(file, chunk.get(_CHUNK) or {}, size)
+        except (AttributeError, TypeError) as error:
+            raise WireError("its footer has a field of another type") from error
     return total
 
 
