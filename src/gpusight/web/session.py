@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import GpusightError, UsageError
 from gpusight.web.answers import overview
+from gpusight.web.pool import release_memory
 from gpusight.web.served import Served
 from gpusight.web.shared_trace import SharedTrace, Stopped
 from gpusight.web.told import COMPUTING, FAILED, NONE, CompareInfo, LedgerInfo
@@ -197,6 +198,7 @@ class Session:
             for one in ready:
                 assert one.trace is not None, "what is ready was opened"
                 one.trace.let_go()
+            release_memory()
         except Stopped:
             pass
         except BaseException:
