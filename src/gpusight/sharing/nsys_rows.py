@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.readers.nsys.sqlite import SqliteTables
+from gpusight.readers.nsys.sqlite import Span, SqliteTables, Wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,23 +20,22 @@ class SqlitePieces(SqliteTables):
 
     def pieces(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Read columns in file order, some rows at a time."""
-        spans = super()._row_spans(table)
-        for first, last in spans:
-            rows = f"rowid BETWEEN {first} AND {last}" if len(spans) > 1 else "1"
-            yield self._piece(table, columns, rows)
+        types = {column: self._affinity(table, column) for column in columns}
+        self._check_texts(table, types)
+        for span in super()._row_spans(table):
+            yield self._piece(table, types, span)
 
-    def _piece(self, table: str, columns: Sequence[str], rows: str) -> pl.DataFrame:
-        types = {column: self._types[table][column] for column in columns}
+    def _piece(self, table: str, types: dict[str, str], span: Span) -> pl.DataFrame:
         try:
-            return self._read(table, types, rows, exact=False)
+            return self._read(table, types, span.rows, Wrong.NONE)
         except (DamagedCaptureError, pl.exceptions.PolarsError):
             # A column that mixes types, which only casts straighten out.
-            return self._read(table, types, rows, exact=True)
+            return self._read(table, types, span.rows, Wrong.NULL)
 
-    def _row_spans(self, table: str) -> list[tuple[int, int]]:
+    def _row_spans(self, table: str) -> list[Span]:
         """Say that a read is one span: who asks for all of a table here wants little of it."""
         del table
-        return [(0, 0)]
+        return [Span("1", self._most_rows)]
 
 
 def pieces_of(raw: RawTables, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

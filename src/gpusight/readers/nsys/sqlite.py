@@ -58,7 +58,7 @@ _NSYS_TABLES = frozenset(
 )
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """A range of rows that one query reads."""
 
     rows: str
@@ -67,8 +67,8 @@ class _Span(NamedTuple):
     """How many there can be."""
 
 
-def _between(row_id: str, first: int, end: int, *, most: int) -> _Span:
-    return _Span(f"{row_id} >= {first} AND {row_id} < {end}", most)
+def _between(row_id: str, first: int, end: int, *, most: int) -> Span:
+    return Span(f"{row_id} >= {first} AND {row_id} < {end}", most)
 
 
 class SqliteTables:
@@ -144,18 +144,18 @@ class SqliteTables:
             self._check_rows(table)
         self._check_texts(table, types)
         try:
-            return self._read(table, types, condition, _Wrong.NONE)
+            return self._read(table, types, condition, Wrong.NONE)
         except (DamagedCaptureError, pl.exceptions.PolarsError):
             # A column edited by another program may mix types, which only casts straighten out.
-            wrong = _Wrong.MARKED if marked else _Wrong.NULL
+            wrong = Wrong.MARKED if marked else Wrong.NULL
             return self._read(table, types, condition, wrong)
 
     def _read(
-        self, table: str, types: dict[str, str], condition: str, wrong: _Wrong
+        self, table: str, types: dict[str, str], condition: str, wrong: Wrong
     ) -> pl.DataFrame:
         query = f"{_select(table, types, wrong)} WHERE {condition}"
 
-        def read(span: _Span) -> pl.DataFrame:
+        def read(span: Span) -> pl.DataFrame:
             piece = self._fetch(f"{query} AND {span.rows} LIMIT {span.most + 1}")
             if piece.height > span.most:
                 self._too_many(table)
@@ -223,7 +223,7 @@ class SqliteTables:
         taken = {column.lower() for column in self._types[table]}
         return next((name for name in _ROW_IDS if name not in taken), None)
 
-    def _row_spans(self, table: str) -> list[_Span]:
+    def _row_spans(self, table: str) -> list[Span]:
         """Cut a table into ranges of row ids, for several connections to read at once."""
         row_id = self._row_id(table)
         # Asked for together, the two would make SQLite scan the whole table.
@@ -231,9 +231,9 @@ class SqliteTables:
         try:
             first, last = self._row(f"SELECT {', '.join(ends)}") if row_id else (None, None)
         except DamagedCaptureError:  # a WITHOUT ROWID table has no such column
-            return [_Span("1", self._most_rows)]
+            return [Span("1", self._most_rows)]
         if first is None or last is None or last - first < 2 * _PIECE_ROWS:
-            return [_Span("1", self._most_rows)]
+            return [Span("1", self._most_rows)]
         rows = last + 1 - first
         if rows > self._most_rows:  # one row far from the others would make endless empty ranges
             return self._sparse_spans(table, str(row_id), first)
@@ -241,15 +241,15 @@ class SqliteTables:
         bounds = [first + rows * i // pieces for i in range(pieces + 1)]
         return [_between(str(row_id), lo, hi, most=hi - lo) for lo, hi in pairwise(bounds)]
 
-    def _sparse_spans(self, table: str, row_id: str, first: int) -> list[_Span]:
+    def _sparse_spans(self, table: str, row_id: str, first: int) -> list[Span]:
         """Cut where rows are, which takes a walk through the table."""
-        spans: list[_Span] = []
+        spans: list[Span] = []
         while True:
             step = f"ORDER BY {row_id} LIMIT 1 OFFSET {_PIECE_ROWS}"
             query = f"SELECT {row_id} FROM {_from(table)} WHERE {row_id} >= {first} {step}"
             following = self._rows(query)
             if not following or len(spans) * _PIECE_ROWS > self._most_rows:
-                return [*spans, _Span(f"{row_id} >= {first}", _PIECE_ROWS)]
+                return [*spans, Span(f"{row_id} >= {first}", _PIECE_ROWS)]
             end = following[0][0]
             spans.append(_between(row_id, first, end, most=_PIECE_ROWS))
             first = end
@@ -381,7 +381,7 @@ def _from(table: str) -> str:
     return f"{_quote(table)} NOT INDEXED"
 
 
-class _Wrong(enum.Enum):
+class Wrong(enum.Enum):
     """What stands in a column of integers for a value of another type."""
 
     NONE = ""
@@ -390,9 +390,9 @@ class _Wrong(enum.Enum):
     MARKED = str(NOT_A_NUMBER)
 
 
-def _as_integer(column: str, wrong: _Wrong) -> str:
+def _as_integer(column: str, wrong: Wrong) -> str:
     """Take whole numbers only: a cast would make 0 of text, and 1 of 1.5."""
-    if wrong is _Wrong.NONE:
+    if wrong is Wrong.NONE:
         return column
     whole = f"CAST({column} AS INTEGER)"
     return (
@@ -414,7 +414,7 @@ def _condition(only: Only | None) -> str:
     return f"({wanted} OR typeof({name}) IN ('null', 'text', 'blob') OR {fraction})"
 
 
-def _select(table: str, types: dict[str, str], wrong: _Wrong) -> str:
+def _select(table: str, types: dict[str, str], wrong: Wrong) -> str:
     """Write the query so that every value has one type.
 
     ADBC takes a column's type from its first batch, so a column that is null there and real or
@@ -426,7 +426,7 @@ def _select(table: str, types: dict[str, str], wrong: _Wrong) -> str:
     for i, (column, affinity) in enumerate(types.items()):
         quoted = _quote(column)
         if affinity == "INTEGER":
-            instead = _Wrong.NULL if wrong is _Wrong.MARKED and column in PAYLOADS else wrong
+            instead = Wrong.NULL if wrong is Wrong.MARKED and column in PAYLOADS else wrong
             items.append(f"{_as_integer(quoted, instead)} AS c{i}")
         elif affinity == "REAL":
             real = f"typeof({quoted}) IN ('real', 'integer')"
