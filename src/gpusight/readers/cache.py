@@ -27,7 +27,7 @@ import msgspec
 import polars as pl
 from isal import isal_zlib
 
-from gpusight.errors import CacheError
+from gpusight.errors import CacheError, is_unexpected, reason_of
 from gpusight.model.schema import TABLES
 from gpusight.model.trace import Outline
 from gpusight.readers.cache_folder import check_place, limit_bytes, lock, open_entry, trim
@@ -374,6 +374,10 @@ class CachedSource:
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             text = getattr(error, "strerror", None) or str(error)
             self._failure = re.sub(r" \(os error \d+\)", "", text.partition("\n")[0])
+        except BaseException as error:  # a panic of Polars is no Exception
+            if not is_unexpected(error):
+                raise
+            self._failure = reason_of(error)
 
 
 def _as_record(outline: Outline) -> Record:
