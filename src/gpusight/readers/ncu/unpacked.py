@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
 """Written at once, and copied at all: a sparse file of terabytes must not fill the disk."""
 _MAX_BYTES = 32 << 30
-_MAX_RATIO, _NO_MATTER_BYTES = 1000, 256 << 20
-"""Reports have a few hundred megabytes and shrink thirtyfold; much more is meant to do harm."""
+"""Reports have a few hundred megabytes. `Blocks` bounds how many times a small file may grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,14 @@ def _copied(file: IO[bytes]) -> Content:
 
 def _unpacked(path: Path) -> Content:
     blocks = Blocks(path)
-    most = min(_MAX_BYTES, max(_NO_MATTER_BYTES, _MAX_RATIO * path.stat().st_size))
     with tempfile.TemporaryFile(prefix="gpusight-") as plain:
         size = 0
         for block in blocks:
             size += plain.write(block)
-            if size > most:
+            if size > _MAX_BYTES:
                 raise DamagedCaptureError(
                     f"{path} cannot be unpacked",
-                    why=f"it grows to more than {format_bytes(most)}, which no report does",
+                    why=f"it grows to more than {format_bytes(_MAX_BYTES)}, which no report does",
                     hint="if it is one, unpack it yourself",
                 )
         if size == 0:
