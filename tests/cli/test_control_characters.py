@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -92,7 +93,7 @@ def _poisoned_trace(path: Path) -> Path:
 @pytest.fixture(scope="module", params=["nsys", "torch"])
 def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evil")
-    name = EVIL.replace("/", "").replace("\x00", "")
+    name = os.fsdecode(EVIL.replace("/", "").replace("\x00", "").encode())
     if request.param == "nsys":
         return _poisoned(folder / f"{name}.sqlite")
     return _poisoned_trace(folder / f"{name}.json")
@@ -112,6 +113,7 @@ def test_no_command_prints_controls(
     faults = {}
     for command, *more in COMMANDS:
         place = 1 if command == "baseline" else 0
+        more = [os.fsdecode(word.encode()) for word in more]  # as a shell would pass it
         words = [*more[:place], str(capture), *more[place:]]
         main([command, *(str(capture) if word == "FILE" else word for word in words)])
         shown = capsys.readouterr()

@@ -93,10 +93,10 @@ def test_files_hold_no_formulas(formulas: str, tmp_path: Path, command: str) -> 
     def written(*more: str) -> str:
         out = tmp_path / "out.csv"
         if command == "save":
-            return gs.kernels(formulas).save(out).read_text()
+            return gs.kernels(formulas).save(out).read_text(encoding="utf-8")
         chosen = ["--to", "csv", "--tables", "kernels", "--force"] if command == "export" else []
         assert main([command, formulas, *chosen, "-o", str(out), *more]) == 0
-        return out.read_text()
+        return out.read_text(encoding="utf-8")
 
     cells = [cell for row in csv.reader(io.StringIO(written())) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
@@ -114,4 +114,4 @@ def test_standard_output_and_stats_are_left_as_they_are(
     prefix = str(tmp_path / "x")
     stats = ["stats", formulas, "-r", "cuda_gpu_kern_sum", "--format", "csv", "-o", prefix]
     assert main(stats) == 0
-    assert ",=cmd|" in (tmp_path / "x_cuda_gpu_kern_sum.csv").read_text()
+    assert ",=cmd|" in (tmp_path / "x_cuda_gpu_kern_sum.csv").read_text(encoding="utf-8")

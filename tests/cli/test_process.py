@@ -117,7 +117,7 @@ def test_a_terminal_gets_colours(train: str, tmp_path: Path) -> None:
             f"sys.path.insert(0, {str(SOURCE.parent)!r}); from gpusight.cli.main import main;"
             f"sys.exit(main(['kernels', {train!r}, *{extra!r}]))"
         )
-        status = pty.spawn([sys.executable, "-c", code], read)
+        status = pty.spawn([sys.executable, "-X", "utf8", "-c", code], read)
         assert status == 0
         assert (b"\x1b[" in out) is colored
         assert ("█".encode() in out) is colored

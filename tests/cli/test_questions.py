@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def test_batch_goes_on_after_a_capture_that_fails(
 def test_batch_reads_each_capture_once_and_names_files_safely(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "graph.sqlite").rename(folder / "a\x1b[31m\n\u202eb.sqlite")
+    (folder / "graph.sqlite").rename(folder / os.fsdecode(b"a\x1b[31m\n\xe2\x80\xaeb.sqlite"))
     shutil.copy(folder / "gpt_small_forward.sqlite", folder / ("n" * 240 + ".sqlite"))
     (folder / "self").symlink_to(folder)
     (folder / "twice.sqlite").symlink_to(folder / "gpt_small_forward.sqlite")
@@ -193,7 +194,7 @@ def test_batch_reads_each_capture_once_and_names_files_safely(
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["meta"]["captures_asked"] == 4
     written = {path.name for path in out.glob("*.nvtx_sum.txt")}
-    assert "a__31m__b.nvtx_sum.txt" in written
+    assert any(re.fullmatch(r"a__31m_+b\.nvtx_sum\.txt", name) for name in written)
     assert len(written) == 4
     assert all(name.isprintable() and len(name) < 200 for name in written)
 

@@ -39,16 +39,16 @@ AS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _ends_with(text: str) -> Callable[[Path], bool]:
-    return lambda path: path.read_text().rstrip().endswith(text)
+    return lambda path: path.read_text(encoding="utf-8").rstrip().endswith(text)
 
 
 def _is_csv(path: Path) -> bool:
-    rows = list(csv.reader(path.read_text().splitlines()))
+    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     return len(rows) > 10 and len({len(row) for row in rows}) == 1
 
 
 def _is_json(path: Path) -> bool:
-    return bool(json.loads(path.read_text()))
+    return bool(json.loads(path.read_text(encoding="utf-8")))
 
 
 WRITERS: dict[str, tuple[list[str], str, Callable[[Path], bool]]] = {
@@ -331,7 +331,7 @@ def test_streams_and_pipes_are_written_directly(tmp_path: Path) -> None:
     with redirected.open("wb") as stream:
         command = [sys.executable, "-m", "gpusight", "kernels", CAPTURE, "-o", "/dev/stdout"]
         subprocess.run(command, stdout=stream, check=True)
-    assert "Kernels" in redirected.read_text()
+    assert "Kernels" in redirected.read_text(encoding="utf-8")
 
 
 def test_modes_are_those_of_a_plain_file_or_of_the_one_replaced(folder: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_name_taken_meanwhile_is_kept(folder: Path) -> None:
 
 
 def test_the_longest_names_work(folder: Path) -> None:
-    for name in ("x" * 255, "名" * 85):
+    for name in ("x" * 255, os.fsdecode(("名" * 85).encode())):
         write_file(folder / name, b"x")
         assert (folder / name).read_bytes() == b"x"
 

@@ -326,7 +326,7 @@ def test_a_report_is_drawn(form: str, tmp_path: Any) -> None:
     path = SHARED / "ncu" / "kernels_full.ncu-rep.xz"
     out = tmp_path / f"roofline.{form}"
     assert main(["roofline", str(path), "-o", str(out), "--quiet", "--no-cache"]) == 0
-    text = out.read_text()
+    text = out.read_text(encoding="utf-8")
     for expected in ("fma_heavy ▸", "divergent", "fp64 33.", "DRAM 4.8", "copy_coalesced"):
         assert expected in text
     result = answer(open_trace(path, cache=False))
