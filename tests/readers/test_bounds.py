@@ -17,6 +17,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -186,7 +187,12 @@ def test_a_small_file_that_unpacks_without_end(
     tmp_path: Path, packing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "_FREE_BYTES", 1 << 20)
-    pack = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress}[packing]
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "xz": lzma.compress,
+        "zst": zstandard.compress,
+    }
+    pack = packers[packing]
     path = tmp_path / f"bomb.json.{packing}"
     path.write_bytes(pack(b'{"traceEvents":[' + b" " * (8 << 20)))
     assert path.stat().st_size < 20_000

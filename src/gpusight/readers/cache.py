@@ -27,7 +27,7 @@ import msgspec
 import polars as pl
 from isal import isal_zlib
 
-from gpusight.errors import CacheError
+from gpusight.errors import CacheError, is_unexpected, reason_of
 from gpusight.model.schema import TABLES
 from gpusight.model.trace import Outline
 from gpusight.readers.cache_folder import check_place, limit_bytes, lock, open_entry, trim
@@ -198,8 +198,7 @@ class CachedSource:
         slow = time.perf_counter() - began > _WORTH_S or _OUTLINE in self._damaged
         if outline is not None and slow:
             self._costly = True
-            text = msgspec.json.encode(outline).decode()
-            self._write({_OUTLINE: Record(pl.DataFrame({"outline": [text]}), ())})
+            self._write({_OUTLINE: _as_record(outline)})
         return outline
 
     def _kept_outline(self) -> Outline | None:
@@ -375,6 +374,17 @@ class CachedSource:
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             text = getattr(error, "strerror", None) or str(error)
             self._failure = re.sub(r" \(os error \d+\)", "", text.partition("\n")[0])
+        except BaseException as error:  # a panic of Polars is no Exception
+            if not is_unexpected(error):
+                raise
+            self._failure = reason_of(error)
+
+
+def _as_record(outline: Outline) -> Record:
+    # Its path may be no valid text, and is not part of what is kept anyway.
+    nameless = msgspec.structs.replace(outline, meta=msgspec.structs.replace(outline.meta, path=""))
+    text = msgspec.json.encode(nameless).decode()
+    return Record(pl.DataFrame({"outline": [text]}), ())
 
 
 def _file(table: str, column: str) -> str:
