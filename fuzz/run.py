@@ -377,6 +377,22 @@ def _rows(tallies: dict[str, Tally]) -> Iterator[str]:
     yield f"{'all':16} {sum(t.inputs for t in tallies.values()):9,}"
 
 
+def _markdown(path: Path) -> Iterator[str]:
+    """Give the counts of all runs in a state file as the table of docs/reliability.md."""
+    totals = {form: Tally() for form in FORMATS}
+    for commit in json.loads(path.read_text()).values():
+        for form, document in commit.items():
+            totals[form].add(Tally.of(document))
+    yield "| format | inputs | parse | read | full | guided | failed | slowest | most memory |"
+    yield "|---|" + "---:|" * 8
+    for form, tally in totals.items():
+        counts = [tally.inputs, *(tally.levels[level] for level in _HEADINGS[1:5])]
+        cells = [f"{n:,}" for n in (*counts, sum(tally.failures.values()))]
+        bounds = [f"{tally.slowest_s:.2f} s", f"{tally.peak_bytes / 1e6:.0f} MB"]
+        yield f"| `{form}` | {' | '.join([*cells, *bounds])} |"
+    yield f"| all | {sum(tally.inputs for tally in totals.values()):,} |" + " |" * 7
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run, print the counts, and give 1 where anything failed."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
@@ -414,7 +430,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--state", type=Path, default=None, metavar="FILE", help="add the counts to this JSON file"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="print the counts of a --state file, and end"
+    )
     args = parser.parse_args(argv)
+    if args.report is not None:
+        print("\n".join(_markdown(args.report)))
+        return 0
     seed = args.seed or str(random.SystemRandom().randrange(10**9))
     print(f"fuzz: seed {seed}", flush=True)
     run = Run(args.format or list(FORMATS), seed, public=not args.own, keep=args.keep)

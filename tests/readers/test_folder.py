@@ -132,6 +132,7 @@ def test_strings_of_other_types_are_texts(tmp_path: Path) -> None:
     frames = raw_tables(DATA / "graph_node.sqlite")
     strings = frames["StringIds"]
     frames["StringIds"] = strings.select(pl.col("id").cast(pl.String), value=pl.lit(7))
+    frames["ThreadNames"] = frames["ThreadNames"].with_columns(pl.col("nameId").cast(pl.String))
     trace = open_trace(write_folder(frames, tmp_path / "export", "parquet"), cache=False)
     assert trace.table("kernels", ["name"]).to_series().cast(pl.String).unique().to_list() == ["7"]
     assert "7" in trace.table("threads")["name"].cast(pl.String).to_list()

@@ -365,3 +365,16 @@ def test_os_calls_leave_out_the_profilers_own_marks(tmp_path: Path) -> None:
     )
     trace = open_trace(path, cache=False)
     assert trace.table("os_calls", ["start_ns", "name"]).rows() == [(2, "poll"), (6, "poll")]
+
+
+def test_a_schema_that_is_not_text_is_damage(tmp_path: Path) -> None:
+    """SQLite's message then holds bytes that Python cannot show."""
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_master SET name = CAST(X'61a8ff' AS TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DamagedCaptureError, match="not UTF-8"):
+        open_trace(path, cache=False)

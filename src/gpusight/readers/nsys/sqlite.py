@@ -309,6 +309,8 @@ class SqliteTables:
                 return connection.execute(query).fetchall()
             finally:
                 connection.close()
+        except UnicodeDecodeError:  # what sqlite3 raises where it cannot show SQLite's own message
+            self._damaged("its schema holds text that is not UTF-8")
         except sqlite3.DatabaseError as error:
             if left < 0:
                 self._damaged("a query takes longer than a file of its size can need")

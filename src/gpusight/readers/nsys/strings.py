@@ -25,7 +25,7 @@ class Strings:
 
     def texts(self, ids: pl.Series) -> pl.Series:
         """Look up the text of each id; null where the id is null or unknown."""
-        frame = pl.DataFrame({"id": ids}).join(
+        frame = pl.DataFrame({"id": ids.cast(pl.Int64, strict=False)}).join(
             self._strings(), on="id", how="left", maintain_order="left"
         )
         return frame.get_column("value")
