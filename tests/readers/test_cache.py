@@ -251,3 +251,33 @@ def test_what_is_costly_to_find_is_kept_table_by_table(monkeypatch: pytest.Monke
             assert trace.table(table).height
         trace.close()
     assert len(walks) == 2
+
+
+def test_warnings_of_a_trace_that_is_cached_take_no_walk_through_it(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """They come with the outline, for each table."""
+    from gpusight.readers.chrome import source
+
+    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.0)
+    walks: list[Path] = []
+    walk = source.scan
+
+    def counted(path: Path) -> source.Scanned:
+        walks.append(path)
+        return walk(path)
+
+    def lossy(self: source.ChromeSource) -> tuple[str, ...]:
+        assert self._source is not None  # made by the walk
+        return ("3 events have no number",)
+
+    monkeypatch.setattr(source, "scan", counted)
+    monkeypatch.setattr(source.ChromeSource, "warnings", lossy)
+    for tables in (("copies", "kernels"), ("kernels",), ("copies",), ()):
+        with open_trace(DATA / "torch_odd.json.gz") as trace:
+            assert trace.has("kernels")
+            for table in tables:
+                trace.table(table)
+            assert "3 events have no number" in trace.warnings
+    assert len(walks) == 1
+    assert list(folder.rglob("outline.record"))

@@ -165,8 +165,10 @@ class CachedSource:
         self._failure = ""
         self.failures: tuple[str, ...] = ()
         """Why the cache could not be written to, once that is known for sure."""
+        self._is_read = False
+        """Something came from the capture itself."""
         self._warnings: dict[str, dict[str, None]] = {}
-        """What the reader warned of, by table or derived frame."""
+        """What the reader warned of: by table, derived frame, or as it made the outline."""
         self._writer: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
         _open.add(self)
@@ -194,17 +196,19 @@ class CachedSource:
             meta = msgspec.structs.replace(kept.meta, path=str(self._path))
             return msgspec.structs.replace(kept, meta=meta)
         began = time.perf_counter()
-        outline = self._source.outline()
+        with self._hearing(_OUTLINE):
+            outline = self._source.outline()
         slow = time.perf_counter() - began > _WORTH_S or _OUTLINE in self._damaged
         if outline is not None and slow:
             self._costly = True
-            self._write({_OUTLINE: _as_record(outline)})
+            self._write({_OUTLINE: _as_record(outline, tuple(self._warnings[_OUTLINE]))})
         return outline
 
     def _kept_outline(self) -> Outline | None:
         record = self._read(_OUTLINE)
         if record is None:
             return None
+        self._warned(_OUTLINE, record.warnings)
         try:
             return msgspec.json.decode(record.frame.item(0, "outline"), type=Outline)
         except (msgspec.MsgspecError, pl.exceptions.PolarsError):
@@ -269,9 +273,14 @@ class CachedSource:
     @contextlib.contextmanager
     def _hearing(self, table: str) -> Iterator[None]:
         """Remember which warnings a table brought, to repeat them when it comes from the cache."""
-        before = set(self._source.warnings())
+        before = set(self._heard())
         yield
-        self._warned(table, (w for w in self._source.warnings() if w not in before))
+        self._is_read = True
+        self._warned(table, (w for w in self._heard() if w not in before))
+
+    def _heard(self) -> tuple[str, ...]:
+        # To know its warnings a source may have to walk through the file, if nobody did so yet.
+        return self._source.warnings() if self._is_read else ()
 
     def _warned(self, what: str, warnings: Iterable[str]) -> None:
         self._warnings.setdefault(what, {}).update(dict.fromkeys(warnings))
@@ -279,7 +288,7 @@ class CachedSource:
     def warnings(self) -> tuple[str, ...]:
         """Name rows and values that reading has left out, now or when the cache was filled."""
         kept = (warning for some in self._warnings.values() for warning in some)
-        return tuple(dict.fromkeys((*self._source.warnings(), *kept)))
+        return tuple(dict.fromkeys((*self._heard(), *kept)))
 
     def notes(self) -> tuple[str, ...]:
         """Say why the cache was not used, in part or at all."""
@@ -380,11 +389,11 @@ class CachedSource:
             self._failure = reason_of(error)
 
 
-def _as_record(outline: Outline) -> Record:
+def _as_record(outline: Outline, warnings: tuple[str, ...]) -> Record:
     # Its path may be no valid text, and is not part of what is kept anyway.
     nameless = msgspec.structs.replace(outline, meta=msgspec.structs.replace(outline.meta, path=""))
     text = msgspec.json.encode(nameless).decode()
-    return Record(pl.DataFrame({"outline": [text]}), ())
+    return Record(pl.DataFrame({"outline": [text]}), warnings)
 
 
 def _file(table: str, column: str) -> str:

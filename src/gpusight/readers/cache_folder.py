@@ -350,7 +350,8 @@ def lock(entry: Folder, *, alone: bool) -> Iterator[bool]:
         taken = True
         if fcntl is not None:
             try:
-                fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                # Who deletes goes on elsewhere; who writes waits, since deleting takes a moment.
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
             except BlockingIOError:
                 taken = False
             except OSError:
