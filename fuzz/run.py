@@ -220,7 +220,8 @@ class Worker:
         self.stop()
         self.start()
         name, level = f"{self.seed}-{number}", level_of(form, number)
-        return Failure(form, name, level, f"worker {trouble}", "the process could not go on")
+        # Where in the code is not known, so each such input is one of its own.
+        return Failure(form, name, level, f"worker {trouble} at {name}", "it could not go on")
 
     def stop(self) -> None:
         """End the process."""

@@ -219,10 +219,13 @@ def _message_bytes(file: IO[bytes], at: int, size: int) -> int:
         batch = batch.table(1)
     if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:
         return body_bytes
+    buffers = batch.structs(_BATCH_BUFFERS, "<qq")
+    # Polars sets memory aside for the length of a buffer before it reads it, and aborts without.
+    if any(offset < 0 or not 0 <= length <= body_bytes - offset for offset, length in buffers):
+        raise WireError("a buffer lies outside its message")
     if batch.table(_BATCH_COMPRESSION) is None:
         return body_bytes
-    buffers = batch.structs(_BATCH_BUFFERS, "<qq")
-    return sum(_inflated(file, body + offset) for offset, length in buffers if length > 0 <= offset)
+    return sum(_inflated(file, body + offset) for offset, length in buffers if length)
 
 
 def _inflated(file: IO[bytes], at: int) -> int:
