@@ -82,6 +82,9 @@ class FakeSource:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
         return self._frames[table].select(columns)
 
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything already."""
 

@@ -164,7 +164,7 @@ def ledger(
     found = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(found, NotApplicable):
         raise absent(found)
-    return LedgerView(found.with_warnings(capture.meta.warnings))
+    return LedgerView(found.with_warnings(capture.warnings))
 
 
 def utilisation(
@@ -591,6 +591,7 @@ def gate(
     least: float = 0.02,
     strict: bool = False,
     allow_missing: bool = False,
+    allow_changed: Sequence[str] = (),
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
@@ -601,7 +602,9 @@ def gate(
     """Hold captures against limits such as `step_time=+3%`, `idle/input=+1ms`, `memory_peak=70GB`.
 
     Growth is over the `baseline`: baseline files, captures or digests. `strict` fails what is over
-    a limit by no more than noise, `allow_missing` passes what a capture does not know.
+    a limit by no more than noise, `allow_missing` passes metrics that were not recorded, and
+    `allow_changed` accepts differences between the sides: `kernels`, `steps`, `gpu-model`, `gpus`,
+    `processes`, `incomplete` (docs/gate.md).
     """
     from gpusight.comparison.gate import gate as analysis
     from gpusight.comparison.limits import read_limits
@@ -620,6 +623,7 @@ def gate(
         least=least,
         strict=strict,
         allow_missing=allow_missing,
+        allow_changed=allow_changed,
     )
     if isinstance(found, NotApplicable):
         raise absent(found)
@@ -803,7 +807,7 @@ def whatif(
     found = analysis(capture, selection, wishes=wished, steps=steps, window=window, warmup=warmup)
     if isinstance(found, NotApplicable):
         raise absent(found)
-    return WhatIfView(found.with_warnings(capture.meta.warnings))
+    return WhatIfView(found.with_warnings(capture.warnings))
 
 
 def sql(trace: Capture, query: str) -> View:

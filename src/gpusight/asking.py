@@ -149,7 +149,7 @@ def ask(
 
 def told(answer: Result, captures: Iterable[Trace]) -> TableResult | Composite:
     """Give the answer with what is wrong with any of the captures that it was made of."""
-    warnings = dict.fromkeys(warning for trace in captures for warning in trace.meta.warnings)
+    warnings = dict.fromkeys(warning for trace in captures for warning in trace.warnings)
     return given(with_warnings(answer, tuple(warnings)))
 
 

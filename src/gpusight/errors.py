@@ -5,6 +5,7 @@ GpusightError                 exit code 2, one line for the user
 │   ├── NotACaptureError      it is something else altogether
 │   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
 │       └── UndecodableReportError   a native report that only its own tool may still read
+├── CacheError                the cache folder must not be used or cannot be
 ├── RecordError               nothing on this machine can record that, or nothing was recorded
 ├── RuleError                 a rule that the user wrote cannot be loaded, or fails
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
@@ -61,6 +62,10 @@ class UndecodableReportError(DamagedCaptureError):
     def __init__(self, what: str, *, why: str, hint: str, version: str) -> None:
         super().__init__(what, why=why, hint=hint)
         self.version = version
+
+
+class CacheError(GpusightError):
+    """The folder of the cache is not safe to use, or cannot be used."""
 
 
 class RecordError(GpusightError):

@@ -14,6 +14,7 @@ import pytest
 
 from gpusight.cli.commands import COMMANDS, demo
 from gpusight.cli.main import main
+from gpusight.readers import open_trace
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -245,13 +246,18 @@ def test_demo_says_what_to_try_next(
     assert json.loads(capsys.readouterr().out)["meta"]["command"] == "diagnose"
 
 
-def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "cache" / "entry").mkdir(parents=True)
+def test_cache(
+    train: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusight.readers.cache._WORTH_ROWS", 1)
+    with open_trace(train) as trace:
+        trace.table("kernels", ["start_ns"])
     assert main(["cache", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["meta"]["captures"] == 1
     assert main(["cache", "clear"]) == 0
-    assert "Cache emptied" in capsys.readouterr().out
-    assert not list((tmp_path / "cache").iterdir())
+    assert "Deleted from the cache" in capsys.readouterr().out
+    assert main(["cache", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["meta"]["captures"] == 0
 
 
 def test_captures_are_not_changed(train: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import build_parser, main
+from gpusight.comparison.comparable import KINDS
 from gpusight.comparison.config import NAME, SETTINGS, load_config
 from gpusight.comparison.files import save_baseline
 from gpusight.comparison.limits import read_limit
@@ -246,7 +247,8 @@ def test_a_capture_that_cannot_be_judged(
     assert asked(str(report), "--max", "step_time=5ms", "--junit", "gate.xml") == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert not (tmp_path / "gate.xml").exists()
+    (error,) = ET.parse(tmp_path / "gate.xml").getroot().findall("testsuite/testcase/error")
+    assert error.get("message")
 
 
 def test_from_python(base: str, slower: str, train: str) -> None:
@@ -317,6 +319,13 @@ def test_the_metrics_of_the_page_are_known() -> None:
         assert quantity(runs(*BASE), key).key == key
 
 
+def test_the_page_names_what_can_be_accepted() -> None:
+    rows = re.findall(r"^\| .* \| `([a-z-]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(KINDS)
+    words = "gate new.sqlite --baseline base.json --allow-changed kernels,steps"
+    assert build_parser().parse_args(words.split()).allow_changed == ["kernels", "steps"]
+
+
 @needs_shared
 def test_the_noise_of_a_shared_machine_does_not_fail() -> None:
     base, now = (
@@ -334,5 +343,8 @@ def test_slower_kernels_fail_and_faster_ones_pass() -> None:
         str(SHARED / "nsys" / name)
         for name in ("gpt_small_train.sqlite", "gpt_small_train_bf16_fused.sqlite")
     )
-    assert gs.gate(new, baseline=old, limits=["kernel_time=+3%"]).passed
+    faster = gs.gate(new, baseline=old, limits=["kernel_time=+3%"])
+    assert (faster.passed, faster.outcome) == (False, "inconclusive")  # 1,621 -> 887 kernels
+    limits = ["kernel_time=+3%"]
+    assert gs.gate(new, baseline=old, limits=limits, allow_changed=["kernels"]).passed
     assert not gs.gate(old, baseline=new, limits=["kernel_time=+3%"]).passed

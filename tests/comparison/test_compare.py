@@ -314,9 +314,9 @@ def test_what_the_gpu_does_most() -> None:
             "other tools (Nsight Systems against PyTorch Profiler)",
         ),
         ({"tool": "Nsight Systems 2020.1"}, "other versions of the tool"),
-        ({"gpus": ("NVIDIA A100",)}, "other GPUs (NVIDIA H200 against NVIDIA A100)"),
-        ({"gpus": ("NVIDIA H200",) * 2}, "other numbers of GPUs (1 against 2)"),
-        ({"steps_found": "ranges that repeat"}, "found in other ways"),
+        ({"gpus": ("NVIDIA A100",)}, "GPU model: another model (NVIDIA H200 against NVIDIA A100)"),
+        ({"gpus": ("NVIDIA H200",) * 2}, "number of GPUs: 1 against 2"),
+        ({"steps_found": "ranges that repeat"}, "steps: found as"),
         ({"notes": ("records were lost",)}, "new: records were lost"),
     ],
 )
@@ -377,6 +377,7 @@ def test_the_document_is_plain_and_complete() -> None:
     assert list(document) == [
         "meta",
         "verdict",
+        "differences",
         "explanation",
         "metrics",
         "ledger",

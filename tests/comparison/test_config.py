@@ -113,6 +113,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
         ("[gate]\njunit = 1", 'junit = "gate.xml"'),
         ("[gate.train]\n[gate.infer]\n", "holds several gates; choose one by --gate: train, infer"),
         ("x = " + "[" * 100_000, "is not TOML"),
+        ("x = " + "1" * 5000, "is not TOML"),
         ("#" * 2_000_000, "larger than 1 MB"),
     ],
 )

@@ -335,7 +335,7 @@ def test_an_event_without_end_does_not_fill_the_memory(
 @pytest.mark.parametrize(
     "odd",
     [
-        {"ts": "12.5"}, {"dur": -3}, {"dur": None}, {"name": None},
+        {"ts": "12.5"}, {"dur": "2.5"}, {"dur": 0}, {"name": None},
         {"pid": None, "tid": None}, {"pid": "", "tid": ""}, {"tid": 2**70}, {"tid": 1.5},
         {"args": None}, {"args": []}, {"args": {"External id": "x", "Input Dims": 3}},
         {"args": {"External id": 2**80}}, {"args": {"External id": [1]}},
@@ -451,7 +451,60 @@ def test_events_without_a_time_are_left_out_and_counted(tmp_path: Path, ts: str)
     trace = write(tmp_path / "t.json", f'{{"schemaVersion": 1, "traceEvents": [{odd}, {good}]}}')
     assert trace.cpu_ops["name"].to_list() == ["good"]
     assert trace.meta.duration_ns == 2000
-    assert trace.meta.notes == ("1 events have no time and were left out",)
+    assert trace.meta.warnings == ("1 of 2 operator events left out: 1 has no time",)
+
+
+@pytest.mark.parametrize(
+    ("dur", "why"),
+    [
+        ("-3", "a negative duration"),
+        ("-1e-3", "a negative duration"),
+        ("null", "no duration"),
+        ('"long"', "no duration"),
+        ("1e308", "no duration"),
+        ("9223372036854775807", "no duration"),
+        ("1e13", "a duration over 30 days"),
+    ],
+)
+@pytest.mark.parametrize("ts", ["1.5", "1700000000000000.125"])
+def test_events_without_a_usable_duration_are_left_out_and_counted(
+    tmp_path: Path, dur: str, why: str, ts: str
+) -> None:
+    text = json.dumps(event("odd", ts=0, dur=0)).replace('"ts": 0', f'"ts": {ts}')
+    odd, good = text.replace('"dur": 0', f'"dur": {dur}'), text.replace('"dur": 0', '"dur": 2')
+    trace = write(tmp_path / "t.json", f'{{"traceEvents": [{good}, {odd}, {good}]}}')
+    trace.validate()
+    assert trace.cpu_ops["end_ns"].to_list() == [2000, 2000]
+    assert trace.row_count("cpu_ops") == 2
+    assert trace.warnings == (f"1 of 3 operator events left out: 1 has {why}",)
+
+
+def test_an_event_without_a_duration_is_left_out(tmp_path: Path) -> None:
+    endless = event()
+    del endless["dur"]
+    trace = write(tmp_path / "t.json", [event(), endless])
+    assert trace.cpu_ops.height == 1
+    assert trace.warnings == ("1 of 2 operator events left out: 1 has no duration",)
+
+
+def test_a_trace_most_of_which_cannot_be_used_is_damaged(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [event(), event(dur=-1), event(dur=-1)])
+    with pytest.raises(DamagedCaptureError, match="2 of 3 operator events cannot be used"):
+        trace.has("cpu_ops")
+
+
+def test_arguments_that_cannot_be_meant_are_named(tmp_path: Path) -> None:
+    copies = [
+        event("Memcpy HtoD", cat="gpu_memcpy", args={"bytes": size, "device": 0})
+        for size in (8, -8, "many")
+    ]
+    trace = write(tmp_path / "t.json", copies)
+    trace.validate()
+    assert trace.copies["bytes"].sum() == 8
+    assert trace.warnings == (
+        "1 of 3 copy events have no number as bytes",
+        "1 of 3 copy events have bytes out of range, count as 0",
+    )
 
 
 def test_times_that_cannot_all_be_right_are_mentioned(tmp_path: Path) -> None:

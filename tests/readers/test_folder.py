@@ -12,6 +12,8 @@ import pytest
 from gpusight.errors import DamagedCaptureError
 from gpusight.model.schema import TABLES
 from gpusight.readers import open_trace
+from gpusight.readers.nsys.inflation import parquet_bytes
+from gpusight.readers.protobuf.wire import WireError
 from tests.shared import DATA
 
 CAPTURES = [DATA / "graph_node.sqlite", DATA / "gpt_tiny_osrt.sqlite"]
@@ -78,13 +80,34 @@ def test_integers_that_became_floats(tmp_path: Path) -> None:
     assert trace.table("kernels", columns).rows() == expected.table("kernels", columns).rows()
 
 
-def test_columns_of_another_type_are_damage(tmp_path: Path) -> None:
+def kernels_changed(folder: Path, **columns: pl.Expr) -> Path:
     frames = raw_tables(DATA / "graph_node.sqlite")
     kernels = frames["CUPTI_ACTIVITY_KIND_KERNEL"]
-    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(globalPid=pl.lit("text"))
-    folder = write_folder(frames, tmp_path / "export", "parquet")
-    with pytest.raises(DamagedCaptureError, match="CUPTI_ACTIVITY_KIND_KERNEL"):
-        open_trace(folder, cache=False).validate()
+    frames["CUPTI_ACTIVITY_KIND_KERNEL"] = kernels.with_columns(**columns)
+    return write_folder(frames, folder / "export", "parquet")
+
+
+@pytest.mark.parametrize("value", [pl.lit("text"), pl.lit(None), pl.lit(0.5)])
+def test_a_time_column_of_another_type_is_damage(tmp_path: Path, value: pl.Expr) -> None:
+    folder = kernels_changed(tmp_path, start=value)
+    with pytest.raises(DamagedCaptureError, match="360 of 360 rows cannot be used"):
+        open_trace(folder, cache=False).table("kernels", ["name"])
+
+
+@pytest.mark.parametrize("value", [pl.lit("text"), pl.lit(0.5)])
+def test_another_column_of_another_type_counts_as_missing(tmp_path: Path, value: pl.Expr) -> None:
+    trace = open_trace(kernels_changed(tmp_path, gridX=value), cache=False)
+    trace.validate()
+    assert trace.kernels["grid_x"].null_count() == trace.kernels.height == 360
+    assert "360 of 360 values of gridX are not whole numbers" in trace.warnings[0]
+
+
+def test_fractions_among_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    half = pl.when(pl.int_range(pl.len()) < 3).then(pl.col("end") + 0.5).otherwise(pl.col("end"))
+    trace = open_trace(kernels_changed(tmp_path, end=half), cache=False)
+    trace.validate()
+    assert trace.row_count("kernels") == trace.kernels.height == 357
+    assert "3 of 360 rows left out: 3 have no number as end" in trace.warnings[0]
 
 
 def test_a_cut_single_file_export(tmp_path: Path) -> None:
@@ -94,3 +117,22 @@ def test_a_cut_single_file_export(tmp_path: Path) -> None:
     path.write_bytes(stream.getvalue()[:-20])
     with pytest.raises(DamagedCaptureError, match="nsys Arrow export"):
         open_trace(path, cache=False)
+
+
+def test_a_footer_of_other_types_is_damage(tmp_path: Path) -> None:
+    """Fields of Parquet's footer by number: here, the list of row groups is a number."""
+    footer = b"\x45\x02\x00"  # field 4 (row groups) = 1, end
+    path = tmp_path / "made.parquet"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(WireError, match="another type"):
+        parquet_bytes(path)
+
+
+def test_strings_of_other_types_are_texts(tmp_path: Path) -> None:
+    frames = raw_tables(DATA / "graph_node.sqlite")
+    strings = frames["StringIds"]
+    frames["StringIds"] = strings.select(pl.col("id").cast(pl.String), value=pl.lit(7))
+    frames["ThreadNames"] = frames["ThreadNames"].with_columns(pl.col("nameId").cast(pl.String))
+    trace = open_trace(write_folder(frames, tmp_path / "export", "parquet"), cache=False)
+    assert trace.table("kernels", ["name"]).to_series().cast(pl.String).unique().to_list() == ["7"]
+    assert "7" in trace.table("threads")["name"].cast(pl.String).to_list()

@@ -65,7 +65,7 @@ def test_who_stops_the_program_is_obeyed() -> None:
 
 
 def test_every_method_of_a_source_is_guarded() -> None:
-    source: TraceSource = GuardedSource(Broken(ZeroDivisionError()), Path("run.sqlite"))
+    source: TraceSource = GuardedSource(Broken(ZeroDivisionError()), Path("run.sqlite"), ())
     calls = {
         "meta": lambda: source.meta,
         "outline": source.outline,
@@ -74,6 +74,7 @@ def test_every_method_of_a_source_is_guarded() -> None:
         "row_count": lambda: source.row_count("kernels"),
         "load": lambda: source.load("kernels", ["name"]),
         "prepare": lambda: source.prepare(["kernels"]),
+        "warnings": source.warnings,
         "close": source.close,
     }
     assert {name for name in vars(TraceSource) if not name.startswith("_")} == set(calls)

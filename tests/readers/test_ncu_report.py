@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import io
 import lzma
@@ -335,7 +336,7 @@ def test_messages_of_no_length_end_a_report(tmp_path: Path) -> None:
 def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     bomb = lzma.compress(report(launch("k", {"x": 1})) + bytes(300 << 20), preset=0)
     assert len(bomb) < 100_000
-    with pytest.raises(DamagedCaptureError, match="grows to more than"):
+    with pytest.raises(DamagedCaptureError, match="it grows more than 200 times"):
         opened(tmp_path, bomb, "x.ncu-rep.xz")
 
 
@@ -459,3 +460,18 @@ def kernel_of(mangled: str) -> str:
     found = re.match(r"_Z\d+(\w+?)P", mangled)
     assert found is not None
     return found[1]
+
+
+@pytest.mark.parametrize("why", ["too large to copy", "no room for a copy"])
+def test_a_report_that_cannot_be_copied_is_read_in_place(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if why == "too large to copy":
+        monkeypatch.setattr("gpusight.readers.ncu.unpacked._MAX_COPIED_BYTES", 0)
+    else:
+        monkeypatch.setattr("shutil.copyfileobj", full)
+    with opened(tmp_path, report(launch("kernel"))) as trace:
+        assert trace.table("profiles").height == 1

@@ -9,6 +9,7 @@ import pytest
 
 from gpusight.errors import UndecodableReportError
 from gpusight.readers import open_trace
+from gpusight.readers.cache_folder import clear_cache
 from tests.shared import DATA
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
@@ -69,3 +70,47 @@ def test_an_older_or_failing_nsys_changes_nothing(
     install_nsys(tmp_path, version, action)
     with pytest.raises(UndecodableReportError):
         open_trace(report).validate()
+
+
+def exports(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def test_a_damaged_export_is_made_again(report: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    install_nsys(tmp_path, "2026.1.0.0", f'echo run >> "{log}"; cp "{DATA}/graph.sqlite" "$2"')
+    for _ in range(2):
+        with open_trace(report) as trace:
+            trace.validate()
+            assert trace.row_count("graph_launches") == 10
+    assert exports(log) == 1
+    (export,) = (tmp_path / "cache").rglob("export.sqlite")
+    data = bytearray(export.read_bytes())
+    data[40_000:40_064] = bytes(64)
+    export.write_bytes(data)
+    with open_trace(report) as trace:
+        trace.validate()
+        assert trace.row_count("graph_launches") == 10
+        assert any("damaged and was made again" in note for note in trace.meta.notes)
+    assert exports(log) == 2
+
+
+def test_an_export_in_use_is_not_deleted(report: Path, tmp_path: Path) -> None:
+    install_nsys(tmp_path, "2026.1.0.0", f'cp "{DATA}/graph.sqlite" "$2"')
+    with open_trace(report) as trace:
+        trace.validate()
+        assert clear_cache().captures == 0
+        assert trace.row_count("graph_launches") == 10
+    assert clear_cache().captures == 1
+    assert not list((tmp_path / "cache").rglob("export.sqlite"))
+
+
+def test_a_cache_that_is_refused_gets_no_export(report: Path, tmp_path: Path) -> None:
+    install_nsys(tmp_path, "2026.1.0.0", f'cp "{DATA}/graph.sqlite" "$2"')
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "thesis.tex").write_text("text")
+    with open_trace(report) as trace:
+        trace.validate()
+        assert trace.row_count("graph_launches") == 10
+        assert "its folder holds files that gpusight did not make" in trace.warnings[0]
+    assert [f.name for f in (tmp_path / "cache").iterdir()] == ["thesis.tex"]

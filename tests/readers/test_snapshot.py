@@ -476,6 +476,7 @@ MISSHAPEN: dict[str, tuple[Any, str]] = {
     "histories are no list": ({"device_traces": "alloc"}, "one for each device"),
     "too many devices": ({"device_traces": [[]] * 5000}, "one for each device"),
     "an event without a size": (snapshot([{"action": "alloc", "addr": 1}]), "no 'size'"),
+    "an event of a negative size": (snapshot([event("alloc", 1, -5, 0)]), "are negative"),
     "an event without an action": (snapshot([{"size": 1}]), "no 'action'"),
     "an address that is text": (snapshot([event("alloc", "x", 1, 1)]), "'addr' is not a whole"),  # type: ignore[arg-type]
     "an address beyond 64 bits": (snapshot([event("alloc", 2**64 - 1, 1, 1)]), "beyond 64 bits"),

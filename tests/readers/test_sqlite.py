@@ -122,7 +122,7 @@ def test_a_write_ahead_log_left_by_another_program_is_not_touched(tmp_path: Path
     assert (tmp_path / "capture.sqlite-wal").read_bytes() == b"left by a crash"
 
 
-def test_rows_are_sorted_and_lost_ends_become_instants(tmp_path: Path) -> None:
+def test_rows_are_sorted_and_those_without_an_end_are_left_out(tmp_path: Path) -> None:
     path = build(
         tmp_path / "c.sqlite",
         strings("zero", "late", "early", "lost"),
@@ -135,12 +135,14 @@ def test_rows_are_sorted_and_lost_ends_become_instants(tmp_path: Path) -> None:
     trace.validate()
     assert trace.table("kernels", ["start_ns", "end_ns", "name"]).rows() == [
         (100, 150, "early"),
-        (200, 200, "lost"),
         (300, 350, "late"),
-        (400, 400, "[name missing from capture]"),
     ]
     # Columns asked for later come in the same order as those asked for first.
-    assert trace.table("kernels", ["correlation"]).to_series().to_list() == [1, 2, 3, 4]
+    assert trace.table("kernels", ["correlation"]).to_series().to_list() == [1, 3]
+    assert trace.row_count("kernels") == 2
+    (warning,) = trace.warnings
+    assert warning.startswith("CUPTI_ACTIVITY_KIND_KERNEL: 2 of 4 rows left out: ")
+    assert warning.endswith("1 ends before it starts, 1 has no number as end")
 
 
 def test_ranges_of_every_kind(tmp_path: Path) -> None:
@@ -221,9 +223,10 @@ def test_invalid_utf8_and_foreign_columns(tmp_path: Path) -> None:
         "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, 0, 0, 0, NULL),"
         " (3, 'not a number', 0, 1, 7, 1, 0, 0, 0, 0.5)",
     )
-    frame = open_trace(path, cache=False).table("kernels", ["end_ns", "name"])
-    # Text where a number belongs is no number, least of all 0: this end is lost.
-    assert frame.rows() == [(2, "ke\ufffd\ufffdr"), (3, "ke\ufffd\ufffdr")]
+    trace = open_trace(path, cache=False)
+    # Text where a number belongs is no number, least of all 0.
+    assert trace.table("kernels", ["end_ns", "name"]).rows() == [(2, "ke\ufffd\ufffdr")]
+    assert "1 of 2 rows left out: 1 has no number as end" in trace.warnings[0]
 
 
 def test_environment_and_host_are_never_in_the_model(tmp_path: Path) -> None:
@@ -309,22 +312,35 @@ def test_home_directories_stay_out_of_diagnostics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ("(NULL, 2, 0, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no start_ns"),
-        ("('abc', 2, 0, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no start_ns"),
-        ("(1, 2, NULL, 1, 7, 1, 0, 0, 0)", "1 of 2 rows have no device"),
-        ("(-9223372036854775807, 2, 0, 1, 7, 1, 0, 0, 0)", "start_ns reaches from"),
-        ("(1, 2, 9223372036854775807, 1, 7, 1, 0, 0, 0)", "device reaches from"),
+        ("(NULL, 2, 0, 1, 7, 1, 0, 0, 0)", "has no number as start"),
+        ("('abc', 2, 0, 1, 7, 1, 0, 0, 0)", "has no number as start"),
+        ("(1, x'0102', 0, 1, 7, 1, 0, 0, 0)", "has no number as end"),
+        ("(1.5, 2, 0, 1, 7, 1, 0, 0, 0)", "has no number as start"),
+        ("(1, 2, NULL, 1, 7, 1, 0, 0, 0)", "has no number as deviceId"),
+        ("(1, 2, 'gpu', 1, 7, 1, 0, 0, 0)", "has no number as deviceId"),
+        ("(-9223372036854775807, 2, 0, 1, 7, 1, 0, 0, 0)", "has start out of range"),
+        ("(1, 9223372036854775807, 0, 1, 7, 1, 0, 0, 0)", "has end out of range"),
+        ("(1, 9000000000000000, 0, 1, 7, 1, 0, 0, 0)", "has a duration over 30 days"),
+        ("(9, 2, 0, 1, 7, 1, 0, 0, 0)", "ends before it starts"),
+        ("(1, 2, 9223372036854775807, 1, 7, 1, 0, 0, 0)", "has deviceId out of range"),
     ],
 )
-def test_what_no_capture_can_hold_is_damage(tmp_path: Path, row: str, why: str) -> None:
-    path = build(
-        tmp_path / "c.sqlite",
+def test_a_row_that_cannot_be_used_is_left_out_and_counted(
+    tmp_path: Path, row: str, why: str
+) -> None:
+    table = (
         strings("k"),
         f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({KERNEL_COLUMNS})",
         f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, 0, 0, 0), {row}",
     )
-    with pytest.raises(DamagedCaptureError, match=why):
-        open_trace(path, cache=False).validate()
+    trace = open_trace(build(tmp_path / "c.sqlite", *table), cache=False)
+    trace.validate()
+    assert trace.kernels.height == trace.row_count("kernels") == 1
+    assert trace.warnings == (f"CUPTI_ACTIVITY_KIND_KERNEL: 1 of 2 rows left out: 1 {why}",)
+    # One row more that cannot be used, and the capture as a whole cannot be.
+    path = build(tmp_path / "d.sqlite", *table[:2], f"{table[2]}, {row}")
+    with pytest.raises(DamagedCaptureError, match="2 of 3 rows cannot be used"):
+        open_trace(path, cache=False).table("kernels", ["name"])
 
 
 def test_columns_without_a_type_and_names_without_an_id(tmp_path: Path) -> None:
@@ -349,3 +365,16 @@ def test_os_calls_leave_out_the_profilers_own_marks(tmp_path: Path) -> None:
     )
     trace = open_trace(path, cache=False)
     assert trace.table("os_calls", ["start_ns", "name"]).rows() == [(2, "poll"), (6, "poll")]
+
+
+def test_a_schema_that_is_not_text_is_damage(tmp_path: Path) -> None:
+    """SQLite's message then holds bytes that Python cannot show."""
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_master SET name = CAST(X'61a8ff' AS TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DamagedCaptureError, match="not UTF-8"):
+        open_trace(path, cache=False)

@@ -248,7 +248,7 @@ def test_the_first_screen_is_the_answer() -> None:
         "Step time    46.59 ms  42.42 ms  -4.170 ms   -9.0%  -5.00 to -3.34 ms  lower",
         "GPU busy     42.59 ms  11.12 ms  -31.47 ms  -73.9%  -37.8 to -25.2 ms  lower",
         "Kernels         1,434     1,210       -224  -15.6%       -269 to -179  lower",
-        "Memory peak  4.200 GB         -          -       -                  -  not known",
+        "Memory peak  4.200 GB         -          -       -                  -  missing",
         "",
         "Where the time goes, a step",
         "Entry                  Before     After      Change",

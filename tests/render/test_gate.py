@@ -6,16 +6,18 @@ import io
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from gpusight.comparison.change import Basis, Change, Verdict
+from gpusight.comparison.comparable import Difference
 from gpusight.comparison.gate import Check, Gate, Status
 from gpusight.comparison.limits import limit_of
 from gpusight.render.cells import display_width
-from gpusight.render.gate.junit import to_junit
+from gpusight.render.gate.junit import error_junit, to_junit
 from gpusight.render.gate.markdown import to_markdown
 from gpusight.render.gate.text import print_text, to_text
 from gpusight.render.gate.view import GateView
@@ -60,7 +62,7 @@ EVERY = gate(
 def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     text = to_text(EVERY, 80)
     lines = text.splitlines()
-    assert lines[0] == "Gate failed: 1 over the limit, 1 not known, 1 unsure, 1 within the limit"
+    assert lines[0] == "Gate failed: 1 over the limit, 1 missing, 1 unsure, 1 within the limit"
     assert max(map(display_width, lines)) <= 80
     rows = {line.split()[0]: line.split() for line in lines if line.endswith((*STATUSES,))}
     assert rows["step_time"][1:5] == ["10.00", "ms", "11.00", "ms"]
@@ -101,8 +103,14 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
         ((Status.PASSED,), {}, "Gate passed: 1 within the limit"),
         ((Status.UNSURE,), {}, "Gate passed, with doubts: 1 unsure"),
         ((Status.UNSURE,), {"strict": True}, "Gate failed: 1 unsure"),
-        ((Status.MISSING,), {}, "Gate failed: 1 not known"),
-        ((Status.MISSING,), {"allow_missing": True}, "Gate passed, with doubts: 1 not known"),
+        ((Status.MISSING,), {}, "Gate failed: 1 missing"),
+        ((Status.MISSING,), {"allow_missing": True}, "Gate failed: 1 missing"),
+        ((Status.INCONCLUSIVE,), {}, "Gate inconclusive: 1 inconclusive"),
+        (
+            (Status.MISSING, Status.PASSED),
+            {"allow_missing": True},
+            "Gate passed, with doubts: 1 missing, 1 within the limit",
+        ),
     ],
 )
 def test_the_first_line(checks: tuple[Status, ...], options: dict[str, bool], told: str) -> None:
@@ -212,15 +220,51 @@ def test_names_that_attack(name: str) -> None:
     assert markdown.count("\n| ") == 4
 
 
-def test_what_was_measured_elsewhere_is_no_noise() -> None:
-    place = "measured on another GPU (A100 against H200)"
-    other = check(Status.UNSURE, "+20%", reason=place, elsewhere=True)
-    text = to_text(gate(other), 100)
-    assert f"step_time unsure: {place}" in text
-    assert "noise" not in text
-    assert "save a baseline on the GPUs that the captures are made on" in text
+def test_captures_that_cannot_be_compared() -> None:
+    other = Difference("gpu-model", "GPU model: another model (A100 against H200)")
+    checks = [
+        check(Status.INCONCLUSIVE, "+20%", metric, reason=other.text)
+        for metric in ("step_time", "busy")
+    ]
+    found = gate(*checks, differences=(other,))
+    text = to_text(found, 100)
+    assert f"step_time, busy inconclusive: {other.text}" in text
+    assert "--allow-changed gpu-model" in text
     assert "3 to 5 captures" not in text
     assert "3 to 5 captures" in to_text(EVERY, 100)
+    accepted = gate(check(Status.PASSED), differences=(other,), allow_changed=("gpu-model",))
+    for shown in (to_text(accepted, 100), to_markdown(accepted), GateView(accepted)._repr_html_()):
+        assert f"accepted by --allow-changed gpu-model: {other.text}" in shown
+
+
+def test_every_form_agrees_with_the_exit_code() -> None:
+    statuses = [(status, False) for status in Status] + [(Status.MISSING, True)]
+    flags = [(strict, allow) for strict in (False, True) for allow in (False, True)]
+    for (one, lost), (two, gone), (strict, allow) in product(statuses, statuses, flags):
+        found = gate(
+            check(one, lost=lost), check(two, lost=gone), strict=strict, allow_missing=allow
+        )
+        suite = suite_of(found)
+        blocking = len(suite.findall("testcase/failure")) + len(suite.findall("testcase/error"))
+        assert int(suite.get("failures", "")) + int(suite.get("errors", "")) == blocking
+        assert (blocking == 0) is found.passed
+        told = found.document()
+        assert told["passed"] is found.passed
+        assert (told["outcome"] == "passed") is found.passed
+        green = "Gate passed"
+        assert to_markdown(found).startswith(f"## {green}") is found.passed
+        assert to_text(found, 80).startswith(green) is found.passed
+        assert GateView(found)._repr_html_().startswith(f"<p><b>{green}") is found.passed
+        for status in (Status.FAILED, Status.INCONCLUSIVE):
+            assert not (status in (one, two) and found.passed)
+        assert not ((lost or gone) and found.passed)
+        assert not ({one, two} == {Status.MISSING} and found.passed)
+
+
+def test_what_could_not_be_evaluated_is_an_error() -> None:
+    root = ET.fromstring(error_junit("no <steps> in \x00 a"))
+    assert (root.get("errors"), root.get("failures"), root.get("tests")) == ("1", "0", "1")
+    assert len(root.findall("testsuite/testcase/error")) == 1
 
 
 def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:

@@ -93,3 +93,30 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await pool.run(_request(_waiting), lambda: 7) == 7
 
     anyio.run(asked)
+
+
+def test_freed_memory_is_returned_once_after_several_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released: list[str] = []
+    monkeypatch.setattr(module, "_RELEASE_AFTER_S", 0.05)
+    monkeypatch.setattr(
+        module, "release_memory", lambda: released.append(threading.current_thread().name)
+    )
+
+    async def ask() -> None:
+        pool = Pool()
+        for _ in range(2):
+            for _ in range(3):
+                await pool.run(_request(_waiting), lambda: None)
+            before = len(released)
+            with anyio.fail_after(10):
+                while len(released) == before:
+                    await anyio.sleep(0.01)
+
+    anyio.run(ask)
+    assert released == ["release-memory"] * 2
+
+
+def test_releasing_memory_is_possible_everywhere() -> None:
+    assert module.release_memory() in (True, False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,24 @@ def test_it_runs_beside_the_program_and_stops() -> None:
     while _threads() - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _threads() - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_servers_that_come_and_go_leave_nothing() -> None:
+    counts = []
+    for _ in range(3):
+        with gs.serve(CAPTURE) as server:
+            assert status(f"{server.url}api/captures") == 200
+            assert all(one.done.wait(30) for one in server._session._served)
+        session = weakref.ref(server._session)
+        del server
+        deadline = time.monotonic() + 10
+        while session() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.02)
+        assert session() is None
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert counts[1:] == counts[:1] * 2
 
 
 def test_opened_captures_stay_their_owner_s() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 from gpusight.cli.progress import progress
-from gpusight.cli.running import open_capture
+from gpusight.cli.running import open_capture, warnings_of
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,10 @@ def read_digests(meant: Meant, args: argparse.Namespace) -> list[Digest] | NotAp
 
     def make(path: Path) -> Digest | NotApplicable:
         with progress(f"reading {path.name}{places.get(path, '')}", quiet=args.quiet):
-            return make_digest(open_capture(str(path), args), selection, **focus)
+            trace = open_capture(str(path), args)
+            digest = make_digest(trace, selection, **focus)
+            warnings_of(args, trace)
+            return digest
 
     return sum_up(paths, make, meant.notes)
 

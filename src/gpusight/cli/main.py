@@ -30,7 +30,7 @@ from gpusight.errors import (
 from gpusight.render.cells import safe_lines, safe_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -137,22 +137,12 @@ def run() -> NoReturn:
     """
     code = main()
     cache = sys.modules.get("gpusight.readers.cache")
-    if cache is not None:
-        code = _flush(cache.flush_caches) or code
     with contextlib.suppress(OSError):  # reported already, or nobody is listening
+        for failure in cache.flush_caches() if cache is not None else ():
+            write_error(f"gpusight: note: {safe_text(failure)}")
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _flush(flush: Callable[[], None]) -> int:
-    try:
-        flush()
-    except BaseException as error:  # a panic of Polars is no Exception
-        if not is_unexpected(error):
-            raise
-        return _report(error)
-    return 0
 
 
 def _check_command(arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ from gpusight.cli import pictures
 from gpusight.cli.options import FORMATS
 from gpusight.cli.output import chosen_format, present, write_error, write_out
 from gpusight.cli.progress import progress
-from gpusight.cli.running import open_capture
+from gpusight.cli.running import open_capture, warnings_of
 from gpusight.render.cells import safe_text
 from gpusight.result import Composite, NotApplicable, with_warnings
 
@@ -74,7 +74,7 @@ def plot(args: argparse.Namespace) -> int:
         result = utilisation(ncu, nsys, _plot_options(args), raw=raw)
     if isinstance(result, Refused):
         return _refuse(result, args)
-    warned = _warned(result, [t for t in (ncu, raw, nsys) if t is not None])
+    warned = _warned(result, [t for t in (ncu, raw, nsys) if t is not None], args)
 
     def draw(answer: Composite, form: str) -> bytes:
         return _draw(answer, form, args.metric)
@@ -143,7 +143,7 @@ def _write(built: Built, output: str, traces: list[Trace], args: argparse.Namesp
     if to_stdout:
         write_out(built.text)
         return 0
-    code = present(_for_people(_warned(built.summary, traces), args), args)
+    code = present(_for_people(_warned(built.summary, traces, args), args), args)
     if chosen_format(args) == "table":
         _say_next(output, built.text.count("\n") - 1)
     return code
@@ -167,9 +167,8 @@ def _refuse(refused: Refused, args: argparse.Namespace) -> int:
     return EXIT_REFUSED
 
 
-def _warned(result: Result, traces: list[Trace]) -> Result:
-    warnings = [warning for trace in traces for warning in trace.meta.warnings]
-    return with_warnings(result, tuple(dict.fromkeys(warnings)))
+def _warned(result: Result, traces: list[Trace], args: argparse.Namespace) -> Result:
+    return with_warnings(result, warnings_of(args, *traces))
 
 
 def _for_people(result: Result, args: argparse.Namespace) -> Result:

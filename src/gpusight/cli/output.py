@@ -47,7 +47,15 @@ def present(result: Result, args: argparse.Namespace) -> int:
         print_colored(result, look_of(args, bars=True), sys.stdout)
     else:
         emit(render(result, form, args), args)
+    if form == "csv":
+        warn_apart(args)
     return 0
+
+
+def warn_apart(args: argparse.Namespace) -> None:
+    """Write the warnings of the captures to standard error: the output has no room for them."""
+    for warning in dict.fromkeys(getattr(args, "warnings", ())):
+        write_error(f"gpusight: warning: {safe_text(warning)}")
 
 
 def render(result: Result, form: str, args: argparse.Namespace) -> Iterable[str]:
@@ -105,6 +113,8 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     else:
         for text in pieces:
             write_out(text)
+    if getattr(args, "format", None) == "csv" or str(output).lower().endswith(".csv"):
+        warn_apart(args)
 
 
 def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:

@@ -55,6 +55,7 @@ def to_screen(args: argparse.Namespace) -> None:
 
 def emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
     """Write a picture to the file of `-o`; those that are text also to standard output."""
+    output.warn_apart(args)
     if args.output and args.output != "-":
         path = Path(args.output)
         refuse_capture(path, getattr(args, "file", None))

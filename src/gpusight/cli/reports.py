@@ -133,17 +133,17 @@ def answers(
         except GpusightError as error:
             yield Answer(label, None, error, str(path))
             continue
-        _warn(label, trace)
         for name in names:
             with progress(f"{path.name}: {name}", quiet=args.quiet):
                 answer = _answer(label, trace, name)
             yield answer
+        _warn(label, trace)  # reading the tables may have added to the warnings
 
 
 def _warn(label: str, trace: Trace) -> None:
     """Say why reports may be less than the whole truth, apart from them."""
     try:
-        warnings = trace.meta.warnings
+        warnings = trace.warnings
     except GpusightError:  # each report says why it cannot be made
         return
     for warning in warnings:

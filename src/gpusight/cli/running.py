@@ -25,6 +25,13 @@ def open_capture(path: str, args: argparse.Namespace) -> Trace:
     return open_trace(path, cache=not args.no_cache)
 
 
+def warnings_of(args: argparse.Namespace, *traces: Trace) -> tuple[str, ...]:
+    """Give the warnings of captures that were read, and keep them for `warn_apart`."""
+    found = tuple(dict.fromkeys(warning for trace in traces for warning in trace.warnings))
+    args.warnings = (*getattr(args, "warnings", ()), *found)
+    return found
+
+
 def run_analysis(args: argparse.Namespace, analysis: Callable[[Trace, Selection], Result]) -> int:
     """Open the capture, ask the question, write the answer."""
     return present(answer(args, lambda trace: analysis(trace, options.selection(args))), args)
@@ -36,4 +43,4 @@ def answer(args: argparse.Namespace, question: Callable[[Trace], Result]) -> Res
 
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
-        return with_warnings(question(trace), trace.meta.warnings)
+        return with_warnings(question(trace), warnings_of(args, trace))

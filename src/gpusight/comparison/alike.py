@@ -1,4 +1,4 @@
-"""Whether captures can stand beside each other: the same run, other GPUs, another part."""
+"""Captures that are the same run, names of what they differ in, and parts that do not match."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpusight.comparison.make_ledger import NO_NAME
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def each_once(digests: Sequence[Digest]) -> tuple[list[Digest], list[str]]:
     return list(first.values()), list(dict.fromkeys(notes))
 
 
-# Other GPUs --------------------------------------------------------------------------------------
+# Names --------------------------------------------------------------------------------------------
 
 
 def differing(
@@ -51,18 +50,6 @@ def differing(
 def gpu_names(digest: Digest) -> str:
     """Name the GPUs of a capture, each kind once."""
     return " + ".join(sorted(set(digest.gpus))) or "unknown"
-
-
-def elsewhere(before: Sequence[Digest], after: Sequence[Digest]) -> str:
-    """Say that the sides ran on other GPUs, or on more or fewer of them; empty where not."""
-    known = [[d for d in side if d.gpus and NO_NAME not in d.gpus] for side in (before, after)]
-    if all(known) and len({frozenset(map(gpu_names, side)) for side in known}) > 1:
-        return f"measured on another GPU ({differing(known[0], known[1], gpu_names)})"
-    counts = [frozenset(len(d.gpus) for d in side if d.gpus) for side in (before, after)]
-    if all(counts) and counts[0] != counts[1]:
-        told = differing(before, after, lambda one: str(len(one.gpus)))
-        return f"measured on another number of GPUs ({told})"
-    return ""
 
 
 # Another part ------------------------------------------------------------------------------------

@@ -33,6 +33,9 @@ _MOST_ROWS = {
     "memory_peak": 10_000,
     "findings": 1_000,
     "missing": 1_000,
+    "lost": 10,
+    "not_evaluated": 1_000,
+    "reported_losses": 1_000,
     "notes": 1_000,
 }
 

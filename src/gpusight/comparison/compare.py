@@ -6,11 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.completeness import COPIES, KERNELS, MEMSETS
 from gpusight.comparison import parts
 from gpusight.comparison.alike import each_once, other_parts
+from gpusight.comparison.comparable import differences
 from gpusight.comparison.explain import explain
 from gpusight.comparison.fates import findings
 from gpusight.comparison.inference import CONFIDENCE, LEAST
+from gpusight.comparison.limit import NOTHING
 from gpusight.comparison.metrics import LIST, both, changes
 from gpusight.comparison.notes import notes
 from gpusight.comparison.outcome import Comparison, Metric, confidence_of_rows
@@ -19,7 +22,7 @@ from gpusight.errors import UsageError
 from gpusight.result import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gpusight.comparison.digest import Digest
 
@@ -70,6 +73,9 @@ def _steps_of_some_only(before: Sequence[Digest], after: Sequence[Digest]) -> No
     having = next((one for one in every if one.steps), None)
     if without is None or having is None:
         return None
+    if KERNELS in without.lost:
+        reason = f"{without.label}: {without.lost[KERNELS]}, and no steps were found in it"
+        return NotApplicable("compare", reason, "record that capture again")
     return NotApplicable(
         "compare",
         f"no steps were found in {without.label}, but {having.steps} in {having.label}: a whole "
@@ -98,7 +104,7 @@ def _compared(
         Metric(old.key, old.label, old.fmt, change, old.missing or new.missing)
         for (old, new), change in zip(pairs, test(pairs), strict=True)
     )
-    return Comparison(
+    found = Comparison(
         before=parts.side(before),
         after=parts.side(after),
         metrics=metrics,
@@ -113,4 +119,20 @@ def _compared(
         explanation=(),
         confidence=confidence,
         least=least,
+        differences=differences(before, after),
     )
+    return without_lost(found, {source for one in (*before, *after) for source in one.lost})
+
+
+def without_lost(found: Comparison, lost: Collection[str]) -> Comparison:
+    """Leave out what is summed over rows that a capture lost: it would look like an improvement."""
+    if COPIES in lost or MEMSETS in lost:
+        found = replace(found, copies=())
+    if KERNELS not in lost and COPIES not in lost:
+        return found
+    sides = {
+        key: replace(getattr(found, key), limit=NOTHING, busy_share=None)
+        for key in ("before", "after")
+    }
+    found = replace(found, ledger=(), between=(), phases=(), findings=(), **sides)
+    return replace(found, kernels=()) if KERNELS in lost else found

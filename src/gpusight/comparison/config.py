@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpusight.analyses.steps.step import shortened
+from gpusight.comparison.comparable import KINDS, check_kinds
 from gpusight.comparison.limits import Limit, limit_of
 from gpusight.errors import UsageError
 
@@ -47,6 +48,7 @@ class GateConfig:
     least_effect: float | None = None
     strict: bool = False
     allow_missing: bool = False
+    allow_changed: tuple[str, ...] = ()
     steps: str | None = None
     within: str | None = None
     junit: Path | None = None
@@ -97,7 +99,7 @@ def _tables(path: Path) -> dict[str, Any]:
         content = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise UsageError(f"{path} is not TOML", why=shortened(str(error))) from error
     except RecursionError as error:
         raise UsageError(f"{path} is not TOML", why="it is nested too deeply") from error
@@ -209,6 +211,16 @@ def _flag(_: Path, value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
+def _kinds(path: Path, value: Any) -> tuple[str, ...] | None:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    try:
+        return check_kinds(names)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
+
+
 def _text(_: Path, value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -227,6 +239,7 @@ SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "least_effect": (_part, 'a percentage below 100%: least_effect = "2%"'),
     "strict": (_flag, "strict = true or strict = false"),
     "allow_missing": (_flag, "allow_missing = true or allow_missing = false"),
+    "allow_changed": (_kinds, f'a list of {", ".join(KINDS)}: allow_changed = ["kernels"]'),
     "steps": (_steps, 'steps as for --steps: steps = "3-7"'),
     "in": (_text, 'a range as for --in: in = "train_step"'),
     "junit": (_file, 'a file: junit = "gate.xml"'),

@@ -14,7 +14,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when a meaning changes; files of another format are refused."""
 MOST_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
@@ -122,6 +122,17 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Parts that the capture cannot tell, and why: `memory_peak`, `ranges`, `findings` …"""
     notes: tuple[str, ...]
     """What a reader must know about the capture."""
+    launch_calls: float | None = None
+    """Kernel and graph launch calls per step; None where no API calls were recorded."""
+    processes: int = 1
+    """Processes that used a GPU."""
+    lost: dict[str, str] = {}
+    """Sources that were traced but lack rows, and how that shows: `kernels`, `copies`, `memsets`.
+    What is summed over them is too small, so it is missing rather than 0."""
+    not_evaluated: dict[str, str] = {}
+    """Rules of `diagnose` that lacked data, and why: a finding of theirs is not known."""
+    reported_losses: tuple[str, ...] = ()
+    """What the reader or the profiler reports as missing from the capture."""
     scope: str = ""
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
 

@@ -21,6 +21,7 @@ def document(found: Comparison) -> dict[str, Any]:
     return {
         "meta": _meta(found),
         "verdict": {"headline": found.headline.key, **_verdict(found)},
+        "differences": [one.document() for one in found.differences],
         "explanation": list(found.explanation),
         "metrics": [
             {

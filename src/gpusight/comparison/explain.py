@@ -38,6 +38,9 @@ def explain(found: Comparison) -> tuple[str, ...]:
 
 
 def _sentences(found: Comparison) -> Iterator[str]:
+    if found.headline.change.delta is None:
+        yield f"Step time cannot be compared: {found.headline.missing}."
+        return
     yield _verdict(found)
     yield from _parts(found)
     yield from work(found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpusight._version import __version__
+from gpusight.analyses.completeness import KERNELS
 from gpusight.comparison.checks import MOST_DIGESTS, fault
 from gpusight.comparison.digest import FORMAT, Digest
 from gpusight.errors import GpusightError, UsageError
@@ -135,6 +136,13 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     if not 0 < len(digests) <= MOST_DIGESTS:
         what = f"{len(digests):,} captures do not make a baseline"
         raise UsageError(what, hint=f"give 1 to {MOST_DIGESTS:,}")
+    for digest in digests:
+        if KERNELS in digest.lost:
+            raise UsageError(
+                f"{digest.label} cannot be a baseline",
+                why=digest.lost[KERNELS],
+                hint="record it again: a gate against it could only report missing data",
+            )
     data = "".join(_pieces(digests)).encode()
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
         raise UsageError("these captures make too large a baseline", hint="save fewer of them")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusight.analyses.completeness import KERNELS
 from gpusight.comparison.alike import each_once, other_parts
+from gpusight.comparison.comparable import check_kinds, differences
 from gpusight.comparison.compare import check_confidence, compare
 from gpusight.comparison.inference import CONFIDENCE, LEAST
 from gpusight.comparison.judging import Check, Status, judge
@@ -16,6 +18,7 @@ from gpusight.result import NotApplicable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpusight.comparison.comparable import Difference
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.limits import Limit
     from gpusight.comparison.outcome import Comparison
@@ -34,6 +37,10 @@ class Gate:
     confidence: float
     strict: bool = False
     allow_missing: bool = False
+    differences: tuple[Difference, ...] = ()
+    """What keeps the captures from being compared, also where that is accepted."""
+    allow_changed: tuple[str, ...] = ()
+    """Kinds of differences that are accepted."""
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -42,14 +49,29 @@ class Gate:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether every check lets the change through: then the exit code is 0."""
         return not any(self.fails(check) for check in self.checks)
 
+    @property
+    def outcome(self) -> str:
+        """`passed`, `failed`, or `inconclusive` where nothing failed but cannot be compared."""
+        blocking = [check.status for check in self.checks if self.fails(check)]
+        if all(status is Status.INCONCLUSIVE for status in blocking):
+            return "inconclusive" if blocking else "passed"
+        return "failed"
+
     def fails(self, check: Check) -> bool:
-        """Tell whether a check stands in the way, as strict as this gate is."""
-        unsure = check.status is Status.UNSURE and self.strict
-        missing = check.status is Status.MISSING and not self.allow_missing
-        return check.status is Status.FAILED or unsure or missing
+        """Whether a check keeps the gate from passing; every form of the answer asks this."""
+        if check.status is Status.MISSING:
+            return not self.allow_missing or check.lost or self.knows_nothing
+        if check.status is Status.UNSURE:
+            return self.strict
+        return check.status is not Status.PASSED
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether no metric is known: a gate that measured nothing never passes."""
+        return all(check.status is Status.MISSING for check in self.checks)
 
     def having(self, status: Status) -> list[Check]:
         """Give the checks of one status."""
@@ -67,10 +89,16 @@ class Gate:
                 "confidence": self.confidence,
                 "strict": self.strict,
                 "allow_missing": self.allow_missing,
+                "allow_changed": list(self.allow_changed),
                 "notes": list(self.notes),
                 **self.meta,
             },
             "passed": self.passed,
+            "outcome": self.outcome,
+            "differences": [
+                {**one.document(), "allowed": one.kind in self.allow_changed}
+                for one in self.differences
+            ],
             "checks": [check.document() for check in self.checks],
             "explanation": list(found.explanation) if found else [],
         }
@@ -85,25 +113,34 @@ def gate(
     least: float = LEAST,
     strict: bool = False,
     allow_missing: bool = False,
+    allow_changed: Sequence[str] = (),
 ) -> Gate | NotApplicable:
     """Hold captures against limits; `before` is the baseline, and may be empty for ceilings.
 
     `least` is only for the words of the explanation: a limit says itself how much is too much.
+    `allow_changed` accepts kinds of `differences` by name.
     """
+    allowed = check_kinds(allow_changed)
     _check_request(before, after, limits, confidence)
     if absent := other_parts((*before, *after), "gate"):
         return absent
     found = compare(before, after, confidence=confidence, least=least) if before else None
     if isinstance(found, NotApplicable):
-        return found
+        if not any(KERNELS in one.lost for one in (*before, *after)):
+            return found
+        found = None  # lost kernels may hide the steps too: then the metrics are missing
     (before, _), (after, copied) = each_once(before), each_once(after)
+    every = differences(before, after)
+    obstacles = [one for one in every if one.kind not in allowed]
     return Gate(
-        judge(before, after, limits, confidence),
+        judge(before, after, limits, confidence, obstacles),
         tuple(digest.label for digest in before),
         tuple(digest.label for digest in after),
         confidence,
         strict=strict,
         allow_missing=allow_missing,
+        differences=every,
+        allow_changed=allowed,
         comparison=found,
         notes=found.notes if found else (*copied, *_notes(after)),
     )

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpusight.comparison.alike import elsewhere
 from gpusight.comparison.change import Verdict
 from gpusight.comparison.inference import Sampled
 from gpusight.comparison.limits import Kind
 from gpusight.comparison.metrics import Quantity, both, changes, quantity, unmatched
 from gpusight.comparison.outcome import MUCH_BETWEEN
-from gpusight.result import Fmt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.comparison.change import Change
+    from gpusight.comparison.comparable import Difference
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.limits import Limit
+    from gpusight.result import Fmt
 
 _STEP, _PERIOD, _BETWEEN = "step_time", "step_period", "between_steps"
 
@@ -34,6 +34,8 @@ class Status(enum.Enum):
     """Over the limit, and not by chance."""
     UNSURE = "unsure"
     """Over the limit, but within what captures differ by anyway."""
+    INCONCLUSIVE = "inconclusive"
+    """Not over the limit, but the captures cannot be compared: lost data, another GPU or work."""
     MISSING = "missing"
     """A side does not know the metric."""
 
@@ -57,8 +59,8 @@ class Check:
     is to be said."""
     judged: str = ""
     """The metric that it is judged by: `step_period` for the step where much lies between."""
-    elsewhere: bool = False
-    """It would pass, had it been measured on the same GPUs."""
+    lost: bool = False
+    """It is missing because a capture lost the data, not because it was not recorded."""
 
     @property
     def over(self) -> float | None:
@@ -84,21 +86,27 @@ class Check:
 
 
 def judge(
-    before: Sequence[Digest], after: Sequence[Digest], limits: Sequence[Limit], confidence: float
+    before: Sequence[Digest],
+    after: Sequence[Digest],
+    limits: Sequence[Limit],
+    confidence: float,
+    obstacles: Sequence[Difference] = (),
 ) -> tuple[Check, ...]:
-    """Hold captures against limits, in the order of these; `before` may be empty for ceilings."""
+    """Hold captures against limits, in the order of these; `before` may be empty for ceilings.
+
+    No check passes that one of the `obstacles` concerns.
+    """
     judged = [_judged_by(limit.metric, before, after) for limit in limits]
     pairs = [both(before, after, metric) for metric, _ in judged]
     for limit, (_, now) in zip(limits, pairs, strict=True):
         limit.check_unit(now.fmt)
     grown = changes(pairs, confidence=confidence, least=0.0)
-    place = elsewhere(before, after)
     checks = []
     for limit, (_, why), pair, change in zip(limits, judged, pairs, grown, strict=True):
         check = _check(limit, pair, change, confidence)
         told = (why, unmatched(pair, (*before, *after)), check.reason)
         check = replace(check, reason="; ".join(filter(None, told)))
-        checks.append(_on_other_gpus(check, place))
+        checks.append(_comparable(check, obstacles))
     return tuple(checks)
 
 
@@ -117,13 +125,14 @@ def _share_between(side: Sequence[Digest]) -> float:
     return between / period if period else 0.0
 
 
-def _on_other_gpus(check: Check, place: str) -> Check:
-    """Let no time pass for having been measured on other GPUs."""
-    judged = check.status is Status.PASSED and check.fmt is Fmt.TIME
-    if not (place and judged) or check.limit.kind is Kind.CEILING:
+def _comparable(check: Check, obstacles: Sequence[Difference]) -> Check:
+    """Let nothing pass that may come from lost data, or from another machine or amount of work."""
+    ceiling = check.limit.kind is Kind.CEILING
+    mine = [one.text for one in obstacles if one.data or not ceiling]
+    if not mine or check.status not in (Status.PASSED, Status.UNSURE):
         return check
-    reason = "; ".join(filter(None, (place, check.reason)))
-    return replace(check, status=Status.UNSURE, elsewhere=True, reason=reason)
+    reason = "; ".join(filter(None, (*mine, check.reason)))
+    return replace(check, status=Status.INCONCLUSIVE, reason=reason)
 
 
 def _check(
@@ -135,7 +144,8 @@ def _check(
     check = Check(limit, now.label, now.fmt, *numbers, Status.MISSING, "", now.key)
     unknown = [side for side in needed if not side.known]
     if unknown:
-        return replace(check, reason=unknown[0].missing or "no capture knows it")
+        lost = any(side.lost for side in unknown)
+        return replace(check, reason=unknown[0].missing or "no capture knows it", lost=lost)
     spread = _above(now, limit.value, confidence) if limit.kind is Kind.CEILING else change
     shift = limit.value if limit.kind is Kind.CEILING else 0.0
     return replace(

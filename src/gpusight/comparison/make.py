@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import polars as pl
 
+from gpusight.analyses import completeness
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.kernels import graph_notes
 from gpusight.analyses.select import EVERYTHING, GPU_WORK, Scope
@@ -23,7 +24,12 @@ from gpusight.comparison.make_work import copy_rows, memory_peak, phase_series
 from gpusight.comparison.naming import plain, plain_texts
 from gpusight.comparison.scope import scope_of
 from gpusight.evidence import encodable
-from gpusight.findings.timeline.diagnosis import chosen_rules, judged_time, judging_notes
+from gpusight.findings.timeline.diagnosis import (
+    chosen_rules,
+    gpu_processes,
+    judged_time,
+    judging_notes,
+)
 from gpusight.findings.timeline.judge import judge
 from gpusight.findings.timeline.part import busiest_process, judged_part, read
 from gpusight.result import NotApplicable
@@ -120,9 +126,11 @@ def _digest(asked: _Asked, scope: str) -> Digest:
     ranges = range_rows(trace, blocks, asked.process, launched_by=asked.work["thread"])
     api = api_rows(trace, blocks, asked.process)
     peak = memory_peak(trace, asked.selection)
-    findings, judging = _findings(asked)
+    findings, judging, not_evaluated = _findings(asked)
     parts: dict[str, object] = {"phases": phases, "ranges": ranges, "api": api}
     parts |= {"memory_peak": peak, "findings": findings}
+    issued = _issued(asked)
+    lost = completeness.lost(trace, issued)
     return Digest(
         label=encodable(PurePath(trace.meta.path).name),
         tool=plain(" ".join(filter(None, (trace.meta.tool, trace.meta.tool_version)))),
@@ -147,23 +155,40 @@ def _digest(asked: _Asked, scope: str) -> Digest:
         copies=copy_rows(trace, blocks, asked.until_next),
         memory_peak=_known(peak, {}),
         findings=_known(findings, ()),
-        missing=_missing(asked, parts),
+        missing=_missing(asked, parts, lost),
         notes=plain_texts((*_notes(asked), *shared.notes, *judging)),
+        launch_calls=_launch_calls(issued, blocks),
+        processes=gpu_processes(trace),
+        lost={key: plain(reason) for key, reason in lost.items()},
+        not_evaluated={rule: plain(reason) for rule, reason in not_evaluated.items()},
+        reported_losses=plain_texts(completeness.reported_losses(trace)),
         scope=scope,
     )
+
+
+def _issued(asked: _Asked) -> dict[str, completeness.Issued]:
+    """Count the calls of the steps that issue GPU work, up to the start of the next step each."""
+    starts = (step.start_ns for step in asked.blocks.steps)
+    spans = list(zip(starts, asked.blocks.until_ns.tolist(), strict=True))
+    return completeness.issued(asked.trace, spans, asked.process)
+
+
+def _launch_calls(issued: dict[str, completeness.Issued], blocks: Blocks) -> float | None:
+    if not issued:
+        return None
+    return round(issued[completeness.KERNELS].calls / len(blocks.steps), 3)
 
 
 def _known(part: _Part | NotApplicable, otherwise: _Part) -> _Part:
     return otherwise if isinstance(part, NotApplicable) else part
 
 
-def _missing(asked: _Asked, parts: dict[str, object]) -> dict[str, str]:
+def _missing(asked: _Asked, parts: dict[str, object], lost: dict[str, str]) -> dict[str, str]:
     """Say which parts the capture cannot tell, and why."""
     found = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
+    found |= lost
     if (asked.work["table"] == _GRAPHS).any():
         found["kernels"] = "CUDA graphs were traced as wholes: their kernels are not known"
-    elif not asked.trace.has("kernels"):
-        found["kernels"] = "the capture has no GPU kernels"
     if not asked.focus.steps:
         told = (n.removeprefix(NO_STEPS) for n in asked.focus.notes if n.startswith(NO_STEPS))
         found["steps"] = next(told, "no whole step lies in the window")
@@ -175,14 +200,14 @@ def _missing(asked: _Asked, parts: dict[str, object]) -> dict[str, str]:
 
 def _findings(
     asked: _Asked,
-) -> tuple[tuple[Found, ...] | NotApplicable, tuple[str, ...]]:
-    """Give the findings of `diagnose`, and what to know about them."""
+) -> tuple[tuple[Found, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
+    """Give the findings of `diagnose`, what to know about them, and rules that lacked data."""
     if asked.selection.within is not None:
-        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), ()
+        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), (), {}
     timeline = judged_part(asked.trace, asked.focus, asked.selection)
     if not len(timeline.schedule.ops):
-        return NotApplicable(COMMAND, "no GPU work ran in the window"), ()
-    findings = judge(timeline, chosen_rules(())).findings
+        return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
+    judgement = judge(timeline, chosen_rules(()))
     found = tuple(
         Found(
             rule=one.rule,
@@ -191,13 +216,13 @@ def _findings(
             share=one.share,
             confidence=one.confidence.value,
         )
-        for one in findings
+        for one in judgement.findings
     )
-    return found, tuple(judging_notes(timeline, asked.selection))
+    return found, tuple(judging_notes(timeline, asked.selection)), judgement.lacking_data
 
 
 def _notes(asked: _Asked) -> tuple[str, ...]:
-    notes = [*asked.trace.meta.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
+    notes = [*asked.trace.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
     chosen = asked.selection
     if chosen.within is not None:
         notes.append(f"only the time of the range {chosen.within}")

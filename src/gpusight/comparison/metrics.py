@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpusight.analyses.completeness import COPIES, KERNELS, MEMSETS
 from gpusight.analyses.ledger.causes import IDLE, Cause
 from gpusight.analyses.ledger.labels import COMMUNICATION, COMPUTE, COPY, GRAPH
 from gpusight.analyses.select import near_matches
 from gpusight.analyses.steps.phase_names import PHASES
 from gpusight.comparison.patterns import PATTERNS, names_of, rules
-from gpusight.comparison.quantities import Quantity, changes, measured, summed
+from gpusight.comparison.quantities import API, Quantity, changes, measured, summed
 from gpusight.errors import UsageError
 from gpusight.model.kernel_names import CATEGORIES
 from gpusight.result import Fmt
@@ -85,9 +86,11 @@ def quantity(digests: Sequence[Digest], key: str) -> Quantity:
         return PATTERNS[kind](digests, key, pattern.strip())
     if key in _METRICS:
         label, fmt, value = _METRICS[key]
-        return measured(digests, key, label, fmt, value, _PART_OF.get(key, key))
+        needs = _NEEDS.get(key, ())
+        return measured(digests, key, label, fmt, value, _PART_OF.get(key, key), needs=needs)
     if any(_is_part(entry, key) for entry in (*entries(), *_ledgers(digests))):
-        return measured(digests, key, key, Fmt.TIME, lambda one: _of_ledger(one, key))
+        needs = _entry_needs(key)
+        return measured(digests, key, key, Fmt.TIME, lambda one: _of_ledger(one, key), needs=needs)
     raise UsageError(
         f"no metric is called {key!r}",
         why="near ones are " + near_matches(key, metric_keys(digests)),
@@ -194,6 +197,28 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
     "d2h_bytes": ("Copied to host", Fmt.BYTES, lambda d: _bytes(d, up=False)),
     "findings": ("Findings", Fmt.COUNT, _findings),
 }
+_TIMES = ("step_time", "step_period", "between_steps", "kernel_time", "launches")
+_NEEDS = {
+    **dict.fromkeys(_TIMES, (KERNELS,)),  # a step ends when its GPU work is done
+    **dict.fromkeys(("busy", "idle"), (KERNELS, COPIES)),
+    "findings": (KERNELS, COPIES, API),
+    **dict.fromkeys(("h2d_bytes", "d2h_bytes"), (COPIES,)),
+}
+"""Sources that a metric is summed over: where one was lost, the metric is missing."""
+
+
+def _entry_needs(key: str) -> tuple[str, ...]:
+    """Name the sources that an entry of the ledger, or a group of entries, is made of."""
+    if key == COPY:
+        return (COPIES, MEMSETS)
+    if key == _MEMSET:
+        return (MEMSETS,)
+    if key.startswith(f"{COPY}/"):
+        return (COPIES,)
+    return (KERNELS, COPIES, API) if _is_part(key, IDLE) else (KERNELS,)
+
+
+_MEMSET = f"{COPY}/memset"
 _PART_OF = {
     "h2d_bytes": "copies",
     "d2h_bytes": "copies",

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gpusight.analyses.ledger.labels import GRAPH
-from gpusight.comparison.alike import content, differing, gpu_names
+from gpusight.comparison.alike import content, differing
 from gpusight.comparison.limit import HOST
 from gpusight.comparison.outcome import Match
 from gpusight.units import format_share
@@ -21,19 +21,21 @@ _FEW_STEPS = 5
 _RELATED = 0.5
 """Part of the kernel time that must match, else the programs are called different."""
 _VERSION = re.compile(r"\s+v?\d[\w.+-]*$")
-_NUMBER = re.compile(r"\d+")
 _PARTS = {
     "findings": "findings",
     "phases": "phases",
     "ranges": "ranges",
     "api": "API calls",
     "kernels": "kernels",
+    "copies": "copies",
+    "memsets": "memsets",
 }
 
 
 def notes(before: Sequence[Digest], after: Sequence[Digest], found: Comparison) -> tuple[str, ...]:
     """Give what limits a comparison, then what captures say of themselves."""
     every = (
+        *(f"not the same on both sides: {one.text}" for one in found.differences),
         *_twice(before, after),
         *_how_many(before, after),
         *_differences(before, after),
@@ -84,15 +86,8 @@ def _differences(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[
         )
     elif versions:
         yield f"other versions of the tool ({versions})"
-    if gpus := differing(before, after, gpu_names):
-        yield f"other GPUs ({gpus}): times differ for that alone"
-    if counts := differing(before, after, lambda one: f"{len(one.gpus)}"):
-        yield f"other numbers of GPUs ({counts})"
     if max(len(one.gpus) for one in (*before, *after)) > 1:
         yield "several GPUs: the ledger is their mean; kernels, phases and copies are summed"
-    ways = differing(before, after, lambda one: one.steps_found)
-    if differing(before, after, lambda one: _NUMBER.sub("", one.steps_found)):
-        yield f"steps were found in other ways ({ways}): they may not be the same"
 
 
 def _relation(every: Sequence[Digest], found: Comparison) -> Iterator[str]:

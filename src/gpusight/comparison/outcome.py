@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusight.comparison.change import Change
+    from gpusight.comparison.comparable import Difference
     from gpusight.result import Fmt
 
 
@@ -205,6 +206,8 @@ class Comparison:
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a reader must know: few captures, other tools or GPUs, parts that are missing."""
+    differences: tuple[Difference, ...] = ()
+    """What keeps the captures from being compared: lost data, other GPUs, other work."""
     command: str = "compare"
     title: str = "Before and after"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpusight.analyses.completeness import COPIES, KERNELS
+from gpusight.analyses.ledger.labels import GRAPH
 from gpusight.analyses.select import matcher, near_matches
 from gpusight.analyses.steps.phase_names import PHASES
-from gpusight.comparison.quantities import Quantity, measured, summed
+from gpusight.comparison.quantities import API, Quantity, measured, summed
 from gpusight.errors import UsageError
 from gpusight.result import Fmt
 
@@ -24,7 +27,11 @@ def _kernels(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
     matches = _matcher(pattern)
     rows = [[k for k in d.kernels if matches(k.name) or matches(k.short)] for d in digests]
     of = {id(d): summed((k.ns for k in r), d) for d, r in zip(digests, rows, strict=True)}
-    return measured(digests, key, key, Fmt.TIME, lambda d: of[id(d)], found=any(rows))
+
+    def value(digest: Digest) -> Floats | None:
+        return None if GRAPH in digest.ledger else of[id(digest)]
+
+    return measured(digests, key, key, Fmt.TIME, value, "graph", needs=(KERNELS,), found=any(rows))
 
 
 def _ranges(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
@@ -32,7 +39,10 @@ def _ranges(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
 
 
 def _range_work(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
-    return _calls(digests, key, pattern, "ranges", lambda d: d.ranges, lambda c: c.gpu_ns)
+    needs = (KERNELS, COPIES)
+    return _calls(
+        digests, key, pattern, "ranges", lambda d: d.ranges, lambda c: c.gpu_ns, needs=needs
+    )
 
 
 def _api(digests: Sequence[Digest], key: str, pattern: str) -> Quantity:
@@ -46,6 +56,8 @@ def _calls(
     part: str,
     rows: Callable[[Digest], tuple[Calls, ...]],
     series: Callable[[Calls], tuple[float, ...] | None],
+    *,
+    needs: Sequence[str] = (),
 ) -> Quantity:
     matches = _matcher(pattern)
 
@@ -57,7 +69,7 @@ def _calls(
         return None if mine and not known else summed(known, digest)
 
     found = any(matches(one.name) for digest in digests for one in rows(digest))
-    return measured(digests, key, key, Fmt.TIME, value, part, found=found)
+    return measured(digests, key, key, Fmt.TIME, value, part, needs=needs, found=found)
 
 
 def _phase(digests: Sequence[Digest], key: str, phase: str) -> Quantity:
@@ -69,7 +81,7 @@ def _phase(digests: Sequence[Digest], key: str, phase: str) -> Quantity:
             return None
         return summed([digest.phases[phase]] if phase in digest.phases else [], digest)
 
-    return measured(digests, key, key, Fmt.TIME, value, "phases")
+    return measured(digests, key, key, Fmt.TIME, value, "phases", needs=(KERNELS, COPIES))
 
 
 def _finding(digests: Sequence[Digest], key: str, rule: str) -> Quantity:
@@ -80,12 +92,15 @@ def _finding(digests: Sequence[Digest], key: str, rule: str) -> Quantity:
         raise UsageError(f"no rule is called {rule!r}", why=f"near ones are {near}", hint=hint)
 
     def value(digest: Digest) -> float | None:
-        if "findings" in digest.missing:
+        if "findings" in digest.missing or rule in digest.not_evaluated:
             return None
         mine = [found.step_ns for found in digest.findings if found.rule == rule]
         return None if None in mine else float(sum(ns for ns in mine if ns is not None))
 
-    return measured(digests, key, key, Fmt.TIME, value, "findings")
+    sources = (KERNELS, COPIES, API)
+    found = measured(digests, key, key, Fmt.TIME, value, "findings", needs=sources)
+    reasons = (f"{d.label}: {d.not_evaluated[rule]}" for d in digests if rule in d.not_evaluated)
+    return found if found.lost else replace(found, missing=next(reasons, found.missing))
 
 
 PATTERNS = {

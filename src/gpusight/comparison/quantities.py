@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = "Sampled | float | None"
 """Of one capture: a row of values by block, one value for the whole, or not known."""
+API = "api"
 _REASONS = {
+    "api": "the capture has no API calls, which say why the GPU idles",
     "graph": "CUDA graphs were traced as wholes: their kernels are not in the capture",
     "findings": "the finding is no matter of time",
     "ranges": "the capture does not tell which GPU work the ranges launched",
@@ -42,6 +44,8 @@ class Quantity:
     """Why a capture does not know it; empty where all do."""
     found: bool = True
     """Whether a pattern matches anything; what matches nothing is 0, or misspelt."""
+    lost: bool = False
+    """Whether a capture lost the data that it is summed over."""
 
     @property
     def known(self) -> tuple[Sampled | float, ...]:
@@ -67,16 +71,31 @@ def measured(
     value: Callable[[Digest], Floats | float | None],
     part: str = "",
     *,
+    needs: Sequence[str] = (),
     found: bool = True,
 ) -> Quantity:
-    """Ask every capture for a quantity; None where it does not know, and then `part` tells why."""
-    values = [value(digest) for digest in digests]
+    """Ask every capture for a quantity; None where it does not know, and then `part` tells why.
+
+    It is not known either where the capture lost one of the sources that it `needs`.
+    """
+    lost = [_lost(digest, needs) for digest in digests]
+    # Without API calls nothing says why a GPU idles: all such entries are 0 then.
+    blind = [API in needs and API in digest.missing for digest in digests]
+    known = zip(digests, lost, blind, strict=True)
+    values = [None if gone or unseen else value(one) for one, gone, unseen in known]
     by_capture = tuple(
         one if one is None or isinstance(one, float) else Sampled(digest.blocks, one[np.newaxis])
         for digest, one in zip(digests, values, strict=True)
     )
-    missing = _why_missing(digests, by_capture, part)
-    return Quantity(key, label, fmt, by_capture, missing, found)
+    gone = next((reason for reason in lost if reason), "")
+    missing = gone or _why_missing(digests, by_capture, API if any(blind) else part)
+    return Quantity(key, label, fmt, by_capture, missing, found, bool(gone))
+
+
+def _lost(digest: Digest, needs: Sequence[str]) -> str:
+    """Say which of these sources a capture lost; empty where none."""
+    gone = [digest.lost[source] for source in needs if source in digest.lost]
+    return f"{digest.label}: {gone[0]}" if gone else ""
 
 
 def _why_missing(digests: Sequence[Digest], values: Sequence[Value], part: str) -> str:

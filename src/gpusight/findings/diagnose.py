@@ -55,7 +55,7 @@ def diagnose_captures(traces: Sequence[Trace], question: Question) -> AnyDiagnos
     )
     if isinstance(found, NotApplicable):
         return found
-    return found.with_warnings([w for trace in traces for w in trace.meta.warnings])
+    return found.with_warnings([w for trace in traces for w in trace.warnings])
 
 
 def _of_one(trace: Trace, question: Question) -> Diagnosis | TimelineDiagnosis | NotApplicable:
@@ -128,6 +128,21 @@ def _refuse(question: Question, options: Mapping[str, str], why: str) -> None:
     given = [option for name, option in options.items() if getattr(question, name)]
     if given:
         raise UsageError(f"{given[0]} does not apply", why=why)
+
+
+def unknowns(found: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
+    """Say what keeps a gate from passing although nothing was found: lost data, and of the `rules`
+    that were asked for by name those that lacked data.
+    """
+    from gpusight.findings.kernels.diagnosis import Diagnosis
+    from gpusight.findings.timeline.diagnosis import TimelineDiagnosis
+
+    if isinstance(found, Diagnosis):
+        return []
+    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
+    asked = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
+    return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *asked]
 
 
 def shares(found: AnyDiagnosis) -> list[tuple[str, float]]:

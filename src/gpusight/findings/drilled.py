@@ -92,8 +92,8 @@ def drill(
         raise UsageError(what, hint="gpusight drill FILE --run -- python train.py")
     planned = plan_drill(trace, question, os.environ)
     if isinstance(planned, NotApplicable):
-        return replace(planned, reason="; ".join((planned.reason, *trace.meta.warnings)))
-    planned = replace(planned, drill=planned.drill.with_warnings(trace.meta.warnings))
+        return replace(planned, reason="; ".join((planned.reason, *trace.warnings)))
+    planned = replace(planned, drill=planned.drill.with_warnings(trace.warnings))
     if reports:
         return join_reports(trace, planned.drill, question, reports)
     if not run:

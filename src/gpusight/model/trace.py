@@ -93,6 +93,10 @@ class TraceSource(Protocol):
         """Hear which tables will be asked for, so that one pass over the file can serve them."""
         ...
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far; tables not read yet may add."""
+        ...
+
     def close(self) -> None:
         """Give the file back; what was read stays readable."""
         ...
@@ -115,6 +119,10 @@ class Memory(Protocol):
 
     def flush(self) -> None:
         """Wait until everything is kept."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """Say why frames were not found or could not be kept."""
         ...
 
 
@@ -147,6 +155,17 @@ class Trace:
         """What is known about the capture as a whole."""
         return self._source.meta
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why answers may be wrong or incomplete; complete only once an analysis has read."""
+        notes = () if self._memory is None else self._memory.notes()
+        return tuple(dict.fromkeys((*self.losses, *notes)))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What the capture lacks: the warnings without those of the cache."""
+        return tuple(dict.fromkeys((*self.meta.warnings, *self._source.warnings())))
+
     def has(self, table: str, column: str | None = None) -> bool:
         """Tell whether the capture holds a table (or fills a column), before anything is read."""
         if column is not None:
@@ -162,7 +181,8 @@ class Trace:
     def row_count(self, table: str) -> int:
         """Count the rows of a table without reading them."""
         _known(table)
-        return self._source.row_count(table)
+        loaded = self._loaded.get(table)
+        return self._source.row_count(table) if loaded is None else loaded.height
 
     def prepare(self, *tables: str) -> None:
         """Say which tables are about to be used; some readers then need fewer passes."""

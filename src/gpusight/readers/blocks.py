@@ -6,7 +6,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from gpusight.errors import DamagedCaptureError
 from gpusight.evidence import GZIP, XZ, ZSTANDARD
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,11 @@ _INFLATED_BYTES = 1 << 22
 _AHEAD = 2
 """Pieces of that size that may lie ready before the parser takes them."""
 _GZIP_FORMAT = 31
+_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
+"""A packed file may grow to the first in any case, beyond it this many times; text of profilers
+shrinks five- to fiftyfold."""
+_XZ_MEMORY_BYTES = 1 << 28
+"""What a file may ask for to be unpacked; `xz -9` asks for a quarter."""
 
 
 class Blocks:
@@ -36,11 +43,25 @@ class Blocks:
             head = file.read(len(XZ))
             file.seek(0)
             if head.startswith(GZIP):
-                yield from _split(_ahead(self._inflated(file)))
+                yield from self._bounded(_split(_ahead(self._inflated(file))))
             elif head.startswith((XZ, ZSTANDARD)):
-                yield from self._unpacked(file, is_xz=head.startswith(XZ))
+                yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
             else:
                 yield from _plain(file)
+
+    def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """End where a small file turns out to hold more than any profiler writes."""
+        most = max(_FREE_BYTES, _MOST_RATIO * self._path.stat().st_size)
+        size = 0
+        for block in blocks:
+            size += len(block)
+            if size > most:
+                raise DamagedCaptureError(
+                    f"{self._path} cannot be unpacked",
+                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(most)}",
+                    hint="if you trust it, unpack it first",
+                )
+            yield block
 
     def _unpacked(self, file: IO[bytes], *, is_xz: bool) -> Iterator[bytes]:
         """Unpack what people and newer tools pack in other ways."""
@@ -49,11 +70,13 @@ class Blocks:
         import zstandard
 
         stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        with lzma.LZMAFile(file) if is_xz else stream as unpacking:
-            try:
-                yield from iter(lambda: unpacking.read(BLOCK_BYTES), b"")
-            except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
-                self.problem = f"its compressed data ends early or is damaged ({error})"
+        try:
+            if is_xz:
+                yield from _xz(file)
+            else:
+                yield from iter(lambda: stream.read(BLOCK_BYTES), b"")
+        except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+            self.problem = f"its compressed data ends early or is damaged ({error})"
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         """Inflate; what is there before a place that is damaged or missing still counts."""
@@ -87,6 +110,25 @@ def head_of(path: Path, length: int) -> bytes:
         if len(found) >= length:
             break
     return found[:length]
+
+
+def _xz(file: IO[bytes]) -> Iterator[bytes]:
+    """Unpack streams, one after the other, within a limit on memory."""
+    import lzma
+
+    waiting = b""
+    while waiting := waiting or file.read(_PACKED_BYTES):
+        stream = lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
+        while not stream.eof:
+            block = stream.decompress(waiting, BLOCK_BYTES)
+            waiting = b""
+            if block:
+                yield block
+            elif stream.needs_input and not stream.eof:
+                waiting = file.read(_PACKED_BYTES)
+                if not waiting:
+                    raise EOFError("it is cut off")
+        waiting = stream.unused_data.lstrip(b"\0")
 
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:

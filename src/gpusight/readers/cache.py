@@ -1,124 +1,181 @@
 """Columns already read, kept in the user's cache folder so that the next command is quick.
 
 Every column is a file of its own: a command that needs other columns adds to what is there. Frames
-that analyses derived from large tables are kept beside them. The folder is named after the
-capture's identity (size, times, a sample of its bytes) and the version of the model, so a changed
-capture or a newer gpusight never meets stale data. Files are written by a thread of their own,
-replaced atomically, and may be deleted at any time. Nothing is ever written beside the capture.
+that analyses derived from large tables are kept beside them. Each file is an Arrow file that
+carries a checksum, its own name and the reader's warnings. A file that is missing, damaged or not
+ours costs time: the capture is read instead, and a note says so. `identity.py` names the entry of
+a capture so that a changed one never meets stale data; `cache_folder.py` guards the folder. Files
+are written by a thread of their own and renamed when complete. Nothing is written beside the
+capture.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import mmap
 import os
-import shutil
-import sys
-import tempfile
+import re
+import struct
 import time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import polars as pl
+from isal import isal_zlib
 
-from gpusight._version import __version__
+from gpusight.errors import CacheError, is_unexpected, reason_of
 from gpusight.model.schema import TABLES
 from gpusight.model.trace import Outline
+from gpusight.readers.cache_folder import check_place, limit_bytes, lock, open_entry, trim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from gpusight.model.trace import Meta, TraceSource
+    from gpusight.readers.cache_folder import Folder
 
-_LAYOUT = 5
-"""Raise when what a reader puts into a column changes meaning."""
-_SAMPLE_BYTES = 1 << 16
 _WORTH_ROWS = 50_000
 """Smaller tables are read again as fast as they are found in a cache."""
 _WORTH_S = 0.1
 """Unless it took this long, as the processes of a large capture do."""
-_DEFAULT_LIMIT_BYTES = 20_000_000_000
-_DERIVED = "derived"
-_OUTLINE = "outline.json"
+_OUTLINE = "outline.record"
 
 
-def cache_dir() -> Path:
-    """Where columns are kept: `GPUSIGHT_CACHE_DIR`, else the platform's own cache folder."""
-    chosen = os.environ.get("GPUSIGHT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "gpusight"
+class DamagedRecordError(Exception):
+    """A file of the cache is not what was written."""
 
 
-class CacheInfo(NamedTuple):
-    """What the cache holds."""
+class Record(NamedTuple):
+    """A frame that was kept, and what the reader warned of when it made it."""
 
-    folder: Path
-    captures: int
-    bytes: int
-
-
-def cache_info() -> CacheInfo:
-    """Count what the cache holds."""
-    entries = _entries()
-    return CacheInfo(cache_dir(), len(entries), sum(_size(e) for e in entries))
+    frame: pl.DataFrame
+    warnings: tuple[str, ...]
 
 
-def clear_cache() -> CacheInfo:
-    """Delete everything the cache holds, and say what that was."""
-    before = cache_info()
-    for entry in _entries():
-        shutil.rmtree(entry, ignore_errors=True)
-    return before
+_SEAL = struct.Struct("<8sQII")
+"""Magic, bytes of the file, bytes of the warnings, CRC-32 of all else and of the file's name."""
+_MAGIC = b"GPUSIGHT"
+_ARROW_END = b"ARROW1"
+_END = struct.Struct("<i6s")
+"""How an Arrow file ends: the length of its footer, and magic."""
 
 
-def identity(path: Path) -> str:
-    """Name a capture by what it is, without reading all of it."""
-    digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if not file.is_file():
-            continue
-        status = file.stat()
-        digest.update(os.fsencode(file.name))
-        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-        with file.open("rb") as handle:
-            digest.update(handle.read(_SAMPLE_BYTES))
-            handle.seek(max(0, status.st_size - _SAMPLE_BYTES))
-            digest.update(handle.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
+def write_record(entry: Folder, name: str, record: Record) -> None:
+    """Write a file of the cache under another name, then rename it.
+
+    An Arrow file is found from its end, and may hold anything before its footer: there the warnings
+    and the checksum go.
+    """
+    part = entry.new_part()
+    try:
+        with os.fdopen(entry.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL), "w+b") as file:
+            record.frame.write_ipc(file, compression="uncompressed")
+            file.flush()
+            end = file.seek(0, os.SEEK_END)
+            file.seek(end - _END.size)
+            tail_bytes = _END.unpack(file.read(_END.size))[0] + _END.size
+            file.seek(end - tail_bytes)
+            tail = file.read(tail_bytes)
+            file.seek(end - tail_bytes)
+            warnings = msgspec.json.encode(record.warnings)
+            size = end + len(warnings) + _SEAL.size
+            file.write(warnings + _SEAL.pack(_MAGIC, size, len(warnings), 0) + tail)
+            file.flush()
+            seal_at = size - tail_bytes - _SEAL.size
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                crc = _checksum(entry, name, content, seal_at)
+            file.seek(seal_at)
+            file.write(_SEAL.pack(_MAGIC, size, len(warnings), crc))
+        entry.replace(part, name)
+    finally:
+        entry.delete(part)
+
+
+def read_record(entry: Folder, name: str) -> Record:
+    """Read a file of the cache; raises FileNotFoundError, or DamagedRecordError."""
+    try:
+        with os.fdopen(entry.open(name, os.O_RDONLY), "rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                warnings = _check(entry, name, content)
+            return Record(pl.read_ipc(file), warnings)
+    except FileNotFoundError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        struct.error,
+        msgspec.MsgspecError,
+        pl.exceptions.PolarsError,
+    ) as e:
+        raise DamagedRecordError(name) from e
+
+
+def _check(entry: Folder, name: str, content: mmap.mmap) -> tuple[str, ...]:
+    """Compare the checksum; gives the warnings."""
+    size = len(content)
+    footer_bytes, end = _END.unpack_from(content, size - _END.size)
+    seal_at = size - _END.size - footer_bytes - _SEAL.size
+    if end != _ARROW_END or footer_bytes < 0 or seal_at < 0:
+        raise DamagedRecordError(name)
+    magic, full, warnings_bytes, crc = _SEAL.unpack_from(content, seal_at)
+    if (magic, full) != (_MAGIC, size) or crc != _checksum(entry, name, content, seal_at):
+        raise DamagedRecordError(name)
+    text = content[seal_at - warnings_bytes : seal_at]
+    return msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def _checksum(entry: Folder, name: str, content: mmap.mmap, seal_at: int) -> int:
+    """Sum up all but the checksum itself, and where the file belongs, so that none is exchanged."""
+    crc = isal_zlib.crc32(f"{entry.path.name}/{name}".encode())
+    with memoryview(content) as whole:
+        crc = isal_zlib.crc32(whole[: seal_at + _SEAL.size - 4], crc)
+        return isal_zlib.crc32(whole[seal_at + _SEAL.size :], crc)
 
 
 _open: weakref.WeakSet[CachedSource] = weakref.WeakSet()
 
 
-def flush_caches() -> None:
-    """Wait until everything that any open capture put into the cache is written."""
+def flush_caches() -> tuple[str, ...]:
+    """Wait until all that open captures put into the cache is written; says why it could not be."""
+    failures: dict[str, None] = {}
     for source in list(_open):
         source.flush()
+        failures.update(dict.fromkeys(source.failures))
+    return tuple(failures)
 
 
 class CachedSource:
     """A source whose large tables are remembered between commands."""
 
-    def __init__(self, source: TraceSource, path: Path) -> None:
+    def __init__(self, source: TraceSource, path: Path, name: str) -> None:
         self._source = source
         self._path = path
-        self._folder = cache_dir() / identity(path)
+        self._name = name
+        """The capture's identity."""
+        self._limit = limit_bytes()
         self._costly = False
         """Reading even one small table takes a walk through the whole file."""
-        self._usable = True
+        self._refused = ""
+        self._damaged: set[str] = set()
+        self._failure = ""
+        self.failures: tuple[str, ...] = ()
+        """Why the cache could not be written to, once that is known for sure."""
+        self._is_read = False
+        """Something came from the capture itself."""
+        self._warnings: dict[str, dict[str, None]] = {}
+        """What the reader warned of: by table, derived frame, or as it made the outline."""
         self._writer: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
         _open.add(self)
+        try:
+            check_place(path)
+        except CacheError as error:
+            self._refused = error.why
 
     @property
     def meta(self) -> Meta:
@@ -132,21 +189,31 @@ class CachedSource:
 
     @cached_property
     def _outline(self) -> Outline | None:
-        file = self._folder / _OUTLINE
-        kept = _read_outline(file)
+        kept = self._kept_outline()
         if kept is not None:
             self._costly = True  # else nobody had kept it
-            # The capture may lie elsewhere now: what it is called is not part of its identity.
-            return msgspec.structs.replace(kept, meta=self._renamed(kept.meta))
+            # The capture may be named by another path now, which is not part of its identity.
+            meta = msgspec.structs.replace(kept.meta, path=str(self._path))
+            return msgspec.structs.replace(kept, meta=meta)
         began = time.perf_counter()
-        outline = self._source.outline()
-        if outline is not None and time.perf_counter() - began > _WORTH_S:
+        with self._hearing(_OUTLINE):
+            outline = self._source.outline()
+        slow = time.perf_counter() - began > _WORTH_S or _OUTLINE in self._damaged
+        if outline is not None and slow:
             self._costly = True
-            self._write({file: outline})
+            self._write({_OUTLINE: _as_record(outline, tuple(self._warnings[_OUTLINE]))})
         return outline
 
-    def _renamed(self, meta: Meta) -> Meta:
-        return msgspec.structs.replace(meta, path=str(self._path))
+    def _kept_outline(self) -> Outline | None:
+        record = self._read(_OUTLINE)
+        if record is None:
+            return None
+        self._warned(_OUTLINE, record.warnings)
+        try:
+            return msgspec.json.decode(record.frame.item(0, "outline"), type=Outline)
+        except (msgspec.MsgspecError, pl.exceptions.PolarsError):
+            self._damaged.add(_OUTLINE)
+            return None
 
     def has(self, table: str) -> bool:
         """Tell whether the table has rows."""
@@ -165,127 +232,175 @@ class CachedSource:
         known = self.outline()
         if known is not None:
             return known.rows.get(table, 0)
+        names = self._names()
         for column in TABLES[table].column_names:
-            kept = self._read(table, column)
+            kept = self._column(table, column) if _file(table, column) in names else None
             if kept is not None:
                 return len(kept)
-        return self._source.row_count(table)
+        with self._hearing(table):
+            return self._source.row_count(table)
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Pass on what is coming, but for tables of which there is something here already."""
-        self._source.prepare([t for t in tables if not (self._folder / t).is_dir()])
+        here = {name.partition(".")[0] for name in self._names() if name.endswith(".column")}
+        self._source.prepare([table for table in tables if table not in here])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Take columns from the cache, read the others and keep them."""
-        kept = {c: self._read(table, c) for c in columns}
+        kept = {c: self._column(table, c) for c in columns}
         missing = [c for c, series in kept.items() if series is None]
         if missing:
             began = time.perf_counter()
-            fresh = self._source.load(table, missing)
+            with self._hearing(table):
+                fresh = self._source.load(table, missing)
             slow = time.perf_counter() - began > _WORTH_S
             if any(s is not None and len(s) != fresh.height for s in kept.values()):
-                return self._source.load(table, columns)
-            if slow or self._costly or fresh.height >= _WORTH_ROWS:
-                self._write({self._file(table, s.name): s.to_frame() for s in fresh.get_columns()})
+                self._damaged |= {_file(table, c) for c, s in kept.items() if s is not None}
+                fresh = self._source.load(table, columns)
+                kept, missing = {}, list(columns)
+            damaged = any(_file(table, c) in self._damaged for c in missing)
+            if slow or damaged or self._costly or fresh.height >= _WORTH_ROWS:
+                warnings = tuple(self._warnings.get(table, ()))
+                self._write(
+                    {
+                        _file(table, series.name): Record(series.to_frame(), warnings)
+                        for series in fresh.get_columns()
+                    }
+                )
             kept.update({c: fresh.get_column(c) for c in missing})
         return pl.DataFrame([kept[c] for c in columns])
 
+    @contextlib.contextmanager
+    def _hearing(self, table: str) -> Iterator[None]:
+        """Remember which warnings a table brought, to repeat them when it comes from the cache."""
+        before = set(self._heard())
+        yield
+        self._is_read = True
+        self._warned(table, (w for w in self._heard() if w not in before))
+
+    def _heard(self) -> tuple[str, ...]:
+        # To know its warnings a source may have to walk through the file, if nobody did so yet.
+        return self._source.warnings() if self._is_read else ()
+
+    def _warned(self, what: str, warnings: Iterable[str]) -> None:
+        self._warnings.setdefault(what, {}).update(dict.fromkeys(warnings))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out, now or when the cache was filled."""
+        kept = (warning for some in self._warnings.values() for warning in some)
+        return tuple(dict.fromkeys((*self._heard(), *kept)))
+
+    def notes(self) -> tuple[str, ...]:
+        """Say why the cache was not used, in part or at all."""
+        notes = [f"cache not used: {self._refused}"] if self._refused else []
+        if self._damaged:
+            files = "1 file" if len(self._damaged) == 1 else f"{len(self._damaged)} files"
+            notes.append(f"cache damaged: ignored {files} and read the capture instead")
+        return (*notes, *self.failures)
+
     def holds(self, table: str, columns: Sequence[str]) -> bool:
         """Tell whether all these columns are in the cache."""
-        return self._usable and all(self._file(table, c).exists() for c in columns)
+        return {_file(table, c) for c in columns} <= self._names()
 
     def recall(self, key: str) -> pl.DataFrame | None:
         """Find a frame that was derived before."""
-        return _read_frame(self._file(_DERIVED, key)) if self._usable else None
+        record = self._read(_derived(key))
+        if record is None:
+            return None
+        self._warned(_derived(key), record.warnings)
+        return record.frame
 
     def remember(self, key: str, frame: pl.DataFrame) -> None:
         """Keep a frame that was derived from the capture."""
-        self._write({self._file(_DERIVED, key): frame})
+        self._write({_derived(key): Record(frame, self.warnings())})
 
     def close(self) -> None:
-        """Give the capture back."""
+        """Close the capture."""
         self._source.close()
 
     def flush(self) -> None:
         """Wait until everything is written; the interpreter does so at its end."""
         while self._writing:
             self._writing.pop().result()
+        if self._failure:
+            self.failures = (f"cache not written: {self._failure}",)
 
-    def _file(self, table: str, column: str) -> Path:
-        return self._folder / table / f"{column}.arrow"
+    def _names(self) -> frozenset[str]:
+        """Name the files of the entry that can be read."""
+        if self._refused:
+            return frozenset()
+        try:
+            with open_entry(self._name) as entry:
+                return frozenset(entry.names()) - self._damaged
+        except (CacheError, OSError):
+            return frozenset()  # `_read` says why
 
-    def _read(self, table: str, column: str) -> pl.Series | None:
-        frame = _read_frame(self._file(table, column)) if self._usable else None
-        if frame is None or frame.columns != [column]:
+    def _read(self, name: str) -> Record | None:
+        if self._refused or name in self._damaged:
             return None
-        series = frame.get_column(column)
-        return series if TABLES[table].column(column).accepts(series.dtype) else None
+        try:
+            with open_entry(self._name) as entry:
+                return read_record(entry, name)
+        except FileNotFoundError:
+            return None
+        except DamagedRecordError:
+            self._damaged.add(name)
+        except CacheError as error:
+            self._refused = error.why
+        except OSError as error:
+            self._refused = error.strerror or str(error)
+        return None
 
-    def _write(self, frames: Mapping[Path, pl.DataFrame | Outline]) -> None:
-        if not self._usable:
+    def _column(self, table: str, column: str) -> pl.Series | None:
+        record = self._read(_file(table, column))
+        if record is None:
+            return None
+        frame = record.frame
+        if frame.columns != [column] or not TABLES[table].column(column).accepts(frame.dtypes[0]):
+            self._damaged.add(_file(table, column))
+            return None
+        self._warned(table, record.warnings)
+        return frame.get_column(column)
+
+    def _write(self, records: Mapping[str, Record]) -> None:
+        if self._refused or self._failure:
             return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpusight-cache")
-        self._writing.append(self._writer.submit(self._write_now, frames))
+        self._writing.append(self._writer.submit(self._write_now, records))
 
-    def _write_now(self, frames: Mapping[Path, pl.DataFrame | Outline]) -> None:
+    def _write_now(self, records: Mapping[str, Record]) -> None:
         try:
-            for file, frame in frames.items():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                _write_atomically(frame, file)
-            _trim(self._folder)
-        except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError):
-            # A full disk, a read-only home, a path that is not UTF-8: costs speed, never an answer.
-            self._usable = False
+            with open_entry(self._name, make=True) as entry, lock(entry, alone=False) as ours:
+                for name, record in records.items() if ours else ():
+                    write_record(entry, name, record)
+            trim(self._name, self._limit)
+        except FileNotFoundError:
+            # Another process emptied the cache meanwhile. What is not there is read again.
+            return
+        except CacheError as error:
+            self._failure = error.why
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            self._failure = re.sub(r" \(os error \d+\)", "", text.partition("\n")[0])
+        except BaseException as error:  # a panic of Polars is no Exception
+            if not is_unexpected(error):
+                raise
+            self._failure = reason_of(error)
 
 
-def _read_frame(file: Path) -> pl.DataFrame | None:
-    if not file.exists():
-        return None
-    try:
-        return pl.read_ipc(file)
-    except (pl.exceptions.PolarsError, OSError):
-        # A cache may be damaged or vanish at any time; the capture itself is still there.
-        return None
+def _as_record(outline: Outline, warnings: tuple[str, ...]) -> Record:
+    # Its path may be no valid text, and is not part of what is kept anyway.
+    nameless = msgspec.structs.replace(outline, meta=msgspec.structs.replace(outline.meta, path=""))
+    text = msgspec.json.encode(nameless).decode()
+    return Record(pl.DataFrame({"outline": [text]}), warnings)
 
 
-def _read_outline(file: Path) -> Outline | None:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Outline)
-    except (OSError, msgspec.MsgspecError):
-        return None
+def _file(table: str, column: str) -> str:
+    return f"{table}.{column}.column"
 
 
-def _write_atomically(frame: pl.DataFrame | Outline, file: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-    os.close(handle)
-    part = Path(name)
-    try:
-        if isinstance(frame, Outline):
-            part.write_bytes(msgspec.json.encode(frame))
-        else:
-            frame.write_ipc(part, compression="uncompressed")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _trim(keep: Path) -> None:
-    """Delete the captures least recently added to, beyond the size limit."""
-    chosen = os.environ.get("GPUSIGHT_CACHE_BYTES", "")
-    limit = int(chosen) if chosen.isdecimal() else _DEFAULT_LIMIT_BYTES
-    entries = sorted(_entries(), key=lambda e: e.stat().st_mtime, reverse=True)
-    total = 0
-    for entry in entries:
-        total += _size(entry)
-        if total > limit and entry != keep:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def _entries() -> list[Path]:
-    folder = cache_dir()
-    return [e for e in folder.iterdir() if e.is_dir()] if folder.is_dir() else []
-
-
-def _size(entry: Path) -> int:
-    return sum(f.stat().st_size for f in entry.rglob("*") if f.is_file())
+def _derived(key: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", key):
+        key = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return f"{key}.derived"

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 EPOCH_NS = 10**18
 """A clock that shows more counts from 1970: that was so in 2001."""
 
+_LATEST = 1 << 61
+"""Beyond any clock, the nanoseconds since 1970 included, and beyond any size in bytes."""
+TIME_LIMITS, DEVICE_LIMITS, BYTE_LIMITS = (-_LATEST, _LATEST), (-(1 << 20), 1 << 20), (0, _LATEST)
+_COUNT_LIMITS = (0, 1 << 32)
+_COUNTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
+
 
 class FrameSource:
     """Serves tables out of frames that `read` builds when the first of them is asked for.
@@ -82,6 +88,10 @@ class FrameSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything in one go anyway."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that were left out: the walk through the file put them in `meta`."""
+        return ()
+
     def close(self) -> None:
         """Hold no file open."""
 
@@ -125,3 +135,31 @@ def concat_tables(frames: list[pl.DataFrame]) -> pl.DataFrame:
         joined = concat_names(parts) if isinstance(parts[0].dtype, pl.Enum) else pl.concat(parts)
         columns.append(joined.alias(column))
     return pl.DataFrame(columns)
+
+
+def limits_of(column: Column) -> tuple[int, int] | None:
+    """Give the least and the greatest value that a column can hold; None for any value."""
+    if column.kind is Kind.TIME:
+        return TIME_LIMITS
+    if column.name == "device":
+        return DEVICE_LIMITS
+    if column.unit == "bytes":
+        return BYTE_LIMITS
+    return _COUNT_LIMITS if column.name in _COUNTS else None
+
+
+def within_limits(column: Column, series: pl.Series) -> tuple[pl.Series, int]:
+    """Make values that nothing can mean null; gives how many there were."""
+    limits = limits_of(column)
+    if limits is None or series.dtype != pl.Int64 or series.is_empty():
+        return series, 0
+    if is_inside(series, *limits):
+        return series, 0
+    outside = ~series.is_between(*limits).fill_null(value=True)
+    return series.set(outside, None), int(outside.sum())
+
+
+def is_inside(series: pl.Series, low: int, high: int) -> bool:
+    """Tell whether all values lie within limits; not so where there are none."""
+    least, most = series.min(), series.max()
+    return isinstance(least, int) and isinstance(most, int) and low <= least <= most <= high

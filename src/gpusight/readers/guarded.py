@@ -17,6 +17,7 @@ from gpusight.errors import (
     is_unexpected,
     reason_of,
 )
+from gpusight.readers.identity import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.model.trace import Meta, Outline, TraceSource
+    from gpusight.readers.identity import FileStatus
 
 
 @contextlib.contextmanager
@@ -63,11 +65,28 @@ def _named(path: Path, table: str, error: BaseException) -> CaptureError:
 
 
 class GuardedSource:
-    """A source of which every failure is an error that names the capture."""
+    """A source of which every failure names the capture, one that changes meanwhile included."""
 
-    def __init__(self, source: TraceSource, path: Path) -> None:
+    def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:
         self._source = source
         self._path = path
+        self._files = files
+        self.check()
+
+    def check(self) -> None:
+        """Raise if the capture is no longer what it was when it was opened."""
+        check_unchanged(self._path, self._files)
+
+    @contextlib.contextmanager
+    def _reading(self, table: str = "") -> Iterator[None]:
+        """Read from the file: nothing counts that was read while the file changed."""
+        try:
+            with reading(self._path, table):
+                yield
+        except CaptureError:
+            self.check()  # a file that changed explains whatever went wrong
+            raise
+        self.check()
 
     @property
     def meta(self) -> Meta:
@@ -77,7 +96,7 @@ class GuardedSource:
 
     def outline(self) -> Outline | None:
         """Say what is in the file, where knowing that takes a walk through all of it; else None."""
-        with reading(self._path):
+        with self._reading():
             return self._source.outline()
 
     def has(self, table: str) -> bool:
@@ -92,18 +111,23 @@ class GuardedSource:
 
     def row_count(self, table: str) -> int:
         """Count rows without reading them."""
-        with reading(self._path, table):
+        with self._reading(table):
             return self._source.row_count(table)
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns."""
-        with reading(self._path, table):
+        with self._reading(table):
             return self._source.load(table, columns)
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Pass on which tables will be asked for."""
         with reading(self._path):
             self._source.prepare(tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        with reading(self._path):
+            return self._source.warnings()
 
     def close(self) -> None:
         """Close the file; what was read stays readable."""

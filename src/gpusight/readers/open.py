@@ -66,13 +66,18 @@ _FOREIGN = (
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
     from gpusight.readers.cache import CachedSource
+    from gpusight.readers.cache_folder import protect
+    from gpusight.readers.identity import file_status, identity
 
     location = _expanded(Path(path))
     with reading(location):
-        source = GuardedSource(_source(location, cache=cache), location)
+        protect(location)
+        files = file_status(location)
+        source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
             return Trace(source)
-        cached = CachedSource(source, location)
+        cached = CachedSource(source, location, identity(location, files))
+        source.check()
         return Trace(cached, cached)
 
 

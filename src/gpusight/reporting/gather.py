@@ -77,7 +77,7 @@ def gather(traces: Sequence[Trace], asked: Asked = USUAL, *, base: Sequence[Dige
         measured=measured,
         comparison=comparison,
         untold=untold(parts, about),
-        warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.meta.warnings)),
+        warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.warnings)),
     )
 
 

@@ -153,9 +153,9 @@ def _nsys_tables(capture: Path) -> RawTables | None:
     with capture.open("rb") as file:
         head = file.read(len(NSYS_REPORT))
     if head.startswith(SQLITE):
-        from gpusight.sharing.nsys_rows import SqlitePieces
+        from gpusight.readers.nsys.sqlite import SqliteTables
 
-        return SqlitePieces(capture)
+        return SqliteTables(capture)
     if head.startswith(NSYS_REPORT):
         from gpusight.readers.nsys.report import ReportTables
 

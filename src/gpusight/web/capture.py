@@ -89,7 +89,7 @@ def _notes(trace: Trace, focus: Focus | NotApplicable, steps: int) -> tuple[str,
     meta = trace.meta
     told = [sentence(focus)] if isinstance(focus, NotApplicable) else focus.notes
     messages = serious_messages(trace)["text"].to_list() if trace.has("diagnostics") else []
-    notes = [*meta.warnings, *told, *meta.notes]
+    notes = [*trace.warnings, *told, *meta.notes]
     notes += [f"the profiler said: {text}" for text in messages[:MOST_MESSAGES]]
     if len(messages) > MOST_MESSAGES:
         notes.append(f"the profiler said {len(messages) - MOST_MESSAGES:,} things more")

@@ -2,11 +2,17 @@
 
 A page that zooms asks far more often than it needs the answer. Only a few requests are worked on at
 once; one whose page has gone away while it waited is dropped.
+
+Answers need large arrays for a moment. What several threads have freed stays in the heaps of the C
+library, which fragment and grow for an hour; `release_memory` returns it to the system.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
+import threading
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 4
 """More would only share the same processors."""
 _MOST_WAITING = 64
+_RELEASE_AFTER_S = 10.0
+"""How long after a request freed memory is returned; all requests until then share that."""
 _Made = TypeVar("_Made")
 
 
@@ -39,6 +47,7 @@ class Pool:
     def __init__(self) -> None:
         self._limiter: anyio.CapacityLimiter | None = None  # belongs to the loop that first asks
         self._asked = 0
+        self._release: asyncio.TimerHandle | None = None
 
     async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
         """Run a function for a request; raises where the server is busy, or the page has gone."""
@@ -56,7 +65,24 @@ class Pool:
             finally:
                 self._asked -= 1
                 watcher.cancel()
+                self._release_later()
         raise GoneError("nobody waits for the answer")
+
+    def _release_later(self) -> None:
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.call_later(_RELEASE_AFTER_S, self._release_now)
+
+    def _release_now(self) -> None:
+        self._release = None
+        # In a thread: it may take a tenth of a second, and answers must not wait for it.
+        threading.Thread(target=release_memory, name="release-memory", daemon=True).start()
+
+
+def release_memory() -> bool:
+    """Return freed memory to the system; false where there was none, or the C library cannot."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    return trim is not None and bool(trim(0))
 
 
 async def _cancel_when_gone(request: Request, scope: anyio.CancelScope) -> None:

@@ -69,7 +69,8 @@ class Served:
     def info(self) -> CaptureInfo:
         """What a page must know of it; raises with the reason where that is not known."""
         timeline, info = self._known()
-        notes = dict.fromkeys(map(self.reason, (*info.notes, *timeline.notes)))
+        learned = () if self.trace is None else self.trace.warnings
+        notes = dict.fromkeys(map(self.reason, (*learned, *info.notes, *timeline.notes)))
         # A timeline learns: of the ledger's tracks, and of why there are none.
         return replace(info, tracks=tuple(map(_readable, timeline.tracks)), notes=tuple(notes))
 

@@ -18,6 +18,7 @@ from gpusight.errors import (
     shows_tracebacks,
 )
 from gpusight.web.answers import overview
+from gpusight.web.pool import release_memory
 from gpusight.web.served import Served
 from gpusight.web.shared_trace import SharedTrace, Stopped
 from gpusight.web.told import COMPUTING, FAILED, NONE, CompareInfo, LedgerInfo
@@ -203,6 +204,7 @@ class Session:
             for one in ready:
                 assert one.trace is not None, "what is ready was opened"
                 one.trace.let_go()
+            release_memory()
         except Stopped:
             pass
         except BaseException as error:  # a panic of Polars is no Exception

@@ -18,8 +18,10 @@ BROKEN_FIELDS = (
     Field("text", "Row", Fmt.NAME, "The row, shortened"),
 )
 _FULL = (*HEADER, *SHAPE_HEADER)
-_WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
-_REAL = re.compile(r"\s*[+-]?(?:\d{1,300}\.?\d{0,300}|\.\d{1,300})(?:[eE][+-]?\d{1,4})?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
+_REAL = re.compile(
+    r"\s*[+-]?(?:\d{1,300}\.?\d{0,300}|\.\d{1,300})(?:[eE][+-]?\d{1,4})?\s*", re.ASCII
+)
 _INT_MAX = 2**31 - 1
 _FLOAT_MAX = 3.4028235e38
 _SHOWN = 160

@@ -100,6 +100,10 @@ class _MergedSource:
         for trace in self._both:
             trace.prepare(*tables)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading either has left out so far."""
+        return tuple(warning for trace in self._both for warning in trace.warnings)
+
     def close(self) -> None:
         """Give both files back."""
         for trace in self._both:

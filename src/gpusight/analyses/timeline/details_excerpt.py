@@ -77,6 +77,10 @@ class Excerpt:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything already."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading the capture has left out so far."""
+        return self._trace.warnings
+
     def close(self) -> None:
         """Hold no file."""
 

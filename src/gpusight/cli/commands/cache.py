@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 SUMMARY = "show or empty the cache folder"
 DESCRIPTION = (
     "Tables read from captures are kept in the user's cache folder, so that a second question is "
-    "answered faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it, "
-    "GPUSIGHT_CACHE_BYTES limits its size (20 GB by default; the oldest captures go first)."
+    "answered faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it to an empty "
+    "folder, GPUSIGHT_CACHE_BYTES limits its size (20 GB by default; the oldest captures go first)."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight cache", "gpusight cache clear")
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("info", "clear"),
         default="info",
-        help="`info` shows where it is and what it holds; `clear` empties it",
+        help="`info` shows where it is and what it holds; `clear` deletes what gpusight put there",
     )
     options.add_output(parser)
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
-    from gpusight.readers.cache import cache_info, clear_cache
+    from gpusight.readers.cache_folder import cache_info, clear_cache
     from gpusight.result import Composite, Fact, Fmt
 
     clearing = args.action == "clear"
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
         Fact("captures", "Captures", state.captures, Fmt.COUNT, "Captures it holds tables of"),
         Fact("bytes", "Size", state.bytes, Fmt.BYTES, "Disk space it takes"),
     )
-    title = "Cache emptied; it held" if clearing else "Cache"
-    return present(Composite("cache", title, facts, ()), args)
+    title = "Deleted from the cache" if clearing else "Cache"
+    return present(Composite("cache", title, facts, (), notes=state.notes), args)

@@ -82,7 +82,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--fail-over",
         type=options.percent,
         metavar="P%",
-        help="exit with code 1 when a finding gives back more than this part of the time: 5%%",
+        help="exit with code 1 when a finding gives back more than this part of the time: 5%%, or "
+        "when the capture is incomplete",
     )
 
 
@@ -124,7 +125,7 @@ def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
     from pathlib import Path
 
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.errors import UsageError
     from gpusight.evidence import refuse_capture
     from gpusight.findings.diagnose import diagnose_captures
@@ -137,7 +138,10 @@ def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
         for file in files:
             refuse_capture(Path(args.output), file)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
-        return diagnose_captures([open_capture(file, args) for file in files], question)
+        traces = [open_capture(file, args) for file in files]
+        found = diagnose_captures(traces, question)
+        warnings_of(args, *traces)
+        return found
 
 
 def _question(args: argparse.Namespace) -> Question:
@@ -230,11 +234,14 @@ def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
     if args.fail_over is None:
         return 0
     from gpusight.cli.output import write_error
-    from gpusight.findings.diagnose import shares
+    from gpusight.findings.diagnose import shares, unknowns
     from gpusight.units import format_share
 
     over = [(what, share) for what, share in shares(found) if share > args.fail_over]
     for what, share in over:
         told = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
         write_error(f"gpusight: diagnose: {told}")
-    return EXIT_GATE if over else 0
+    unknown = unknowns(found, args.rule)
+    for why in unknown:
+        write_error(f"gpusight: diagnose: inconclusive: {why}")
+    return EXIT_GATE if over or unknown else 0

@@ -49,17 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.output import write_out
+    from gpusight.cli.output import warn_apart, write_out
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.render.cells import safe_text
     from gpusight.units import format_bytes
 
     with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         written = _write(args, trace)
+        warnings_of(args, trace)
     for path in written:
         write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
+    warn_apart(args)
     return 0
 
 

@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
     from gpusight.comparison.config import GateConfig
     from gpusight.comparison.gate import Gate
+    from gpusight.comparison.sides import Meant
     from gpusight.result import NotApplicable
 
 SUMMARY = "let CI fail when a program became slower: limits against a baseline"
 DESCRIPTION = (
     "Holds captures against limits, compared with a baseline of `gpusight baseline save` or with "
-    "captures: exit code 0 where they hold, 1 where one is exceeded, 2 where that could not be "
-    "found out. A limit is exceeded when the mean is over it and the growth is more than what "
-    "captures, or steps where a side has one capture, differ by anyway; over it but within that "
-    "noise is `unsure`, which passes unless --strict. What a capture does not know fails, unless "
-    "--allow-missing. Limits, baseline and the rest may stand in gpusight.toml. docs/gate.md lists "
-    "the metrics and has workflows for GitHub and GitLab."
+    "captures. Exit code 0: all limits hold; 1: a limit is exceeded, data is missing, or the "
+    "captures cannot be compared; 2: error. A limit is exceeded when the mean is over it and the "
+    "growth is more than what captures, or steps where a side has one capture, differ by anyway; "
+    "over it but within that noise is `unsure`, which passes unless --strict. A metric that is not "
+    "in a capture is `missing` and fails. Lost data, another GPU, number of steps or of kernels is "
+    "`inconclusive` and does not pass, unless --allow-changed names it. Limits, baseline and the "
+    "rest may stand in gpusight.toml. docs/gate.md lists the metrics and has workflows for GitHub "
+    "and GitLab."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
@@ -71,7 +74,20 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "(50ms, 70GB, 500); may be given repeatedly (default: step_time=+5%%)",
     )
     group.add_argument("--strict", action="store_true", help="what is unsure fails too")
-    group.add_argument("--allow-missing", action="store_true", help="what is not known passes")
+    group.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="metrics that were not recorded pass, if any other is known; lost data still fails",
+    )
+    group.add_argument(
+        "--allow-changed",
+        type=options.names,
+        action="extend",
+        default=[],
+        metavar="KIND[,KIND]",
+        help="accept what differs between the sides: kernels, steps, gpu-model, gpus, processes, "
+        "incomplete",
+    )
     group.add_argument(
         "--confidence",
         type=options.percent,
@@ -111,15 +127,38 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from gpusight.cli.output import present
+    from gpusight.comparison.sides import side_meant
+    from gpusight.errors import GpusightError
     from gpusight.result import NotApplicable
 
     _tell_apart(args)
     settings = _settings(args)
-    found = _judged(args, settings)
+    old, new = side_meant(settings.baseline), side_meant(args.file)
+    args.file = str(new.paths[0])
+    inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
+    _check_outputs(inputs, args, settings)
+    try:
+        found = _judged(old, new, args, settings)
+    except GpusightError as error:
+        _write_error(str(error), settings)
+        raise
     if isinstance(found, NotApplicable):
+        _write_error(found.reason, settings)
         return present(replace(found, command="gate"), args)
     _write(found, args, settings)
     return 0 if found.passed else EXIT_FAILED
+
+
+def _write_error(reason: str, settings: GateConfig) -> None:
+    """Replace the reports of an earlier run: a green one must not outlive an error."""
+    from gpusight.cli.output import write_file
+    from gpusight.render.gate.junit import error_junit
+    from gpusight.render.gate.markdown import error_markdown
+
+    if settings.junit is not None:
+        write_file(settings.junit, [error_junit(reason)])
+    if settings.markdown is not None:
+        write_file(settings.markdown, [error_markdown(reason)])
 
 
 def _settings(args: argparse.Namespace) -> GateConfig:
@@ -127,6 +166,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     from dataclasses import replace
     from pathlib import Path
 
+    from gpusight.comparison.comparable import check_kinds
     from gpusight.comparison.config import NAME, GateConfig, find_config, load_config
     from gpusight.comparison.limits import DEFAULT, joined, read_limit
     from gpusight.errors import UsageError
@@ -147,23 +187,20 @@ def _settings(args: argparse.Namespace) -> GateConfig:
         confidence=args.confidence if args.confidence is not None else said.confidence,
         strict=args.strict or said.strict,
         allow_missing=args.allow_missing or said.allow_missing,
+        allow_changed=check_kinds((*said.allow_changed, *args.allow_changed)),
         junit=Path(args.junit) if args.junit else said.junit,
         markdown=Path(args.markdown) if args.markdown else said.markdown,
     )
 
 
-def _judged(args: argparse.Namespace, settings: GateConfig) -> Gate | NotApplicable:
+def _judged(
+    old: Meant, new: Meant, args: argparse.Namespace, settings: GateConfig
+) -> Gate | NotApplicable:
     from gpusight.cli.digests import read_sides
     from gpusight.comparison.gate import gate
     from gpusight.comparison.inference import CONFIDENCE, LEAST
-    from gpusight.comparison.sides import side_meant
     from gpusight.result import NotApplicable
 
-    old, new = side_meant(settings.baseline), side_meant(args.file)
-    args.file = str(new.paths[0])
-    _check_outputs(
-        [*old.paths, *new.paths, *([settings.path] if settings.path else [])], args, settings
-    )
     sides = read_sides(old, new, args)
     if isinstance(sides, NotApplicable):
         return sides
@@ -174,6 +211,7 @@ def _judged(args: argparse.Namespace, settings: GateConfig) -> Gate | NotApplica
         least=LEAST if settings.least_effect is None else settings.least_effect,
         strict=settings.strict,
         allow_missing=settings.allow_missing,
+        allow_changed=settings.allow_changed,
     )
 
 

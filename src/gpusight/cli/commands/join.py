@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.analyses.join.report import join
     from gpusight.cli.output import present
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.evidence import refuse_capture
     from gpusight.result import with_warnings
 
@@ -47,5 +47,5 @@ def run(args: argparse.Namespace) -> int:
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         timeline, report = (open_capture(path, args) for path in (args.file, args.report))
         result = join(timeline, report, options.selection(args))
-        warnings = (*timeline.meta.warnings, *report.meta.warnings)
+        warnings = warnings_of(args, timeline, report)
     return present(with_warnings(result, warnings), args)

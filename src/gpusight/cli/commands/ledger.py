@@ -76,14 +76,14 @@ def _report(args: argparse.Namespace) -> LedgerReport | NotApplicable:
 
     from gpusight.analyses.ledger.report import ledger_report
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.result import NotApplicable, with_warnings
 
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         found = ledger_report(trace, options.selection(args), **options.focus(args))
         if isinstance(found, NotApplicable):
-            absent = with_warnings(found, trace.meta.warnings)
+            absent = with_warnings(found, warnings_of(args, trace))
             assert isinstance(absent, NotApplicable)
             return absent
-        return found.with_warnings(trace.meta.warnings)
+        return found.with_warnings(warnings_of(args, trace))

@@ -80,7 +80,7 @@ def _ask_one(args: argparse.Namespace) -> int:
     from gpusight.analyses.questions.attention_flops import Sizes
     from gpusight.cli.output import present
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.evidence import refuse_capture
     from gpusight.result import with_warnings
 
@@ -99,7 +99,7 @@ def _ask_one(args: argparse.Namespace) -> int:
             model=None if args.model is None else Sizes.of(args.model),
             **options.focus(args),
         )
-        warnings = (*trace.meta.warnings, *(() if other is None else other.meta.warnings))
+        warnings = warnings_of(args, trace, *(() if other is None else (other,)))
     return present(with_warnings(result, warnings), args)
 
 

@@ -109,7 +109,7 @@ def _result(args: argparse.Namespace) -> WhatIf | NotApplicable:
 
     from gpusight.analyses.whatif.wish import Verb, Wish, read_wish
     from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
+    from gpusight.cli.running import open_capture, warnings_of
     from gpusight.findings.timeline.wishes import what_if
     from gpusight.result import NotApplicable, with_warnings
 
@@ -121,7 +121,7 @@ def _result(args: argparse.Namespace) -> WhatIf | NotApplicable:
         trace = open_capture(args.file, args)
         found = what_if(trace, options.selection(args), wishes=wishes, **options.focus(args))
         if isinstance(found, NotApplicable):
-            absent = with_warnings(found, trace.meta.warnings)
+            absent = with_warnings(found, warnings_of(args, trace))
             assert isinstance(absent, NotApplicable)
             return absent
-        return found.with_warnings(trace.meta.warnings)
+        return found.with_warnings(warnings_of(args, trace))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analyses.advice import advice_for
+from gpusight.analyses.completeness import lost, reported_losses
 from gpusight.analyses.devices import names_of_used
 from gpusight.analyses.select import EVERYTHING, GPU_WORK
 from gpusight.analyses.steps.focus import focus as find_focus
@@ -65,6 +66,8 @@ class TimelineDiagnosis:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
     notes: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """Why the capture holds less than what ran: then no finding does not mean no problem."""
     command: str = COMMAND
     title: str = "What holds the program back"
 
@@ -96,6 +99,7 @@ class TimelineDiagnosis:
             },
             "replay": self._replay_document(),
             "findings": [finding.document() for finding in self.findings],
+            "incomplete": list(self.incomplete),
             "clean": list(self.clean),
             "not_applicable": [
                 {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
@@ -151,6 +155,7 @@ def diagnose_timeline(
         ledger=whole_ledger(focus, timeline, selection, known),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
+        incomplete=(*lost(trace, timeline.issued).values(), *reported_losses(trace)),
         notes=(*focus.notes, *judging_notes(timeline, selection)),
     )
 
@@ -198,7 +203,7 @@ def judging_notes(timeline: Timeline, selection: Selection) -> list[str]:
         notes.append(
             f"the replay misses the measured time by {error}: times given back are uncertain"
         )
-    processes = _processes(timeline.trace)
+    processes = gpu_processes(timeline.trace)
     if processes > 1 and selection.process is None:
         notes.append(
             f"{processes} processes used GPUs: the one with the most GPU work was judged; "
@@ -207,7 +212,7 @@ def judging_notes(timeline: Timeline, selection: Selection) -> list[str]:
     return notes
 
 
-def _processes(trace: Trace) -> int:
+def gpu_processes(trace: Trace) -> int:
     """Count the processes that used a GPU."""
     seen = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
     return pl.concat(seen)["process"].drop_nulls().n_unique()

@@ -38,6 +38,11 @@ class Judgement:
     """Rules whose findings are left out, and the rule that names their cause better; these are in
     `not_applicable` too."""
 
+    @property
+    def lacking_data(self) -> dict[str, str]:
+        """Rules that the capture has no data for, and why; not those that another one covers."""
+        return {rule: why for rule, why in self.not_applicable.items() if rule not in self.covered}
+
 
 @dataclass(frozen=True)
 class _Case:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analyses.completeness import MEMSETS, issued
 from gpusight.analyses.devices import listed_gpu
 from gpusight.analyses.ledger.hosts import host_time
 from gpusight.analyses.ledger.ledger import ledger
@@ -16,6 +17,7 @@ from gpusight.findings.timeline.frames import calls_frame, ops_frame
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
+    from gpusight.analyses.completeness import Issued
     from gpusight.analyses.ledger.hosts import HostTime
     from gpusight.analyses.ledger.ledger import Ledger
     from gpusight.analyses.schedule.schedule import CallKind, Schedule
@@ -61,6 +63,15 @@ class Timeline:
     def per_step(self) -> int:
         """What to divide by for the time of a step: 1 where no steps are known."""
         return max(1, self.steps)
+
+    @cached_property
+    def issued(self) -> dict[str, Issued]:
+        """Calls of the window that issue kernels or copies, and those whose work is not recorded.
+
+        Memsets are left out: some tools record none, and no rule needs them.
+        """
+        every = issued(self.trace, [(self.focus.start_ns, self.focus.end_ns)])
+        return {source: one for source, one in every.items() if source != MEMSETS}
 
     @cached_property
     def hosts(self) -> HostTime:

@@ -49,6 +49,8 @@ class Numbers:
         self._dtype = dtype
         self._of = of
         self._parts: list[pl.Series] = []
+        self.wrong = 0
+        """Values that are no numbers."""
 
     def add(self, values: list[Any]) -> None:
         """Take some more values."""
@@ -58,6 +60,7 @@ class Numbers:
             part = pl.Series(values, dtype=self._dtype, strict=True)
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
             part = pl.Series([number(value, self._dtype) for value in values], dtype=self._dtype)
+            self.wrong += part.null_count() - sum(value is None for value in values)
         self._parts.append(part)
 
     def column(self) -> pl.Series:
@@ -104,6 +107,8 @@ class Arguments:
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
+        self.wrong: dict[str, int] = {}
+        """Values that are no numbers, by their key."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
         """Take the arguments of some more events."""
@@ -128,6 +133,9 @@ class Arguments:
         for structs in self._decoded(keys):
             for want, builder in zip(wanted, builders, strict=True):
                 builder.add(_first(structs, [fields[key] for key in want.keys], raw=builder.raw))
+        for want, builder in zip(wanted, builders, strict=True):
+            if isinstance(builder, Numbers) and builder.wrong:
+                self.wrong[want.keys[0]] = builder.wrong
         return [builder.column() for builder in builders]
 
     def _decoded(self, keys: dict[str, bool]) -> Iterator[list[Any]]:

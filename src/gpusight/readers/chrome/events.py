@@ -28,7 +28,6 @@ _FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
 _EXACT_BELOW = float(1 << 43)
 """Microseconds below which a double still tells nanoseconds apart."""
 _NO_ARGS = msgspec.Raw(b"{}")
-_ZERO = msgspec.Raw(b"0")
 _NULL = msgspec.Raw(b"null")
 
 
@@ -54,7 +53,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     pid: int | str | float | None = None
     tid: int | str | float | None = None
     ts: msgspec.Raw = _NULL
-    dur: msgspec.Raw = _ZERO
+    dur: msgspec.Raw = _NULL
     args: msgspec.Raw = _NO_ARGS
 
 

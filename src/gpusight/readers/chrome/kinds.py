@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpusight.readers.chrome.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 OPERATOR, ANNOTATION, PYTHON, MEMORY = "operator", "annotation", "python", "memory"
 KERNEL, COPY, FILL, SYNC, GPU_ANNOTATION = "kernel", "copy", "fill", "sync", "gpu annotation"
@@ -75,7 +75,7 @@ class Sorter:
         elif kind == SETTING:
             self.settings += events
         elif kind != SILENT:
-            self._rows(kind).add(events, exact=exact)
+            self._rows(kind).add(events, exact=exact, instant=kind == MEMORY)
             if kind in (OPERATOR, KERNEL):
                 self._put_collectives(kind, events, exact=exact)
 
@@ -85,6 +85,12 @@ class Sorter:
         if rows.arguments.ends_with_mention(_COLLECTIVE):
             named = [event for event in events if _COLLECTIVE in bytes(event.args)]
             self._rows(f"{kind} {COLLECTIVE}").add(named, exact=exact)
+
+    def left_out(self) -> Iterator[tuple[str, int, Counter[str]]]:
+        """Give kinds with events that cannot be used: how many there are, and why how many."""
+        for kind, rows in self.rows.items():
+            if rows.left_out and not kind.endswith(COLLECTIVE):  # those were taken twice
+                yield kind, rows.height + rows.left_out.total(), rows.left_out
 
     def _rows(self, kind: str) -> Rows:
         return self.rows.setdefault(kind, Rows())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.readers.chrome.arguments import Arguments
+from gpusight.readers.chrome.arguments import Arguments, number
 from gpusight.readers.names import NAMELESS, encode
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _LAST_NUMBER = re.compile(r"-?\d{1,18}")
 _TIME_LIMIT = 1 << 61
 """Beyond any clock, in nanoseconds; what lies outside is no time."""
 _LIMIT_US = _TIME_LIMIT / 1000
+_LONGEST_NS = 30 * 86_400 * 10**9
+"""No profiler records for longer than 30 days, so nothing in a trace lasts longer."""
 
 
 class Interner(dict[str, int]):
@@ -43,21 +46,24 @@ class Rows:
         self._threads: list[pl.Series] = []
         self.arguments = Arguments()
         self.height = 0
-        self.timeless = 0
-        """Events left out because they have no time that a clock could show."""
+        self.left_out: Counter[str] = Counter()
+        """Why events were left out, and how many."""
 
-    def add(self, events: Sequence[Any], *, exact: bool) -> None:
-        """Take some more events."""
-        starts = (exact_ns if exact else microseconds)([e.ts for e in events])
-        if starts.null_count():
-            self.timeless += starts.null_count()
-            events = [e for e, timed in zip(events, starts.is_not_null(), strict=True) if timed]
-            starts = starts.drop_nulls()
+    def add(self, events: Sequence[Any], *, exact: bool, instant: bool = False) -> None:
+        """Take some more events; an instant has no duration."""
+        times = exact_ns if exact else microseconds
+        starts = times([e.ts for e in events])
+        durations = starts.clip(0, 0) if instant else times([e.dur for e in events])
+        if not _usable(starts, durations):
+            why = _problems(starts, durations)
+            self.left_out.update(why.drop_nulls())
+            good = why.is_null()
+            events = [event for event, keep in zip(events, good, strict=True) if keep]
+            starts, durations = starts.filter(good), durations.filter(good)
         names = self._names
         self._codes.append(pl.Series([names[e.name or NAMELESS] for e in events], dtype=pl.UInt32))
-        times = exact_ns if exact else microseconds
         self._starts.append(starts)
-        self._durations.append(times([e.dur for e in events]))
+        self._durations.append(durations)
         self._processes.append(numbers([e.pid for e in events]))
         self._threads.append(numbers([e.tid for e in events]))
         self.arguments.add([e.args for e in events])
@@ -70,16 +76,7 @@ class Rows:
 
     @cached_property
     def duration_ns(self) -> pl.Series:
-        """How long each took; a negative duration is none."""
-        return self._recorded_ns.fill_null(0).clip(lower_bound=0)
-
-    @cached_property
-    def backwards(self) -> int:
-        """How many have a negative duration."""
-        return int((self._recorded_ns < 0).sum())
-
-    @cached_property
-    def _recorded_ns(self) -> pl.Series:
+        """How long each took."""
         return _nanoseconds(self._durations)
 
     @cached_property
@@ -125,7 +122,10 @@ def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
 
 def microseconds(times: list[Any]) -> pl.Series:
     """Take times as written; null where no clock could show them."""
-    values = pl.Series(times, dtype=pl.Float64, strict=False)
+    try:
+        values = pl.Series(times, dtype=pl.Float64)
+    except (TypeError, pl.exceptions.PolarsError):  # a text among them, which may be a number
+        values = pl.Series([number(time, pl.Float64) for time in times], dtype=pl.Float64)
     least, most = values.min(), values.max()
     if (
         isinstance(least, float)
@@ -135,6 +135,36 @@ def microseconds(times: list[Any]) -> pl.Series:
         return values
     usable = values.is_finite() & (values.abs() < _LIMIT_US)
     return values.to_frame("v").select(pl.when(usable).then(pl.col("v"))).to_series()
+
+
+def _usable(starts: pl.Series, durations: pl.Series) -> bool:
+    """Tell, quickly, whether every event has a time and a duration."""
+    if starts.null_count() or durations.null_count():
+        return False
+    least, most = durations.min(), durations.max()
+    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
+        return True  # no events
+    return least >= 0 and most <= _longest(durations)
+
+
+def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
+    """Say of each event why it cannot be used; null where it can be."""
+    took = pl.col("took")
+    return pl.select(start=starts, took=durations).select(
+        pl.when(pl.col("start").is_null())
+        .then(pl.lit("no time"))
+        .when(took.is_null())
+        .then(pl.lit("no duration"))
+        .when(took < 0)
+        .then(pl.lit("a negative duration"))
+        .when(took > _longest(durations))
+        .then(pl.lit("a duration over 30 days"))
+        .alias("why")
+    )["why"]
+
+
+def _longest(durations: pl.Series) -> int:
+    return _LONGEST_NS if durations.dtype == pl.Int64 else _LONGEST_NS // 1000
 
 
 def _nanoseconds(parts: list[pl.Series]) -> pl.Series:

@@ -39,7 +39,7 @@ def scan(path: Path) -> Scanned:
     events = Sorter()
     for some in reader:
         events.add(some, exact=reader.exact)
-    warnings = tuple(_warnings(reader, blocks))
+    warnings = (*_warnings(reader, blocks), *_left_out(path, events))
     return Scanned(events, reader.about, tuple(_notes(events)), warnings)
 
 
@@ -53,13 +53,23 @@ def _warnings(reader: EventReader, blocks: Blocks) -> Iterable[str]:
         yield f"{reader.unreadable:,} events are not valid JSON and were left out"
 
 
+def _left_out(path: Path, events: Sorter) -> Iterable[str]:
+    """Name events that cannot be used; a trace of which most cannot be is damaged."""
+    for kind, total, why in events.left_out():
+        counted = ((f"{n:,} {'has' if n == 1 else 'have'}", w) for w, n in why.most_common())
+        reasons = ", ".join(f"{count} {reason}" for count, reason in counted)
+        what = "events" if kind == PLAIN else f"{kind} events"
+        count = f"{why.total():,} of {total:,} {what}"
+        if why.total() * 2 > total:
+            raise DamagedCaptureError(
+                f"{path} is damaged",
+                why=f"{count} cannot be used: {reasons}",
+                hint="export it again",
+            )
+        yield f"{count} left out: {reasons}"
+
+
 def _notes(events: Sorter) -> Iterable[str]:
-    backwards = sum(rows.backwards for rows in events.rows.values())
-    if backwards:
-        yield f"{backwards:,} events have a negative duration and count as instants"
-    timeless = sum(rows.timeless for rows in events.rows.values())
-    if timeless:
-        yield f"{timeless:,} events have no time and were left out"
     if events.unknown:
         named = ", ".join(f"{name} ({n:,})" for name, n in events.unknown.most_common(8))
         yield f"not read: events of {named}"
@@ -99,7 +109,8 @@ class ChromeSource:
             )
         try:
             meta, tables = json_tables(self._path, found.events, found.notes)
-            warned = msgspec.structs.replace(meta, warnings=found.warnings)
+            both = (*found.warnings, *meta.warnings)
+            warned = msgspec.structs.replace(meta, warnings=both)
             return FrameSource.of(warned, tables)
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise DamagedCaptureError(
@@ -135,6 +146,11 @@ class ChromeSource:
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Have walked through the file for all tables at once."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        # Where everything came from the cache, the file need not be walked through to say nothing.
+        return self._source.warnings() if "_source" in self.__dict__ else ()
 
     def close(self) -> None:
         """Hold no file open."""

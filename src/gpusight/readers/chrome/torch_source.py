@@ -12,7 +12,7 @@ from gpusight.model.schema import TABLES
 from gpusight.model.trace import Meta, Outline
 from gpusight.readers.chrome import kinds, machine
 from gpusight.readers.chrome.torch_tables import PARTS, Part, Rule
-from gpusight.readers.frames import as_table, concat_tables, time_order
+from gpusight.readers.frames import as_table, concat_tables, time_order, within_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +41,7 @@ class TorchSource:
         self.path = path
         self._scanned = scanned
         self._orders: dict[str, pl.Series | None] = {}
+        self._out_of_range: dict[tuple[str, str], str] = {}
 
     @cached_property
     def meta(self) -> Meta:
@@ -84,6 +85,15 @@ class TorchSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have walked through the file for all tables at once."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name values that reading has left out so far; `meta` names events."""
+        wrong = (
+            f"{count:,} of {rows.height:,} {kind} events have no number as {key}"
+            for kind, rows in self._scanned.events.rows.items()
+            for key, count in rows.arguments.wrong.items()
+        )
+        return (*wrong, *self._out_of_range.values())
+
     def close(self) -> None:
         """Hold no file open."""
 
@@ -113,8 +123,22 @@ class TorchSource:
             if rule is None:
                 built.append(TABLES[table].column(name).nulls(rows.height))
             else:
-                built.append(rule.build(self, rows, [next(made) for _ in rule.wants]).alias(name))
+                column = rule.build(self, rows, [next(made) for _ in rule.wants]).alias(name)
+                built.append(self._within_limits(table, part, column))
         return pl.DataFrame(built)
+
+    def _within_limits(self, table: str, part: Part, series: pl.Series) -> pl.Series:
+        """Leave out sizes and numbers that nothing can mean."""
+        column = TABLES[table].column(series.name)
+        series, wrong = within_limits(column, series)
+        if not wrong:
+            return series
+        instead = "count as 0" if column.required else "left out"
+        self._out_of_range[part.kind, column.name] = (
+            f"{wrong:,} of {len(series):,} {part.kind} events have {column.name} out of range,"
+            f" {instead}"
+        )
+        return series.fill_null(0) if column.required else series
 
     def _order(self, table: str) -> pl.Series | None:
         """Give the order of rows by time, ties as they stand; none where that is how they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -16,9 +17,10 @@ from gpusight.readers.jax.device_tables import read_device
 from gpusight.readers.jax.host import read_host
 from gpusight.readers.jax.host_tables import Threads
 from gpusight.readers.jax.sorting import PlaneTables, enumerated
+from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from gpusight.readers.jax.batch import Batch
@@ -45,7 +47,19 @@ def profile_tables(
     found.append(about)
     names = dict.fromkeys(name for tables in found for name in tables)
     meta = facts.meta(space, path, source, [*notes, *said])
+    meta = msgspec.structs.replace(meta, warnings=tuple(_left_out(space)))
     return meta, {name: _joined(name, found) for name in names}
+
+
+def _left_out(space: Space) -> Iterator[str]:
+    """Name events without a usable time; a profile of which most have none is damaged."""
+    for plane in space.planes:
+        total = sum(line.events for line in plane.lines)
+        count = f"{plane.untimed:,} of {total:,} events of {plane.name}"
+        if plane.untimed * 2 > total:
+            raise WireError(f"{count} have no usable time or duration")
+        if plane.untimed:
+            yield f"{count} left out: no usable time or duration"
 
 
 def _joined(name: str, found: list[dict[str, pl.DataFrame]]) -> pl.DataFrame:
@@ -81,7 +95,7 @@ def _read_planes(
         notes += read.notes
         if plane.left_out:
             notes.append(
-                f"not read: {plane.left_out:,} events of {plane.name} without name or time"
+                f"not read: {plane.left_out:,} events of {plane.name} without a name of their own"
             )
     if unread:
         notes.append(f"not read: planes {enumerated(unread)}")

@@ -69,7 +69,9 @@ class Plane:
     stats: dict[str, StatValue] = field(default_factory=dict)
     """What is said about the plane as a whole."""
     left_out: int = 0
-    """Events that were decoded but have no name or no time."""
+    """Events that were decoded but have no name, or are sums of others."""
+    untimed: int = 0
+    """Events left out because they have no usable time or duration."""
 
 
 @dataclass(slots=True)

@@ -96,6 +96,10 @@ class NcuSource:
     def prepare(self, tables: Iterable[str]) -> None:
         """Have one walk for everything anyway."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that were left out: the walk through the file put them in `meta`."""
+        return ()
+
     def close(self) -> None:
         """Give the file back; what was read stays readable."""
         self._report.close()

@@ -2,12 +2,15 @@
 
 Nsight Compute writes plain `.ncu-rep` and, from 2026.3 on, Zstandard-packed `.ncu-repz` files;
 people pack reports with gzip and xz, for the binaries in them shrink thirtyfold. What is unpacked
-goes to a temporary file without a name, so that memory stays small.
+goes to a temporary file without a name, so that memory stays small. A plain report is copied there
+too: the process would end (SIGBUS) if the mapped file were truncated, as when ncu runs once more.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,9 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
+_COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
+"""Written at once, and copied at all: a sparse file of terabytes must not fill the disk."""
 _MAX_BYTES = 32 << 30
-_MAX_RATIO, _NO_MATTER_BYTES = 1000, 256 << 20
-"""Reports have a few hundred megabytes and shrink thirtyfold; much more is meant to do harm."""
+"""Reports have a few hundred megabytes. `Blocks` bounds how many times a small file may grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +48,42 @@ class Content:
 def read_content(path: Path) -> Content:
     """Map a report into memory, unpacked where it is packed."""
     with path.open("rb") as file:
-        if file.read(len(NCU_REPORT)) == NCU_REPORT:
-            return _mapped(file)
-    return _unpacked(path)
+        if file.read(len(NCU_REPORT)) != NCU_REPORT:
+            return _unpacked(path)
+        return _copied(file)
+
+
+def _copied(file: IO[bytes]) -> Content:
+    file.seek(0)
+    if os.fstat(file.fileno()).st_size > _MAX_COPIED_BYTES:
+        return _mapped(file)
+    try:
+        with tempfile.TemporaryFile(prefix="gpusight-") as copy:
+            shutil.copyfileobj(file, copy, _COPY_BYTES)
+            copy.flush()
+            return _mapped(copy)
+    except OSError:
+        return _mapped(file)  # no room for a copy; the report itself can still be read
 
 
 def _unpacked(path: Path) -> Content:
     blocks = Blocks(path)
-    most = min(_MAX_BYTES, max(_NO_MATTER_BYTES, _MAX_RATIO * path.stat().st_size))
     with tempfile.TemporaryFile(prefix="gpusight-") as plain:
         size = 0
         for block in blocks:
             size += plain.write(block)
-            if size > most:
+            if size > _MAX_BYTES:
                 raise DamagedCaptureError(
                     f"{path} cannot be unpacked",
-                    why=f"it grows to more than {format_bytes(most)}, which no report does",
+                    why=f"it grows to more than {format_bytes(_MAX_BYTES)}, which no report does",
                     hint="if it is one, unpack it yourself",
                 )
+        if size == 0:
+            raise DamagedCaptureError(
+                f"{path} cannot be unpacked",
+                why=blocks.problem or "it unpacks to nothing",
+                hint="copy it again",
+            )
         plain.flush()
         return _mapped(plain, blocks.problem)
 

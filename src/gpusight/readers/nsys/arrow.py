@@ -27,7 +27,7 @@ class Span(NamedTuple):
     end: int
 
 
-class _Flatbuffer(NamedTuple):
+class Flatbuffer(NamedTuple):
     """A table inside a FlatBuffers message."""
 
     data: bytes
@@ -42,21 +42,26 @@ class _Flatbuffer(NamedTuple):
         return self.at + offset if offset else 0
 
     def byte(self, index: int) -> int:
+        """Give a field of one byte; 0 when absent."""
         at = self._field(index)
         return self.data[at] if at else 0
 
     def int64(self, index: int) -> int:
+        """Give a field of eight bytes, signed; 0 when absent."""
         at = self._field(index)
         return int(struct.unpack_from("<q", self.data, at)[0]) if at else 0
 
     def follow(self, at: int) -> int:
+        """Give the place that an offset points to."""
         return at + int(struct.unpack_from("<I", self.data, at)[0])
 
-    def table(self, index: int) -> _Flatbuffer | None:
+    def table(self, index: int) -> Flatbuffer | None:
+        """Give a table within this one; None when absent."""
         at = self._field(index)
-        return _Flatbuffer(self.data, self.follow(at)) if at else None
+        return Flatbuffer(self.data, self.follow(at)) if at else None
 
     def text(self, index: int) -> str:
+        """Give a text; empty when absent."""
         at = self._field(index)
         if not at:
             return ""
@@ -64,7 +69,18 @@ class _Flatbuffer(NamedTuple):
         length = struct.unpack_from("<I", self.data, at)[0]
         return self.data[at + 4 : at + 4 + length].decode("utf-8", "replace")
 
-    def tables(self, index: int) -> list[_Flatbuffer]:
+    def structs(self, index: int, form: str) -> list[tuple[int, ...]]:
+        """Give a vector of structs, each laid out as `struct` describes it."""
+        at = self._field(index)
+        if not at:
+            return []
+        at = self.follow(at)
+        count = struct.unpack_from("<I", self.data, at)[0]
+        data = self.data[at + 4 : at + 4 + struct.calcsize(form) * count]
+        return list(struct.iter_unpack(form, data))
+
+    def tables(self, index: int) -> list[Flatbuffer]:
+        """Give a vector of tables."""
         at = self._field(index)
         if not at:
             return []
@@ -72,7 +88,7 @@ class _Flatbuffer(NamedTuple):
         count = struct.unpack_from("<I", self.data, at)[0]
         if count > len(self.data):
             raise struct.error("vector longer than its message")
-        return [_Flatbuffer(self.data, self.follow(at + 4 + 4 * i)) for i in range(count)]
+        return [Flatbuffer(self.data, self.follow(at + 4 + 4 * i)) for i in range(count)]
 
 
 def find_streams(path: Path) -> dict[str, Span]:
@@ -92,7 +108,7 @@ def find_streams(path: Path) -> dict[str, Span]:
                     start, name = file.tell(), ""
                     continue
                 metadata = file.read(length)
-                message = _Flatbuffer(metadata, struct.unpack_from("<I", metadata, 0)[0])
+                message = Flatbuffer(metadata, struct.unpack_from("<I", metadata, 0)[0])
                 name = _table_name(message) or name
                 body = message.int64(_MESSAGE_BODY_LENGTH)
             except (struct.error, IndexError) as error:
@@ -105,7 +121,7 @@ def find_streams(path: Path) -> dict[str, Span]:
     return spans
 
 
-def _table_name(message: _Flatbuffer) -> str:
+def _table_name(message: Flatbuffer) -> str:
     schema = message.table(_MESSAGE_HEADER)
     if message.byte(_MESSAGE_TYPE) != _SCHEMA_MESSAGE or schema is None:
         return ""

@@ -9,7 +9,12 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys.arrow import CONTINUATION, Span, find_streams
+from gpusight.readers.nsys.inflation import arrow_bytes, most_inflated, parquet_bytes
+from gpusight.readers.nsys.raw import NOT_A_NUMBER
+from gpusight.readers.nsys.rows import whole_numbers
 from gpusight.readers.nsys.strings import decode_text
+from gpusight.readers.protobuf.wire import WireError
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +29,19 @@ _REALS = frozenset({"doubleValue", "floatValue"})
 """The columns in which nsys stores real numbers."""
 
 
+_SPARE_ROWS, _ROWS_A_BYTE = 1_000_000, 16
+"""Rows that a table may have, and further ones for each byte of its file: events differ in their
+times, so that the tables of nsys take several bytes a row."""
+
+
 def table_files(folder: Path) -> dict[str, Path]:
     """List the files of a folder that may be tables, by table name."""
     return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
+
+
+def most_rows(file_bytes: int) -> int:
+    """Give the number of rows beyond which a file of this size is a trap."""
+    return _SPARE_ROWS + _ROWS_A_BYTE * file_bytes
 
 
 class FolderTables:
@@ -36,11 +51,16 @@ class FolderTables:
         self, path: Path, files: dict[str, Path], spans: dict[str, Span] | None = None
     ) -> None:
         self.path = path
-        self._files = files
+        # A pipe or a device under the name of a table would block who reads it, or never end.
+        self._files = {table: file for table, file in files.items() if file.is_file()}
+        self._odd = sorted(file.name for file in files.values() if not file.is_file())
+        if not self._files:
+            raise NotACaptureError(f"{path} has no table", why=f"{self._odd[0]} is no regular file")
         self._spans = spans or {}
-        first = next(iter(files.values()))
+        first = next(iter(self._files.values()))
         self.source = "nsys-arrow" if spans else SUFFIXES[first.suffix.lower()]
         self._schemas: dict[str, dict[str, pl.DataType]] = {}
+        self._counted: set[str] = set()
 
     @classmethod
     def from_arrow_file(cls, path: Path) -> FolderTables:
@@ -68,11 +88,18 @@ class FolderTables:
         """Tell whether a table has no rows, or none of those."""
         return self.row_count(table, only) == 0
 
-    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        only: Only | None = None,
+        *,
+        marked: bool = False,
+    ) -> pl.DataFrame:
         """Read columns in file order, with the types that a SQLite export gives."""
         frame = self._collect(table, self._rows(table, only).select(list(columns)))
         try:
-            return pl.DataFrame([_plain(series) for series in frame.get_columns()])
+            return pl.DataFrame([_plain(s, marked=marked) for s in frame.get_columns()])
         except pl.exceptions.PolarsError as error:
             raise self._damaged(table, error) from error
 
@@ -86,17 +113,54 @@ class FolderTables:
         """Say what of the export this reader does not decode: nothing, it is all tables."""
         return []
 
+    def warnings(self) -> list[str]:
+        """Name files that look like tables but are none."""
+        return [f"{name} is not a regular file and was not read" for name in self._odd]
+
     def _schema(self, table: str) -> dict[str, pl.DataType]:
         if table not in self._schemas:
+            self._check_rows(table)
             try:
                 self._schemas[table] = dict(self._scan(table).collect_schema())
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise self._damaged(table, error) from error
         return self._schemas[table]
 
+    def _check_rows(self, table: str) -> None:
+        """Refuse a table that takes more memory than its file warrants."""
+        if table in self._counted:
+            return
+        size = self._files[table].stat().st_size
+        inflated = self._inflated_bytes(table)
+        if inflated > most_inflated(size):
+            raise self._damaged(table, ValueError(f"it would grow to {format_bytes(inflated)}"))
+        rows = int(self._collect(table, self._scan(table).select(pl.len())).item())
+        if rows > most_rows(size):
+            raise self._damaged(table, ValueError(f"{rows:,} rows in a file of its size"))
+        self._counted.add(table)
+
+    def _inflated_bytes(self, table: str) -> int:
+        file = self._files[table]
+        try:
+            if self.source == "nsys-parquet":
+                return parquet_bytes(file)
+            span = self._spans.get(table)
+            return arrow_bytes(file) if span is None else arrow_bytes(file, *span)
+        except (WireError, OSError) as error:
+            raise self._damaged(table, error) from error
+
     def _rows(self, table: str, only: Only | None) -> pl.LazyFrame:
+        self._check_rows(table)
         rows = self._scan(table)
-        return rows if only is None else rows.filter(pl.col(only.column).is_in(list(only.values)))
+        if only is None:
+            return rows
+        column, kind = pl.col(only.column), self._schema(table)[only.column]
+        unknown = column.is_null() & only.or_unknown
+        if kind.is_float():
+            unknown |= (column.is_nan() | (column != column.floor())) & only.or_unknown
+        if kind == pl.Null or (isinstance(only.values[0], int) and not kind.is_numeric()):
+            return rows if only.or_unknown else rows.clear()
+        return rows.filter(column.is_in(list(only.values)) | unknown)
 
     def _scan(self, table: str) -> pl.LazyFrame:
         file = self._files[table]
@@ -133,15 +197,14 @@ class FolderTables:
         )
 
 
-def _plain(series: pl.Series) -> pl.Series:
+def _plain(series: pl.Series, *, marked: bool) -> pl.Series:
     dtype = series.dtype
     if dtype == pl.UInt64:
         # SQLite has no unsigned type, so nsys's own export stores the same 64 bits as signed.
         return series.reinterpret(signed=True)
-    if dtype.is_integer() or dtype == pl.Boolean:
-        return series.cast(pl.Int64)
-    if dtype.is_float():
-        # Programs that rewrite an export turn integers with nulls into floats.
-        kind = pl.Float64 if series.name in _REALS else pl.Int64
-        return series.cast(kind, strict=False)
+    if dtype.is_float() and series.name in _REALS:
+        return series.cast(pl.Float64)
+    if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
+        numbers = whole_numbers(series)
+        return numbers if marked else numbers.set(numbers == NOT_A_NUMBER, None)
     return decode_text(series) if dtype == pl.Binary else series.cast(pl.String)

@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+NOT_A_NUMBER = -(1 << 63)
+"""Stands in a column of whole numbers for text, bytes or a fraction; null means no value."""
+
+PAYLOADS = frozenset({"int64Value", "uint64Value", "int32Value", "uint32Value"})
+"""Columns of programs' own numbers, of which each may occur: there nothing stands for another."""
+
+
 class Only(NamedTuple):
     """Rows whose column has one of these values."""
 
     column: str
     values: tuple[int, ...] | tuple[str, ...]
+    or_unknown: bool = False
+    """Also rows whose column has no value, or none of the right type, so that they are counted."""
 
 
 class RawTables(Protocol):
@@ -46,10 +55,18 @@ class RawTables(Protocol):
         """Tell whether a table has no rows, or none of those, cheaply."""
         ...
 
-    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        only: Only | None = None,
+        *,
+        marked: bool = False,
+    ) -> pl.DataFrame:
         """Read these columns in file order; `only` leaves out rows while reading.
 
-        Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced.
+        Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced. For
+        what is no whole number among integers stands null, or `NOT_A_NUMBER` if asked for.
         """
         ...
 
@@ -63,4 +80,8 @@ class RawTables(Protocol):
 
     def notes(self) -> list[str]:
         """Say what of the file this reader does not decode."""
+        ...
+
+    def warnings(self) -> list[str]:
+        """Name tables that the file has but that were not read."""
         ...

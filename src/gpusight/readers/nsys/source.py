@@ -9,13 +9,21 @@ import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.model.schema import TABLES, Column, Kind
-from gpusight.readers.frames import concat_tables, time_order
+from gpusight.model.schema import TABLES, Kind
+from gpusight.readers.frames import concat_tables, time_order, within_limits
 from gpusight.readers.names import encode, first_of
 from gpusight.readers.nsys import target, values
-from gpusight.readers.nsys.raw import Only
+from gpusight.readers.nsys.raw import NOT_A_NUMBER, Only
+from gpusight.readers.nsys.rows import (
+    Check,
+    Kept,
+    as_declared,
+    checks_of,
+    keep_rows,
+    without_wrong,
+)
 from gpusight.readers.nsys.strings import MISSING, Strings
-from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, UnfitColumnError, process_of
+from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,11 +31,10 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Meta
     from gpusight.readers.nsys.raw import RawTables
 
-_LATEST = 1 << 61
-"""Beyond any clock, the nanoseconds since 1970 included."""
-_LIMITS = {"device": 1 << 20}
 _EXPORTS = {"nsys-sqlite": "sqlite", "nsys-parquet": "parquetdir", "nsys-arrow": "arrowdir"}
 """What `nsys export` calls the form of a file."""
+_IN_WORDS = (Kind.NAME, Kind.TEXT, Kind.FLAG)
+"""Kinds of columns without which a row can still be used."""
 # Raw tables whose events reach the latest times, for captures that do not state their duration.
 _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -37,16 +44,8 @@ _LONG_TABLES = (
 )
 
 
-def check_column(column: Column, series: pl.Series) -> None:
-    """Refuse missing values where nsys always has one, and numbers that nothing can mean."""
-    if column.required and series.null_count():
-        raise UnfitColumnError(f"{series.null_count()} of {len(series)} rows have no {column.name}")
-    limit = _LIMITS.get(column.name, _LATEST if column.kind is Kind.TIME else None)
-    if limit is None or series.dtype != pl.Int64 or series.is_empty():
-        return
-    low, high = series.min(), series.max()
-    if isinstance(low, int) and isinstance(high, int) and not -limit <= low <= high <= limit:
-        raise UnfitColumnError(f"{column.name} reaches from {low} to {high}")
+_PLACE_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part in parts}
+"""Each raw table is part of one model table."""
 
 
 class NsysSource:
@@ -57,12 +56,19 @@ class NsysSource:
         self.strings = Strings(raw)
         self._order: dict[str, pl.Series | None] = {}
         self._owners: dict[tuple[str, str], pl.Series] = {}
+        self._kept: dict[str, Kept] = {}
+        self._wrong_values: dict[tuple[str, str], str] = {}
 
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         known = target.meta(self.raw, self._beyond_the_model())
-        return msgspec.structs.replace(known, warnings=tuple(self._lacking()))
+        return msgspec.structs.replace(known, warnings=(*self.raw.warnings(), *self._lacking()))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
+        return (*left_out, *self._wrong_values.values())
 
     def outline(self) -> None:
         """Have nothing to remember: every form of the file has a table of contents."""
@@ -123,7 +129,45 @@ class NsysSource:
         """Count rows without reading them."""
         if table in target.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
-        return sum(self.raw.row_count(p.raw, self._only(p)) for p in PARTS.get(table, ()))
+        parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
+        return sum(self._rows_kept(table, part) for part in parts)
+
+    def _rows_kept(self, table: str, part: Part) -> int:
+        """Count the rows that count: it takes the columns that decide to know."""
+        if part.raw not in self._kept:
+            checks = self._checks(table, part)
+            if not checks:
+                return self.raw.row_count(part.raw, self._only(part))
+            self._usable(table, part, [])
+        return self._kept[part.raw].rows
+
+    def _checks(self, table: str, part: Part) -> tuple[Check, ...]:
+        """Name the raw columns without which a row of the part cannot be used."""
+        needed: list[str] = []
+        for column in TABLES[table].columns:
+            rule = self._rule(part, column.name)
+            if column.required and rule is not None and column.kind not in _IN_WORDS:
+                needed += rule.needs
+        if part.only is not None and needed:
+            needed.append(part.only.column)
+        return checks_of(needed)
+
+    def _usable(
+        self, table: str, part: Part, columns: Sequence[str], *, numbered: bool = False
+    ) -> pl.DataFrame:
+        """Read raw columns of the rows that count."""
+        checks = self._checks(table, part) if part.raw not in self._kept else ()
+        wanted = list(dict.fromkeys([*columns, *(check.column for check in checks)]))
+        frame = self._read_part(part, wanted, numbered=numbered)
+        if part.raw not in self._kept:
+            self._kept[part.raw] = keep_rows(part, frame, checks)
+        kept = self._kept[part.raw]
+        if kept.damage:
+            raise self._damaged(part.raw, kept.damage)
+        chosen = kept.of(frame).select(*columns, *([ROW] if numbered else []))
+        frame, wrong = without_wrong(chosen, part.raw)
+        self._wrong_values.update(((part.raw, column), text) for column, text in wrong.items())
+        return frame
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Tell the reader which raw tables are coming."""
@@ -161,30 +205,31 @@ class NsysSource:
             if rule is not None:
                 needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
         # How many rows there are is known from any column.
-        raw = self._read_part(part, list(needed) or sorted(have)[:1], numbered="record" in columns)
+        wanted = list(needed) or sorted(have)[:1]
+        raw = self._usable(table, part, wanted, numbered="record" in columns)
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)
         try:
-            return pl.DataFrame(
-                [self._column(table, name, rule, raw) for name, rule in rules.items()]
-            )
+            return pl.DataFrame([self._column(table, part, name, raw) for name in rules])
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise self._damaged(part.raw, str(error).splitlines()[0]) from error
-        except UnfitColumnError as error:
-            raise self._damaged(part.raw, str(error)) from error
 
     def _lacks(self, part: Part, column: str) -> DamagedCaptureError:
         return self._damaged(part.raw, f"no column {self._missing(part, column)}")
 
-    def _column(self, table: str, name: str, rule: Rule | None, raw: pl.DataFrame) -> pl.Series:
-        column = TABLES[table].column(name)
+    def _column(self, table: str, part: Part, name: str, raw: pl.DataFrame) -> pl.Series:
+        column, rule = TABLES[table].column(name), self._rule(part, name)
         if rule is None:
             return column.nulls(raw.height)
         built = rule.build(self, raw)
         if column.kind is Kind.NAME and column.required and built.null_count():
             built = first_of([built, encode(pl.Series([MISSING])).new_from_index(0, len(built))])
-        check_column(column, built)
+        built, wrong = within_limits(column, built)
+        if wrong:
+            self._wrong_values[part.raw, name] = (
+                f"{part.raw}: {wrong:,} of {len(built):,} values of {name} out of range, left out"
+            )
         return built.alias(name)
 
     def _damaged(self, table: str, why: str) -> DamagedCaptureError:
@@ -198,12 +243,14 @@ class NsysSource:
 
     def _read_part(self, part: Part, columns: list[str], *, numbered: bool) -> pl.DataFrame:
         if not numbered or part.only is None:
-            return self.raw.read(part.raw, columns, part.only)
+            return as_declared(self.raw.read(part.raw, columns, part.only, marked=True))
         # Rows can be numbered only while all of them are there.
-        decisive = part.only.column
-        rows = self.raw.read(part.raw, list(dict.fromkeys([*columns, decisive])))
+        decisive = pl.col(part.only.column)
+        wanted = list(dict.fromkeys([*columns, part.only.column]))
+        rows = as_declared(self.raw.read(part.raw, wanted, marked=True))
         numbers = pl.int_range(1, rows.height + 1, eager=True).alias(ROW)
-        return rows.with_columns(numbers).filter(pl.col(decisive).is_in(part.only.values))
+        unknown = decisive.is_null() | (decisive == NOT_A_NUMBER)
+        return rows.with_columns(numbers).filter(decisive.is_in(part.only.values) | unknown)
 
     def _rule(self, part: Part, column: str) -> Rule | None:
         have, rule = self.raw.columns(part.raw), part.rules.get(column)
@@ -218,8 +265,9 @@ class NsysSource:
         if column not in self.raw.columns(table):
             return pl.Series([], dtype=pl.Int64)
         known = self._owners.get((table, column))
-        series = self.raw.read(table, [column]).to_series() if known is None else known
-        return series.drop_nulls().unique()
+        if known is None:
+            known = as_declared(self.raw.read(table, [column])).to_series()
+        return known.filter(known != NOT_A_NUMBER).unique()
 
     # What rules ask for (tables.Context) ----------------------------------------------------------
 
@@ -258,7 +306,7 @@ class NsysSource:
     def _last_end(self, table: str) -> int:
         if self.raw.is_empty(table) or "end" not in self.raw.columns(table):
             return 0
-        ends = self.raw.read(table, ["end"]).get_column("end")
+        ends = self._usable(*_PLACE_OF[table], ["end"]).get_column("end")
         latest = ends.filter(ends < values.FOREVER).max()
         return int(latest) if isinstance(latest, int) else 0
 
@@ -285,7 +333,7 @@ class NsysSource:
         columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
         have = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
         naming = Only("eventType", (values.NVTX_CATEGORY, values.NVTX_DOMAIN))
-        rows = self.raw.read("NVTX_EVENTS", have, naming)
+        rows = as_declared(self.raw.read("NVTX_EVENTS", have, naming))
         for column in set(columns) - set(have):
             dtype = pl.String if column == "text" else pl.Int64
             rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))

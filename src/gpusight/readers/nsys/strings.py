@@ -25,7 +25,7 @@ class Strings:
 
     def texts(self, ids: pl.Series) -> pl.Series:
         """Look up the text of each id; null where the id is null or unknown."""
-        frame = pl.DataFrame({"id": ids}).join(
+        frame = pl.DataFrame({"id": ids.cast(pl.Int64, strict=False)}).join(
             self._strings(), on="id", how="left", maintain_order="left"
         )
         return frame.get_column("value")
@@ -44,9 +44,11 @@ class Strings:
     def _strings(self) -> pl.DataFrame:
         if self._table is None:
             if {"id", "value"} <= self._raw.columns("StringIds"):
-                self._table = self._raw.read("StringIds", ["id", "value"]).unique(
-                    "id", keep="first"
+                # A program that rewrites an export may store numbers as text, and text as numbers.
+                rows = self._raw.read("StringIds", ["id", "value"]).select(
+                    pl.col("id").cast(pl.Int64, strict=False), pl.col("value").cast(pl.String)
                 )
+                self._table = rows.unique("id", keep="first")
             else:
                 self._table = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
         return self._table

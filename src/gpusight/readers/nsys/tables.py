@@ -6,6 +6,7 @@ it needs and how to make the value. A rule whose columns the capture lacks gives
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -52,8 +53,15 @@ class Context(Protocol):
         ...
 
 
-class UnfitColumnError(ValueError):
-    """A column holds what no capture can."""
+class Ends(enum.Enum):
+    """What it means that a row has no end, or one in the far future."""
+
+    NEEDED = "needed"
+    """The row cannot be used: GPU work is recorded once it has ended."""
+    LOST = "lost"
+    """A call that was running when the capture stopped: counts as an instant, with a warning."""
+    OPEN = "open"
+    """A range that was never closed: reaches to the end of the capture."""
 
 
 ROW = "@row"
@@ -87,6 +95,7 @@ class Part:
     rules: dict[str, Rule]
     only: Only | None = None
     """Which raw rows count; all when absent."""
+    ends: Ends = Ends.LOST
 
 
 # Rules ------------------------------------------------------------------------------------------
@@ -128,18 +137,11 @@ def _process(name: str) -> Rule:
 
 
 def _end(context: Context, raw: pl.DataFrame) -> pl.Series:
-    """Take the end, never before the start: a lost end leaves an instant, not a negative time."""
+    """Take the end; a call whose end was lost is an instant."""
     del context
     start, end = raw.get_column("start"), raw.get_column("end")
-    valid = ((end >= start) & (end < values.FOREVER)).fill_null(value=False)
+    valid = (end < values.FOREVER).fill_null(value=False)
     return end if valid.all() else end.zip_with(valid, start)
-
-
-def _work_end(context: Context, raw: pl.DataFrame) -> pl.Series:
-    """Take the end of GPU work; where none of it has one, nothing can be said of its time."""
-    if raw.height and not (raw.get_column("end") >= raw.get_column("start")).any():
-        raise UnfitColumnError(f"none of {raw.height} rows has an end after its start")
-    return _end(context, raw)
 
 
 def _device(context: Context, raw: pl.DataFrame) -> pl.Series:
@@ -172,7 +174,7 @@ _ON_DEVICE = {
 }
 _GPU_WORK = {
     "start_ns": _column("start"),
-    "end_ns": Rule(_work_end, ("start", "end")),
+    "end_ns": Rule(_end, ("start", "end")),
     **_ON_DEVICE,
     "green_context": _column("greenContextId"),
 }
@@ -381,7 +383,7 @@ _KERNEL_RULES: dict[str, Rule] = {
 }
 
 PARTS: dict[str, tuple[Part, ...]] = {
-    "kernels": (Part("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL_RULES),),
+    "kernels": (Part("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL_RULES, ends=Ends.NEEDED),),
     "copies": (
         Part(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -398,6 +400,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "virtual_address": _column("virtualAddress"),
                 "graph_node": _column("graphNodeId"),
             },
+            ends=Ends.NEEDED,
         ),
     ),
     "memsets": (
@@ -410,12 +413,14 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "memory_kind": _words("memKind", values.MEMORY_KINDS),
                 "graph_node": _column("graphNodeId"),
             },
+            ends=Ends.NEEDED,
         ),
     ),
     "graph_launches": (
         Part(
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
             {**_GPU_WORK, "graph": _column("graphId"), "graph_exec": _column("graphExecId")},
+            ends=Ends.NEEDED,
         ),
     ),
     "syncs": (
@@ -426,6 +431,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "kind": Rule(_sync_kind, ("syncType",), ("deprecatedSyncType",)),
                 "event": _column("eventId"),
             },
+            ends=Ends.NEEDED,
         ),
     ),
     "event_records": (
@@ -484,7 +490,8 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "payload_real": _coalesce(_REAL_PAYLOADS),
                 "payload_text": Rule(_payload_text, ("jsonText",), ("jsonTextId",)),
             },
-            only=Only("eventType", tuple(values.RANGE_KINDS)),
+            only=Only("eventType", tuple(values.RANGE_KINDS), or_unknown=True),
+            ends=Ends.OPEN,
         ),
     ),
     "os_calls": (
@@ -498,7 +505,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
                 "nesting": _column("nestingLevel"),
                 "callchain": Rule(_os_callchain, ("callchainId",)),
             },
-            only=Only("eventClass", (values.OS_CALL,)),
+            only=Only("eventClass", (values.OS_CALL,), or_unknown=True),
         ),
     ),
     "cpu_samples": (

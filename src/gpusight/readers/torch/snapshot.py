@@ -99,6 +99,9 @@ def _converted(path: Path, snapshot: _Snapshot) -> tuple[Meta, dict[str, pl.Data
     for trace in snapshot.traces:  # by far the most of the file, and needed no more
         trace.clear()
     blocks = blocks_of(snapshot.segments, chains, snapshot.size_bytes)
+    for sizes in (events["bytes"], blocks["bytes"]):
+        if int((sizes < 0).sum()):
+            raise MisfitError("some sizes are negative")
     ranges, strays = ranges_of(snapshot.annotations)
     callchains = chains.table()
     begin, end = _span(events, ranges)

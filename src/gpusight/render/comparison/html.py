@@ -52,6 +52,8 @@ def own_styles() -> str:
 
 def to_fragment(comparison: Comparison, *, limit: int | None) -> str:
     """Write it for a notebook: the picture as an image, so that no style of it gets out."""
+    if comparison.headline.change.delta is None:
+        return "\n".join(_parts(comparison, limit, 2))
     svg = base64.b64encode(to_svg(waterfall(comparison)).encode()).decode()
     label = text(words.headline(comparison))
     image = f'<img alt="{label}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
@@ -65,6 +67,8 @@ def _sides(comparison: Comparison) -> Iterator[str]:
 
 def _pictures(comparison: Comparison) -> str:
     """Draw the waterfall in two sizes; the page shows the one that fits its screen."""
+    if comparison.headline.change.delta is None:
+        return ""
     figure = waterfall(comparison)
     bare = replace(figure, title="", subtitle="")
     label = text(f"{figure.title}. {figure.subtitle}")

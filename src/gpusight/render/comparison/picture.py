@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight.comparison.wording import signed, spread
+from gpusight.errors import MissingDataError
 from gpusight.render.cells import safe_text, shorten_middle
 from gpusight.render.comparison import words
 from gpusight.render.pictures.figure import Axis, Bars, Figure, Tone
@@ -42,6 +43,7 @@ _ROW = 31.0
 _AROUND = 140.0
 """Pixels of a row, and of what stands above and below them."""
 _USUAL = 520.0
+_AGAIN = "record that capture again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class _Bar:
 
 
 def waterfall(comparison: Comparison) -> Figure:
-    """Draw what became of the step, entry by entry."""
+    """Draw what became of the step, entry by entry; raises where a side does not know it."""
+    if comparison.headline.change.delta is None:
+        why = comparison.headline.missing
+        raise MissingDataError("there is no step time to draw", why=why, hint=_AGAIN)
     bars = list(_bars(comparison))
     rows = list(dict.fromkeys(bar.row for bar in bars))
     places = {row: float(len(rows) - 1 - n) for n, row in enumerate(rows)}

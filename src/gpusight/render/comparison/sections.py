@@ -95,11 +95,11 @@ def _metrics(comparison: Comparison) -> Section:
 def _metric(metric: Metric) -> Row:
     change, fmt = metric.change, metric.fmt
     if change.before is None and change.after is None:
-        cells = (metric.label, *((MISSING,) * 5), "not known")
+        cells = (metric.label, *((MISSING,) * 5), "missing")
         return Row(cells, Tone.UNSURE, None)
     sides = (shown(change.before, fmt), shown(change.after, fmt))
     known = change.delta is not None
-    verdict = change.verdict.value if known else "not known"
+    verdict = change.verdict.value if known else "missing"
     ends = spread(change.low, change.high, fmt)
     numbers = (signed(change.delta, fmt), signed_share(change.ratio), ends)
     tone = Tone.PLAIN if metric.key == "busy" and change.claimed else words.tone(change)

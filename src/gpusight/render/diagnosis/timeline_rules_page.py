@@ -47,7 +47,11 @@ _GATES = """\
 
 `--fail-over 5%` makes the exit code 1 when any finding gives back more than 5% of the window, and
 says which. Of a report of Nsight Compute, it is a kernel's first finding, as a part of the time of
-all kernels. Given both, the timeline decides: faster kernels do not help a program that waits."""
+all kernels. Given both, the timeline decides: faster kernels do not help a program that waits.
+
+An incomplete capture never passes: the exit code is 1 when launch or copy calls have no GPU work in
+the capture, or when the reader or the profiler reports lost data. The same holds when a rule named
+by `--rule` lacked data."""
 _JSON = """\
 ## JSON
 
@@ -62,7 +66,7 @@ _JSON = """\
                "evidence": [{"metric", "value", "unit", "meaning"}],
                "why", "fix", "code", "afterwards", "misleads",
                "where": [{"kind", "name", "ns", "count"}]}],
- "clean": [rule], "not_applicable": [{"rule", "reason"}],
+ "incomplete": [reason], "clean": [rule], "not_applicable": [{"rule", "reason"}],
  "ledger": {"window", "devices": [{"device", "entries": [{"entry", "ns", "share"}]}]}}
 ```
 

@@ -31,14 +31,13 @@ def _lines(gate: Gate) -> Iterator[str]:
     for check in gate.checks:
         yield _row(astuple(parts.row(check)), "td")
     yield "</tbody></table>"
-    for check in gate.checks:
-        if reason := parts.reason(check):
-            told = f"{check.limit.metric} {check.status.value}: {reason}"
-            yield f"<p>{text(told)}</p>"
+    for metrics, status, reason in parts.reasons(gate):
+        yield f"<p>{text(f'{metrics} {status.value}: {reason}')}</p>"
     if gate.comparison is not None and gate.having(Status.FAILED):
         told = "".join(f"<li>{prose(one)}</li>" for one in gate.comparison.explanation)
         yield f"<ul>{told}</ul>"
-    yield from (f"<p><i>{prose(one)}</i></p>" for one in (*gate.notes, *parts.hints(gate)))
+    notes = (*parts.accepted(gate), *gate.notes, *parts.hints(gate))
+    yield from (f"<p><i>{prose(one)}</i></p>" for one in notes)
 
 
 def _row(cells: tuple[str, ...], tag: str) -> str:

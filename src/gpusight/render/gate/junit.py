@@ -36,6 +36,20 @@ def to_junit(gate: Gate) -> str:
     if gate.comparison is not None:
         why = "\n".join(map(safe_text, gate.comparison.explanation))
         ET.SubElement(suite, "system-out").text = why
+    return _document(root)
+
+
+def error_junit(reason: str) -> str:
+    """Write that the gate could not be evaluated, as one test case with an error."""
+    counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": _NO_TIME}
+    root = ET.Element("testsuites", counts)
+    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
+    case = ET.SubElement(suite, "testcase", {"classname": _CLASS, "name": "gate", "time": _NO_TIME})
+    ET.SubElement(case, "error", {"message": safe_text(reason), "type": "error"})
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.gate import Check, Gate
 
 _LEFT = (True, False, False, False, False, False, True)
-_LOUD = {Status.FAILED, Status.UNSURE, Status.MISSING}
+_LOUD = {*Status} - {Status.PASSED}
 
 
 def to_markdown(gate: Gate) -> str:
@@ -23,15 +23,17 @@ def to_markdown(gate: Gate) -> str:
     return "\n".join(_lines(gate)) + "\n"
 
 
+def error_markdown(reason: str) -> str:
+    """Write that the gate could not be evaluated."""
+    return f"## Gate error\n\n{escape(reason)}\n"
+
+
 def _lines(gate: Gate) -> Iterator[str]:
     yield f"## {escape(parts.verdict(gate))}"
     rows = [_row(check) for check in gate.checks]
     yield from ("", table(astuple(parts.HEADINGS), [not left for left in _LEFT], rows), "")
-    reasons = [(check, parts.reason(check)) for check in gate.checks]
-    for check, reason in reasons:
-        if reason:
-            name = code(check.limit.metric, cell=False)
-            yield f"- {name} **{check.status.value}**: {escape(reason)}"
+    for metrics, status, reason in parts.reasons(gate):
+        yield f"- {code(metrics, cell=False)} **{status.value}**: {escape(reason)}"
     why = list(_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)
@@ -57,6 +59,6 @@ def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
     yield from why
     for label, names in parts.sides(gate):
         yield f"- {label}: {escape(names)}"
-    for text in (*gate.notes, *parts.hints(gate)):
+    for text in (*parts.accepted(gate), *gate.notes, *parts.hints(gate)):
         yield f"- {prose(text, cell=False)}"
     yield from ("", "</details>")

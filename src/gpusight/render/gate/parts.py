@@ -70,13 +70,14 @@ def verdict(gate: Gate) -> str:
     counts = {status: len(gate.having(status)) for status in Status}
     told = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
     doubts = counts[Status.UNSURE] or counts[Status.MISSING]
-    what = "failed" if not gate.passed else "passed, with doubts" if doubts else "passed"
-    return f"Gate {what}: {', '.join(told)}"
+    with_doubts = ", with doubts" if gate.passed and doubts else ""
+    return f"Gate {gate.outcome}{with_doubts}: {', '.join(told)}"
 
 
 _COUNTED = (
     (Status.FAILED, "over the limit"),
-    (Status.MISSING, "not known"),
+    (Status.MISSING, "missing"),
+    (Status.INCONCLUSIVE, "inconclusive"),
     (Status.UNSURE, "unsure"),
     (Status.PASSED, "within the limit"),
 )
@@ -96,16 +97,27 @@ def named(labels: tuple[str, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def reasons(gate: Gate) -> list[tuple[str, Status, str]]:
+    """Give metrics, status and reason of checks that need a reason, each reason once."""
+    groups: dict[tuple[Status, str], list[str]] = {}
+    for check in gate.checks:
+        if why := reason(check):
+            groups.setdefault((check.status, why), []).append(check.limit.metric)
+    return [
+        (", ".join(dict.fromkeys(names)), status, why) for (status, why), names in groups.items()
+    ]
+
+
 def reason(check: Check) -> str:
     """Say why a check has the status it has, in a sentence; empty where it just passed."""
-    if check.status is Status.MISSING:
+    if check.status in (Status.MISSING, Status.INCONCLUSIVE):
         return check.reason
     told = [_judged(check), check.reason]
     return "; ".join(filter(None, told))
 
 
 def _judged(check: Check) -> str:
-    if check.status is Status.PASSED or check.elsewhere:
+    if check.status is Status.PASSED:
         return ""
     if check.over is not None and check.over <= 0:
         return f"low enough, but within noise: {_rests(check)}"
@@ -136,15 +148,38 @@ _TOLD_BY = {
 
 def hints(gate: Gate) -> Iterator[str]:
     """Say what to do next."""
-    unsure = gate.having(Status.UNSURE)
-    if unsure:
-        if any(check.elsewhere for check in unsure):
-            yield "save a baseline on the GPUs that the captures are made on"
-        if not all(check.elsewhere for check in unsure):
-            yield "unsure: take 3 to 5 captures a side, or limit kernel_time too, which varies less"
+    kinds = dict.fromkeys(one.kind for one in gate.differences)
+    if gate.having(Status.INCONCLUSIVE):
+        found = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
+        yield (
+            "inconclusive: record both sides alike, save the baseline anew if the change is meant, "
+            f"or accept it with --allow-changed {found}"
+        )
+    if gate.having(Status.UNSURE):
+        yield "unsure: record 3 to 5 captures per side, or limit kernel_time too: it varies less"
         if not gate.strict:
-            yield "--strict lets what is unsure fail"
-    if gate.having(Status.MISSING) and not gate.allow_missing:
-        yield "not known: record what is missing, or let it pass with --allow-missing"
+            yield "--strict fails unsure checks"
+    yield from _missing_hints(gate)
     if not gate.passed and gate.baseline:
         yield "details: gpusight compare BASELINE CAPTURE"
+
+
+def _missing_hints(gate: Gate) -> Iterator[str]:
+    missing = gate.having(Status.MISSING)
+    if any(check.lost for check in missing):
+        yield "missing: a capture lost data; record it again (--allow-missing does not cover it)"
+    if not all(check.lost for check in missing) and not gate.allow_missing:
+        yield "missing: record the data, or accept its absence with --allow-missing"
+    if missing and gate.knows_nothing and gate.allow_missing:
+        yield "no metric is known: a gate that measured nothing does not pass"
+
+
+def accepted(gate: Gate) -> Iterator[str]:
+    """Repeat the differences that the user accepted."""
+    for one in gate.differences:
+        if one.kind in gate.allow_changed:
+            yield f"accepted by --allow-changed {one.kind}: {one.text}"
+    if gate.allow_missing:
+        for check in gate.having(Status.MISSING):
+            if not gate.fails(check):
+                yield f"not checked (--allow-missing): {check.limit.metric}"

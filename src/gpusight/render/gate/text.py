@@ -20,6 +20,7 @@ _STYLES = {
     Status.FAILED: "bold red",
     Status.UNSURE: "yellow",
     Status.MISSING: "magenta",
+    Status.INCONCLUSIVE: "bold yellow",
 }
 _LEAST_NAME = 12
 _LEFT = {"metric", "status"}
@@ -40,7 +41,8 @@ def print_text(gate: Gate, width: int | None, stream: TextIO) -> None:
 def lines_of(gate: Gate, width: int | None) -> Iterator[Line]:
     """Give the lines of a verdict."""
     doubts = gate.having(Status.UNSURE) or gate.having(Status.MISSING)
-    style = "bold red" if not gate.passed else "bold yellow" if doubts else "bold green"
+    calm = "bold yellow" if doubts or not gate.passed else "bold green"
+    style = "bold red" if gate.outcome == "failed" else calm
     yield from wrapped(parts.verdict(gate), width, "", style)
     for label, names in parts.sides(gate):
         yield from wrapped(names, width, f"{label.ljust(8)}  ", "dim")
@@ -48,7 +50,7 @@ def lines_of(gate: Gate, width: int | None) -> Iterator[Line]:
     yield from _table(gate, width)
     yield from _reasons(gate, width)
     yield from _explanation(gate, width)
-    for note in gate.notes:
+    for note in (*parts.accepted(gate), *gate.notes):
         yield from wrapped(note, width, "note: ", "dim")
     for hint in parts.hints(gate):
         yield from wrapped(hint, width, "", "dim")
@@ -89,12 +91,10 @@ def _joined(columns: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 def _reasons(gate: Gate, width: int | None) -> Iterator[Line]:
-    reasons = [(check, parts.reason(check)) for check in gate.checks]
-    for number, (check, reason) in enumerate((c, r) for c, r in reasons if r):
+    for number, (metrics, status, reason) in enumerate(parts.reasons(gate)):
         if number == 0:
             yield Line("")
-        told = f"{check.limit.metric} {check.status.value}: {reason}"
-        yield from wrapped(told, width, "", _STYLES[check.status])
+        yield from wrapped(f"{metrics} {status.value}: {reason}", width, "", _STYLES[status])
 
 
 def _explanation(gate: Gate, width: int | None) -> Iterator[Line]:

@@ -27,6 +27,11 @@ class GateView(Shown):
         return self.result.passed
 
     @property
+    def outcome(self) -> str:
+        """`passed`, `failed` or `inconclusive`."""
+        return self.result.outcome
+
+    @property
     def checks(self) -> tuple[Check, ...]:
         """Each metric against its limit."""
         return self.result.checks

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpusight.analyses.advice import advice_for
+from gpusight.analyses.completeness import LOST_EVENTS, lost
 from gpusight.analyses.info import serious_messages
 from gpusight.analyses.schedule.schedule import NONE, OpKind
 from gpusight.findings.finding import Confidence, Evidence
@@ -26,16 +26,8 @@ if TYPE_CHECKING:
 UNLINKED = Limit(
     0.05, "part of the GPU work without a known call from which on idle time cannot be explained"
 )
-_LOST = re.compile(
-    r"\b(?:drop(?:ped|s)?|lost|discarded|overflow\w*|truncat\w*|corrupt\w*|incomplete|"
-    r"out of (?:memory|space)|insufficient)\b"
-    r"|might be missing|not enough (?:memory|space)"
-    r"|CUDA (?:profiling|tracing) might (?:have )?not",
-    re.IGNORECASE,
-)
-"""What profilers say when events are gone. That not all events *might* have been collected, nsys
-says of every capture that was stopped by the program itself: it means nothing."""
 _LONGEST = 160
+_AGAIN = "Capture again, for a shorter time or with less switched on."
 
 
 class CaptureIncomplete(Rule):
@@ -43,9 +35,9 @@ class CaptureIncomplete(Rule):
 
     id = "capture-incomplete"
     detects = (
-        "Looks for what the reader or the profiler says was lost, GPU work without calls, calls "
-        "that are not linked, CUDA graphs traced as a whole, and captures in which nothing names "
-        "what ran."
+        "Looks for what the reader or the profiler says was lost, launch and copy calls without "
+        "their GPU work, GPU work without calls, calls that are not linked, CUDA graphs traced as "
+        "a whole, and captures in which nothing names what ran."
     )
     why = (
         "A rule that finds nothing in a capture with holes says nothing about the program. Times "
@@ -84,6 +76,7 @@ class _Lack:
 
 def _lacks(timeline: Timeline) -> Iterator[_Lack]:
     yield from _lost(timeline.trace)
+    yield from _unanswered(timeline)
     yield from _unlinked(timeline)
     yield from _whole_graphs(timeline)
     yield from _unnamed(timeline)
@@ -91,12 +84,13 @@ def _lacks(timeline: Timeline) -> Iterator[_Lack]:
 
 def _lost(trace: Trace) -> Iterator[_Lack]:
     """Give what the reader warned of, and what the profiler said was lost."""
-    again = "Capture again, for a shorter time or with less switched on."
-    for text in trace.meta.warnings:
-        yield _Lack(f"Part of the file is missing: {_cut(text, 60)}", _said("warning", text), again)
+    for text in trace.losses:
+        yield _Lack(
+            f"Part of the file is missing: {_cut(text, 60)}", _said("warning", text), _AGAIN
+        )
     for text in serious_messages(trace)["text"]:
-        if _LOST.search(text):
-            yield _Lack("The profiler lost events", _said("message", text), again)
+        if LOST_EVENTS.search(text):
+            yield _Lack("The profiler lost events", _said("message", text), _AGAIN)
 
 
 def _said(metric: str, text: str) -> Evidence:
@@ -105,6 +99,14 @@ def _said(metric: str, text: str) -> Evidence:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _unanswered(timeline: Timeline) -> Iterator[_Lack]:
+    """Look for calls that issued GPU work which the capture does not hold."""
+    for source, reason in lost(timeline.trace, timeline.issued).items():
+        share = timeline.issued[source].share if source in timeline.issued else 1.0
+        counted = Evidence("unanswered", share, "share", reason)
+        yield _Lack(f"{source.capitalize()} are missing: {reason}", counted, _AGAIN)
 
 
 def _unlinked(timeline: Timeline) -> Iterator[_Lack]:

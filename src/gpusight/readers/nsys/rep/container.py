@@ -12,8 +12,10 @@ block of NVTX payload schemas. Everything else that the reader needs is small.
 
 from __future__ import annotations
 
-import mmap
+import os
 import shlex
+import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +27,6 @@ from gpusight.readers.protobuf import wire
 from gpusight.readers.protobuf.wire import WireError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
 HEADER = b"NVIDIA Tegra Profiler Report "
@@ -71,12 +72,12 @@ class Raw:
 
 
 class Container:
-    """An open report. Closing it frees the file (Windows locks mapped files)."""
+    """An open report. Closing it frees the file (Windows locks open files)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.version = ""
-        self._map = _map_file(self.path)
+        self._file = _open_file(self.path)
         try:
             self.sections = self._read_directory()
             self.ui = self._read_section_message("UI Data")
@@ -91,7 +92,7 @@ class Container:
 
     def close(self) -> None:
         """Give the file back."""
-        self._map.close()
+        self._file.close()
 
     def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
@@ -105,11 +106,11 @@ class Container:
     def section(self, name: str) -> bytes:
         """Copy one section; empty when the file has none of that name."""
         start, size = self.sections.get(name, (0, 0))
-        return self._map[start : start + size]
+        return self._file[start : start + size]
 
     def inflate(self, block: Block) -> bytes:
         """Decompress one block and strip the length in front of its message."""
-        source = self._map[block.offset : block.offset + block.size]
+        source = self._file[block.offset : block.offset + block.size]
         try:
             data: bytes = lz4.block.decompress(source, uncompressed_size=block.inflated)
         except (lz4.block.LZ4BlockError, ValueError, OverflowError, MemoryError) as error:
@@ -120,14 +121,14 @@ class Container:
         return data[start:]
 
     def _read_directory(self) -> dict[str, tuple[int, int]]:
-        size = len(self._map)
-        if self._map[size - 8 :] != TRAILER:
+        size = len(self._file)
+        if self._file[size - 8 :] != TRAILER:
             raise WireError("the end of the file is missing")
-        directory = int.from_bytes(self._map[size - 16 : size - 8], "little")
+        directory = int.from_bytes(self._file[size - 16 : size - 8], "little")
         if not len(HEADER) <= directory <= size - 16:
             raise WireError("the section directory lies outside the file")
         sections: dict[str, tuple[int, int]] = {}
-        for entry in wire.children(wire.parse(self._map[directory : size - 16]), 1):
+        for entry in wire.children(wire.parse(self._file[directory : size - 16]), 1):
             start, length = wire.integer(entry, 2) or 0, wire.integer(entry, 3) or 0
             if not (0 <= start <= directory and 0 <= length <= directory - start):
                 raise WireError("a section lies outside the file")
@@ -145,7 +146,7 @@ class Container:
             raise WireError("the section 'Raw Sampling Data' is missing")
         start, size = self.sections["Raw Sampling Data"]
         end = start + size
-        if self._map[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
+        if self._file[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
             raise WireError("the event section does not start as it should")
         strings_at = start + len(RAW_MAGIC) + (wire.integer(offsets, 2) or 0)
         if not start < strings_at < end:
@@ -165,12 +166,12 @@ class Container:
         return raw
 
     def _message_at(self, at: int, end: int) -> tuple[wire.Message, int]:
-        prefix = self._map[at : min(at + 10, end)]
+        prefix = self._file[at : min(at + 10, end)]
         length, used = wire.read_varint(prefix, 0, len(prefix))
         start = at + used
         if length > end - start:
             raise WireError("a message reaches beyond its section")
-        return wire.parse(self._map[start : start + length]), start + length
+        return wire.parse(self._file[start : start + length]), start + length
 
     def _blocks(self, at: int, end: int) -> Iterator[Block]:
         while at < end:
@@ -178,7 +179,7 @@ class Container:
             yield block
 
     def _block_at(self, at: int, end: int, limit: int) -> tuple[Block, int]:
-        prefix = self._map[at : min(at + 20, end)]
+        prefix = self._file[at : min(at + 20, end)]
         size, used = wire.read_varint(prefix, 0, len(prefix))
         inflated, used = wire.read_varint(prefix, used, len(prefix))
         at += used
@@ -189,17 +190,58 @@ class Container:
         return Block(at, size, inflated), at + size
 
 
-def _map_file(path: Path) -> mmap.mmap:
+class _Bytes:
+    """The bytes of an open file, copied slice by slice, from several threads.
+
+    Mapping the file would be shorter, but the process ends (SIGBUS) when the file is truncated
+    meanwhile, as recording to the same name again does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, handle)
+        """Frees the file; done at the end at the latest."""
+        self._handle = handle
+        self._size = os.fstat(handle).st_size
+        self._turn = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        wanted = max(0, stop - start)
+        try:
+            with self._turn:
+                os.lseek(self._handle, start, os.SEEK_SET)
+                data = os.read(self._handle, wanted)
+                while data and len(data) < wanted:  # a system reads at most 2 GB at once
+                    more = os.read(self._handle, wanted - len(data))
+                    if not more:
+                        break
+                    data += more
+        except OSError as error:
+            raise WireError(f"reading failed: {error.strerror or error}") from error
+        if len(data) < wanted:
+            raise WireError("the file became shorter while it was read")
+        return data
+
+
+def _open_file(path: Path) -> _Bytes:
     try:
-        with path.open("rb") as file:
-            start = file.read(len(HEADER))
-            if start != HEADER:
-                raise _not_a_report(path, start)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        file = _Bytes(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise CaptureError(f"{path} cannot be opened", why=reason) from error
-    return mapped
+    try:
+        start = file[: len(HEADER)]
+    except WireError as error:  # a folder, a pipe
+        file.close()
+        raise CaptureError(f"{path} cannot be opened", why=str(error)) from error
+    if start != HEADER:
+        file.close()
+        raise _not_a_report(path, start)
+    return file
 
 
 def _not_a_report(path: Path, start: bytes) -> NotACaptureError:

@@ -112,16 +112,29 @@ class RepTables:
             return not self._has_events(table)
         return not self._small(table).height
 
-    def read(self, table: str, columns: Sequence[str], only: Only | None = None) -> pl.DataFrame:
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        only: Only | None = None,
+        *,
+        marked: bool = False,
+    ) -> pl.DataFrame:
         """Read these columns in file order; `only` leaves out rows."""
+        del marked  # every value has the type of its field
         frame = self._read(table) if table in _EVENT_TABLES else self._small(table)
         needed = [*columns, only.column] if only is not None else columns
         unknown = [column for column in needed if column not in frame.columns]
         if unknown:
             raise UsageError(f"{self.path}: table {table} has no column {', '.join(unknown)}")
         if only is not None:
-            frame = frame.filter(pl.col(only.column).is_in(only.values))
+            nothing = pl.col(only.column).is_null() & only.or_unknown
+            frame = frame.filter(pl.col(only.column).is_in(only.values) | nothing)
         return frame.select(columns)
+
+    def warnings(self) -> list[str]:
+        """Name tables that were not read: none."""
+        return []
 
     def notes(self) -> list[str]:
         """Say what of the file this reader does not decode."""

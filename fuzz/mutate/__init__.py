@@ -1,0 +1,1 @@
+"""Mutations by family of formats. Each takes a `random.Random` and a valid input."""

@@ -1,0 +1,507 @@
+"""The folder of the cache: what in it gpusight made, and may therefore read and delete.
+
+    CHOSEN/                    GPUSIGHT_CACHE_DIR, or the cache folder of the platform
+      gpusight-cache/          of this user alone (0700), with the marker CACHEDIR.TAG
+        IDENTITY/              one capture, with the marker gpusight-entry
+          kernels.name.column  an Arrow file that carries its own checksum, written elsewhere
+          ranges-1.derived     in the folder (part-…) and then renamed
+          outline.record
+          export.sqlite        what an installed nsys made of a report, and export.record
+          part-…               of a process that writes now or was killed
+
+Whatever is not in this picture is not ours: it is neither read nor deleted, and no link is
+followed. A folder is used only if this user owns it, nobody else may write to it, and its marker
+is there. Folders are held open while they are used, so nobody can exchange one after its check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpusight.errors import CacheError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+try:
+    import fcntl
+except ImportError:  # Windows, which deletes no file that is open
+    fcntl = None  # type: ignore[assignment]
+
+_DEFAULT_LIMIT_BYTES = 20_000_000_000
+_ROOT = "gpusight-cache"
+_TAG = "CACHEDIR.TAG"
+_TAG_TEXT = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# gpusight keeps columns of captures here. To empty it: gpusight cache clear\n"
+)
+_MARKER = "gpusight-entry"
+_ENTRY = re.compile(r"[0-9a-f]{32}")
+_PART = re.compile(r"part-[0-9a-f]{16}(\.sqlite(-journal|-wal|-shm)?)?")
+_FILE = re.compile(
+    r"[a-z0-9_]+\.[a-z0-9_]+\.column|[A-Za-z0-9_-]+\.derived|outline\.record"
+    r"|export\.(sqlite|record)|" + _PART.pattern
+)
+_LITTER = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+")
+"""What file managers and network disks leave in any folder."""
+_HOLDS_FOLDERS_OPEN = os.open in os.supports_dir_fd and os.listdir in os.supports_fd
+
+
+class CacheInfo(NamedTuple):
+    """What the cache holds."""
+
+    folder: Path
+    captures: int
+    bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def cache_dir() -> Path:
+    """Where the cache is: `GPUSIGHT_CACHE_DIR`, else the platform's own cache folder."""
+    try:
+        chosen = os.environ.get("GPUSIGHT_CACHE_DIR")
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+            base = base if base.is_absolute() else Path.home() / ".cache"
+    except (RuntimeError, OSError) as error:  # no home folder, or no current one
+        raise CacheError(
+            "there is no cache folder", why=str(error), hint="set GPUSIGHT_CACHE_DIR"
+        ) from error
+    return base / "gpusight"
+
+
+def limit_bytes() -> int:
+    """How large the cache may grow: `GPUSIGHT_CACHE_BYTES`, else 20 GB."""
+    chosen = os.environ.get("GPUSIGHT_CACHE_BYTES", "").strip()
+    if not chosen:
+        return _DEFAULT_LIMIT_BYTES
+    if not re.fullmatch(r"[0-9]{1,18}", chosen):
+        raise UsageError(
+            f"GPUSIGHT_CACHE_BYTES is {chosen[:40]!r}",
+            why="not a number of bytes",
+            hint="write it in digits, such as 20000000000",
+        )
+    return int(chosen)
+
+
+_inputs: set[Path] = set()
+
+
+def protect(capture: Path) -> None:
+    """Never delete an entry that this capture lies in, as long as the process runs."""
+    _inputs.add(Path(os.path.realpath(capture)))
+
+
+def check_place(capture: Path | None = None) -> Path:
+    """Give the chosen folder, with links resolved; raises CacheError if it must not be used."""
+    shown = cache_dir()
+    chosen = Path(os.path.realpath(shown))
+    if capture is not None:
+        _check_apart(shown, chosen, Path(os.path.realpath(capture)))
+    if not os.path.lexists(shown):
+        return chosen
+    if not chosen.exists():
+        raise _refused(shown, "its folder is a link to one that does not exist")
+    if not chosen.is_dir():
+        raise _refused(shown, "its folder is something else")
+    try:
+        owner = chosen.stat().st_uid
+        foreign = [entry.name for entry in os.scandir(chosen) if not _is_expected(entry)]
+    except OSError as error:
+        raise _refused(shown, error.strerror or str(error)) from error
+    if hasattr(os, "geteuid") and owner not in (os.geteuid(), 0):
+        raise _refused(shown, f"its folder belongs to another user (uid {owner})")
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        # The reason goes into answers, which people pass on: names stay out of it.
+        raise _refused(
+            shown,
+            "its folder holds files that gpusight did not make",
+            f"set GPUSIGHT_CACHE_DIR to an empty folder (this one holds {min(foreign)!r}{more})",
+        )
+    return chosen
+
+
+def _check_apart(shown: Path, chosen: Path, capture: Path) -> None:
+    if chosen in (capture, *capture.parents):
+        raise _refused(shown, "the capture is inside its folder")
+    if capture in chosen.parents:
+        raise _refused(shown, "its folder is inside the capture")
+
+
+def _is_expected(entry: os.DirEntry[str]) -> bool:
+    """Tell what belongs beside our folder: caches of gpusight before it had a folder of its own."""
+    if _ENTRY.fullmatch(entry.name):
+        return entry.is_dir(follow_symlinks=False)
+    return entry.name == _ROOT or bool(_LITTER.fullmatch(entry.name))
+
+
+def _refused(
+    folder: Path, why: str, hint: str = "set GPUSIGHT_CACHE_DIR to an empty folder"
+) -> CacheError:
+    return CacheError(f"the cache in {folder} is not used", why=why, hint=hint)
+
+
+class Folder:
+    """A folder held open: what it is asked for is in it, whatever becomes of its path."""
+
+    def __init__(self, path: Path, inside: Folder | None = None) -> None:
+        self.path = path
+        self._fd: int | None = None
+        if _HOLDS_FOLDERS_OPEN:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            flags |= 0 if inside is None else os.O_NOFOLLOW
+            where = path if inside is None else path.name
+            self._fd = os.open(where, flags, dir_fd=None if inside is None else inside._fd)
+        elif not stat.S_ISDIR(path.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def __enter__(self) -> Self:
+        """Hold it open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def names(self) -> list[str]:
+        """List what is in it."""
+        return os.listdir(self.path if self._fd is None else self._fd)
+
+    def status(self, name: str | None = None) -> os.stat_result:
+        """Look at it, or at something in it, without following a link."""
+        if name is None:
+            return self.path.lstat() if self._fd is None else os.fstat(self._fd)
+        return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
+
+    def is_file(self, name: str) -> bool:
+        """Tell whether there is a regular file of this name."""
+        try:
+            return stat.S_ISREG(self.status(name).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def make(self, name: str) -> bool:
+        """Make a folder in it, for this user alone; False if something of this name is there."""
+        try:
+            os.mkdir(self._at(name), 0o700, dir_fd=self._fd)
+        except FileExistsError:
+            return False
+        return True
+
+    def close_to_others(self) -> None:
+        """Take rights away that a default ACL added when it was made."""
+        if self._fd is not None:
+            os.chmod(self._fd, 0o700)
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a regular file in it, of this user; never a link or a pipe."""
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        fd = os.open(self._at(name), flags, 0o600, dir_fd=self._fd)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or _is_foreign(found):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "not a file of this user", name)
+        return fd
+
+    def new_part(self, suffix: str = "") -> str:
+        """Choose a name for a file that is being written."""
+        return f"part-{secrets.token_hex(8)}{suffix}"
+
+    def replace(self, part: str, name: str) -> None:
+        """Give a finished file its name."""
+        os.replace(self._at(part), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def delete(self, name: str) -> bool:
+        """Delete a regular file if it is there."""
+        try:
+            if self.is_file(name):
+                os.unlink(self._at(name), dir_fd=self._fd)
+                return True
+        except OSError:
+            # Deleted by another process, in use (Windows), or a read-only disk: it is left.
+            return False
+        return False
+
+    def delete_folder(self, name: str) -> bool:
+        """Delete an empty folder."""
+        try:
+            os.rmdir(self._at(name), dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
+    def _at(self, name: str) -> str:
+        return name if self._fd is not None else str(self.path / name)
+
+
+def _is_foreign(found: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and found.st_uid != os.geteuid()
+
+
+@contextlib.contextmanager
+def open_root(*, make: bool = False) -> Iterator[Folder]:
+    """Open the folder of the cache; raises FileNotFoundError if there is none, or CacheError."""
+    chosen = Path(os.path.realpath(cache_dir()))
+    if make:
+        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with Folder(chosen) as place, _marked(place, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
+        yield root
+
+
+@contextlib.contextmanager
+def open_entry(name: str, *, make: bool = False) -> Iterator[Folder]:
+    """Open the folder of a capture, like `open_root`."""
+    with (
+        open_root(make=make) as root,
+        _marked(root, name, _MARKER, _text(name), make=make) as entry,
+    ):
+        yield entry
+
+
+def _text(name: str) -> bytes:
+    return f"gpusight cache entry {name}\n".encode()
+
+
+@contextlib.contextmanager
+def _marked(place: Folder, name: str, marker: str, text: bytes, *, make: bool) -> Iterator[Folder]:
+    made = make and place.make(name)
+    path = place.path / name
+    if stat.S_ISLNK(place.status(name).st_mode):
+        raise _refused(path, "its folder is a link", "delete the link")
+    with Folder(path, place) as folder:
+        if made:
+            folder.close_to_others()
+        _check_owner(folder)
+        if not _has_marker(folder, marker, text):
+            unfinished = all(_PART.fullmatch(n) for n in folder.names())
+            # Another process may have made the marker, and more, since we looked for it.
+            if not unfinished and not _has_marker(folder, marker, text):
+                why = f"its folder has files but not {marker}, by which gpusight knows its own"
+                raise _refused(path, why, "delete or move it if nothing in it is needed")
+            if unfinished and not make:
+                raise FileNotFoundError(errno.ENOENT, "not made yet", str(path))
+            if unfinished:
+                _write_marker(folder, marker, text)
+        yield folder
+
+
+def _check_owner(folder: Folder) -> None:
+    found = folder.status()
+    if not hasattr(os, "geteuid"):
+        return
+    if _is_foreign(found):
+        raise _refused(folder.path, f"its folder belongs to another user (uid {found.st_uid})")
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        why = f"other users have access to its folder (mode {mode:04o})"
+        raise _refused(folder.path, why, f"chmod 700 {folder.path}")
+
+
+def _has_marker(folder: Folder, marker: str, text: bytes) -> bool:
+    try:
+        fd = folder.open(marker, os.O_RDONLY)
+    except OSError:  # missing, a link, a folder, somebody else's: then it proves nothing
+        return False
+    with os.fdopen(fd, "rb") as file:
+        return file.read(len(text) + 1) == text
+
+
+def _write_marker(folder: Folder, marker: str, text: bytes) -> None:
+    part = folder.new_part()
+    with os.fdopen(folder.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a folder whose marker a power cut took is lost to the cache
+    folder.replace(part, marker)
+
+
+@contextlib.contextmanager
+def lock(entry: Folder, *, alone: bool) -> Iterator[bool]:
+    """Keep others from deleting an entry that is written to; says whether that worked.
+
+    The system releases the lock with the process, however that ends: no clock, no process ids.
+    """
+    try:
+        fd = entry.open(_MARKER, os.O_RDONLY)
+    except FileNotFoundError:
+        yield alone  # an entry that nobody finished making, or that was deleted just now
+        return
+    try:
+        taken = True
+        if fcntl is not None:
+            try:
+                # Who deletes goes on elsewhere; who writes waits, since deleting takes a moment.
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            except BlockingIOError:
+                taken = False
+            except OSError:
+                # A disk without locks. Whoever loses a file while writing it does without.
+                taken = True
+        yield taken and (alone or os.fstat(fd).st_nlink > 0)
+    finally:
+        os.close(fd)
+
+
+def cache_info() -> CacheInfo:
+    """Count what the cache holds."""
+    notes: list[str] = []
+    captures, total = 0, 0
+    try:
+        check_place()
+        with open_root() as root:
+            for name in _entries(root):
+                captures += 1
+                total += _size(root, name)
+    except FileNotFoundError:
+        pass  # nothing was kept yet
+    except CacheError as error:
+        notes.append(f"not used: {error.why}; {error.hint}")
+    except OSError as error:
+        notes.append(f"cannot be read: {error.strerror or error}")
+    old = _old_entries()
+    if old:
+        notes.append(
+            f"{old} folders of an earlier version beside it are neither used nor deleted: "
+            "delete them by hand (names of 32 hexadecimal digits)"
+        )
+    return CacheInfo(cache_dir(), captures, total, tuple(notes))
+
+
+def clear_cache() -> CacheInfo:
+    """Delete everything that the cache holds; gives what was deleted, and notes on what was not."""
+    shown = cache_dir()
+    check_place()
+    captures, total, kept = 0, 0, 0
+    try:
+        with open_root() as root:
+            for name in root.names():
+                if _PART.fullmatch(name):
+                    root.delete(name)
+            for name in _entries(root):
+                before = _size(root, name)
+                deleted = _delete(root, name)
+                captures += deleted
+                kept += not deleted
+                total += before - (0 if deleted else _size(root, name))
+    except FileNotFoundError:
+        pass  # nothing was kept yet
+    except OSError as error:
+        raise _refused(shown, error.strerror or str(error), "check its access rights") from error
+    notes = cache_info().notes
+    if kept:
+        why = "in use, not deletable, or with files that gpusight did not make"
+        notes += (f"{kept} captures were left: {why}",)
+    return CacheInfo(shown, captures, total, notes)
+
+
+def trim(keep: str, limit: int) -> None:
+    """Delete what killed processes left, and captures over the limit, the oldest first."""
+    with open_root() as root:
+        ages = {name: _changed_ns(root, name) for name in _entries(root)}
+        total = 0
+        for name in sorted(ages, key=lambda entry: (entry != keep, -ages[entry])):
+            _sweep(root, name)
+            total += _size(root, name)
+            if total > limit and name != keep:
+                _delete(root, name)
+
+
+def _entries(root: Folder) -> list[str]:
+    """Name the entries that gpusight can prove to have made."""
+    return [n for n in root.names() if _ENTRY.fullmatch(n) and _is_ours(root, n)]
+
+
+def _is_ours(root: Folder, name: str) -> bool:
+    try:
+        with _marked(root, name, _MARKER, _text(name), make=False):
+            return True
+    except FileNotFoundError:
+        return True  # made by a process that was killed before it wrote the marker, or gone
+    except (CacheError, OSError):
+        return False
+
+
+def _delete(root: Folder, name: str) -> bool:
+    """Delete the files of an entry that gpusight wrote, then the entry; False if it stays."""
+    try:
+        with Folder(root.path / name, root) as entry, lock(entry, alone=True) as alone:
+            if not alone or _holds_input(entry.path):
+                return False
+            for file in entry.names():
+                if _FILE.fullmatch(file):
+                    entry.delete(file)
+            if entry.names() == [_MARKER]:
+                entry.delete(_MARKER)
+    except FileNotFoundError:
+        return True  # another process was faster
+    except OSError:
+        return False
+    return root.delete_folder(name)
+
+
+def _sweep(root: Folder, name: str) -> None:
+    """Delete unfinished files, unless a process is writing to the entry."""
+    try:
+        with Folder(root.path / name, root) as entry:
+            parts = [n for n in entry.names() if _PART.fullmatch(n)]
+            if parts and not _holds_input(entry.path):
+                with lock(entry, alone=True) as alone:
+                    for part in parts if alone else ():
+                        entry.delete(part)
+    except OSError:
+        return  # vanished, or cannot be listed: it only takes space
+
+
+def _holds_input(folder: Path) -> bool:
+    return any(folder in capture.parents for capture in _inputs)
+
+
+def _size(root: Folder, name: str) -> int:
+    try:
+        with Folder(root.path / name, root) as entry:
+            return sum(_file_size(entry, file) for file in entry.names() if _FILE.fullmatch(file))
+    except OSError:
+        return 0  # deleted meanwhile
+
+
+def _file_size(entry: Folder, name: str) -> int:
+    try:
+        found = entry.status(name)
+    except OSError:
+        return 0  # deleted meanwhile
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _changed_ns(root: Folder, name: str) -> int:
+    try:
+        return root.status(name).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _old_entries() -> int:
+    try:
+        found = [entry for entry in os.scandir(cache_dir()) if _ENTRY.fullmatch(entry.name)]
+    except OSError:
+        return 0
+    return sum(entry.is_dir(follow_symlinks=False) for entry in found)
