@@ -25,7 +25,9 @@ _CAPTURES = (
 )
 _TRACES = (".json.gz", ".trace.json")
 """What traces are called, and timelines that we export too."""
-_PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm")
+_BESIDE = ("-wal", "-journal", "-shm")
+"""What SQLite keeps beside a database: it belongs to it."""
+_PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm", *_BESIDE)
 GZIP = b"\x1f\x8b"
 XZ = b"\xfd7zXZ\x00"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -35,10 +37,18 @@ OWN_TIMELINE = '"writer":"gpusight"'
 SQLITE = b"SQLite format 3\0"
 NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 NCU_REPORT = b"NVR\0"
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_TABLES = (b"PAR1", b"ARROW1")
+"""How tables of exported folders begin; those of nsys have capitals in their names, ours none."""
+_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", bytes.fromhex("d9d505f920a163d7"))
+"""How write-ahead logs and journals of SQLite begin."""
 _MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, XZ, ZSTANDARD, *PICKLE)
 """How captures begin, and packed files, which we never write."""
 JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
 """How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
+_TRACE = re.compile(rb'"traceEvents"|"ph"')
+"""What the JSON of a trace holds."""
+_BOM = b"\xef\xbb\xbf"
 _PRINTED = b"CPU total %"
 """A heading of every table of key_averages, and of none of ours."""
 NCU_PRINTED = re.compile(
@@ -108,12 +118,14 @@ def _is_capture(path: Path) -> bool:
         head = inflated_head(file.read(_HEAD_BYTES)) or b""
     if OWN_TIMELINE.encode() in head[:_MARK_BYTES]:
         return False
-    json = head.lstrip().startswith((b"{", b"["))
-    events = json and (b'"traceEvents"' in head or b'"ph"' in head)
+    json = head.removeprefix(_BOM).lstrip().startswith((b"{", b"["))
+    # Much may stand before the events: who took part in a large job, for instance.
+    events = json and (_TRACE.search(head) or (len(head) == _HEAD_BYTES and _holds(path, _TRACE)))
     printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
-    if head.startswith(_MAGIC) or JAX_PLANE.match(head) or events or printed:
+    magic = (*_MAGIC, *_LOGS, _ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
+    if head.startswith(magic) or JAX_PLANE.match(head) or events or printed:
         return True
-    return len(head) == _HEAD_BYTES and b"\0" not in head and _is_log(path)
+    return len(head) == _HEAD_BYTES and b"\0" not in head and _holds(path, NCU_PRINTED)
 
 
 def why_not_recorded(path: Path) -> str | None:
@@ -130,11 +142,11 @@ def why_not_recorded(path: Path) -> str | None:
     return None if head.startswith(_MAGIC) else "its header is missing"
 
 
-def _is_log(path: Path) -> bool:
-    """Tell whether a table is printed deep inside a text, behind what a program said."""
+def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    """Look for what marks a capture deep inside a text, behind what else stands there."""
     with path.open("rb") as file:
         blocks = iter(lambda: file.read(_HEAD_BYTES), b"")
-        return holds(NCU_PRINTED, islice(blocks, LOG_BYTES // _HEAD_BYTES))
+        return holds(pattern, islice(blocks, LOG_BYTES // _HEAD_BYTES))
 
 
 def holds(pattern: re.Pattern[bytes], blocks: Iterable[bytes]) -> bool:

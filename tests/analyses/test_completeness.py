@@ -65,6 +65,14 @@ def test_calls_that_issue_nothing_are_no_launches() -> None:
     assert kernels_of([call(1), host], [kernel(1)]) == Issued(1, 0)
 
 
+@pytest.mark.parametrize("result", [0, 900])
+def test_a_capture_that_never_ends_does_not_excuse_lost_kernels(result: int) -> None:
+    begin = call(0, "cudaStreamBeginCapture", return_value=result)
+    calls = [begin, *(call(number) for number in range(1, 11))]
+    found = kernels_of(calls, [kernel(number) for number in range(1, 9)])
+    assert (found.calls, found.unanswered) == (10, 2)
+
+
 def test_work_without_a_known_call_may_be_what_a_call_issued() -> None:
     calls = [call(n) for n in range(1, 5)]
     unlinked = [kernel(n, correlation=None) for n in range(1, 5)]

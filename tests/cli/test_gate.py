@@ -138,6 +138,31 @@ def test_reports_are_written_beside_the_answer(
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--baseline base.json --max step_time=+3% -- missing.sqlite",
+        "--baseline nobase.json --max step_time=+3% -- base.json",
+        "--baseline base.json --max step_time=+banana -- base.json",
+    ],
+)
+def test_a_green_report_does_not_outlive_an_error(base: str, words: str) -> None:
+    reports = ["--junit", "gate.xml", "--markdown", "gate.md"]
+    assert asked("--baseline", base, "--max", "step_time=+3%", *reports, "--", base) == 0
+    assert asked(*reports, *shlex.split(words)) == 2
+    assert ET.parse("gate.xml").getroot().get("errors") == "1"
+    assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate error")
+
+
+def test_an_error_replaces_no_file_of_another_kind(base: str) -> None:
+    before = Path(base).read_bytes()
+    Path("notes.md").write_text("my notes", encoding="utf-8")
+    words = ("--baseline", base, "--junit", base, "--markdown", "notes.md", "--", "missing.sqlite")
+    assert asked(*words) == 2
+    assert Path(base).read_bytes() == before
+    assert Path("notes.md").read_text(encoding="utf-8") == "my notes"
+
+
 def test_what_was_made_of_other_captures_is_explained(
     base: str, slower: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,8 @@ MOST_UNANSWERED = {KERNELS: 0.01, COPIES: 0.1, MEMSETS: 0.9}
 """Share of calls without GPU work above which a source counts as lost. Every launch has a kernel; a
 copy of no bytes leaves no record, and memsets of some tools mostly leave none."""
 _COLUMNS = ["start_ns", "end_ns", "name", "thread", "process", "correlation", "return_value"]
+_MOST_ANSWERED = 0.5
+"""Share of a thread's calls during a graph capture that may have GPU work of their own."""
 _BEGINS = re.compile(r"StreamBeginCapture")
 _ENDS = re.compile(r"StreamEndCapture")
 LOST_EVENTS = re.compile(
@@ -109,12 +111,14 @@ def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame
     numbers = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
     known = np.array([-1 if one is None else SOURCES.index(one) for one in numbers], np.int64)
     codes = api["name"].to_physical().to_numpy()
-    source = np.where(_issue_nothing(api), -1, known[codes]) if len(codes) else codes
+    source = known[codes] if len(codes) else codes
+    answered = _answered(trace, api)
+    source = np.where(_issue_nothing(api, source >= 0, answered), -1, source)
     each = api.select(
         "process",
         "thread",
         pl.Series("source", source, pl.Int64),
-        pl.Series("answered", _answered(trace, api)),
+        pl.Series("answered", answered),
         pl.Series("within", contains(inside, api["start_ns"].to_numpy())),
         ended=pl.col("end_ns").cum_max().shift(1).over("process", "thread"),
     )
@@ -134,8 +138,14 @@ def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
     return first.select("source", pl.col("around").is_in(answered.implode()).alias("answered"))
 
 
-def _issue_nothing(api: pl.DataFrame) -> NDArray[np.bool_]:
-    """Find calls that failed, and those made while a stream was captured into a graph."""
+def _issue_nothing(
+    api: pl.DataFrame, issuing: NDArray[np.bool_], answered: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Find calls that failed, and those made while a stream was captured into a graph.
+
+    Work of calls during a capture runs later, when the graph is launched. A thread most of whose
+    calls have work of their own was not part of the capture.
+    """
     failed = (api["return_value"].fill_null(0) != 0).to_numpy()
     names = names_of(api["name"])
     begins, ends = ([bool(what.search(name)) for name in names] for what in (_BEGINS, _ENDS))
@@ -146,11 +156,16 @@ def _issue_nothing(api: pl.DataFrame) -> NDArray[np.bool_]:
     process = api["process"].fill_null(-1).to_numpy()
     captured = np.zeros(api.height, np.bool_)
     for one in np.unique(process):
-        own = process == one
+        own = (process == one) & ~failed
         begun = np.sort(first[own & np.array(begins)[codes]])
         done = np.sort(last[own & np.array(ends)[codes]])
         open_now = np.searchsorted(begun, first, "right") > np.searchsorted(done, first, "right")
         captured |= own & open_now
+    thread = api["thread"].fill_null(-1).to_numpy()
+    for one in np.unique(thread[captured]):
+        calls = captured & issuing & (thread == one)
+        if np.count_nonzero(calls & answered) > _MOST_ANSWERED * np.count_nonzero(calls):
+            captured &= thread != one
     return failed | captured
 
 

@@ -20,8 +20,9 @@ from gpusight.model.demangle_parser import (
 from gpusight.model.demangle_tables import LITERAL_SUFFIX
 
 MAX_INPUT = 20_000
-# Substitutions let a short name print exponentially long; the whole print is bounded.
-MAX_PRINTED = 400_000
+# Substitutions let a short name print exponentially long: what is printed, inner parts again each
+# time that they are part of something, follows the length of the name.
+MIN_PRINTED, PRINTED_PER_CHARACTER = 2_000, 200
 
 
 class Scope(NamedTuple):
@@ -35,9 +36,10 @@ class Scope(NamedTuple):
 class Printer:
     """Prints a tree the way `c++filt` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.depth = 0
         self.printed = 0
+        self.max_printed = MIN_PRINTED + PRINTED_PER_CHARACTER * len(name)
 
     def show(self, node: Node, scope: Scope | None) -> str:
         """The text of `node`."""
@@ -48,7 +50,7 @@ class Printer:
         """What goes left and right of a declarator: functions and arrays wrap around theirs."""
         self.depth += 1
         self.printed += 1
-        if self.depth > 4 * MAX_DEPTH or self.printed > MAX_PRINTED:
+        if self.depth > 4 * MAX_DEPTH or self.printed > self.max_printed:
             raise NotUnderstoodError
         found = getattr(self, "_on_" + node.kind)(node, scope)
         self.depth -= 1
@@ -223,6 +225,6 @@ def demangle(name: str) -> str:
         tree = parser.encoding()
         if parser.pos != len(parser.text) and parser.peek() != ".":
             return name
-        return Printer().show(tree, None)
+        return Printer(name).show(tree, None)
     except (NotUnderstoodError, RecursionError, ValueError):
         return name

@@ -128,37 +128,61 @@ def run(args: argparse.Namespace) -> int:
 
     from gpusight.cli.output import present
     from gpusight.comparison.sides import side_meant
-    from gpusight.errors import GpusightError
+    from gpusight.errors import GpusightError, reason_of
     from gpusight.result import NotApplicable
 
-    _tell_apart(args)
-    settings = _settings(args)
-    old, new = side_meant(settings.baseline), side_meant(args.file)
-    args.file = str(new.paths[0])
-    inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
-    _check_outputs(inputs, args, settings)
+    # Where errors go is known before anything can fail; settings of a file may add to it.
+    reports = _reports(args)
     try:
+        _tell_apart(args)
+        settings = _settings(args)
+        reports = [settings.junit, settings.markdown]
+        old, new = side_meant(settings.baseline), side_meant(args.file)
+        args.file = str(new.paths[0])
+        inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
+        _check_outputs(inputs, args, settings)
         found = _judged(old, new, args, settings)
-    except GpusightError as error:
-        _write_error(str(error), settings)
+    except BaseException as error:
+        reason = str(error) if isinstance(error, GpusightError) else reason_of(error)
+        _write_error(reason, *reports)
         raise
     if isinstance(found, NotApplicable):
-        _write_error(found.reason, settings)
+        _write_error(found.reason, *reports)
         return present(replace(found, command="gate"), args)
     _write(found, args, settings)
     return 0 if found.passed else EXIT_FAILED
 
 
-def _write_error(reason: str, settings: GateConfig) -> None:
+def _reports(args: argparse.Namespace) -> list[Path | None]:
+    """Give the files that the command line names for JUnit and Markdown."""
+    from pathlib import Path
+
+    return [Path(text) if text else None for text in (args.junit, args.markdown)]
+
+
+def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
     """Replace the reports of an earlier run: a green one must not outlive an error."""
     from gpusight.cli.output import write_file
     from gpusight.render.gate.junit import error_junit
     from gpusight.render.gate.markdown import error_markdown
 
-    if settings.junit is not None:
-        write_file(settings.junit, [error_junit(reason)])
-    if settings.markdown is not None:
-        write_file(settings.markdown, [error_markdown(reason)])
+    if junit is not None and _is_replaceable(junit, b"<?xml"):
+        write_file(junit, [error_junit(reason)])
+    if markdown is not None and _is_replaceable(markdown, b"## Gate"):
+        write_file(markdown, [error_markdown(reason)])
+
+
+def _is_replaceable(path: Path, heading: bytes) -> bool:
+    """Tell whether an error may be written here: nothing is there, or the report of a gate.
+
+    What the command line names may be a mistake, and the error that it is one.
+    """
+    if not path.exists():
+        return path.parent.is_dir()
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(heading)) in (heading, b"")
 
 
 def _settings(args: argparse.Namespace) -> GateConfig:
