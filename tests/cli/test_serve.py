@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from gpusight.cli.commands import serve as command
 from gpusight.cli.main import main
 from tests.cli.captures import DATA, NAMED, SOURCE
 
@@ -154,3 +156,26 @@ def test_a_capture_that_turns_out_to_have_no_timeline_ends_it(
     assert err.startswith("gpusight: error: ")
     assert "timeline" in err
     assert err.count("\n") == 1
+
+
+def test_large_blocks_are_returned_once_all_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading is quicker while the C library keeps them; looking around for hours needs less."""
+    ticks: list[str] = []
+    finished = iter((False, False, True, True))
+
+    class Ticking(threading.Event):
+        def wait(self, _: float | None = None) -> bool:
+            ticks.append("tick")
+            return ticks.count("tick") > 4
+
+    class Computing:
+        failures: tuple[str, ...] = ()
+        is_finished = property(lambda _: next(finished))
+
+        def check(self) -> None:
+            pass
+
+    returned = "gpusight.web.pool.return_large_blocks"
+    monkeypatch.setattr(returned, lambda: ticks.append("returned"))
+    command._wait(Computing(), Ticking())  # type: ignore[arg-type]
+    assert ticks == ["tick", "tick", "tick", "returned", "tick", "tick"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
 import pytest
@@ -120,3 +123,26 @@ def test_freed_memory_is_returned_once_after_several_requests(
 
 def test_releasing_memory_is_possible_everywhere() -> None:
     assert module.release_memory() in (True, False)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
+def test_large_arrays_leave_nothing_behind() -> None:
+    """In a process of its own, whose C library is told to."""
+    program = """
+import os, re, sys
+import numpy as np
+from gpusight.web.pool import return_large_blocks
+np.ones(2_000_000)  # the C library keeps blocks of this size from now on
+if not return_large_blocks():
+    sys.exit("0")
+def resident():
+    return int(re.search(r"Rss:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1]) >> 10
+before = resident()
+arrays = [np.ones(1_000_000) for _ in range(20)]
+kept = arrays[-1]
+del arrays
+print(resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0 or done.stderr == "0\n", done.stderr
+    assert int(done.stdout or 0) < 30, "one array of 8 MB is left of twenty"

@@ -82,6 +82,11 @@ class Server:
             raise self._session.failure
 
     @property
+    def is_finished(self) -> bool:
+        """Whether everything about the captures has been computed, or has failed."""
+        return self._session.is_finished
+
+    @property
     def failures(self) -> list[str]:
         """Why captures cannot be shown, a line each."""
         return [str(one.error) for one in self._session.captures if one.error is not None]

@@ -107,6 +107,11 @@ class Session:
         errors = [one.error for one in self._served if one.error is not None]
         return errors[0] if errors else _only_reports()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything has been computed, or has failed."""
+        return all(one.done.is_set() for one in self._served) and not self._threads[-1].is_alive()
+
     # Working --------------------------------------------------------------------------------------
 
     def start(self, patience_s: float = 0.0) -> None:

@@ -105,10 +105,15 @@ def _wait(server: Server, stopped: threading.Event) -> None:
     """Wait until somebody stops it; say meanwhile what cannot be shown."""
     from gpusight.cli.output import write_error
     from gpusight.render.cells import safe_text
+    from gpusight.web.pool import return_large_blocks
 
     said: set[str] = set()
+    computing = True
     while not stopped.wait(_TICK_S):
         server.check()
+        if computing and server.is_finished:
+            computing = False
+            return_large_blocks()
         for failure in server.failures:
             if failure not in said:
                 write_error(f"gpusight: serve: {safe_text(failure)}")
