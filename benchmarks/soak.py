@@ -286,7 +286,7 @@ class Load:
 
 def at_rest(server: Server, expected: Sample | None = None) -> Sample:
     """Sample the server once its descriptors are as few as expected, or stay what they are."""
-    until = time.monotonic() + (REST_S if expected else 2.0)
+    until = time.monotonic() + (REST_S if expected else 1.0)
     least = server.sample(0)
     while time.monotonic() < until:
         if expected and is_flat(expected, least):

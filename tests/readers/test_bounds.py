@@ -266,3 +266,42 @@ def test_a_device_or_a_pipe_is_no_capture(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
         refused(path, "is not a regular file")
+
+
+def varint(number: int) -> bytes:
+    """Write a number as protobuf does."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def message(field: int, content: bytes) -> bytes:
+    """Write a field that holds bytes."""
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def test_a_report_of_ncu_that_counts_more_kernels_than_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "counted.ncu-rep"
+    kernels, payload_bytes = varint(2 << 3) + varint(1 << 40), varint(5 << 3) + varint(1 << 50)
+    block = kernels + payload_bytes
+    header = message(1, b"x")
+    words = [struct.pack("<I", len(part)) + part for part in (header, block)]
+    path.write_bytes(b"NVR\0" + b"".join(words))
+    refused(path, "")
+
+
+@pytest.mark.parametrize("field", [3, 4])
+def test_a_profile_of_nothing_but_empty_parts(tmp_path: Path, field: int) -> None:
+    path = tmp_path / "empty.xplane.pb"
+    plane = message(2, b"/device:GPU:0") + message(field, b"") * 400_000
+    path.write_bytes(message(1, varint(1 << 3) + varint(1) + plane))
+    code, said, seconds, most_bytes = cost(path)
+    assert code in (0, 2), said
+    assert "Traceback" not in said
+    assert seconds < SECONDS / 2
+    assert most_bytes < MEMORY_BYTES / 2
+
+
+def test_a_profile_that_is_shorter_than_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "short.xplane.pb"
+    path.write_bytes(b"\x0a" + varint(1 << 40) + message(2, b"/device:GPU:0"))
+    refused(path, "")
