@@ -205,11 +205,11 @@ def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _check_schema(tables: dict[str, pl.DataFrame]) -> None:
-    for name, table in tables.items():
-        try:
+    try:
+        for name, table in tables.items():
             check_table(name, table)
-        except DamagedCaptureError as error:
-            raise Violation("schema", name, str(error)) from error
+    except DamagedCaptureError as error:
+        raise Violation("schema", error.what, error.why) from error
 
 
 def _warned(trace: Trace) -> bool:
