@@ -15,6 +15,7 @@ from gpusight.readers import open_trace
 from gpusight.readers.identity import file_status, identity
 from gpusight.readers.nsys import pending
 from tests.readers.test_sqlite import KERNEL_COLUMNS, build, digest, strings
+from tests.shared import DATA
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 ROWS = (
@@ -141,3 +142,12 @@ def test_a_log_that_appears_changes_what_the_cache_calls_the_capture(tmp_path: P
     both = identity(capture, file_status(capture))
     Path(f"{capture}-wal").unlink()
     assert identity(capture, file_status(capture)) != both
+
+
+def test_a_log_without_a_complete_change_is_named(tmp_path: Path) -> None:
+    capture = tmp_path / "run.sqlite"
+    shutil.copyfile(DATA / "graph.sqlite", capture)
+    (tmp_path / "run.sqlite-wal").write_bytes(b"junk" * 300)
+    with open_trace(capture, cache=False) as trace:
+        assert trace.row_count("kernels") or trace.has("graph_launches")
+        assert "run.sqlite-wal holds no complete change to the capture: ignored" in trace.meta.notes

@@ -290,3 +290,38 @@ def test_rows_far_apart_are_read_in_order(tmp_path: Path, monkeypatch: pytest.Mo
         .to_series()
         .equals(pl.Series("correlation", range(len(ids)), dtype=pl.Int64))
     )
+
+
+DURATION = "CREATE TABLE ANALYSIS_DETAILS (duration INTEGER); INSERT INTO ANALYSIS_DETAILS VALUES"
+
+
+def test_gpu_work_that_ends_after_the_capture(tmp_path: Path) -> None:
+    rows = ", ".join(f"({10 * i}, {10 * i + 5}, 0, 1, 7, {i}, 0, 0, 0)" for i in range(9))
+    hour_ns = 3600 * 10**9
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        TIMES,
+        f"INSERT INTO {KERNELS} VALUES {rows}, (95, {hour_ns}, 0, 1, 7, 9, 0, 0, 0)",
+        *f"{DURATION} (1000)".split(";"),
+    )
+    trace = open_trace(path, cache=False)
+    assert trace.kernels.height == 9
+    assert trace.warnings == (
+        f"{KERNELS}: 1 of 10 rows left out: 1 has an end after the capture ended",
+    )
+
+
+def test_a_capture_that_says_it_ended_before_most_of_its_work(tmp_path: Path) -> None:
+    late_ns = 5 * 10**9
+    rows = ", ".join(f"({late_ns + i}, {late_ns + i + 1}, 0, 1, 7, {i}, 0, 0, 0)" for i in range(9))
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        TIMES,
+        f"INSERT INTO {KERNELS} VALUES {rows}",
+        *f"{DURATION} (1)".split(";"),
+    )
+    trace = open_trace(path, cache=False)
+    assert trace.kernels.height == 9
+    assert trace.warnings == ()

@@ -34,9 +34,9 @@ KINDS = {
     "kernels": "another number of kernels, or fewer launch calls, per step",
 }
 """What may differ, by the name that `--allow-changed` takes."""
-MOST_WORK_CHANGE = 0.25
+MOST_WORK_CHANGE = 0.1
 """Change of kernels per step, and drop of launch calls per step, above which work is not the same:
-between the changes of ordinary commits and a lost half."""
+who means that change accepts it by name, and lost data cannot pass for it."""
 MOST_STEPS_CHANGE = 0.1
 """Change of the number of steps above which captures do not cover the same run."""
 _NUMBER = re.compile(r"\d[\d,]*")

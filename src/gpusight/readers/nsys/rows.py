@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LONGEST_NS = 30 * 86_400 * 10**9
 """No profiler records for longer than 30 days, so nothing in a capture lasts longer."""
+_SPARE_NS = 10**9
+"""How much later than the recorded end of the capture work may end, or a tenth of its length."""
 _TEXTS = frozenset({"text", "jsonText", "name"})
 _REALS = frozenset({"doubleValue", "floatValue"})
 """Raw columns that hold something else than whole numbers."""
@@ -62,9 +64,16 @@ class Kept:
         return frame if self.mask is None else frame.filter(self.mask)
 
 
-def checks_of(columns: Iterable[str]) -> tuple[Check, ...]:
-    """Turn raw columns that required model columns are made of into checks."""
-    return tuple(Check(name, *_LIMITS.get(name, _ANY)) for name in dict.fromkeys(columns))
+def checks_of(columns: Iterable[str], latest_ns: int | None = None) -> tuple[Check, ...]:
+    """Turn raw columns that required model columns are made of into checks.
+
+    `latest_ns` is when the capture ended: no GPU work can have ended much later.
+    """
+    limits = _LIMITS
+    if latest_ns is not None and latest_ns > 0:
+        late_ns = latest_ns + max(latest_ns // 10, _SPARE_NS)
+        limits = _LIMITS | {_END: (TIME_LIMITS[0], min(late_ns, TIME_LIMITS[1]))}
+    return tuple(Check(name, *limits.get(name, _ANY)) for name in dict.fromkeys(columns))
 
 
 def as_declared(frame: pl.DataFrame) -> pl.DataFrame:
@@ -118,6 +127,7 @@ def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[s
 
 def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     """Tell which rows of a part count; `frame` holds the columns of the checks."""
+    checks = _with_credible_end(frame, checks)
     if all(_passes(frame, check) for check in checks) and _runs_forward(frame, checks):
         return Kept(frame.height)
     reasons = frame.select(_first_problem(part, frame, checks).alias("reason")).to_series()
@@ -131,9 +141,17 @@ def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     return Kept(frame.height - left_out, mask if left_out else None, tuple(warnings), damage)
 
 
+def _with_credible_end(frame: pl.DataFrame, checks: Sequence[Check]) -> Sequence[Check]:
+    """Drop the end of the capture as a limit where most rows are later: then that is wrong."""
+    end = next((check for check in checks if check.column == _END), None)
+    if end is None or int((frame.get_column(_END) > end.high).sum()) * 2 <= frame.height:
+        return checks
+    return [check if check is not end else Check(_END, *TIME_LIMITS) for check in checks]
+
+
 def _passes(frame: pl.DataFrame, check: Check) -> bool:
     series = frame.get_column(check.column)
-    high = values.FOREVER - 1 if check.column == _END else check.high
+    high = min(values.FOREVER - 1, check.high) if check.column == _END else check.high
     return series.null_count() == 0 and (not len(series) or is_inside(series, check.low, high))
 
 
@@ -149,7 +167,7 @@ def _first_problem(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> 
     problem: pl.Expr = pl.lit(None, pl.String)
     for check in reversed(checks):
         if check.column == _END:
-            problem = _problem_of_end(part, frame, problem)
+            problem = _problem_of_end(part, frame, check, problem)
             continue
         column = pl.col(check.column)
         problem = (
@@ -162,7 +180,7 @@ def _first_problem(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> 
     return problem
 
 
-def _problem_of_end(part: Part, frame: pl.DataFrame, otherwise: pl.Expr) -> pl.Expr:
+def _problem_of_end(part: Part, frame: pl.DataFrame, check: Check, otherwise: pl.Expr) -> pl.Expr:
     start, end = pl.col(_START), pl.col(_END)
     # A mark is an instant, whatever stands as its end.
     mark = pl.col(_KIND) == values.NVTX_MARK if _KIND in frame.columns else pl.lit(value=False)
@@ -178,6 +196,8 @@ def _problem_of_end(part: Part, frame: pl.DataFrame, otherwise: pl.Expr) -> pl.E
         .then(pl.lit("end out of range"))
         .when(end < start)
         .then(pl.lit("end before they start"))
+        .when(needed & (end > check.high))
+        .then(pl.lit("an end after the capture ended"))
         .when(end - start > _LONGEST_NS)
         .then(pl.lit("a duration over 30 days"))
         .otherwise(otherwise)

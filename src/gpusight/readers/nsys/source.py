@@ -23,7 +23,7 @@ from gpusight.readers.nsys.rows import (
     without_wrong,
 )
 from gpusight.readers.nsys.strings import MISSING, Strings
-from gpusight.readers.nsys.tables import PARTS, ROW, Part, Rule, process_of
+from gpusight.readers.nsys.tables import PARTS, ROW, Ends, Part, Rule, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,7 +150,7 @@ class NsysSource:
                 needed += rule.needs
         if part.only is not None and needed:
             needed.append(part.only.column)
-        return checks_of(needed)
+        return checks_of(needed, self.meta.duration_ns if part.ends is Ends.NEEDED else None)
 
     def _usable(
         self, table: str, part: Part, columns: Sequence[str], *, numbered: bool = False

@@ -33,7 +33,7 @@ from gpusight.readers.nsys.strings import decode_text
 from gpusight.readers.nsys.tables import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from gpusight.readers.nsys.raw import Only
@@ -79,6 +79,7 @@ class SqliteTables:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._notes: list[str] = []
+        self._discard: Callable[[], object] | None = None
         file = self._settled(path)
         self._size = file.stat().st_size
         self._most_rows = self._size // _LEAST_ROW_BYTES
@@ -97,11 +98,14 @@ class SqliteTables:
 
     def _settled(self, path: Path) -> Path:
         """Give the file to read: the capture, or a private copy with changes beside it applied."""
+        logs = ", ".join(log.name for log in pending.beside(path) if log.stat().st_size)
         if not pending.is_pending(path):
+            if logs:
+                self._notes.append(f"{logs} holds no complete change to the capture: ignored")
             return path
         folder = pending.private_folder()
         self._discard = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._notes.append("changes in a log beside the capture were applied to a private copy")
+        self._notes.append(f"changes in {logs} beside the capture were applied to a private copy")
         return pending.settle(path, folder)
 
     def tables(self) -> frozenset[str]:
@@ -183,7 +187,7 @@ class SqliteTables:
 
     def close(self) -> None:
         """Delete the private copy, where there is one; no connection stays open."""
-        if self._notes:
+        if self._discard is not None:
             self._discard()
 
     def preload(self, tables: Sequence[str]) -> None:
