@@ -3,7 +3,8 @@
 1. Only our own error class is raised.
 2. Time and memory are bounded by the size of the input.
 3. The input and its folder are unchanged.
-4. A ledger sums to its window.
+4. Tables are what the schema says: types, order, no missing required value; a ledger sums to its
+   window.
 5. What comes from the cache equals what comes from the file.
 6. Rows that are not loaded imply a warning.
 7. Text for people has no control characters.
@@ -30,8 +31,9 @@ from unittest import mock
 from fuzz.mutate import protobuf as pb
 from fuzz.mutate.raw import edit_bytes
 from gpusight.cli.main import main
-from gpusight.errors import GpusightError
+from gpusight.errors import DamagedCaptureError, GpusightError
 from gpusight.model.schema import TABLES
+from gpusight.model.trace import check_table
 from gpusight.readers import cache, open_trace
 from gpusight.readers.guarded import reading
 from gpusight.readers.nsys.tables import PARTS
@@ -189,6 +191,7 @@ def _read_capture(path: Path, *, full: bool) -> None:
     with open_trace(path, cache=False) as trace:
         tables = _tables(trace)
         warnings = trace.warnings
+        _check_schema(tables)
         _check_rows(trace, tables, path)
         if full:
             _check_ledger(trace)
@@ -199,6 +202,14 @@ def _read_capture(path: Path, *, full: bool) -> None:
 
 def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
     return {name: trace.table(name) for name in TABLES if trace.has(name)}
+
+
+def _check_schema(tables: dict[str, pl.DataFrame]) -> None:
+    try:
+        for name, table in tables.items():
+            check_table(name, table)
+    except DamagedCaptureError as error:
+        raise Violation("schema", error.what, error.why) from error
 
 
 def _warned(trace: Trace) -> bool:
@@ -235,8 +246,8 @@ def _rows_of_sqlite(path: Path) -> dict[str, int]:
         for table, parts in PARTS.items():
             if all(part.only is None for part in parts):
                 raw = [part.raw for part in parts if part.raw in present]
-                # The sum of a constant visits every row, where count(*) may trust an index.
-                queries = [f'SELECT total(1) FROM "{name}"' for name in raw]
+                # Rows are those of the table, whatever a damaged index or page header counts.
+                queries = [f'SELECT total(1) FROM "{name}" NOT INDEXED' for name in raw]
                 counts[table] = int(
                     sum(connection.execute(query).fetchone()[0] for query in queries)
                 )

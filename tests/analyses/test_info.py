@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gpusight.analyses.info import info
 from gpusight.model.schema import TABLES
 from gpusight.readers import open_trace
@@ -174,3 +176,9 @@ def test_a_process_that_only_ran_operators_is_shown() -> None:
     assert section(info(trace), "processes") == [
         {"pid": 100, "name": "python3", "cpu_ops": 2, "api_calls": 0, "ranges": 0, "kernels": 0}
     ]
+
+
+@pytest.mark.parametrize("start", [-1, 10**21, 2**63 * 10**9])
+def test_a_start_that_is_no_date_is_not_shown(start: int) -> None:
+    facts = {f.key: f.value for f in info(build_trace({"start_utc_ns": start})).facts}
+    assert facts.get("start_utc") is None

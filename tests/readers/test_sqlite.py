@@ -213,6 +213,45 @@ def test_renamed_devices_are_one_gpu(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("gpu", ["-1000000000000000000", "'text'", "NULL", "0.5"])
+def test_a_number_that_no_gpu_has_renames_nothing(tmp_path: Path, gpu: str) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({KERNEL_COLUMNS})",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, {11 << 24}, 0, 0)",
+        "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER)",
+        f"INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES ({gpu}, 0, 11)",
+    )
+    assert open_trace(path, cache=False).table("kernels", ["device"]).to_series().to_list() == [0]
+
+
+def test_a_gpu_renamed_twice_adds_no_rows(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({KERNEL_COLUMNS})",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 1, 7, 1, {11 << 24}, 0, 0)",
+        "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER)",
+        "INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (2, 0, 11), (3, 0, 11)",
+    )
+    trace = open_trace(path, cache=False)
+    assert trace.table("kernels", ["device", "start_ns"]).rows() == [(2, 1)]
+
+
+def test_a_required_text_that_is_missing_is_named_so(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "c.sqlite",
+        strings("k"),
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, source INTEGER, severity INTEGER,"
+        " text TEXT, globalPid INTEGER)",
+        "INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 1, 1, NULL, 0)",
+    )
+    trace = open_trace(path, cache=False)
+    trace.validate()
+    assert trace.table("diagnostics", ["text"]).item() == "[name missing from capture]"
+
+
 def test_invalid_utf8_and_foreign_columns(tmp_path: Path) -> None:
     path = build(
         tmp_path / "c.sqlite",

@@ -73,6 +73,8 @@ RULE_FIELDS = (
     Field("advised", "Advises", Fmt.COUNT, "Launches that it would change or warns about"),
 )
 _ADVICE = ("optimization", "warning", "error")
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999, where dates end; a clock that shows more was never set."""
 
 
 def info(trace: Trace) -> Composite:
@@ -149,7 +151,7 @@ def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
 
 
 def _utc(start_ns: int | None) -> str | None:
-    if start_ns is None:
+    if start_ns is None or not 0 <= start_ns // 10**9 <= _LAST_SECOND:
         return None
     return datetime.fromtimestamp(start_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 

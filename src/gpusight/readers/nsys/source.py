@@ -230,6 +230,11 @@ class NsysSource:
             self._wrong_values[part.raw, name] = (
                 f"{part.raw}: {wrong:,} of {len(built):,} values of {name} out of range, left out"
             )
+        if column.required and built.null_count():
+            if column.kind is not Kind.TEXT:
+                nulls = f"{built.null_count():,} of {len(built):,} rows have no {name}"
+                raise self._damaged(part.raw, nulls)
+            built = built.fill_null(MISSING)
         return built.alias(name)
 
     def _damaged(self, table: str, why: str) -> DamagedCaptureError:

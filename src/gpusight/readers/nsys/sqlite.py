@@ -195,7 +195,7 @@ class SqliteTables:
 
     def notes(self) -> list[str]:
         """Say how the file was read."""
-        return self._notes
+        return list(self._notes)  # who asks may add notes of its own
 
     def warnings(self) -> list[str]:
         """Name what looks like a table of nsys but is none."""

@@ -14,6 +14,7 @@ import polars as pl
 from gpusight.model import schema
 from gpusight.model.tables.machine import DEVICES
 from gpusight.model.trace import Meta
+from gpusight.readers.frames import DEVICE_LIMITS
 from gpusight.readers.names import encode
 from gpusight.readers.nsys import values
 from gpusight.readers.nsys.raw import Only
@@ -235,13 +236,16 @@ def renamed_devices(capture: Capture) -> pl.DataFrame:
     raw, table = capture.raw, "TARGET_INFO_CUDA_DEVICE"
     if raw.is_empty(table) or not {"gpuId", "cudaId", "pid"} <= raw.columns(table):
         return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
-    rows = raw.read(table, ["gpuId", "cudaId", "pid"]).filter(
-        pl.col("gpuId").is_not_null() & (pl.col("gpuId") != pl.col("cudaId"))
+    gpu = pl.col("gpuId")  # what lies outside of the limits is the number of no GPU
+    wanted = dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)
+    rows = _read_as(raw, table, wanted).filter(
+        gpu.is_between(*DEVICE_LIMITS) & (gpu != pl.col("cudaId"))
     )
     if rows.is_empty():
         return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
     keys = _processes(capture).select("process", "pid")
-    return rows.join(keys, on="pid").select("process", cuda="cudaId", device="gpuId")
+    renamed = rows.join(keys, on="pid").select("process", cuda="cudaId", device="gpuId")
+    return renamed.unique(["process", "cuda"], keep="first", maintain_order=True)
 
 
 # Processes, threads, streams ---------------------------------------------------------------------
@@ -278,7 +282,8 @@ def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
         rows = _read_as(raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String}).drop_nulls()
         owner, text = rows.get_column("globalPid"), rows.get_column("name")
     elif {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
-        rows = raw.read("ThreadNames", ["globalTid", "nameId"]).filter(
+        wanted = dict.fromkeys(("globalTid", "nameId"), pl.Int64)
+        rows = _read_as(raw, "ThreadNames", wanted).filter(
             (pl.col("globalTid") & values.PID_MASK)
             == ((pl.col("globalTid") // values.PROCESS_SHIFT) & values.PID_MASK)
         )
@@ -294,12 +299,10 @@ def _process_names(raw: RawTables, strings: Strings) -> pl.DataFrame:
 def _threads(capture: Capture) -> pl.DataFrame:
     raw, frames = capture.raw, []
     if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
-        wanted = [c for c in ("globalTid", "nameId", "priority") if c in raw.columns("ThreadNames")]
-        named = raw.read("ThreadNames", wanted).drop_nulls("globalTid")
+        wanted = dict.fromkeys(("globalTid", "nameId", "priority"), pl.Int64)
+        named = _read_as(raw, "ThreadNames", wanted).drop_nulls("globalTid")
         text = capture.strings.texts(named.get_column("nameId"))
-        frames.append(
-            named.select(pl.col("globalTid").alias("thread"), pl.col(wanted[2:]), name=text)
-        )
+        frames.append(named.select(pl.col("globalTid").alias("thread"), "priority", name=text))
     frames += [
         pl.DataFrame({"thread": capture.owners(table, "globalTid")})
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
