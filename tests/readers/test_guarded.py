@@ -192,3 +192,13 @@ def test_names_of_tables_and_columns_that_are_not_utf8(tmp_path: Path) -> None:
     open_trace(path, cache=False).validate()
     assert main(["info", str(path)]) == 0
     assert main(["share", str(path), "--check"]) == 0
+
+
+def test_more_gpus_than_any_machine_has(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    shutil.copyfile(CAPTURE, path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid")
+        database.commit()
+    with pytest.raises(DamagedCaptureError, match="names more than 256 GPUs"):
+        open_trace(path, cache=False).table("kernels", ["device"])

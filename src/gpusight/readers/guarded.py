@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from gpusight.model.trace import Meta, Outline, TraceSource
     from gpusight.readers.identity import FileStatus
 
+MAX_DEVICES = 256
+"""More than the GPUs, or parts of GPUs, of any machine: each costs analyses some time."""
+
 
 @contextlib.contextmanager
 def reading(path: Path, table: str = "") -> Iterator[None]:
@@ -117,7 +120,14 @@ class GuardedSource:
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns."""
         with self._reading(table):
-            return self._source.load(table, columns)
+            frame = self._source.load(table, columns)
+        if "device" in columns and frame.get_column("device").n_unique() > MAX_DEVICES:
+            raise DamagedCaptureError(
+                f"{self._path} is damaged",
+                why=f"table {table} names more than {MAX_DEVICES} GPUs, which no machine has",
+                hint="copy or capture it again",
+            )
+        return frame
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Pass on which tables will be asked for."""

@@ -127,13 +127,13 @@ def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[s
 
 def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     """Tell which rows of a part count; `frame` holds the columns of the checks."""
-    checks = _with_credible_end(frame, checks)
+    checks, doubts = _with_credible_end(part, frame, checks)
     if all(_passes(frame, check) for check in checks) and _runs_forward(frame, checks):
-        return Kept(frame.height)
+        return Kept(frame.height, warnings=doubts)
     reasons = frame.select(_first_problem(part, frame, checks).alias("reason")).to_series()
     mask = reasons.is_null()
     left_out = frame.height - int(mask.sum())
-    warnings = [] if not left_out else [_left_out(part.raw, reasons, left_out)]
+    warnings = [*doubts, *([_left_out(part.raw, reasons, left_out)] if left_out else [])]
     warnings += _endless(part, frame.filter(mask))
     damage = ""
     if left_out * 2 > frame.height:
@@ -141,12 +141,16 @@ def keep_rows(part: Part, frame: pl.DataFrame, checks: Sequence[Check]) -> Kept:
     return Kept(frame.height - left_out, mask if left_out else None, tuple(warnings), damage)
 
 
-def _with_credible_end(frame: pl.DataFrame, checks: Sequence[Check]) -> Sequence[Check]:
-    """Drop the end of the capture as a limit where most rows are later: then that is wrong."""
+def _with_credible_end(
+    part: Part, frame: pl.DataFrame, checks: Sequence[Check]
+) -> tuple[Sequence[Check], tuple[str, ...]]:
+    """Drop the end of the capture as a limit, with a warning, where most rows are later than it."""
     end = next((check for check in checks if check.column == _END), None)
     if end is None or int((frame.get_column(_END) > end.high).sum()) * 2 <= frame.height:
-        return checks
-    return [check if check is not end else Check(_END, *TIME_LIMITS) for check in checks]
+        return checks, ()
+    doubt = f"{part.raw}: most rows are later than the end of the capture: some times are wrong"
+    lifted = [check if check is not end else Check(_END, *TIME_LIMITS) for check in checks]
+    return lifted, (doubt,) if end.high < TIME_LIMITS[1] else ()
 
 
 def _passes(frame: pl.DataFrame, check: Check) -> bool:
