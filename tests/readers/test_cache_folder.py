@@ -207,7 +207,7 @@ def test_foreign_things_inside_are_never_deleted(
     after = tree(tmp_path)
     gone = {Path(path).name for path in before.keys() - after.keys()}
     assert gone == {"kernels.start_ns.column"}
-    assert "1 captures were left" in clear_cache().notes[0]
+    assert "1 capture was left" in clear_cache().notes[0]
     assert all(after[path] == before[path] for path in after.keys() & before.keys())
 
 

@@ -119,7 +119,7 @@ def check_place(capture: Path | None = None) -> Path:
     if not chosen.exists():
         raise _refused(shown, "its folder is a link to one that does not exist")
     if not chosen.is_dir():
-        raise _refused(shown, "its folder is something else")
+        raise _refused(shown, "it is not a folder")
     try:
         owner = chosen.stat().st_uid
         foreign = [entry.name for entry in os.scandir(chosen) if not _is_expected(entry)]
@@ -410,7 +410,8 @@ def clear_cache() -> CacheInfo:
     notes = cache_info().notes
     if kept:
         why = "in use, not deletable, or with files that gpusight did not make"
-        notes += (f"{kept} captures were left: {why}",)
+        count = "1 capture was" if kept == 1 else f"{kept} captures were"
+        notes += (f"{count} left: {why}",)
     return CacheInfo(shown, captures, total, notes)
 
 

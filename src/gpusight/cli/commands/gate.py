@@ -282,7 +282,11 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
         for capture in inputs:
             refuse_capture(path, str(capture))
         if not path.parent.is_dir():
-            raise UsageError(f"cannot write {path}", why=f"{path.parent} is no folder")
+            raise UsageError(
+                f"cannot write {path}",
+                why=f"there is no folder {path.parent}",
+                hint=f"make it first: mkdir -p {shlex.quote(str(path.parent))}",
+            )
 
 
 def _write(found: Gate, args: argparse.Namespace, settings: GateConfig) -> None:
