@@ -99,7 +99,7 @@ print(len(made))
 
 def _run(code: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _LISTEN + code],
+        [sys.executable, "-X", "utf8", "-W", "ignore", "-c", _LISTEN + code],
         capture_output=True,
         text=True,
         timeout=120,
