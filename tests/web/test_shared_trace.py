@@ -132,6 +132,9 @@ class Kept:
     def flush(self) -> None:
         self.flushed += 1
 
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
 
 @pytest.mark.parametrize(
     ("cached", "worth", "reads"), [(True, 0, 2), (True, 10**9, 1), (False, 0, 1)]

@@ -83,6 +83,9 @@ class Kept:
     def flush(self) -> None:
         """Have everything at once."""
 
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
 
 def test_a_layout_that_was_kept_is_the_same() -> None:
     made = lay_out(EVENTS, ["thread"])
