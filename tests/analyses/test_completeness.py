@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpusight.analyses.completeness import LOST_EVENTS, MOST_UNANSWERED, Issued, issued, lost
+from gpusight.analyses.ledger.report import ledger_report
+from gpusight.analyses.summary import summary
 from tests.traces import build_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusight.model.trace import Trace
 
 ALL = [(0, 1_000_000)]
 
@@ -85,6 +92,16 @@ def test_a_source_is_lost_above_its_share(kept: int, gone: bool) -> None:
     trace = build_trace(api_calls=calls, kernels=[kernel(n) for n in range(1, kept + 1)])
     assert MOST_UNANSWERED["kernels"] == 0.01
     assert ("kernels" in lost(trace, issued(trace, ALL))) is gone
+
+
+@pytest.mark.parametrize("answer", [summary, ledger_report])
+def test_summary_and_ledger_say_that_kernels_are_missing(answer: Callable[[Trace], Any]) -> None:
+    calls = [call(n) for n in range(1, 11)]
+    whole = build_trace(api_calls=calls, kernels=[kernel(n) for n in range(1, 11)])
+    half = build_trace(api_calls=calls, kernels=[kernel(n) for n in range(1, 11, 2)])
+    lost_note = "5 of 10 kernel launches (50.0%) have no kernels in the capture"
+    assert not any("no kernels in the capture" in note for note in answer(whole).notes)
+    assert any(note.startswith(lost_note) for note in answer(half).notes)
 
 
 def test_without_calls_only_a_capture_without_kernels_has_lost_them() -> None:

@@ -154,11 +154,28 @@ def test_a_green_report_does_not_outlive_an_error(base: str, words: str) -> None
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate error")
 
 
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("a.json", '{\n  "meta"'), ("a.md", "## Gate error"), ("a.txt", "Gate error")],
+)
+def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: str) -> None:
+    words = ("--baseline", base, "--max", "step_time=+3%", "-o", name)
+    assert asked(*words, "--", base) == 0
+    assert asked(*words, "--", "missing.sqlite") == 2
+    text = Path(name).read_text(encoding="utf-8")
+    assert text.startswith(start)
+    assert "missing.sqlite" in text
+    if name == "a.json":
+        assert (json.loads(text)["passed"], json.loads(text)["outcome"]) == (False, "error")
+
+
 def test_an_error_replaces_no_file_of_another_kind(base: str) -> None:
     before = Path(base).read_bytes()
     Path("notes.md").write_text("my notes", encoding="utf-8")
     words = ("--baseline", base, "--junit", base, "--markdown", "notes.md", "--", "missing.sqlite")
     assert asked(*words) == 2
+    assert asked("--baseline", base, "-o", base, "--", "missing.sqlite") == 2
+    assert asked("--baseline", base, "-o", "notes.md", "--", "missing.sqlite") == 2
     assert Path(base).read_bytes() == before
     assert Path("notes.md").read_text(encoding="utf-8") == "my notes"
 

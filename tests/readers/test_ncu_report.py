@@ -371,6 +371,14 @@ def test_attributes_that_no_column_can_hold_are_not_known(tmp_path: Path) -> Non
     assert device["memory_bandwidth"] is None
 
 
+def test_impossible_durations_are_counted(tmp_path: Path) -> None:
+    durations = [5.0, 0.0, -1.0, 1e300]
+    launches = [launch("k", {"gpu__time_duration.sum": value}) for value in durations]
+    trace = opened(tmp_path, report(*launches))
+    assert trace.profiles["duration_ns"].to_list() == [5.0, None, None, None]
+    assert [text for text in trace.warnings if "durations" in text and text.endswith(": 3")]
+
+
 def test_a_damaged_counter_is_said_in_one_line(tmp_path: Path) -> None:
     broken = block(13, b"\x08\x00\x12\x7f")
     trace = opened(tmp_path, report(launch("k", {"x": 1}, extra=broken)))

@@ -202,6 +202,16 @@ def lost(trace: Trace, found: dict[str, Issued]) -> dict[str, str]:
     return reasons
 
 
+def lost_work_notes(trace: Trace, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Say that kernels or copies are missing, where API calls of these spans prove it.
+
+    Memsets are left out: some tools record none.
+    """
+    found = {name: one for name, one in issued(trace, spans).items() if name != MEMSETS}
+    missing = lost(trace, found).values() if found else ()
+    return [f"{reason}: GPU times are too small" for reason in missing]
+
+
 def reported_losses(trace: Trace) -> tuple[str, ...]:
     """Give what the reader or the profiler reports as missing from the capture, each once."""
     said = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))

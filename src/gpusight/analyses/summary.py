@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.analyses.advice import advice_for
 from gpusight.analyses.api import api_calls
+from gpusight.analyses.completeness import lost_work_notes
 from gpusight.analyses.copies import copies
 from gpusight.analyses.devices import device_names
 from gpusight.analyses.gpu_time import busiest, gpu_time
@@ -175,7 +176,9 @@ def _notes(
     sections: Iterable[TableResult | NotApplicable],
     times: TableResult | NotApplicable,
 ) -> tuple[str, ...]:
-    notes = [*scope.notes, *graph_notes(trace)]
+    inside = scope.window.intervals
+    spans = list(zip(inside.starts.tolist(), inside.ends.tolist(), strict=True))
+    notes = [*scope.notes, *graph_notes(trace), *lost_work_notes(trace, spans)]
     if isinstance(times, NotApplicable):
         notes.append(times.reason)
     notes += overhead_note(scope, times)

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analyses.advice import advice_for
+from gpusight.analyses.completeness import lost_work_notes
 from gpusight.analyses.devices import device_names
 from gpusight.analyses.kernels import graph_notes
 from gpusight.analyses.ledger.accounting import Accounting
@@ -239,7 +240,8 @@ def _step_times(one: Account, steps: list[Step]) -> StepTimes:
 def _notes(
     trace: Trace, schedule: Schedule, chosen: Focus, devices: Sequence[DeviceReport]
 ) -> tuple[str, ...]:
-    notes = [*chosen.notes, *graph_notes(trace)]
+    lost = lost_work_notes(trace, [(chosen.start_ns, chosen.end_ns)])
+    notes = [*chosen.notes, *graph_notes(trace), *lost]
     if not len(schedule.calls):
         notes.append("no API calls in the window: why GPUs were idle cannot be told")
     else:

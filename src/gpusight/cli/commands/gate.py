@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     except BaseException as error:
         reason = str(error) if isinstance(error, GpusightError) else reason_of(error)
         _write_error(reason, *reports)
+        _write_error_answer(reason, args)
         raise
     if isinstance(found, NotApplicable):
         _write_error(found.reason, *reports)
@@ -170,6 +171,27 @@ def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None
         write_file(junit, [error_junit(reason)])
     if markdown is not None and _is_replaceable(markdown, b"## Gate"):
         write_file(markdown, [error_markdown(reason)])
+
+
+def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
+    """Replace the answer of an earlier run in the file of `-o`."""
+    from pathlib import Path
+
+    from gpusight.cli.output import chosen_format, write_file
+    from gpusight.render.gate.markdown import error_markdown
+    from gpusight.render.json import encode
+
+    if not args.output or args.output == "-":
+        return
+    document = {"meta": {"command": "gate"}, "passed": False, "outcome": "error", "error": reason}
+    answers = {
+        "table": (b"Gate ", f"Gate error\n{reason}\n"),
+        "json": (b'{\n  "meta": {\n    "command": "gate"', encode(document)),
+        "markdown": (b"## Gate", error_markdown(reason)),
+    }
+    heading, text = answers.get(chosen_format(args), (b"", ""))
+    if heading and _is_replaceable(Path(args.output), heading):
+        write_file(Path(args.output), [text])
 
 
 def _is_replaceable(path: Path, heading: bytes) -> bool:

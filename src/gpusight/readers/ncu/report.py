@@ -59,6 +59,7 @@ class Report:
         self._data = content.data
         self._container: Container = read_container(str(path), content.data)
         self._undecoded = 0
+        self._left_out: dict[str, None] = {}
         self.launches = list(self._walk())
         self._code = Code(content.data, self._container.sources)
         self._cut = content.problem or self._container.problem
@@ -119,6 +120,15 @@ class Report:
         if self._undecoded:
             yield f"launches of the report that cannot be decoded: {format_count(self._undecoded)}"
 
+    def warnings(self) -> tuple[str, ...]:
+        """Count the values that the tables read so far had to leave out."""
+        return tuple(self._left_out)
+
+    def _warn(self, count: int, what: str) -> None:
+        if count:
+            warning = f"the report has {what}, which are left out: {format_count(count)}"
+            self._left_out[warning] = None
+
     def _whole(self) -> str:
         count = len(self.launches)
         return "one launch" if count == 1 else f"{format_count(count)} launches"
@@ -130,7 +140,12 @@ class Report:
         known = self._known
         rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
         frame = pl.DataFrame(rows, infer_schema_length=None)
-        return frame.with_columns(known_duration(pl.col("duration_ns"))) if rows else frame
+        if not rows:
+            return frame
+        usable = frame.with_columns(known_duration(pl.col("duration_ns")))
+        unusable = usable["duration_ns"].null_count() - frame["duration_ns"].null_count()
+        self._warn(unusable, "durations of zero, below zero or over 11 days")
+        return usable
 
     def _profile(self, launch: Launch, known: dict[str, float]) -> dict[str, Any]:
         grid = _blocks(launch, known.get(_BLOCKS)) or (None, None, None)
@@ -282,7 +297,9 @@ class Report:
     @cached_property
     def _is_named(self) -> pl.Series:
         """Tell which counters have a name: in a report that is cut off it may be missing."""
-        return self._decoded.get_column("name").is_between(0, len(self._names) - 1)
+        named = self._decoded.get_column("name").is_between(0, len(self._names) - 1)
+        self._warn(int((~named).sum()), "counters without a name")
+        return named
 
     @cached_property
     def _counters(self) -> pl.DataFrame:

@@ -97,8 +97,8 @@ class NcuSource:
         """Have one walk for everything anyway."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that were left out: the walk through the file put them in `meta`."""
-        return ()
+        """Count values that were left out; what the walk through the file found is in `meta`."""
+        return self._report.warnings()
 
     def close(self) -> None:
         """Give the file back; what was read stays readable."""
