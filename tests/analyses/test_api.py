@@ -111,3 +111,12 @@ def test_the_numbers_are_those_of_nsys(name: str) -> None:
     assert joined.height == theirs.height == ours.height
     assert joined["total_ns"].to_list() == joined["Total Time (ns)"].to_list()
     assert joined["calls"].to_list() == joined["Num Calls"].to_list()
+
+
+def test_equal_calls_come_by_name_and_then_by_library() -> None:
+    apis = ("runtime", "driver", "cublas", "cudnn", "nvtx")
+    calls = [
+        {"start_ns": 10 * number, "end_ns": 10 * number + 5, "name": "create", "api": api}
+        for number, api in enumerate(apis)
+    ]
+    assert table(build_trace(api_calls=calls)).frame["api"].to_list() == sorted(apis)

@@ -147,3 +147,16 @@ def test_marks_of_pytorch_are_no_nvtx() -> None:
         "GPU times are not known: the capture holds no API calls",
         "1 marks have no length and are not in the table",
     )
+
+
+def test_equal_ranges_come_by_name_also_where_only_some_are_kept() -> None:
+    names = [f"layer_{number:02}" for number in range(40)]
+    rows: Rows = [
+        {"start_ns": 10 * number, "end_ns": 10 * number + 5, "name": name}
+        for number, name in enumerate(reversed(names))
+    ]
+    trace = build_trace(ranges=rows)
+    assert table(trace).frame["name"].to_list() == names
+    brief = ranges(trace, top=6)
+    assert isinstance(brief, TableResult)
+    assert brief.frame["name"].to_list() == names[:6]

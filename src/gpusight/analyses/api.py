@@ -47,7 +47,7 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
         .agg(*timing(), _failures(recorded=recorded), threads)
         .with_columns(pl.col("name", "api").cast(pl.String))
         .with_columns(_share())
-        .sort(["total_ns", "name"], descending=[True, False])
+        .sort(["total_ns", "name", "api"], descending=[True, False, False])
         .select([f.key for f in FIELDS])
         .collect()
     )

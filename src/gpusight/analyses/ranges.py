@@ -58,6 +58,8 @@ FIELDS = (
 BRIEF_FIELDS = tuple(f for f in FIELDS if f.key != "depth")
 
 _KEYS = ["name", "domain", "kind"]
+_ORDER = [True, *(False for _ in _KEYS)]
+"""Longest first, then by the keys."""
 # One number is grouped by faster than three names; a capture has few domains and three kinds.
 _GROUP = (
     pl.col("name").to_physical().cast(pl.Int64) * (1 << 24)
@@ -100,7 +102,7 @@ def ranges(
         .group_by("group")
         .agg(pl.col(_KEYS).first(), *timing(), *_aggregates(columns))
         .with_columns(*_derived(scope.window.length_ns))
-        .sort(["total_ns", "name"], descending=[True, False])
+        .sort("total_ns", *_KEYS, descending=_ORDER)
         .select([f.key for f in fields])
         .collect()
     )
@@ -126,10 +128,13 @@ def ranges(
 
 def _longest(rows: pl.DataFrame, top: int | None) -> tuple[int, pl.DataFrame]:
     """Count the groups, and keep the rows of those with most host time."""
-    totals = rows.group_by("group").agg(pl.col("duration_ns").sum())
+    totals = rows.group_by("group").agg(
+        pl.col("duration_ns").sum(), pl.col(_KEYS).first().cast(pl.String)
+    )
     if top is None or totals.height <= top:
         return totals.height, rows
-    keep = totals.top_k(top, by="duration_ns").get_column("group")
+    # Among equals those that come first in the whole table too.
+    keep = totals.sort("duration_ns", *_KEYS, descending=_ORDER)["group"].head(top)
     return totals.height, rows.filter(pl.col("group").is_in(keep.implode()))
 
 

@@ -244,7 +244,7 @@ def _write_ranges(scope: Scope, events: _Events, tracks: _Tracks) -> None:
 
 def _write_free_ranges(frame: pl.DataFrame, events: _Events, tracks: _Tracks) -> None:
     """Write ranges that may overlap on their thread: each is a track of its own to the viewers."""
-    pids = {p: tracks.process(p) for p in frame["process"].unique()}
+    pids = {p: tracks.process(p) for p in frame["process"].unique().sort()}
     placed = frame.with_row_index("id").with_columns(
         pl.col("process").replace_strict(pids, default=0, return_dtype=pl.Int64).alias("pid"),
         pl.lit(0, pl.Int64).alias("tid"),

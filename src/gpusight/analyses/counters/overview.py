@@ -85,5 +85,6 @@ def _bounds(frame: pl.DataFrame) -> str | None:
     known = frame.filter(pl.col("bound").is_not_null())
     if not total or known.is_empty():
         return None
-    by = known.group_by("bound").agg(pl.col("total_ns").sum()).sort("total_ns", descending=True)
+    by = known.group_by("bound").agg(pl.col("total_ns").sum())
+    by = by.sort("total_ns", "bound", descending=[True, False])
     return ", ".join(f"{bound} {time / total:.0%}" for bound, time in by.iter_rows())

@@ -155,7 +155,8 @@ def with_lines(trace: Trace, parts: pl.DataFrame) -> pl.DataFrame:
     """Add the source line of each instruction: that of the last entry at or before it."""
     lines = trace.table("code_lines", ["binary", "function", "offset", "path", "line"])
     function = pl.col("function").cast(pl.String)
-    lines = lines.with_columns(function, pl.col("offset").alias("entry")).sort("offset")
+    lines = lines.with_columns(function, pl.col("offset").alias("entry"))
+    lines = lines.sort("offset", maintain_order=True)
     spelled = parts.with_columns(pl.col("mangled_name").cast(pl.String).alias("function"))
     placed = spelled.sort("offset").join_asof(
         lines, on="offset", by=["binary", "function"], strategy="backward", check_sortedness=False
@@ -172,7 +173,7 @@ def _by_metric(placed: pl.DataFrame) -> pl.DataFrame:
         .agg(value.sum())
         .with_columns(share_of(value, total).alias("share"), pl.col("metric").cast(pl.String))
         .filter(value != 0)
-        .sort(["metric", "value", "kernel_code"], descending=[False, True, False])
+        .sort("metric", "value", *_KEY, descending=[False, True, *(False for _ in _KEY)])
     )
 
 
@@ -200,7 +201,7 @@ def _hot(placed: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             share_of(pl.col("part"), pl.col("part").sum().over("kernel_code")).alias("share")
         )
-        .sort(["part", "share", "kernel_code", "offset"], descending=[True, True, False, False])
+        .sort("part", "share", *_KEY, descending=[True, True, *(False for _ in _KEY)])
     )
 
 

@@ -97,10 +97,11 @@ def completed(sums: pl.DataFrame, everything_ns: int) -> pl.DataFrame:
     missing = [f for f in FIELDS if f.key not in sums.columns]
     nulls = [pl.lit(None, _TYPES.get(f.fmt, pl.Int64())).alias(f.key) for f in missing]
     by = ["self_gpu_ns", "gpu_ns", "self_cpu_ns", "cpu_ns", "name", "shapes"]
+    by += ["place"] if "place" in sums.columns else []  # of the first, among equals
     return (
         sums.with_columns(nulls)
         .with_columns(*_ratios(everything_ns))
-        .sort(by, descending=[True, True, True, True, False, False], nulls_last=True)
+        .sort(by, descending=[key.endswith("_ns") for key in by], nulls_last=True)
         .select([f.key for f in FIELDS])
     )
 

@@ -238,7 +238,7 @@ def _unmeasured(timeline: pl.DataFrame, found: Cover) -> TableResult | None:
         .filter(pl.Series(found.right < 0))
         .group_by("name", "why")
         .agg(pl.col("duration_ns").sum(), pl.len().cast(pl.Int64).alias("calls"))
-        .sort("duration_ns", "name", descending=[True, False])
+        .sort("duration_ns", "name", "why", descending=[True, False, False])
         .select([f.key for f in UNMEASURED_FIELDS])
     )
     if frame.is_empty():

@@ -146,7 +146,7 @@ def innermost(trace: Trace, table: str, time_ns: int, thread: int | None) -> int
     rows = open_at(trace, table, [time_ns])
     frame = trace.table(table, ["start_ns", "end_ns", "thread"])[rows]
     there = frame.with_columns(pl.Series("row", rows)).filter(_is("thread", thread))
-    inner = there.sort("start_ns", "end_ns", descending=[True, False])["row"]
+    inner = there.sort("start_ns", "end_ns", "row", descending=[True, False, True])["row"]
     return int(inner[0]) if len(inner) else None
 
 

@@ -81,7 +81,8 @@ def search(trace: Trace, query: str, limit: int = 50) -> Found:
         return Found(query, (), 0)
     parts = [_matching(trace, table, query) for table in _NAMED_BY if trace.has(table)]
     found = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
-    first = found.sort("total_ns", "count", "name", descending=[True, True, False]).head(limit)
+    by = {"total_ns": True, "count": True, "name": False, "table": False}
+    first = found.sort(list(by), descending=list(by.values())).head(limit)
     return Found(query, tuple(_group(*row) for row in first.iter_rows()), found.height)
 
 

@@ -224,8 +224,8 @@ def _nothing(target: str, why: str) -> UsageError:
 def _present(timeline: Timeline) -> str:
     """Name the categories of the kernels, the longest first."""
     by_category = timeline.kernels.group_by("category").agg(pl.col("duration_ns").sum())
-    names = by_category.sort("duration_ns", descending=True)["category"].to_list()
-    return ", ".join(names) or "no kernels"
+    ranked = by_category.sort("duration_ns", "category", descending=[True, False])
+    return ", ".join(ranked["category"].to_list()) or "no kernels"
 
 
 # Removed ------------------------------------------------------------------------------------------

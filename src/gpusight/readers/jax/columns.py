@@ -155,7 +155,7 @@ class WireStats:
         """Put texts that stand in the events themselves among the plane's words."""
         start = found.start.astype(np.int64)
         texts = text_column(self._buffer, start, start + found.value.view(np.int64))
-        places = {text: self._words.add(text) for text in texts.unique().to_list()}
+        places = {text: self._words.add(text) for text in texts.unique(maintain_order=True)}
         return texts.replace_strict(places, return_dtype=pl.Int32).to_numpy()
 
 

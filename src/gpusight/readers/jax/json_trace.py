@@ -127,7 +127,8 @@ class _JsonStats:
     def texts(self, name: str) -> pl.Series:
         """Give a text of each event by its place among the plane's words, null where none."""
         texts = self._columns[name].cast(pl.String)
-        places = {text: self._words.add(text) for text in texts.drop_nulls().unique()}
+        known = texts.drop_nulls().unique(maintain_order=True)
+        places = {text: self._words.add(text) for text in known}
         return texts.replace_strict(places, default=None, return_dtype=pl.Int32)
 
     def any_number(self) -> pl.Series:

@@ -160,7 +160,8 @@ def _bands(dots: pl.DataFrame, roofs: _Roofs, x: Axis) -> tuple[Band, ...]:
     """Say on which side of the knee which roof is the lower one, for what took most time."""
     bandwidth = roofs.memory.get("dram")
     kinds = dots.drop_nulls("arithmetic").group_by("arithmetic").agg(pl.col("total_ns").sum())
-    first = kinds.sort("total_ns", descending=True)["arithmetic"].to_list()[:1]
+    kinds = kinds.sort("total_ns", "arithmetic", descending=[True, False])
+    first = kinds["arithmetic"].to_list()[:1]
     peak = roofs.compute.get(first[0] if first else "fp32") or roofs.top
     if not bandwidth or not peak or x.low is None or x.high is None:
         return ()
