@@ -9,6 +9,7 @@ from gpusight.analyses.statistics import (
     average,
     is_filled,
     prevailing,
+    share_of,
     shown_if_filled,
     weighed_mean,
     whole_sum,
@@ -73,3 +74,16 @@ def test_empty_columns_are_hidden_but_not_in_a_table_without_rows() -> None:
     assert (is_filled(rows, "value"), is_filled(rows, "duration_ns")) == (False, True)
     assert [f.shown for f in shown_if_filled(fields, rows)] == [False, True]
     assert [f.shown for f in shown_if_filled(fields, rows.clear())] == [True, True]
+
+
+def test_shares_are_exact() -> None:
+    values = [
+        21_120,
+        4_320,
+        2_369,
+    ]  # times the reciprocal of their sum, two have another last digit
+    frame = pl.DataFrame({"ns": [*values, None]})
+    for whole in (pl.col("ns").sum(), sum(values)):
+        shares = frame.select(share_of(pl.col("ns"), whole)).to_series().to_list()
+        assert shares == [*(value / sum(values) for value in values), None]
+    assert frame.select(share_of(pl.col("ns"), 0)).to_series().to_list() == [None] * 4

@@ -47,7 +47,9 @@ def timing() -> list[pl.Expr]:
 def share_of(part: pl.Expr, whole: pl.Expr | int) -> pl.Expr:
     """Divide, giving null rather than infinity where the whole is nothing."""
     total = pl.lit(whole) if isinstance(whole, int) else whole
-    return pl.when(total > 0).then(part / total)
+    # By a single value Polars multiplies with the reciprocal, but not always: the last digit would
+    # differ from run to run. By a column, which the sum makes of it, it divides exactly.
+    return pl.when(total > 0).then(part / (total + part * 0))
 
 
 def names_of(series: pl.Series) -> list[str]:

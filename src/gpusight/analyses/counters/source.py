@@ -171,6 +171,7 @@ def _by_metric(placed: pl.DataFrame) -> pl.DataFrame:
     return (
         placed.group_by(*_KEY, "metric")
         .agg(value.sum())
+        .sort(_KEY)  # sums of floats depend on the order
         .with_columns(share_of(value, total).alias("share"), pl.col("metric").cast(pl.String))
         .filter(value != 0)
         .sort("metric", "value", *_KEY, descending=[False, True, *(False for _ in _KEY)])
@@ -198,6 +199,7 @@ def _hot(placed: pl.DataFrame) -> pl.DataFrame:
     return (
         both.with_columns(unknown)
         .filter(pl.col("part") > 0)
+        .sort(_KEY)
         .with_columns(
             share_of(pl.col("part"), pl.col("part").sum().over("kernel_code")).alias("share")
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpusight.analyses.statistics import DURATION
+from gpusight.analyses.statistics import DURATION, share_of
 from gpusight.analyses.stats.table import Cell
 
 TIME_SUMMARY = {
@@ -54,7 +54,7 @@ def summarise_times(
 def rank_times(summary: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Add each group's share of the time listed and put the largest first, ties by name."""
     total = pl.col("Total Time (ns)")
-    share = 100 * total / pl.when(total.sum() > 0).then(total.sum()).otherwise(1)
+    share = share_of(100 * total, total.sum()).fill_null(0.0)
     return summary.with_columns(share.alias("Time (%)")).sort(
         "Total Time (ns)", *names, descending=[True] + [False] * len(names)
     )
