@@ -15,7 +15,7 @@ import timeit
 from typing import TYPE_CHECKING
 
 import gpusight as gs
-from gpusight.capture import nvtx
+from gpusight.recording.inside import nvtx_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def modules() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def main() -> None:
     empty = nanoseconds(nothing)
-    print(f"a tool listens: {nvtx.backend() is not None}")
+    print(f"a tool listens: {nvtx_backend.backend() is not None}")
     for group in (ours, theirs, modules):
         for name, call in group():
             print(f"{nanoseconds(call) - empty:8,.0f} ns  {name}")

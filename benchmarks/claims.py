@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.comparison.inference import Sampled, compare_series
-from gpusight.comparison.student import t_quantile
+from gpusight.comparison.significance import SampledChange, compare_series, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +60,10 @@ def side(
     *,
     draws: int = DRAWS,
     times: float = 1.0,
-) -> list[Sampled]:
+) -> list[SampledChange]:
     """Draw the captures of a side; every row is an experiment of its own."""
     return [
-        Sampled(
+        SampledChange(
             (1,) * count,
             times * steps(rng, kind, draws, count) * runs(rng, kind, draws, spread),
         )
@@ -72,12 +71,14 @@ def side(
     ]
 
 
-def claimed(before: Sequence[Sampled], after: Sequence[Sampled], *, least: float = 0.0) -> float:
+def claimed(
+    before: Sequence[SampledChange], after: Sequence[SampledChange], *, least: float = 0.0
+) -> float:
     """Give the part of the experiments in which a change is claimed."""
     return float(np.mean([c.claimed for c in compare_series(before, after, least=least)]))
 
 
-def claimed_over_steps(before: Sequence[Sampled], after: Sequence[Sampled]) -> float:
+def claimed_over_steps(before: Sequence[SampledChange], after: Sequence[SampledChange]) -> float:
     """Do the same with all steps thrown together."""
     old, new = (np.concatenate([one.values for one in s], axis=1) for s in (before, after))
     one, other = (x.var(axis=1, ddof=1) / x.shape[1] for x in (old, new))

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 import gpusight as gs
-from gpusight.capture.doctor import examine
+from gpusight.recording.doctor.checkup import examine
 
 SKIPPED = 5
 OWN = [sys.executable, str(Path(__file__).with_name("train_step.py"))]

@@ -29,7 +29,7 @@ from benchmarks.run import CAPTURES, LARGE, OUT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpusight.analyses.timeline.timeline import Timeline
+    from gpusight.viewer.timeline_view import ViewerTimeline
 
 Answer = TypeVar("Answer")
 BINS = 2_000
@@ -54,7 +54,7 @@ def own_bytes() -> int:
 def ask(capture: Path, *, ledger: bool) -> dict[str, float]:
     """Make a timeline and ask it; gives seconds, and bytes under names that end in `bytes`."""
     import gpusight
-    from gpusight.analyses.timeline.timeline import Timeline
+    from gpusight.viewer.timeline_view import ViewerTimeline as Timeline
 
     opened, trace = timed(lambda: gpusight.open(capture))
     made, timeline = timed(lambda: Timeline(trace))
@@ -72,7 +72,7 @@ def ask(capture: Path, *, ledger: bool) -> dict[str, float]:
     return told
 
 
-def windows(timeline: Timeline, keys: list[str]) -> dict[str, float]:
+def windows(timeline: ViewerTimeline, keys: list[str]) -> dict[str, float]:
     """Time windows of several widths, anywhere in the capture."""
     chance, told = random.Random(1), {}
     whole = timeline.end_ns - timeline.start_ns
@@ -86,7 +86,7 @@ def windows(timeline: Timeline, keys: list[str]) -> dict[str, float]:
     return told
 
 
-def places(timeline: Timeline) -> dict[str, float]:
+def places(timeline: ViewerTimeline) -> dict[str, float]:
     """Time finding events: by row, and by where they were clicked."""
     chance = random.Random(2)
     rows = [chance.randrange(timeline.trace.row_count("kernels")) for _ in range(ASKED)]

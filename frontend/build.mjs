@@ -32,8 +32,8 @@ const common = { bundle: true, charset: "utf8", legalComments: "none", logLevel:
 const outputs = [
   ["timeline/main.ts", "web/static/timeline.js"],
   ["timeline/timeline.css", "web/static/timeline.css"],
-  ["report/main.ts", "render/report/assets/report.js"],
-  ["report/report.css", "render/report/assets/report.css"],
+  ["report/main.ts", "render/html/assets/report.js"],
+  ["report/report.css", "render/html/assets/report.css"],
 ];
 
 /** What the package should hold: path and content of every file. */

@@ -32,17 +32,18 @@ from fuzz.mutate import protobuf as pb
 from fuzz.mutate.raw import edit_bytes
 from gpusight.cli.main import main
 from gpusight.errors import DamagedCaptureError, GpusightError
-from gpusight.model.schema import TABLES
-from gpusight.model.trace import check_table
-from gpusight.readers import cache, open_trace
-from gpusight.readers.guarded import reading
-from gpusight.readers.nsys.tables import PARTS
+from gpusight.readers import column_cache
+from gpusight.readers.guarded_source import reading
+from gpusight.readers.nsys.table_mapping import PARTS
+from gpusight.readers.open import open_trace
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import check_table
 
 if TYPE_CHECKING:
     import polars as pl
 
     from fuzz.formats import Files, Format
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 PARSE, READ, FULL = "parse", "read", "full"
 LEVELS = (PARSE, READ, FULL)
@@ -308,7 +309,7 @@ def _check_ledger(trace: Trace) -> None:
 
 def _check_cache(path: Path, tables: dict[str, pl.DataFrame], warnings: tuple[str, ...]) -> None:
     """Read through an empty cache that keeps everything, from what it kept, and when that broke."""
-    with mock.patch.object(cache, "_WORTH_ROWS", 0):
+    with mock.patch.object(column_cache, "_MIN_CACHED_ROWS", 0):
         for state in ("empty", "filled", "damaged"):
             if state == "damaged":
                 _damage_cache(Random(_content_sum(path)))

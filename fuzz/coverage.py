@@ -29,10 +29,11 @@ TARGETS = (
 """Without SQLite and Parquet: their parsers are compiled, which atheris does not instrument."""
 _PACKAGES = [
     "gpusight.readers",
-    "gpusight.evidence",
-    "gpusight.model",
+    "gpusight.sniff",
+    "gpusight.naming",
+    "gpusight.trace",
     "gpusight.comparison",
-    "gpusight.analyses",
+    "gpusight.analysis",
     "tomllib",
 ]
 _MOST_BYTES = 100_000

@@ -50,7 +50,7 @@ class Format(NamedTuple):
 
 def _sqlite(path: Path) -> object:
     """Read the schema and all columns of two tables, chosen by the content."""
-    from gpusight.readers.nsys.sqlite import SqliteTables
+    from gpusight.readers.nsys.sqlite_export import SqliteTables
 
     export = SqliteTables(path)
     names = sorted(export.tables())
@@ -61,7 +61,7 @@ def _sqlite(path: Path) -> object:
 
 
 def _folder(path: Path) -> object:
-    from gpusight.readers.nsys.folder import FolderTables, table_files
+    from gpusight.readers.nsys.export_folder import FolderTables, table_files
 
     files = table_files(path)
     if not files:
@@ -75,20 +75,20 @@ def _folder(path: Path) -> object:
 
 
 def _arrow_file(path: Path) -> object:
-    from gpusight.readers.nsys.arrow import find_streams
+    from gpusight.readers.nsys.columnar_files import find_streams
 
     return find_streams(path)
 
 
 def _nsys_report(path: Path) -> object:
-    from gpusight.readers.nsys.rep.tables import RepTables
+    from gpusight.readers.nsys.native_report import RepTables
 
     with RepTables(path) as report:
         return report.row_count("CUPTI_ACTIVITY_KIND_KERNEL")
 
 
 def _ncu_report(path: Path) -> object:
-    from gpusight.readers.ncu.report import Report
+    from gpusight.readers.ncu.ncu_report import NcuReport as Report
 
     report = Report(path)
     try:
@@ -98,9 +98,9 @@ def _ncu_report(path: Path) -> object:
 
 
 def _ncu_text(path: Path) -> object:
-    from gpusight.readers.ncu.printed.collected import Collected
-    from gpusight.readers.ncu.printed.text import Text
-    from gpusight.readers.ncu.printed.walk import Walk
+    from gpusight.readers.ncu.text_collected import CollectedValues as Collected
+    from gpusight.readers.ncu.text_pages import PrintedFile as Walk
+    from gpusight.readers.ncu.text_rows import PrintedText as Text
 
     walk = Walk(Collected())
     for piece in Text(path):
@@ -110,14 +110,14 @@ def _ncu_text(path: Path) -> object:
 
 
 def _chrome(path: Path) -> object:
-    from gpusight.readers.chrome.source import scan
+    from gpusight.readers.chrome_source import scan_trace as scan
 
     return scan(path)
 
 
 def _xspace(path: Path) -> object:
-    from gpusight.readers.jax.space import read_space
-    from gpusight.readers.protobuf.wire import WireError
+    from gpusight.readers.jax.xspace import read_space
+    from gpusight.readers.protobuf_wire import WireError
 
     try:
         return read_space(memoryview(path.read_bytes()))
@@ -138,7 +138,7 @@ def _key_averages(path: Path) -> object:
 
 
 def _config(path: Path) -> object:
-    from gpusight.comparison.config import load_config
+    from gpusight.comparison.gate_limits import load_config
     from gpusight.errors import UsageError
 
     try:
@@ -148,7 +148,7 @@ def _config(path: Path) -> object:
 
 
 def _baseline(path: Path) -> object:
-    from gpusight.comparison.files import load_baseline
+    from gpusight.comparison.baseline_file import load_baseline
 
     return load_baseline(path)
 
@@ -156,7 +156,7 @@ def _baseline(path: Path) -> object:
 def _digest(path: Path) -> object:
     """Hold the digests against themselves, and against those of the seed."""
     import gpusight as gs
-    from gpusight.comparison.files import load_baseline
+    from gpusight.comparison.baseline_file import load_baseline
 
     digests = load_baseline(path)
     limits = {"step_time": "+5%", "kernel_time": "-1%", "memory_peak": "70GB", "idle": "+1ms"}
@@ -170,18 +170,19 @@ def _orion(path: Path) -> object:
 
 
 def _timings(path: Path) -> object:
-    from gpusight.analyses.questions.timings import read_timings
+    from gpusight.analysis.questions.wall_clock_timings import read_timings
 
     return read_timings(path.read_text("utf-8", "replace"), path.name)
 
 
 def _names(path: Path) -> object:
     """Read a text as everything that a name or a command-line value may be."""
-    from gpusight.analyses.steps.chosen import read_steps, read_window
-    from gpusight.comparison.limits import read_limit
+    from gpusight.analysis.steps.step_list import parse_steps as read_steps
+    from gpusight.analysis.steps.step_list import parse_window as read_window
+    from gpusight.comparison.gate_limits import read_limit
     from gpusight.errors import GpusightError
-    from gpusight.model.demangle import demangle
-    from gpusight.model.kernel_names import classify
+    from gpusight.naming.demangle import demangle
+    from gpusight.naming.kernel_names import classify
 
     text = path.read_bytes().decode("utf-8", "replace")
     demangle(text)

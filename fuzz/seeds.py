@@ -23,8 +23,8 @@ import polars as pl
 import zstandard
 
 from fuzz.mutate import protobuf as pb
-from gpusight.readers.nsys.tables import PARTS
-from gpusight.readers.nsys.target import USED
+from gpusight.readers.nsys.nsys_machine import USED_RAW_TABLES
+from gpusight.readers.nsys.table_mapping import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,7 +121,7 @@ def small_sqlite(path: Path) -> Files:
 def _raw_tables(path: Path) -> dict[str, tuple[str, list[tuple[Any, ...]]]]:
     source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     source.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    wanted = {part.raw for parts in PARTS.values() for part in parts} | USED
+    wanted = {part.raw for parts in PARTS.values() for part in parts} | USED_RAW_TABLES
     query = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
     tables: dict[str, tuple[str, list[tuple[Any, ...]]]] = {}
     for name, sql in source.execute(query).fetchall():

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpusight.errors import UsageError
-from gpusight.evidence import refuse_capture
+from gpusight.sniff import refuse_capture
 
 TRACE = {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}]}
 GROUPS = {"distributedInfo": {"pg_config": [{"ranks": list(range(64))}] * 500}}

@@ -8,14 +8,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import gpusight.analyses.ledger.ledger
 from fuzz import seeds
 from fuzz.check import FULL, PARSE, READ, Violation, examine, rows_in_file, run_command
 from fuzz.formats import FORMATS, Files
 from fuzz.run import level_of, made
-from gpusight.model.schema import TABLES
-from gpusight.model.trace import Trace
-from gpusight.readers.cache import CachedSource
+from gpusight.analysis.ledger.device_ledger import LedgerEntry
+from gpusight.readers.column_cache import CachedSource
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import Trace
 
 SEEDS = [(name, at) for name in FORMATS for at in range(len(seeds.load(name)))]
 FAILURES = sorted(p for p in seeds.FAILURES.glob("*-*") if p.suffix != ".txt")
@@ -122,9 +122,9 @@ def test_rows_are_counted_without_the_reader(tmp_path: Path) -> None:
 def test_a_ledger_that_does_not_sum_up_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = gpusight.analyses.ledger.ledger.Entry.document
+    entry = LedgerEntry.document
     monkeypatch.setattr(
-        gpusight.analyses.ledger.ledger.Entry,
+        LedgerEntry,
         "document",
         lambda self: {**entry(self), "ns": self.ns + 1},
     )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
-from gpusight.model.schema import TABLES, Column, Kind, Table
-from gpusight.model.trace import Meta, Trace, check_table
+from gpusight.trace.schema import TABLES
+from gpusight.trace.schema_columns import ColumnKind, TraceColumn, TraceTable
+from gpusight.trace.trace import Meta, Trace, check_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +111,7 @@ def build_source(meta: Mapping[str, Any] | None = None, **tables: Rows) -> FakeS
     return FakeSource(frames, filled, Meta(**{**about, **(meta or {})}))
 
 
-def _complete(table: Table, row: Row, number: int) -> dict[str, Any]:
+def _complete(table: TraceTable, row: Row, number: int) -> dict[str, Any]:
     unknown = set(row) - set(table.column_names)
     assert not unknown, f"{table.name} has no column {unknown}"
     defaults = {**_DEFAULTS, **_TABLE_DEFAULTS.get(table.name, {})}
@@ -121,13 +122,15 @@ def _complete(table: Table, row: Row, number: int) -> dict[str, Any]:
     return {c.name: row.get(c.name, defaults.get(c.name)) for c in table.columns}
 
 
-def _frame(table: Table, rows: list[dict[str, Any]]) -> pl.DataFrame:
+def _frame(table: TraceTable, rows: list[dict[str, Any]]) -> pl.DataFrame:
     frame = pl.DataFrame([_series(c, [row[c.name] for row in rows]) for c in table.columns])
     return frame.sort(table.sort_column, maintain_order=True) if table.sort_column else frame
 
 
-def _series(column: Column, values: list[Any]) -> pl.Series:
+def _series(column: TraceColumn, values: list[Any]) -> pl.Series:
     names = (
-        list(dict.fromkeys(v for v in values if v is not None)) if column.kind is Kind.NAME else []
+        list(dict.fromkeys(v for v in values if v is not None))
+        if column.kind is ColumnKind.NAME
+        else []
     )
     return pl.Series(column.name, values, dtype=column.dtype_for(names))

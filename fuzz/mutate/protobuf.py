@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import lz4.block
 
 from fuzz.mutate.raw import edit_bytes, integer, packed, text
-from gpusight.readers.protobuf.wire import (
+from gpusight.readers.protobuf_wire import (
     BYTES,
     FIXED32,
     FIXED64,

@@ -17,7 +17,7 @@ from gpusight._version import __version__
 
 if TYPE_CHECKING:
     from gpusight import errors
-    from gpusight.analyses.replay import changes
+    from gpusight.analysis.replay import changes
     from gpusight.api import (
         api_calls,
         baseline,
@@ -59,33 +59,39 @@ if TYPE_CHECKING:
         whatif,
     )
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
-    from gpusight.capture.annotate import annotate, mark
-    from gpusight.capture.callback import ProfilerCallback
-    from gpusight.capture.model_ranges import annotate_model
-    from gpusight.capture.profile import profile
-    from gpusight.capture.step import step
-    from gpusight.capture.torch_profile import torch_profile
     from gpusight.errors import GpusightError
-    from gpusight.findings.finding import Confidence, Evidence
-    from gpusight.findings.timeline.rule import Absent, Found, Rule, Where
-    from gpusight.findings.verdict import Clean, Limit
-    from gpusight.model.trace import Trace
+    from gpusight.recording.inside.annotate import annotate, mark
+    from gpusight.recording.inside.model_ranges import annotate_model
+    from gpusight.recording.inside.profile_part import profile
+    from gpusight.recording.inside.profiler_callback import ProfilerCallback
+    from gpusight.recording.inside.step_loop import step
+    from gpusight.recording.inside.torch_session import torch_profile
+    from gpusight.rules.finding import Confidence, Evidence
+    from gpusight.rules.rule import (
+        Clean,
+        FindingLocation,
+        Rule,
+        RuleMatch,
+        RuleNotApplicable,
+        Threshold,
+    )
+    from gpusight.trace.trace import Trace
     from gpusight.views import Page, View
 
 __all__ = [
-    "Absent",
     "Clean",
     "Confidence",
     "Evidence",
-    "Found",
+    "FindingLocation",
     "GpusightError",
-    "Limit",
     "Page",
     "ProfilerCallback",
     "Rule",
+    "RuleMatch",
+    "RuleNotApplicable",
+    "Threshold",
     "Trace",
     "View",
-    "Where",
     "__version__",
     "annotate",
     "annotate_model",
@@ -137,28 +143,28 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Absent": ("gpusight.findings.timeline.rule", "Absent"),
-    "Clean": ("gpusight.findings.verdict", "Clean"),
-    "Confidence": ("gpusight.findings.finding", "Confidence"),
-    "Evidence": ("gpusight.findings.finding", "Evidence"),
-    "Found": ("gpusight.findings.timeline.rule", "Found"),
+    "RuleNotApplicable": ("gpusight.rules.rule", "RuleNotApplicable"),
+    "Clean": ("gpusight.rules.rule", "Clean"),
+    "Confidence": ("gpusight.rules.finding", "Confidence"),
+    "Evidence": ("gpusight.rules.finding", "Evidence"),
+    "RuleMatch": ("gpusight.rules.rule", "RuleMatch"),
     "GpusightError": ("gpusight.errors", "GpusightError"),
-    "Limit": ("gpusight.findings.verdict", "Limit"),
+    "Threshold": ("gpusight.rules.rule", "Threshold"),
     "Page": ("gpusight.views", "Page"),
-    "ProfilerCallback": ("gpusight.capture.callback", "ProfilerCallback"),
-    "Rule": ("gpusight.findings.timeline.rule", "Rule"),
-    "Trace": ("gpusight.model.trace", "Trace"),
+    "ProfilerCallback": ("gpusight.recording.inside.profiler_callback", "ProfilerCallback"),
+    "Rule": ("gpusight.rules.rule", "Rule"),
+    "Trace": ("gpusight.trace.trace", "Trace"),
     "View": ("gpusight.views", "View"),
-    "Where": ("gpusight.findings.timeline.rule", "Where"),
-    "annotate": ("gpusight.capture.annotate", "annotate"),
-    "annotate_model": ("gpusight.capture.model_ranges", "annotate_model"),
-    "mark": ("gpusight.capture.annotate", "mark"),
+    "FindingLocation": ("gpusight.rules.rule", "FindingLocation"),
+    "annotate": ("gpusight.recording.inside.annotate", "annotate"),
+    "annotate_model": ("gpusight.recording.inside.model_ranges", "annotate_model"),
+    "mark": ("gpusight.recording.inside.annotate", "mark"),
     "open": ("gpusight.api", "open_captures"),
-    "profile": ("gpusight.capture.profile", "profile"),
-    "step": ("gpusight.capture.step", "step"),
-    "torch_profile": ("gpusight.capture.torch_profile", "torch_profile"),
+    "profile": ("gpusight.recording.inside.profile_part", "profile"),
+    "step": ("gpusight.recording.inside.step_loop", "step"),
+    "torch_profile": ("gpusight.recording.inside.torch_session", "torch_profile"),
 }
-_MODULES = {"changes": "gpusight.analyses.replay.changes", "errors": "gpusight.errors"}
+_MODULES = {"changes": "gpusight.analysis.replay.changes", "errors": "gpusight.errors"}
 
 
 def __getattr__(name: str) -> Any:

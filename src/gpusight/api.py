@@ -11,29 +11,27 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gpusight.asking import absent, ask, digested, opened, selected, told
 from gpusight.errors import UsageError
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
 from gpusight.views import Page as Page  # typed users may import it from here
 from gpusight.views import View as View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.analyses.orion.build import Refused
+    from gpusight.analysis.orion.orion_build import OrionRefusal
     from gpusight.asking import Capture, PathLike, Summed
-    from gpusight.capture.record import Recording
-    from gpusight.findings.timeline.rule import Rule
-    from gpusight.model.trace import Trace
-    from gpusight.render.baseline import BaselineView
-    from gpusight.render.comparison.view import ComparisonView
-    from gpusight.render.diagnosis.view import DiagnosisView
-    from gpusight.render.doctor import DoctorView
-    from gpusight.render.drill import DrillView
-    from gpusight.render.gate.view import GateView
-    from gpusight.render.ledger import LedgerView
-    from gpusight.render.report.view import ReportView
-    from gpusight.render.share import ShareView
-    from gpusight.render.whatif import WhatIfView
-    from gpusight.result import TableResult
+    from gpusight.recording.record_program import Recording
+    from gpusight.render.comparison_view import BaselineView, ComparisonView
+    from gpusight.render.diagnosis_view import DiagnosisView
+    from gpusight.render.doctor_view import DoctorView
+    from gpusight.render.drill_view import DrillView
+    from gpusight.render.gate_view import GateView
+    from gpusight.render.html.report_page import ReportView
+    from gpusight.render.ledger_view import LedgerView, WhatIfView
+    from gpusight.render.share_view import ShareView
+    from gpusight.results import TableResult
+    from gpusight.rules.rule import Rule
+    from gpusight.trace.trace import Trace
     from gpusight.web.server import Server
 
 _Made = TypeVar("_Made")
@@ -54,7 +52,7 @@ def open_captures(
     Nothing is read yet but what tells the file's kind, and nothing is ever written to it.
     `cache=False` neither uses nor fills the cache folder.
     """
-    from gpusight.readers import open_trace
+    from gpusight.readers.open import open_trace
 
     if isinstance(path, (str, os.PathLike)):
         return open_trace(path, cache=cache)
@@ -63,7 +61,7 @@ def open_captures(
 
 def info(trace: Capture) -> Page:
     """Say what a capture holds and how complete it is."""
-    from gpusight.analyses.info import info as analysis
+    from gpusight.analysis.capture_info import info as analysis
 
     return Page(ask(analysis, trace))
 
@@ -76,7 +74,7 @@ def summary(
     process: str | int | None = None,
 ) -> Page:
     """Show on one screen where the time went."""
-    from gpusight.analyses.summary import summary as analysis
+    from gpusight.analysis.capture_summary import summary as analysis
 
     return Page(ask(analysis, trace, selected(within, device, process)))
 
@@ -92,7 +90,7 @@ def steps(
     process: str | int | None = None,
 ) -> Page:
     """Describe the steps one by one; `steps`, `window` (ns) and `warmup` choose which are kept."""
-    from gpusight.analyses.steps import steps as analysis
+    from gpusight.analysis.steps.step_report import steps as analysis
 
     selection = selected(within, device, process)
     return Page(ask(analysis, trace, selection, steps=steps, window=window, warmup=warmup))
@@ -107,8 +105,8 @@ def kernels(
     process: str | int | None = None,
 ) -> View:
     """List GPU kernels by the time they took; of an Nsight Compute report also `every_launch`."""
-    from gpusight.analyses.kernels import kernel_launches
-    from gpusight.analyses.kernels import kernels as by_name
+    from gpusight.analysis.kernel_summary import kernel_launches
+    from gpusight.analysis.kernel_summary import kernels as by_name
 
     analysis = kernel_launches if every_launch else by_name
     return View(ask(analysis, trace, selected(within, device, process)))
@@ -123,7 +121,7 @@ def ops(
     process: str | int | None = None,
 ) -> View:
     """List operators of the framework with their own time on the CPU and the GPU."""
-    from gpusight.analyses.ops import ops as analysis
+    from gpusight.analysis.operator_summary import ops as analysis
 
     return View(ask(analysis, trace, selected(within, device, process), by=by))
 
@@ -137,7 +135,7 @@ def launches(
     process: str | int | None = None,
 ) -> View:
     """List GPU work in order of time, with what launched it."""
-    from gpusight.analyses.launch_list import launches as analysis
+    from gpusight.analysis.launch_list import list_launches as analysis
 
     return View(ask(analysis, trace, selected(within, device, process), kernel=kernel))
 
@@ -156,8 +154,8 @@ def ledger(
 
     `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
     """
-    from gpusight.analyses.ledger.report import ledger_report as analysis
-    from gpusight.render.ledger import LedgerView
+    from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
+    from gpusight.render.ledger_view import LedgerView
 
     capture = opened(trace)
     selection = selected(within, device, process)
@@ -182,7 +180,7 @@ def utilisation(
 
     `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
     """
-    from gpusight.analyses.utilisation import utilisation as analysis
+    from gpusight.analysis.gpu_utilization import utilization as analysis
 
     options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup, "bins": bins}
     return Page(ask(analysis, trace, selected(within, device, process), **options))
@@ -204,7 +202,7 @@ def timeline(
     `.save("step.svg")` draws it. `tracks` are kinds (`"stream"`), keys or globs of keys
     (`"gpu0/*"`), or `"all"`; `steps` by number, `window` in nanoseconds.
     """
-    from gpusight.analyses.excerpt import timeline as analysis
+    from gpusight.viewer.timeline_snapshot import timeline as analysis
 
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
@@ -223,7 +221,7 @@ def flops(
     process: str | int | None = None,
 ) -> Page:
     """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
-    from gpusight.analyses.flops import flops as analysis
+    from gpusight.analysis.flops.achieved_flops import flops as analysis
 
     selection = selected(within, device, process)
     return Page(ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
@@ -237,7 +235,7 @@ def ranges(
     process: str | int | None = None,
 ) -> View:
     """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
-    from gpusight.analyses.ranges import ranges as analysis
+    from gpusight.analysis.range_summary import ranges as analysis
 
     return View(ask(analysis, trace, selected(within, device, process)))
 
@@ -250,7 +248,7 @@ def api_calls(
     process: str | int | None = None,
 ) -> View:
     """List CUDA API calls by the time they took."""
-    from gpusight.analyses.api import api_calls as analysis
+    from gpusight.analysis.api_summary import api_calls as analysis
 
     return View(ask(analysis, trace, selected(within, device, process)))
 
@@ -263,7 +261,7 @@ def copies(
     process: str | int | None = None,
 ) -> View:
     """List memory copies and fills by direction: bytes, time, bandwidth."""
-    from gpusight.analyses.copies import copies as analysis
+    from gpusight.analysis.copy_summary import copies as analysis
 
     return View(ask(analysis, trace, selected(within, device, process)))
 
@@ -276,7 +274,7 @@ def memory(
     process: str | int | None = None,
 ) -> Page:
     """Follow the memory in use, and say who held it at the peak."""
-    from gpusight.analyses.memory import memory as analysis
+    from gpusight.analysis.memory.memory_usage import memory as analysis
 
     return Page(ask(analysis, trace, selected(within, device, process)))
 
@@ -297,7 +295,7 @@ def counters(
     `form` is `tidy` (a row for each launch and metric), `wide` (a row for each launch), `list` (a
     row for each metric), `instances` (the parts of metrics) or `source` (by source line).
     """
-    from gpusight.analyses.counters.forms import counters as analysis
+    from gpusight.analysis.counters.counter_tables import counters as analysis
 
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     options = {"form": form, "metrics": chosen, "kernel": kernel, "launches": launches}
@@ -313,7 +311,7 @@ def join(
     process: str | int | None = None,
 ) -> Page:
     """Join the kernels of a timeline with what an Nsight Compute report measured of them."""
-    from gpusight.analyses.join.report import join as analysis
+    from gpusight.analysis.join.joined_kernels import join as analysis
 
     captures = opened(timeline), opened(report)
     return Page(told(analysis(*captures, selected(within, device, process)), captures))
@@ -329,7 +327,7 @@ def occupancy(
     process: str | int | None = None,
 ) -> Page:
     """Say how many warps kernels have on an SM, what limits them, and what would raise it."""
-    from gpusight.analyses.occupancy import occupancy as analysis
+    from gpusight.analysis.occupancy.kernel_occupancy import occupancy as analysis
 
     selection = selected(within, device, process)
     return Page(ask(analysis, trace, selection, kernel=kernel, gpu=gpu))
@@ -344,7 +342,7 @@ def occupancy_of(
     barriers: int | None = None,
 ) -> Page:
     """Work out the occupancy of a kernel without a capture: `occupancy_of("A100", 256, 64)`."""
-    from gpusight.analyses.occupancy import occupancy_of as calculate
+    from gpusight.analysis.occupancy.block_occupancy import occupancy_of as calculate
 
     return Page(calculate(gpu, block, registers, shared_bytes, barriers=barriers))
 
@@ -363,7 +361,7 @@ def roofline(
 
     Launches of one kernel and shape are one row, unless `every_launch` is to have its own.
     """
-    from gpusight.analyses.roofline import roofline as analysis
+    from gpusight.analysis.roofline.roofline_report import roofline as analysis
 
     options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
     return Page(ask(analysis, trace, selected(within, device, process), **options))
@@ -395,9 +393,10 @@ def orion_build(
     `out` is where to write it, `intermediate` a folder for the tables on the way; without them
     nothing is written. The others mean what the options of `gpusight orion build` mean.
     """
-    from gpusight.analyses.orion.blocks import Limits
-    from gpusight.analyses.orion.build import Options, build
-    from gpusight.render.orion import save
+    from gpusight.analysis.orion.orion_build import OrionOptions as Options
+    from gpusight.analysis.orion.orion_build import build
+    from gpusight.analysis.orion.orion_launches import OrionSmLimits as Limits
+    from gpusight.render.table_export import save_orion_files as save
 
     limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
     selection = selected(within, device, None)
@@ -429,9 +428,9 @@ def orion_plot(
     These are the SMs, compute and memory in use when the launches of a report are laid over a
     timeline of the same program.
     """
-    from gpusight.analyses.orion.blocks import Limits
-    from gpusight.analyses.orion.build import Options
-    from gpusight.analyses.orion.timeline import utilisation
+    from gpusight.analysis.orion.orion_build import OrionOptions as Options
+    from gpusight.analysis.orion.orion_launches import OrionSmLimits as Limits
+    from gpusight.analysis.orion.orion_utilization import orion_utilization as utilisation
 
     limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
     options = Options(limits=limits, selection=selected(within, device, None))
@@ -444,8 +443,8 @@ def orion_plot(
 
 def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
     """Check a kernel-info file as the Orion scheduler reads it: `page.meta["sound"]`."""
-    from gpusight.analyses.orion.check import check
-    from gpusight.readers.kernel_info import read_kernel_info
+    from gpusight.analysis.orion.orion_check import check
+    from gpusight.readers.file_blocks import read_kernel_info
 
     file = Path(path)
     return Page(check(read_kernel_info(file), file.name, num_kernels))
@@ -472,10 +471,11 @@ def diagnose(
     Compute report: its kernels; `kernel`, `launches` and `lines` apply. Of both, `[timeline,
     report]`: both, joined. `rules` asks only these; `extra_rules` are your own, classes or files.
     """
-    from gpusight.findings.diagnose import Question, diagnose_captures
-    from gpusight.findings.timeline.user_rules import user_rules
-    from gpusight.model.trace import Trace
-    from gpusight.render.diagnosis.view import DiagnosisView
+    from gpusight.render.diagnosis_view import DiagnosisView
+    from gpusight.rules.diagnosis import DiagnoseOptions as Question
+    from gpusight.rules.diagnosis import diagnose_captures
+    from gpusight.rules.user_rules import user_rules
+    from gpusight.trace.trace import Trace
 
     given = [trace] if isinstance(trace, (str, os.PathLike, Trace)) else trace
     question = Question(
@@ -512,9 +512,9 @@ def report(
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
     `compare` is what it was before a change: captures, a baseline file, digests.
     """
-    from gpusight.render.report.view import ReportView
-    from gpusight.reporting.gather import gather
-    from gpusight.reporting.report import Asked
+    from gpusight.render.html.report_page import ReportView
+    from gpusight.reports.report_builder import build_report as gather
+    from gpusight.reports.report_contents import ReportRequest as Asked
 
     selection = selected(within, device, process)
     captures = [opened(one) for one in (trace, *ncu)]
@@ -542,8 +542,8 @@ def compare(
     Each side is a capture, a baseline file, a digest of `gs.baseline`, or several of these, which
     are repeats; a path may be a glob or a folder. Changes below `least` count as none.
     """
-    from gpusight.comparison.compare import compare as analysis
-    from gpusight.render.comparison.view import ComparisonView
+    from gpusight.comparison.compare_digests import compare as analysis
+    from gpusight.render.comparison_view import ComparisonView
 
     selection = selected(within, device, process)
     sides = [
@@ -571,8 +571,8 @@ def baseline(
 
     `output` is the file to write them to; a baseline that is there is replaced, nothing else.
     """
-    from gpusight.comparison.files import check_place, save_baseline
-    from gpusight.render.baseline import BaselineView
+    from gpusight.comparison.baseline_file import check_place, save_baseline
+    from gpusight.render.comparison_view import BaselineView
 
     if output is not None:
         check_place(Path(output))
@@ -606,9 +606,9 @@ def gate(
     `allow_changed` accepts differences between the sides: `kernels`, `steps`, `gpu-model`, `gpus`,
     `processes`, `incomplete` (docs/gate.md).
     """
-    from gpusight.comparison.gate import gate as analysis
-    from gpusight.comparison.limits import read_limits
-    from gpusight.render.gate.view import GateView
+    from gpusight.comparison.gate_check import gate as analysis
+    from gpusight.comparison.gate_limits import read_limits
+    from gpusight.render.gate_view import GateView
 
     selection = selected(within, device, process)
     before, after = (
@@ -659,9 +659,9 @@ def share(
     Without `output` it is called NAME.shared and lies in the current folder; nothing is replaced.
     `to` is `sqlite` or `parquet`, for nsys captures.
     """
-    from gpusight.render.share import ShareView
-    from gpusight.sharing.share import options_of
-    from gpusight.sharing.share import share as write
+    from gpusight.render.share_view import ShareView
+    from gpusight.sharing.sanitized_copy import options_of
+    from gpusight.sharing.sanitized_copy import share as write
 
     chosen = options_of(hash_names=hash_names, salt=salt)
     target = None if output is None else Path(output)
@@ -670,8 +670,8 @@ def share(
 
 def share_check(capture: PathLike, *, hash_names: bool = False) -> ShareView:
     """Say what a capture would give away, by category and place; never the values: `.leaks`."""
-    from gpusight.render.share import ShareView
-    from gpusight.sharing.share import check, options_of
+    from gpusight.render.share_view import ShareView
+    from gpusight.sharing.sanitized_copy import check, options_of
 
     return ShareView(check(Path(capture), options_of(hash_names=hash_names)))
 
@@ -681,8 +681,8 @@ def doctor(*, python: PathLike | None = None) -> DoctorView:
 
     `python` is the interpreter that runs the program, else the one that `python` starts.
     """
-    from gpusight.capture.doctor import examine
-    from gpusight.render.doctor import DoctorView
+    from gpusight.recording.doctor.checkup import examine
+    from gpusight.render.doctor_view import DoctorView
 
     return DoctorView(examine(python=None if python is None else os.fspath(python)))
 
@@ -705,10 +705,10 @@ def questions(
     `compare` is a second capture, `timings` a CSV file of wall-clock times, `model` the sizes of
     attention: batch, heads, sequence, head dimension. `page.meta["answers"]` has the numbers.
     """
-    from gpusight.analyses.questions import questions as analysis
-    from gpusight.analyses.questions.attention_flops import Sizes
-    from gpusight.analyses.questions.timings import read_timings
-    from gpusight.readers.timings import read_timings_file
+    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
+    from gpusight.analysis.questions.question_answers import questions as analysis
+    from gpusight.analysis.questions.wall_clock_timings import read_timings
+    from gpusight.readers.file_blocks import read_timings_file
 
     captures = [opened(trace), *([] if compare is None else [opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
@@ -746,9 +746,9 @@ def drill(
     `run=True` runs it on `program` and joins what it measured with the timeline, as it does with
     `reports` that were made elsewhere. `level` is `quick`, `detail` or `full`.
     """
-    from gpusight.analyses.drill.question import Question
-    from gpusight.findings.drilled import drill as analysis
-    from gpusight.render.drill import DrillView
+    from gpusight.analysis.drill.drill_result import DrillOptions as Question
+    from gpusight.render.drill_view import DrillView
+    from gpusight.rules.drill_workflow import drill as analysis
 
     question = Question.of(
         selection=selected(within, device, process),
@@ -789,9 +789,9 @@ def whatif(
     Applied in this order: faster, products of FP32 in another `precision`, gone, fused, beside the
     computation, fixes of rules, graphs.
     """
-    from gpusight.analyses.whatif import wishes
-    from gpusight.findings.timeline.wishes import what_if as analysis
-    from gpusight.render.whatif import WhatIfView
+    from gpusight.analysis.scenario import scenarios as wishes
+    from gpusight.render.ledger_view import WhatIfView
+    from gpusight.rules.scenario_changes import what_if as analysis
 
     wished = wishes(
         speedup=speedup,
@@ -812,15 +812,15 @@ def whatif(
 
 def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
-    from gpusight.analyses.query import query as analysis
+    from gpusight.analysis.sql_query import query as analysis
 
     return View(ask(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
     """Make a report of `nsys stats`, such as `cuda_gpu_kern_sum`; values in the headings' units."""
-    from gpusight.analyses.stats import run_report
-    from gpusight.render.stats import as_table
+    from gpusight.analysis.nsys_stats.stats_reports import run_report
+    from gpusight.render.stats_tables import stats_as_table as as_table
 
     def analysis(trace: Trace) -> TableResult | NotApplicable:
         answer = run_report(trace, report)
@@ -846,7 +846,7 @@ def export(
     Gives the files written. `within`, `device` and `process` select what a timeline shows. In CSV
     files, cells that a spreadsheet would run as formulas get a `'` in front, unless `csv_raw`.
     """
-    from gpusight.render.export import export as write
+    from gpusight.render.table_export import export as write
 
     selection = selected(within, device, process)
     return write(
@@ -888,8 +888,8 @@ def record(
     the others mean what the options of `gpusight record` mean. Raises where nothing was recorded,
     but not in a process whose rank was not chosen: its `paths` are empty.
     """
-    from gpusight.capture.asked import make_request
-    from gpusight.capture.record import record_request
+    from gpusight.recording.parse_request import make_request
+    from gpusight.recording.record_program import record_request
 
     request = make_request(
         program,
@@ -915,9 +915,9 @@ def record(
     return record_request(request)
 
 
-def _of_one_run(made: _Made | Refused | NotApplicable) -> _Made:
+def _of_one_run(made: _Made | OrionRefusal | NotApplicable) -> _Made:
     """Give what was made of several captures; raise where they are not of one run."""
-    from gpusight.analyses.orion.build import Refused
+    from gpusight.analysis.orion.orion_build import OrionRefusal as Refused
 
     if isinstance(made, Refused):
         raise UsageError(made.why, hint=f"the first difference: {made.table.rows()[0]}")

@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.result import NotApplicable, with_warnings
+from gpusight.results import NotApplicable, with_warnings
+from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpusight.analyses.select import Selection
+    from gpusight.analysis.selection import Selection
     from gpusight.comparison.digest import Digest
-    from gpusight.result import Composite, Result, TableResult
+    from gpusight.results import Composite, Result, TableResult
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Capture: TypeAlias = "Trace | PathLike"
@@ -30,14 +30,14 @@ _Source = TypeVar("_Source", bound="Trace | Path")
 
 def opened(trace: Capture) -> Trace:
     """Give a capture, opened where it is not yet."""
-    from gpusight.readers import open_trace
+    from gpusight.readers.open import open_trace
 
     return trace if isinstance(trace, Trace) else open_trace(trace)
 
 
 def selected(within: str | None, device: int | None, process: str | int | None) -> Selection:
     """Give the part of the capture that the arguments select."""
-    from gpusight.analyses.select import Selection
+    from gpusight.analysis.selection import Selection
 
     name = None if process is None else str(process)
     return Selection(within=within, device=device, process=name)
@@ -56,7 +56,7 @@ def digested(
     A path may also be a glob, a folder of captures or a list, as on the command line. Raises where
     a capture cannot be compared.
     """
-    from gpusight.comparison.make import make_digest
+    from gpusight.comparison.build_digest import make_digest
 
     def make(one: Trace | Path) -> Digest | NotApplicable:
         return make_digest(opened(one), selection, steps=steps, window=window, warmup=warmup)
@@ -79,8 +79,8 @@ def sum_up(
     """
     from msgspec import structs
 
+    from gpusight.comparison.baseline_file import is_baseline, load_baseline
     from gpusight.comparison.digest import Digest
-    from gpusight.comparison.files import is_baseline, load_baseline
 
     found: list[Digest] = []
     for one in captures:
@@ -114,7 +114,7 @@ def _each(
 ) -> tuple[list[Trace | Digest | Path], Mapping[Path, str]]:
     """Give what is to be summed up one by one, paths as the files that they mean, with notes."""
     from gpusight.comparison.digest import Digest
-    from gpusight.comparison.sides import side_meant
+    from gpusight.comparison.inputs import side_inputs as side_meant
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):

@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.asking import given
-from gpusight.render.shown import REPR_ROWS, ShownTables
+from gpusight.render.result_view import REPR_ROWS, TablesView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import polars as pl
 
-    from gpusight.render.layout import Look
-    from gpusight.render.pictures.board import Board
-    from gpusight.render.pictures.figure import Figure
-    from gpusight.result import Composite, TableResult
+    from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.results import Composite, TableResult
 
 REPR_WIDTH = 100
 
 
-class _Tabular(ShownTables):
+class _Tabular(TablesView):
     """What tables and pages have in common."""
 
     def __init__(self, result: TableResult | Composite) -> None:
@@ -28,7 +27,7 @@ class _Tabular(ShownTables):
 
     def to_text(self) -> str:
         """Give the first rows as plain text, as printing does."""
-        from gpusight.render.plain import to_plain
+        from gpusight.render.terminal_tables import to_plain
 
         return to_plain(self.result, _look())
 
@@ -63,14 +62,14 @@ class Page(_Tabular):
         return {fact.key: fact.value for fact in self.result.facts}
 
     @property
-    def figure(self) -> Figure | Board:
+    def figure(self) -> Figure | StripChart:
         """The picture, for answers that have one: memory, roofline, utilisation, timeline, …"""
-        from gpusight.render.pictures.results import figure_of
+        from gpusight.render.charts.draw_chart import figure_of
 
         return figure_of(self.result)
 
     def _drawn(self, form: str) -> bytes:
-        from gpusight.render.pictures.results import draw_result
+        from gpusight.render.charts.draw_chart import draw_result
 
         return draw_result(self.result, form)
 
@@ -86,8 +85,8 @@ class Page(_Tabular):
         raise KeyError(name)
 
 
-def _look() -> Look:
-    from gpusight.render.layout import Look
+def _look() -> TableOptions:
+    from gpusight.render.table_layout import TableOptions as Look
 
     advice = "all are in .frame"
     return Look(REPR_WIDTH, REPR_ROWS, rows_advice=advice, columns_advice=advice)

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from gpusight.analyses.orion.build import Built, Options, build
-from gpusight.model.trace import Trace
-from gpusight.result import Composite, TableResult
+from gpusight.analysis.orion.orion_build import OrionFile, OrionOptions, build
+from gpusight.results import Composite, TableResult
+from gpusight.trace.trace import Trace
 from tests.traces import build_trace
 
 TO_NHWC = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, (bool)0>(T1, T2 *)"
@@ -64,13 +64,13 @@ def timeline(*kernels: tuple[str, int, int], grid: int = 1000, block: int = 256)
     return build_trace(kernels=rows)
 
 
-def built(*launches: dict[str, Any], nsys: Trace | None = None, **options: Any) -> Built:
-    result = build(report(*launches), Options(**options), nsys=nsys)
-    assert isinstance(result, Built), result
+def built(*launches: dict[str, Any], nsys: Trace | None = None, **options: Any) -> OrionFile:
+    result = build(report(*launches), OrionOptions(**options), nsys=nsys)
+    assert isinstance(result, OrionFile), result
     return result
 
 
-def lines(result: Built) -> list[list[str]]:
+def lines(result: OrionFile) -> list[list[str]]:
     return [line.split(",") for line in result.text.splitlines()[1:]]
 
 

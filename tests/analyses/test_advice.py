@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.advice import advice_for
-from gpusight.analyses.api import api_calls
-from gpusight.analyses.copies import copies
-from gpusight.analyses.gpu_time import gpu_time
-from gpusight.analyses.info import info
-from gpusight.analyses.kernels import kernels
-from gpusight.analyses.ranges import ranges
-from gpusight.analyses.stats import REPORTS, run_report
-from gpusight.analyses.summary import summary
-from gpusight.model.schema import TABLES
-from gpusight.model.trace import Meta
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.analysis.api_summary import api_calls
+from gpusight.analysis.capture_info import info
+from gpusight.analysis.capture_summary import summary
+from gpusight.analysis.copy_summary import copies
+from gpusight.analysis.gpu_time import gpu_time
+from gpusight.analysis.kernel_summary import kernels
+from gpusight.analysis.nsys_stats.stats_reports import REPORTS, run_report
+from gpusight.analysis.range_summary import ranges
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import Meta
 from tests.shared import EVERY_TORCH_TRACE, needs_shared
 from tests.traces import build_trace
 

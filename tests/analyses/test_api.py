@@ -5,11 +5,11 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analyses.api import api_calls
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.analysis.api_summary import api_calls
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 from tests.traces import Rows, build_trace
 

@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpusight.analyses.attribution.attribute import attribute, causes_of_rows, names_of_causes
-from gpusight.analyses.attribution.call_sites import is_own_code, site_of_stack, text_of
-from gpusight.analyses.attribution.operators import Operators
-from gpusight.model.trace import Meta, Trace
-from gpusight.readers import open_trace
-from gpusight.readers.frames import FrameSource
+from gpusight.analysis.attribution.call_sites import is_own_code, site_of_stack, text_of
+from gpusight.analysis.attribution.framework_operators import FrameworkOperators
+from gpusight.analysis.attribution.work_causes import attribute, causes_of_rows, names_of_causes
+from gpusight.readers.frame_source import FrameSource
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Meta, Trace
 from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import Rows, build_trace
 
@@ -292,7 +292,7 @@ def test_older_traces_have_stacks_on_operators() -> None:
         ("nn.Module: Linear_0", False),
         ("train.py", False),
         ("", False),
-        ("gpusight/capture/inside/torch_recorder.py(76): step_began", False),
+        ("gpusight/recording/inside/torch_recorder.py(76): step_began", False),
     ],
 )
 def test_code_of_the_user(frame: str, own: bool) -> None:
@@ -400,7 +400,7 @@ def test_backward_operators_are_led_back_as_pytorch_itself_does(path: Path) -> N
     drawn = arrows(path, origin=int(ops["start_ns"][0]))
     assert len(drawn) > 50
     backward = np.array([rows[back] for back in drawn])
-    found = Operators(trace).forward(backward)
+    found = FrameworkOperators(trace).forward(backward)
     assert found.tolist() == [rows[there] for there in drawn.values()]
 
 

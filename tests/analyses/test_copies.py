@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.copies import copies
-from gpusight.analyses.gpu_time import gpu_time
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.analysis.copy_summary import copies
+from gpusight.analysis.gpu_time import gpu_time
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 from tests.traces import Rows, build_trace
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.analyses.flops.costs import FAMILIES, FORMULAS, Cost, Unknown, cost_of, has_formula
+from gpusight.analysis.flops.operator_cost import FORMULAS, cost_of, has_formula
+from gpusight.analysis.flops.operator_inputs import FAMILIES, OperatorCost, UnknownCost
 from tests.shared import REPOSITORY
 
 BF16, FP16, FP32, FP64, LONG = "c10::BFloat16", "c10::Half", "float", "double", "long int"
@@ -23,7 +24,7 @@ FP8, INT8, COMPLEX = "c10::Float8_e4m3fn", "signed char", "c10::complex<float>"
 
 def count(
     name: str, args: list[Any], types: str = BF16, strides: list[Any] | None = None
-) -> Cost | Unknown | None:
+) -> OperatorCost | UnknownCost | None:
     """Cost of a call: lists are tensors, text is a value, None an argument left out.
 
     A tensor is a list of sizes, of the type given for all, or (type, sizes).
@@ -39,9 +40,9 @@ def count(
     return cost_of(name, *inputs)
 
 
-def cost(name: str, args: list[Any], types: str = BF16, **more: Any) -> Cost:
+def cost(name: str, args: list[Any], types: str = BF16, **more: Any) -> OperatorCost:
     found = count(name, args, types, **more)
-    assert isinstance(found, Cost), found
+    assert isinstance(found, OperatorCost), found
     return found
 
 
@@ -200,7 +201,7 @@ def test_the_sizes_of_a_convolution_name_input_weight_and_stride() -> None:
 
 def test_without_values_a_convolution_is_not_counted_but_its_gradients_are() -> None:
     forward = count("aten::cudnn_convolution", [NCHW, KERNEL])
-    assert isinstance(forward, Unknown)
+    assert isinstance(forward, UnknownCost)
     assert "stride" in forward.reason
     backward = cost("aten::cudnn_convolution_backward", [NCHW, [8, 128, 28, 28], KERNEL])
     assert (backward.flops, "mask" in backward.assumed) == (1849688064, True)
@@ -295,7 +296,7 @@ def test_attention_backward_is_five_products(name: str) -> None:
     assert (whole.read_bytes, whole.written_bytes) == (10485760, 6291456)
 
 
-def flash(q: list[int], k: list[int], *rest: str | None) -> Cost:
+def flash(q: list[int], k: list[int], *rest: str | None) -> OperatorCost:
     return cost("flash_attn::_flash_attn_forward", [q, k, k, "0.", "0.125", *rest])
 
 
@@ -361,7 +362,7 @@ def test_packed_sequences(
 )  # fmt: skip
 def test_what_depends_on_unrecorded_lengths_is_not_guessed(name: str, args: list[Any]) -> None:
     found = count(name, args)
-    assert isinstance(found, Unknown)
+    assert isinstance(found, UnknownCost)
     assert "not recorded" in found.reason
 
 
@@ -408,7 +409,7 @@ def test_other_operators_are_not_counted() -> None:
 
 def test_without_types_the_bytes_are_unknown_but_not_the_flops() -> None:
     found = cost_of("aten::mm", "[[32,1000],[1000,2048]]", "[]")
-    assert isinstance(found, Cost)
+    assert isinstance(found, OperatorCost)
     assert (found.flops, found.precision) == (2 * 32 * 1000 * 2048, None)
     assert (found.read_bytes, found.written_bytes) == (None, None)
 
@@ -416,7 +417,7 @@ def test_without_types_the_bytes_are_unknown_but_not_the_flops() -> None:
 @pytest.mark.parametrize("shapes", [None, "", "[]", "[[]", "{}", "null"])
 def test_missing_sizes_are_a_reason(shapes: str | None) -> None:
     found = cost_of("aten::mm", shapes)
-    assert isinstance(found, Unknown)
+    assert isinstance(found, UnknownCost)
     assert "no sizes" in found.reason
 
 
@@ -427,14 +428,14 @@ def test_missing_sizes_are_a_reason(shapes: str | None) -> None:
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_a_reason(shapes: str) -> None:
     found = cost_of("aten::mm", shapes, '["float","float"]')
-    assert isinstance(found, Unknown)
+    assert isinstance(found, UnknownCost)
     assert "do not fit" in found.reason
 
 
 def test_sizes_beyond_any_gpu_are_a_reason() -> None:
     huge = json.dumps([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])
     found = cost_of("aten::mm", huge, '["float","float"]')
-    assert isinstance(found, Unknown)
+    assert isinstance(found, UnknownCost)
     assert "no sense" in found.reason
 
 
@@ -455,11 +456,11 @@ def test_no_input_breaks_a_formula(
     name: str, shapes: object, types: object, concrete: object, strides: object
 ) -> None:
     found = cost_of(name, *(json.dumps(part) for part in (shapes, types, concrete, strides)))
-    if isinstance(found, Cost):
+    if isinstance(found, OperatorCost):
         assert found.family in FAMILIES
         assert min(found.flops, found.read_bytes or 0, found.written_bytes or 0) >= 0
     else:
-        assert isinstance(found, Unknown)
+        assert isinstance(found, UnknownCost)
 
 
 def test_every_formula_is_documented() -> None:

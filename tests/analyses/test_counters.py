@@ -8,22 +8,27 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.advice import advice_for
-from gpusight.analyses.api import api_calls
-from gpusight.analyses.copies import copies
-from gpusight.analyses.counters.choose import kernel_codes, matching, range_names
-from gpusight.analyses.counters.forms import FORMS, brief_counters, counters
-from gpusight.analyses.counters.quantity import Formula, Quantity, measured, metric
-from gpusight.analyses.info import info
-from gpusight.analyses.kernels import kernel_launches, kernels
-from gpusight.analyses.launch_list import launches
-from gpusight.analyses.ranges import ranges
-from gpusight.analyses.select import Selection
-from gpusight.analyses.summary import summary
+from gpusight.analysis.api_summary import api_calls
+from gpusight.analysis.capture_info import info
+from gpusight.analysis.capture_summary import summary
+from gpusight.analysis.copy_summary import copies
+from gpusight.analysis.counters.counter_selection import kernel_codes, matching, range_names
+from gpusight.analysis.counters.counter_tables import FORMS, brief_counters, counters
+from gpusight.analysis.counters.launch_quantities import (
+    LaunchQuantity,
+    QuantityFormula,
+    measured,
+    metric,
+)
+from gpusight.analysis.kernel_summary import kernel_launches, kernels
+from gpusight.analysis.launch_list import list_launches
+from gpusight.analysis.range_summary import ranges
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import Selection
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 from tests.traces import Rows, build_trace
 
@@ -144,8 +149,8 @@ def test_a_kernel_is_meant_by_its_name_a_glob_a_regex_or_any_part(
 
 
 def test_a_formula_that_comes_to_no_number_gives_way_to_the_next() -> None:
-    quotient = Formula(("a", "b"), lambda values: values[0] / values[1])
-    told = Quantity("q", "", "A quotient", (quotient, metric("c")), "Section")
+    quotient = QuantityFormula(("a", "b"), lambda values: values[0] / values[1])
+    told = LaunchQuantity("q", "", "A quotient", (quotient, metric("c")), "Section")
     rows = [(0, "a", 1.0), (0, "b", 0.0), (0, "c", 7.0), (1, "a", 0.0), (1, "b", 0.0)]
     rows += [(2, "a", 6.0), (2, "b", 2.0), (2, "c", 7.0)]
     counted = [{"launch": n, "metric": m, "value": v} for n, m, v in rows]
@@ -398,10 +403,10 @@ def test_without_durations_kernels_come_in_order_and_a_note_says_why() -> None:
 
 
 def test_launches_come_in_order_and_by_time() -> None:
-    assert rows(launches(trace()), "launch", "duration_ns", "ranges")[1] == (
+    assert rows(list_launches(trace()), "launch", "duration_ns", "ranges")[1] == (
         1, 50.0, "step_0/loss; nccl:all",
     )  # fmt: skip
-    assert [n for (n,) in rows(launches(trace(), kernel="reduce"), "launch")] == [1]
+    assert [n for (n,) in rows(list_launches(trace(), kernel="reduce"), "launch")] == [1]
     assert [n for (n,) in rows(kernel_launches(trace()), "launch")] == [2, 0, 1, 3]
     absent = kernel_launches(build_trace(kernels=[{"name": "k"}]))
     assert isinstance(absent, NotApplicable)

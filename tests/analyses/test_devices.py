@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusight.analyses.devices import named_gpu, names_of_used
-from gpusight.analyses.occupancy.limits import named_limits
-from gpusight.analyses.orion.blocks import Limits
+from gpusight.analysis.capture_gpus import named_gpu, names_of_used
+from gpusight.analysis.occupancy.block_occupancy import named_limits
+from gpusight.analysis.orion.orion_launches import OrionSmLimits
 from gpusight.errors import UsageError
 from tests.traces import build_trace
 
@@ -24,7 +24,7 @@ def test_gpus_in_use_are_named_once_in_order() -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [named_gpu, named_limits, lambda gpu: Limits(gpu=gpu).named()],
+    [named_gpu, named_limits, lambda gpu: OrionSmLimits(gpu=gpu).named()],
     ids=["roofline", "occupancy", "orion"],
 )
 @pytest.mark.parametrize(

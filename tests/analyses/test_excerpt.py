@@ -7,11 +7,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.excerpt import timeline
-from gpusight.analyses.select import Selection
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.viewer.timeline_snapshot import timeline
 from tests.shared import DATA
 from tests.traces import Row, build_trace
 

@@ -8,16 +8,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.flops.report import FACTS, flops
-from gpusight.analyses.flops.tables import OPERATOR_FIELDS, REST_FIELDS, STEP_FIELDS
-from gpusight.analyses.select import Selection
+from gpusight.analysis.flops.achieved_flops import FLOPS_FACTS, flops
+from gpusight.analysis.flops.flops_tables import OPERATOR_FIELDS, REST_FIELDS, STEP_FIELDS
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.model.kernel_names import classify
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.render.layout import Look
-from gpusight.render.plain import to_plain
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.naming.kernel_names import classify
+from gpusight.readers.open import open_trace
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.shared import name as capture
 from tests.traces import Row, build_trace
@@ -646,12 +646,12 @@ def test_every_public_trace_is_answered_or_explained(path: Any) -> None:
 
 def test_the_default_tables_fit_eighty_columns() -> None:
     result = page(open_trace(DATA / "healthy.json.gz", cache=False))
-    assert max(map(len, to_plain(result, Look(80, 20)).splitlines())) <= 80
-    assert "no room for" not in to_plain(result, Look(80, 20))
+    assert max(map(len, to_plain(result, TableOptions(80, 20)).splitlines())) <= 80
+    assert "no room for" not in to_plain(result, TableOptions(80, 20))
 
 
 def test_every_field_and_fact_is_documented_once() -> None:
-    for fields in (OPERATOR_FIELDS, STEP_FIELDS, REST_FIELDS, FACTS):
+    for fields in (OPERATOR_FIELDS, STEP_FIELDS, REST_FIELDS, FLOPS_FACTS):
         keys = [field.key for field in fields]
         assert len(set(keys)) == len(keys)
         assert all(field.meaning for field in fields)

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.select import Selection
-from gpusight.analyses.steps import Focus, focus
-from gpusight.analyses.steps.chosen import read_steps, read_window
-from gpusight.analyses.steps.step import Step
+from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_list import TraceStep, parse_steps, parse_window
+from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import build_trace
 
@@ -41,13 +40,13 @@ def program(
     return build_trace(**rows)
 
 
-def chosen(trace: Trace, **options: Any) -> Focus:
-    found = focus(trace, **options)
-    assert isinstance(found, Focus), found
+def chosen(trace: Trace, **options: Any) -> StepWindow:
+    found = step_window(trace, **options)
+    assert isinstance(found, StepWindow), found
     return found
 
 
-def numbers(found: Focus) -> list[int]:
+def numbers(found: StepWindow) -> list[int]:
     return [step.number for step in found.steps]
 
 
@@ -125,11 +124,11 @@ def test_without_steps_everything_is_looked_at() -> None:
     found = chosen(trace)
     assert (found.start_ns, found.end_ns, found.steps, found.how) == (5, 90, (), "")
     assert "no steps" in found.notes[0]
-    assert isinstance(focus(trace, steps="1"), NotApplicable)
+    assert isinstance(step_window(trace, steps="1"), NotApplicable)
 
 
 def test_no_activity_at_all_is_no_window() -> None:
-    assert isinstance(focus(build_trace(devices=[{}])), NotApplicable)
+    assert isinstance(step_window(build_trace(devices=[{}])), NotApplicable)
 
 
 # What the user asks for -----------------------------------------------------------------------
@@ -146,12 +145,12 @@ def test_steps_by_number_override_warm_up(text: str, kept: list[int]) -> None:
 @pytest.mark.parametrize("text", ["", "x", "3-1", "1,2", "-", "1.5"])
 def test_steps_that_make_no_sense(text: str) -> None:
     with pytest.raises(UsageError, match="--steps"):
-        read_steps(text)
+        parse_steps(text)
 
 
 def test_steps_that_are_not_there_are_named() -> None:
     with pytest.raises(UsageError, match="0 to 2"):
-        focus(program([1, 1, 1]), steps="7-9")
+        step_window(program([1, 1, 1]), steps="7-9")
 
 
 @pytest.mark.parametrize(
@@ -166,22 +165,22 @@ def test_steps_that_are_not_there_are_named() -> None:
     ],
 )
 def test_windows_as_people_write_them(text: str, window: tuple[int | None, int | None]) -> None:
-    assert read_window(text) == window
+    assert parse_window(text) == window
 
 
 @pytest.mark.parametrize("text", ["", "-", "1-2", "2s-1s", "1h-2h", "s-", "1s", "1e99s-"])
 def test_windows_that_make_no_sense(text: str) -> None:
     with pytest.raises(UsageError, match="--window"):
-        read_window(text)
+        parse_window(text)
 
 
 def test_a_window_holds_the_steps_wholly_inside() -> None:
     found = chosen(program([1, 1, 1]), window=(1 * MS, None))
     assert (found.start_ns, numbers(found)) == (1 * MS, [1, 2])
     with pytest.raises(UsageError, match="nothing happens"):
-        focus(program([1, 1, 1]), window=(50 * MS, None))
+        step_window(program([1, 1, 1]), window=(50 * MS, None))
     with pytest.raises(UsageError, match="--steps or --window"):
-        focus(program([1, 1, 1]), window=(0, None), steps="1")
+        step_window(program([1, 1, 1]), window=(0, None), steps="1")
 
 
 def test_ranges_that_are_the_repetition_become_the_steps() -> None:
@@ -240,7 +239,7 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=name)
 def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
-    found = focus(open_trace(path, cache=False))
+    found = step_window(open_trace(path, cache=False))
     if isinstance(found, NotApplicable):
         assert found.reason
         return
@@ -273,14 +272,14 @@ def test_a_window_of_many_steps_does_not_compare_all_with_all(
 ) -> None:
     count = 300
     hashed = 0
-    of_step = Step.__hash__
+    of_step = TraceStep.__hash__
 
-    def counting(step: Step) -> int:
+    def counting(step: TraceStep) -> int:
         nonlocal hashed
         hashed += 1
         return of_step(step)
 
-    monkeypatch.setattr(Step, "__hash__", counting)
+    monkeypatch.setattr(TraceStep, "__hash__", counting)
     found = chosen(program([1] * count), window=(0, 100 * MS))
     assert len(found.steps) + len(found.left_out) == count
     assert hashed <= 2 * count
@@ -297,8 +296,8 @@ def test_kernels_whose_end_is_lost_are_told_if_most_are(lost: tuple[int, ...], t
 @pytest.mark.parametrize("text", ["9" * 5000, "1-" + "9" * 5000, "9" * 5000 + ":"])
 def test_numbers_beyond_any_capture_are_one_short_line(text: str) -> None:
     with pytest.raises(UsageError, match="beyond any capture") as told:
-        read_steps(text)
+        parse_steps(text)
     assert len(str(told.value)) < 200
     with pytest.raises(UsageError, match="beyond any capture") as told:
-        read_window(f"0-{'9' * 5000}s")
+        parse_window(f"0-{'9' * 5000}s")
     assert len(str(told.value)) < 200

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.info import info
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.analysis.capture_info import info
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.schema import TABLES
 from tests.shared import DATA
 from tests.traces import build_trace
 

@@ -10,21 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpusight.analyses.join.match import (
-    NEEDS,
-    cover,
-    in_launch_order,
-    launch_keys,
-    match,
-    normal_name,
-)
-from gpusight.analyses.join.names import base_name
-from gpusight.analyses.join.report import join
-from gpusight.analyses.orion.matching import timeline_launches
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.analysis.join.joined_kernels import join
+from gpusight.analysis.join.kernel_keys import NEEDS, base_name, launch_keys, normal_name
+from gpusight.analysis.join.launch_matching import cover, in_launch_order, match
+from gpusight.analysis.orion.orion_matching import timeline_launches
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import Rows, build_trace
 

@@ -8,11 +8,11 @@ import sys
 import polars as pl
 import pytest
 
-from gpusight.analyses.kernels import busy_ns, kernels
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.analysis.kernel_summary import busy_ns, kernels
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import Rows, build_source, build_trace
 
@@ -66,7 +66,7 @@ def test_only_three_columns_are_read() -> None:
 
 
 def test_numpy_is_not_needed() -> None:
-    code = "import sys, gpusight.analyses.kernels; sys.exit('numpy' in sys.modules)"
+    code = "import sys, gpusight.analysis.kernel_summary; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.launch_list import FIELDS, launches
-from gpusight.analyses.select import Selection
+from gpusight.analysis.launch_list import FIELDS, list_launches
+from gpusight.analysis.selection import Selection
 from gpusight.cli import options
 from gpusight.cli.commands import launches as command
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.render.layout import Look
-from gpusight.render.plain import to_plain
-from gpusight.result import NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA
 from tests.traces import Rows, build_trace
 
@@ -40,7 +40,7 @@ WORK: dict[str, Rows] = {
 
 
 def table(trace: Trace, selection: Selection | None = None, **more: Any) -> TableResult:
-    result = launches(trace, selection or Selection(), **more)
+    result = list_launches(trace, selection or Selection(), **more)
     assert isinstance(result, TableResult)
     return result
 
@@ -113,7 +113,7 @@ def test_the_two_causes_that_tell_most_are_shown() -> None:
 def test_work_by_name(pattern: str, names: list[str] | None) -> None:
     if names is None:
         with pytest.raises(UsageError, match="no GPU work matches"):
-            launches(build_trace(None, **WORK), kernel=pattern)
+            list_launches(build_trace(None, **WORK), kernel=pattern)
         return
     result = table(build_trace(None, **WORK), kernel=pattern)
     assert result.frame["name"].to_list() == names
@@ -121,7 +121,7 @@ def test_work_by_name(pattern: str, names: list[str] | None) -> None:
 
 def test_a_name_that_nothing_has() -> None:
     with pytest.raises(UsageError, match="no GPU work matches 'nope'"):
-        launches(build_trace(None, **WORK), kernel="nope")
+        list_launches(build_trace(None, **WORK), kernel="nope")
 
 
 def test_selections() -> None:
@@ -138,7 +138,7 @@ def test_selections() -> None:
     ("source", "hint"), [("nsys-sqlite", "nsys profile"), ("torch-chrome", "ProfilerActivity.CUDA")]
 )
 def test_no_gpu_work_is_explained(source: str, hint: str) -> None:
-    result = launches(build_trace({"source": source}, api_calls=CALLS))
+    result = list_launches(build_trace({"source": source}, api_calls=CALLS))
     assert isinstance(result, NotApplicable)
     assert hint in result.hint
 
@@ -163,7 +163,9 @@ def test_who_launched_a_kernel_of_a_backward_pass() -> None:
 
 @pytest.mark.parametrize("capture", ["torch_checkpoint.json.gz", "dataload.sqlite"])
 def test_the_default_table_fits_a_screen(capture: str) -> None:
-    text = to_plain(table(open_trace(DATA / capture, cache=False)), Look(width=80, limit=20))
+    text = to_plain(
+        table(open_trace(DATA / capture, cache=False)), TableOptions(width=80, limit=20)
+    )
     assert max(map(len, text.splitlines())) <= 80
     assert "Duration" in text
 

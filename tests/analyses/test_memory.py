@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpusight.analyses.memory import memory
-from gpusight.analyses.memory.growth import slope
-from gpusight.analyses.memory.peak import HELD_BEFORE, NOT_RECORDED, STATIC, UNKNOWN
-from gpusight.analyses.memory.view import POINTS
-from gpusight.analyses.select import Selection
+from gpusight.analysis.memory.device_memory import POINTS, slope
+from gpusight.analysis.memory.memory_peak import HELD_BEFORE, NOT_RECORDED, STATIC, UNKNOWN
+from gpusight.analysis.memory.memory_usage import memory
+from gpusight.analysis.selection import Selection
 from gpusight.errors import DamagedCaptureError, MissingDataError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name
 from tests.traces import Row, Rows, build_trace
 

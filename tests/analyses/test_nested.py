@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.attribution import nested
-from gpusight.analyses.attribution.nested import NONE, Nested
+from gpusight.analysis.attribution import nested_intervals
+from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 
 Interval = tuple[int, int, int | None]
 INTERVALS = st.lists(
@@ -23,13 +23,13 @@ QUERIES = st.lists(
 )
 
 
-def laid_out(intervals: list[Interval]) -> Nested:
+def laid_out(intervals: list[Interval]) -> NestedIntervals:
     starts = np.array([i[0] for i in intervals], dtype=np.int64)
     ends = np.array([i[1] for i in intervals], dtype=np.int64)
-    return Nested.of(starts, ends, pl.Series([i[2] for i in intervals], dtype=pl.Int64))
+    return NestedIntervals.of(starts, ends, pl.Series([i[2] for i in intervals], dtype=pl.Int64))
 
 
-def parents(found: Nested) -> list[int]:
+def parents(found: NestedIntervals) -> list[int]:
     """Give the row around each row."""
     outer = found.rows_at(found.outer)
     rows = np.empty(len(outer), dtype=np.int64)
@@ -37,7 +37,7 @@ def parents(found: Nested) -> list[int]:
     return [int(row) for row in rows]
 
 
-def with_a_stack(found: Nested) -> list[int]:
+def with_a_stack(found: NestedIntervals) -> list[int]:
     """Do what PyTorch does: push each interval, after taking off what cannot hold it."""
     out, stacks = [], dict[int, list[int]]()
     for at in range(len(found.rows)):
@@ -58,7 +58,7 @@ def test_it_is_what_a_stack_gives(
 ) -> None:
     """However the intervals lie; without any steps outwards, all is found by halving."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nested, "_STEPS", steps)
+        patch.setattr(nested_intervals, "_STEPS", steps)
         found = laid_out(intervals)
         outer = with_a_stack(found)
         assert found.outer.tolist() == outer
@@ -120,7 +120,7 @@ def test_a_stack_of_a_million_is_no_matter() -> None:
     down = np.arange(n)
     starts = np.concatenate([down, [n], n + 1 + down])
     ends = np.concatenate([4 * n - down, [5 * n], np.full(n, 4 * n)])
-    found = Nested.of(starts, ends, pl.Series(np.zeros(len(starts), dtype=np.int64)))
+    found = NestedIntervals.of(starts, ends, pl.Series(np.zeros(len(starts), dtype=np.int64)))
     assert found.outer[n - 1] == n - 2
     assert found.outer[n] == NONE
     assert found.last[0] == n - 1

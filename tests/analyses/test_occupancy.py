@@ -9,19 +9,28 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.counters.quantity import Quantity, measured, metric
-from gpusight.analyses.occupancy import occupancy, occupancy_of
-from gpusight.analyses.occupancy.answers import with_answers
-from gpusight.analyses.occupancy.changes import block_sizes, changes, register_steps, shared_steps
-from gpusight.analyses.occupancy.launches import profiled_launches, timeline_launches
-from gpusight.analyses.occupancy.limits import gpu_limits, limits_of
-from gpusight.analyses.select import EVERYTHING, Selection
+from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured, metric
+from gpusight.analysis.occupancy.block_occupancy import gpu_limits, limits_of, occupancy_of
+from gpusight.analysis.occupancy.kernel_occupancy import occupancy
+from gpusight.analysis.occupancy.launch_occupancy import (
+    profiled_launches,
+    timeline_launches,
+    with_answers,
+)
+from gpusight.analysis.occupancy.occupancy_changes import (
+    block_sizes,
+    changes,
+    register_steps,
+    shared_steps,
+)
+from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.model.hardware import SM_LIMITS, SmLimits, sm_limits
-from gpusight.model.occupancy import LIMITS, Shape
-from gpusight.model.occupancy import occupancy as work_out
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.hardware.gpu_lookup import sm_limits
+from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
+from gpusight.hardware.sm_occupancy import LIMITS, BlockShape
+from gpusight.hardware.sm_occupancy import occupancy as work_out
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
 from tests.shared import EVERY_TORCH_TRACE, SHARED, needs_shared
 from tests.traces import build_trace
 
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 H200 = {"name": "NVIDIA H200", "compute_major": 9, "compute_minor": 0, "sm_count": 132}
 ACHIEVED = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -395,7 +404,7 @@ def test_a_later_gpu_is_known_when_the_capture_states_its_limits() -> None:
     limits = limits_of(13, 0, {**stated, "shared_per_sm_bytes": 102400})
     assert limits is not None
     assert limits.compute_capability == (13, 0)
-    assert work_out(limits, Shape(1024, 16)).share == pytest.approx(2 / 3)
+    assert work_out(limits, BlockShape(1024, 16)).share == pytest.approx(2 / 3)
     assert limits_of(None, None, {}) is None
 
 
@@ -428,25 +437,29 @@ def limits_for(*cc: int) -> SmLimits:
 @pytest.mark.parametrize(
     ("cc", "shape", "texts"),
     [
-        ((8, 6), Shape(256, 134), ["registers 134 -> 128", "block 256 -> 128"]),
-        ((12, 0), Shape(1024, 16, 4224), ["block 1,024 -> 512"]),
-        ((9, 0), Shape(192, 32), ["block 192 -> 256"]),
-        ((9, 0), Shape(32, 16), ["block 32 -> 64"]),
-        ((9, 0), Shape(128, 32, 0, 163840), ["shared 163,840 -> 115,712 B", "block 128 -> 256"]),
-        ((9, 0), Shape(256, 16), []),
+        ((8, 6), BlockShape(256, 134), ["registers 134 -> 128", "block 256 -> 128"]),
+        ((12, 0), BlockShape(1024, 16, 4224), ["block 1,024 -> 512"]),
+        ((9, 0), BlockShape(192, 32), ["block 192 -> 256"]),
+        ((9, 0), BlockShape(32, 16), ["block 32 -> 64"]),
+        (
+            (9, 0),
+            BlockShape(128, 32, 0, 163840),
+            ["shared 163,840 -> 115,712 B", "block 128 -> 256"],
+        ),
+        ((9, 0), BlockShape(256, 16), []),
     ],
 )
-def test_changes(cc: tuple[int, int], shape: Shape, texts: list[str]) -> None:
+def test_changes(cc: tuple[int, int], shape: BlockShape, texts: list[str]) -> None:
     assert [change.text for change in changes(limits_for(*cc), shape)] == texts
 
 
 @pytest.mark.parametrize("limits", SM_LIMITS.values(), ids=lambda sm: f"{sm.major}.{sm.minor}")
 def test_changes_keep_their_promise(limits: SmLimits) -> None:
-    for shape in (Shape(256, 96, 8192), Shape(96, 200), Shape(640, 40, 0, 30000)):
+    for shape in (BlockShape(256, 96, 8192), BlockShape(96, 200), BlockShape(640, 40, 0, 30000)):
         now = work_out(limits, shape).share
         for change in changes(limits, shape):
             values = {knob: new for knob, _, new in change.moves}
-            moved = Shape(
+            moved = BlockShape(
                 values.get("block", shape.block_threads),
                 values.get("registers", shape.registers or 0),
                 0,
@@ -454,7 +467,7 @@ def test_changes_keep_their_promise(limits: SmLimits) -> None:
             )
             assert work_out(limits, moved).share == change.share > now
             if len(change.moves) == 1 and "block" not in values:  # a little more does not do
-                more = Shape(
+                more = BlockShape(
                     moved.block_threads,
                     (moved.registers or 0) + ("registers" in values),
                     0,
@@ -464,16 +477,16 @@ def test_changes_keep_their_promise(limits: SmLimits) -> None:
 
 
 def test_steps_cover_every_value() -> None:
-    limits, shape = limits_for(8, 0), Shape(256, 64, 0, 16384)
+    limits, shape = limits_for(8, 0), BlockShape(256, 64, 0, 16384)
     assert [s.value for s in block_sizes(limits, shape)] == list(range(32, 1025, 32))
     by_step = {s.value: s.occupancy.blocks for s in register_steps(limits, shape)}
     for registers in range(1, 256):
         step = min(value for value in by_step if value >= registers)
-        assert work_out(limits, Shape(256, registers, 0, 16384)).blocks == by_step[step]
+        assert work_out(limits, BlockShape(256, registers, 0, 16384)).blocks == by_step[step]
     by_step = {s.value: s.occupancy.blocks for s in shared_steps(limits, shape)}
     for size in range(0, 166913, 512):
         step = min((value for value in by_step if value >= size), default=0)
-        assert work_out(limits, Shape(256, 64, 0, size)).blocks == by_step[step]
+        assert work_out(limits, BlockShape(256, 64, 0, size)).blocks == by_step[step]
 
 
 # The calculator
@@ -558,7 +571,7 @@ def _unpacked(path: Path, folder: Path) -> Path:
 
 def _limits_printed(trace: Trace) -> list[pl.Series]:
     quantities = [
-        Quantity(f"printed_{name}", "", "", (metric(f"launch__occupancy_limit_{key}"),), "")
+        LaunchQuantity(f"printed_{name}", "", "", (metric(f"launch__occupancy_limit_{key}"),), "")
         for name, key in zip(LIMITS, ("warps", "blocks", *_THREE), strict=True)
     ]
     return measured(trace, quantities).drop("launch", "duration_ns").get_columns()

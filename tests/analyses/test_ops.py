@@ -11,19 +11,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.api import api_calls
-from gpusight.analyses.launch_list import launches
-from gpusight.analyses.ops.fields import has_gpu_work
-from gpusight.analyses.ops.report import BY, ops
-from gpusight.analyses.select import Selection
+from gpusight.analysis.api_summary import api_calls
+from gpusight.analysis.launch_list import list_launches
+from gpusight.analysis.operator_summary import BY, has_gpu_work, ops
+from gpusight.analysis.selection import Selection
 from gpusight.cli import options
 from gpusight.cli.commands import ops as command
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.render.layout import Look
-from gpusight.render.plain import to_plain
-from gpusight.result import NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import Rows, build_trace
 
@@ -573,7 +572,7 @@ def test_the_other_rows_and_both_totals_agree(path: Path) -> None:
     """Calls of CUDA, kernels and copies; what is left are annotations and the profiler's own."""
     rows, totals = printed(path)
     trace = of_the_same_run(path)
-    result, calls, work = table(trace), api_calls(trace), launches(trace)
+    result, calls, work = table(trace), api_calls(trace), list_launches(trace)
     assert isinstance(calls, TableResult)
     assert isinstance(work, TableResult)
     named = {r["name"]: (r["calls"], r["total_ns"]) for r in calls.rows()}
@@ -650,7 +649,7 @@ def test_no_time_is_lost_or_made(path: Path) -> None:
 @pytest.mark.parametrize("by", BY)
 def test_the_default_table_fits_a_screen(by: str) -> None:
     trace = open_trace(DATA / "torch_checkpoint.json.gz", cache=False)
-    text = to_plain(table(trace, by=by), Look(width=80, limit=20))
+    text = to_plain(table(trace, by=by), TableOptions(width=80, limit=20))
     assert max(map(len, text.splitlines())) <= 80
     assert "Self GPU" in text
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.orion.blocks import Limits
-from gpusight.analyses.orion.build import Built, Options, Refused, build
-from gpusight.analyses.orion.check import check, problems
-from gpusight.analyses.select import Selection
+from gpusight.analysis.orion.orion_build import OrionFile, OrionOptions, OrionRefusal, build
+from gpusight.analysis.orion.orion_check import check, problems
+from gpusight.analysis.orion.orion_launches import OrionSmLimits
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.analyses.orion_reports import (
     BN,
     CONV,
@@ -73,8 +73,8 @@ def test_compatible_sms_survive_a_block_that_does_not_fit() -> None:
     assert any("does not hold a single block" in note for note in result.summary.notes)
 
 
-def sms(counters: dict[str, float] | None = None, limits: Limits | None = None) -> int:
-    result = built(launch(counters=counters, block=768), limits=limits or Limits())
+def sms(counters: dict[str, float] | None = None, limits: OrionSmLimits | None = None) -> int:
+    result = built(launch(counters=counters, block=768), limits=limits or OrionSmLimits())
     return int(lines(result)[0][3])
 
 
@@ -88,24 +88,24 @@ def test_the_profilers_own_numbers_count_before_the_calculator() -> None:
     reported = {f"launch__occupancy_limit_{k}": 8.0 for k in ("warps", "blocks", "shared_mem")}
     reported["launch__occupancy_limit_registers"] = 5.0
     assert sms(reported) == 200
-    assert sms(reported, Limits(max_threads=768)) == 1000
+    assert sms(reported, OrionSmLimits(max_threads=768)) == 1000
 
 
 def test_limits_may_be_given() -> None:
-    assert sms(limits=Limits(gpu="sm_75")) == 1000, "1024 threads an SM"
-    assert sms(limits=Limits(max_blocks=1)) == 1000
+    assert sms(limits=OrionSmLimits(gpu="sm_75")) == 1000, "1024 threads an SM"
+    assert sms(limits=OrionSmLimits(max_blocks=1)) == 1000
     with pytest.raises(UsageError, match="no GPU named 'Foo'"):
-        sms(limits=Limits(gpu="Foo"))
+        sms(limits=OrionSmLimits(gpu="Foo"))
 
 
 def test_a_gpu_that_is_not_known_must_be_named() -> None:
     unknown = report(launch(), compute_major=None, compute_minor=None)
-    answer = build(unknown, Options())
+    answer = build(unknown, OrionOptions())
     assert isinstance(answer, NotApplicable)
     assert "--gpu" in answer.hint
-    assert isinstance(build(unknown, Options(limits=Limits(gpu="A100"))), Built)
-    given = build(unknown, Options(limits=Limits(max_threads=512)))
-    assert isinstance(given, Built)
+    assert isinstance(build(unknown, OrionOptions(limits=OrionSmLimits(gpu="A100"))), OrionFile)
+    given = build(unknown, OrionOptions(limits=OrionSmLimits(max_threads=512)))
+    assert isinstance(given, OrionFile)
     assert lines(given)[0][3] == "500"
     assert any("those of a V100" in note for note in given.summary.notes)
 
@@ -192,32 +192,32 @@ def test_two_exports_are_joined_by_number() -> None:
         for m, v in operations(0, 0, flops, 1e9).items()
     ]
     raw = build_trace(profiles=rows, counters=exact)
-    result = build(details, Options(compat=True), raw=raw)
-    assert isinstance(result, Built)
+    result = build(details, OrionOptions(compat=True), raw=raw)
+    assert isinstance(result, OrionFile)
     assert [line[1] for line in lines(result)] == ["1", "-1"]
 
 
 def test_the_raw_page_has_more_digits() -> None:
     details = report(launch(counters={DRAM: 60.1}, duration=31230))
     raw = report(launch(counters={DRAM: 59.96}, duration=31232))
-    result = build(details, Options(compat=True), raw=raw)
-    assert isinstance(result, Built)
+    result = build(details, OrionOptions(compat=True), raw=raw)
+    assert isinstance(result, OrionFile)
     assert lines(result)[0][1::3] == ["-1", "31232"]
 
 
 def test_exports_of_other_reports_are_refused() -> None:
-    result = build(report(launch(CONV), launch(RELU)), Options(), raw=report(launch(CONV)))
-    assert isinstance(result, Refused)
+    result = build(report(launch(CONV), launch(RELU)), OrionOptions(), raw=report(launch(CONV)))
+    assert isinstance(result, OrionRefusal)
     assert result.table.rows() == [{"launch": 1, "first": RELU, "second": None}]
-    other = build(report(launch(CONV)), Options(), raw=report(launch(BN)))
-    assert isinstance(other, Refused)
+    other = build(report(launch(CONV)), OrionOptions(), raw=report(launch(BN)))
+    assert isinstance(other, OrionRefusal)
     assert other.table.rows()[0]["second"] == BN
 
 
 def test_a_raw_page_without_launches_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no launch was measured.*--page raw"):
-        build(report(launch(CONV)), Options(), raw=timeline((CONV, 0, 1)))
-    swapped = build(timeline((CONV, 0, 1)), Options(), raw=report(launch(CONV)))
+        build(report(launch(CONV)), OrionOptions(), raw=timeline((CONV, 0, 1)))
+    swapped = build(timeline((CONV, 0, 1)), OrionOptions(), raw=report(launch(CONV)))
     assert isinstance(swapped, NotApplicable)
     assert "no launches that were measured" in swapped.reason
 
@@ -246,8 +246,8 @@ def test_what_the_captures_lack_is_listed_and_nothing_shifts() -> None:
 
 
 def test_captures_of_two_programs_are_refused() -> None:
-    result = build(report(launch(CONV)), Options(), nsys=timeline(("other", 0, 1)))
-    assert isinstance(result, Refused)
+    result = build(report(launch(CONV)), OrionOptions(), nsys=timeline(("other", 0, 1)))
+    assert isinstance(result, OrionRefusal)
 
 
 def test_durations_of_the_timeline_need_one() -> None:
@@ -274,7 +274,7 @@ def test_durations_of_the_timeline_need_one() -> None:
     ],
 )
 def test_what_cannot_be_built_says_why(trace: Trace, words: str) -> None:
-    answer = build(trace, Options())
+    answer = build(trace, OrionOptions())
     assert isinstance(answer, NotApplicable)
     assert words in answer.reason
     assert answer.hint
@@ -282,7 +282,7 @@ def test_what_cannot_be_built_says_why(trace: Trace, words: str) -> None:
 
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="vision, bert, transformer"):
-        Options(model_type="cnn")
+        OrionOptions(model_type="cnn")
 
 
 # The captures of one inference ------------------------------------------------------------------
@@ -296,8 +296,8 @@ EXPECTED_ROWS = {"Conv": 20, "BatchNorm": 20}
 def test_a_whole_inference(compat: bool) -> None:
     ncu = open_trace(RESNET, cache=False)
     nsys = open_trace(SHARED / "nsys" / "resnet18_infer.sqlite", cache=False)
-    result = build(ncu, Options(compat=compat), nsys=nsys)
-    assert isinstance(result, Built)
+    result = build(ncu, OrionOptions(compat=compat), nsys=nsys)
+    assert isinstance(result, OrionFile)
     rows = lines(result)
     names = [row[0] for row in rows]
     assert {name: names.count(name) for name in EXPECTED_ROWS} == EXPECTED_ROWS
@@ -313,9 +313,9 @@ def test_a_whole_inference(compat: bool) -> None:
 def test_compatible_values_are_those_of_the_formulas(name: str) -> None:
     """Compare with the formulas applied to ncu's own raw page, which is read here independently."""
     result = build(
-        open_trace(SHARED / "ncu" / f"{name}.ncu-rep.xz", cache=False), Options(compat=True)
+        open_trace(SHARED / "ncu" / f"{name}.ncu-rep.xz", cache=False), OrionOptions(compat=True)
     )
-    assert isinstance(result, Built)
+    assert isinstance(result, OrionFile)
     got = list(csv.DictReader(io.StringIO(result.tables["output_ncu_sms_roofline.csv"])))
     with lzma.open(SHARED / "ncu" / f"{name}.raw.csv.xz", "rt", encoding="utf-8") as file:
         units, *expected = csv.DictReader(file)
@@ -348,8 +348,8 @@ def test_the_csv_pages_tell_the_same_sms_and_durations(name: str, tmp_path: Path
     for page in pages:
         page.write_bytes(lzma.decompress((folder / f"{page.name}.xz").read_bytes()))
     details, raw = (open_trace(page, cache=False) for page in pages)
-    from_csv = build(details, Options(), raw=raw)
-    native = build(open_trace(folder / f"{name}.ncu-rep.xz", cache=False), Options())
-    assert isinstance(from_csv, Built)
-    assert isinstance(native, Built)
+    from_csv = build(details, OrionOptions(), raw=raw)
+    native = build(open_trace(folder / f"{name}.ncu-rep.xz", cache=False), OrionOptions())
+    assert isinstance(from_csv, OrionFile)
+    assert isinstance(native, OrionFile)
     assert [line[3:] for line in lines(from_csv)] == [line[3:] for line in lines(native)]

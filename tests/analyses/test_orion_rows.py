@@ -7,9 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.orion.roles import Role, role_of, row_name
-from gpusight.analyses.orion.rows import group, merged_profile
-from gpusight.readers import open_trace
+from gpusight.analysis.orion.orion_rows import OrionRole, group, merged_profile, role_of, row_name
+from gpusight.readers.open import open_trace
 from tests.analyses.orion_reports import (
     BN,
     CONV,
@@ -30,58 +29,58 @@ from tests.shared import SHARED, needs_shared
 @pytest.mark.parametrize(
     ("name", "role"),
     [
-        (CONV, Role.CONVOLUTION),
-        ("volta_scudnn_128x64_relu_medium_nn_v1", Role.CONVOLUTION),
-        ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", Role.CONVOLUTION),
-        ("turing_fp16_s1688cudnn_fp16_256x64_ldg8_relu_f2f_nhwc_tn_v1", Role.CONVOLUTION),
-        ("void implicit_convolve_sgemm<float, float, 128, 5, 5>(int)", Role.CONVOLUTION),
-        ("void cudnn::detail::dgrad_engine<float, 512>(int)", Role.CONVOLUTION),
-        ("void cudnn::cnn::wgrad_alg0_engine<float, 512, 6>(int)", Role.CONVOLUTION),
+        (CONV, OrionRole.CONVOLUTION),
+        ("volta_scudnn_128x64_relu_medium_nn_v1", OrionRole.CONVOLUTION),
+        ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", OrionRole.CONVOLUTION),
+        ("turing_fp16_s1688cudnn_fp16_256x64_ldg8_relu_f2f_nhwc_tn_v1", OrionRole.CONVOLUTION),
+        ("void implicit_convolve_sgemm<float, float, 128, 5, 5>(int)", OrionRole.CONVOLUTION),
+        ("void cudnn::detail::dgrad_engine<float, 512>(int)", OrionRole.CONVOLUTION),
+        ("void cudnn::cnn::wgrad_alg0_engine<float, 512, 6>(int)", OrionRole.CONVOLUTION),
         (
             "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688dgrad_optimized_tf32>(T1)",
-            Role.CONVOLUTION,
+            OrionRole.CONVOLUTION,
         ),
-        (TO_NHWC, Role.HELPER),
-        (TO_NCHW, Role.HELPER),
-        ("void cudnn::winograd::generateWinogradTilesKernel<0, float>(T2)", Role.HELPER),
-        ("void cudnn::winograd_nonfused::winogradForwardOutput4x4<float>(T2)", Role.HELPER),
-        ("void cudnn::cnn::im2col4d_kernel<float, long>(T1)", Role.HELPER),
-        ("void fft2d_r2c_32x32<float, 0, 0>(float2 *)", Role.HELPER),
-        ("void cask_cudnn::computeOffsetsKernel<0, 0>(x)", Role.HELPER),
-        ("void cask_plugin__5x_cudnn::init_device_workspace_kernel<x>(T1, bool)", Role.HELPER),
-        (BN, Role.BATCH_NORM),
-        ("void cudnn::batchnorm_fwtr_nhwc_semiPersist<__half, float>(x)", Role.BATCH_NORM),
-        ("void at::native::batch_norm_collect_statistics_kernel<float>(x)", Role.BATCH_NORM),
+        (TO_NHWC, OrionRole.HELPER),
+        (TO_NCHW, OrionRole.HELPER),
+        ("void cudnn::winograd::generateWinogradTilesKernel<0, float>(T2)", OrionRole.HELPER),
+        ("void cudnn::winograd_nonfused::winogradForwardOutput4x4<float>(T2)", OrionRole.HELPER),
+        ("void cudnn::cnn::im2col4d_kernel<float, long>(T1)", OrionRole.HELPER),
+        ("void fft2d_r2c_32x32<float, 0, 0>(float2 *)", OrionRole.HELPER),
+        ("void cask_cudnn::computeOffsetsKernel<0, 0>(x)", OrionRole.HELPER),
+        ("void cask_plugin__5x_cudnn::init_device_workspace_kernel<x>(T1, bool)", OrionRole.HELPER),
+        (BN, OrionRole.BATCH_NORM),
+        ("void cudnn::batchnorm_fwtr_nhwc_semiPersist<__half, float>(x)", OrionRole.BATCH_NORM),
+        ("void at::native::batch_norm_collect_statistics_kernel<float>(x)", OrionRole.BATCH_NORM),
         # PyTorch launches these itself, so each is a call of its own.
-        ("void at::native::conv_depthwise2d_forward_kernel<3, float>(x)", Role.OTHER),
-        ("void at::native::im2col_kernel<float>(long)", Role.OTHER),
-        (RELU, Role.OTHER),
-        ("cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_knob_7", Role.OTHER),
-        ("conv2d_naive(float const*, float*, int)", Role.OTHER),
-        ("my_memcpy_kernel(float*, float*)", Role.OTHER),
-        (GEMM, Role.GEMM),
-        (SPLIT_K, Role.SPLIT_K),
-        ("[CUDA memcpy HtoD]", Role.MEMORY),
-        ("Memset (Device)", Role.MEMORY),
+        ("void at::native::conv_depthwise2d_forward_kernel<3, float>(x)", OrionRole.OTHER),
+        ("void at::native::im2col_kernel<float>(long)", OrionRole.OTHER),
+        (RELU, OrionRole.OTHER),
+        ("cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_knob_7", OrionRole.OTHER),
+        ("conv2d_naive(float const*, float*, int)", OrionRole.OTHER),
+        ("my_memcpy_kernel(float*, float*)", OrionRole.OTHER),
+        (GEMM, OrionRole.GEMM),
+        (SPLIT_K, OrionRole.SPLIT_K),
+        ("[CUDA memcpy HtoD]", OrionRole.MEMORY),
+        ("Memset (Device)", OrionRole.MEMORY),
     ],
 )
-def test_roles(name: str, role: Role) -> None:
+def test_roles(name: str, role: OrionRole) -> None:
     assert role_of(name, "bert") is role
 
 
 @pytest.mark.parametrize(
     ("name", "in_vision"),
     [
-        ("volta_sgemm_128x64_nn", Role.CONVOLUTION),
-        ("volta_sgemm_128x64_nt", Role.CONVOLUTION),
-        ("volta_sgemm_128x64_tn", Role.GEMM),
-        ("volta_sgemm_64x64_nn", Role.GEMM),
-        ("ampere_sgemm_128x64_nn", Role.GEMM),
+        ("volta_sgemm_128x64_nn", OrionRole.CONVOLUTION),
+        ("volta_sgemm_128x64_nt", OrionRole.CONVOLUTION),
+        ("volta_sgemm_128x64_tn", OrionRole.GEMM),
+        ("volta_sgemm_64x64_nn", OrionRole.GEMM),
+        ("ampere_sgemm_128x64_nn", OrionRole.GEMM),
     ],
 )
-def test_products_that_are_convolutions_of_1_x_1_on_volta(name: str, in_vision: Role) -> None:
+def test_products_that_are_convolutions_of_1_x_1_on_volta(name: str, in_vision: OrionRole) -> None:
     assert role_of(name, "vision") is in_vision
-    assert role_of(name, "bert") is Role.GEMM
+    assert role_of(name, "bert") is OrionRole.GEMM
 
 
 @pytest.mark.parametrize(

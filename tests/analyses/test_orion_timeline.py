@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.orion.build import Options, Refused
-from gpusight.analyses.orion.timeline import utilisation
+from gpusight.analysis.orion.orion_build import OrionOptions, OrionRefusal
+from gpusight.analysis.orion.orion_utilization import orion_utilization
 from gpusight.errors import MissingDataError
-from gpusight.render.pictures.orion import orion_figure
-from gpusight.result import Composite
+from gpusight.render.charts.usage_charts import orion_figure
+from gpusight.results import Composite
 from tests.analyses.orion_reports import (
     CONV,
     DRAM,
@@ -32,7 +32,7 @@ def used(grid: int, sm: float, dram: float) -> dict[str, Any]:
 
 def test_averages_count_idle_time_as_idle() -> None:
     nsys = timeline((CONV, 100, 200), (CONV, 400, 500), grid=400)
-    result = utilisation(report(used(400, 80, 20)), nsys, Options())
+    result = orion_utilization(report(used(400, 80, 20)), nsys, OrionOptions())
     assert isinstance(result, Composite)
     told = facts(result)
     assert (told["window_ns"], told["busy_ns"]) == (400, 200)
@@ -47,7 +47,7 @@ def test_averages_count_idle_time_as_idle() -> None:
 
 def test_kernels_that_overlap_add_up_to_no_more_than_all() -> None:
     nsys = timeline((CONV, 0, 100), (CONV, 50, 100), grid=600)
-    result = utilisation(report(used(600, 30, 90)), nsys, Options())
+    result = orion_utilization(report(used(600, 30, 90)), nsys, OrionOptions())
     assert isinstance(result, Composite)
     series = section(result, "series")
     assert series["sm_share"].to_list() == [0.75, 1.0]
@@ -58,7 +58,7 @@ def test_kernels_that_overlap_add_up_to_no_more_than_all() -> None:
 def test_what_the_report_does_not_tell_is_not_zero() -> None:
     nsys = timeline((CONV, 0, 100), (CONV, 100, 200), grid=400)
     counters = {SM: 80, "launch__sm_count": 100}
-    result = utilisation(report(launch(CONV, counters, grid=400)), nsys, Options())
+    result = orion_utilization(report(launch(CONV, counters, grid=400)), nsys, OrionOptions())
     assert isinstance(result, Composite)
     told = facts(result)
     assert (told["compute_share_average"], told["memory_share_average"]) == (0.8, None)
@@ -70,7 +70,7 @@ def test_what_the_report_does_not_tell_is_not_zero() -> None:
 def test_a_share_that_one_launch_lacks_has_no_average() -> None:
     known, bare = used(400, 80, 20), launch(RELU, {"launch__sm_count": 100}, grid=400)
     nsys = timeline((CONV, 0, 100), (RELU, 200, 300), grid=400)
-    result = utilisation(report(known, bare), nsys, Options())
+    result = orion_utilization(report(known, bare), nsys, OrionOptions())
     assert isinstance(result, Composite)
     told = facts(result)
     assert (told["compute_share_average"], told["memory_share_average"]) == (None, None)
@@ -82,7 +82,7 @@ def test_a_share_that_one_launch_lacks_has_no_average() -> None:
 def test_a_picture_leaves_out_what_is_not_known() -> None:
     nsys = timeline((CONV, 0, 100), grid=400)
     counters = {SM: 80, "launch__sm_count": 100}
-    result = utilisation(report(launch(CONV, counters, grid=400)), nsys, Options())
+    result = orion_utilization(report(launch(CONV, counters, grid=400)), nsys, OrionOptions())
     assert isinstance(result, Composite)
     names = [series.name.partition(",")[0] for series in orion_figure(result).series]
     assert names == ["SMs in use", "compute"]
@@ -92,10 +92,10 @@ def test_a_picture_leaves_out_what_is_not_known() -> None:
 
 def test_kernels_that_were_not_measured_are_said() -> None:
     nsys = timeline((CONV, 0, 100), ("other", 100, 200), grid=800)
-    result = utilisation(report(used(800, 50, 50)), nsys, Options())
+    result = orion_utilization(report(used(800, 50, 50)), nsys, OrionOptions())
     assert isinstance(result, Composite)
     assert facts(result)["unmeasured_ns"] == 100
     assert section(result, "unmeasured")["name"].to_list() == ["other"]
     assert any("lower bounds" in note for note in result.notes)
-    none = utilisation(report(used(800, 50, 50)), timeline(("other", 0, 1)), Options())
-    assert isinstance(none, Refused)
+    none = orion_utilization(report(used(800, 50, 50)), timeline(("other", 0, 1)), OrionOptions())
+    assert isinstance(none, OrionRefusal)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.schedule.build import build
-from gpusight.analyses.steps.phase_names import PHASES, phase_of
-from gpusight.analyses.steps.phases import phases
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.analysis.schedule_builder import build_schedule
+from gpusight.analysis.steps.step_names import PHASES, phase_of
+from gpusight.analysis.steps.step_phases import phases
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from tests.shared import EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import build_trace
 
@@ -60,7 +60,7 @@ def program(launches: list[tuple[int, int, str]], **tables: Any) -> Trace:
 
 
 def found(trace: Trace) -> list[str | None]:
-    return phases(trace, build(trace, 0, 10_000)).to_list()
+    return phases(trace, build_schedule(trace, 0, 10_000)).to_list()
 
 
 def test_the_innermost_range_that_speaks_of_a_phase_wins() -> None:
@@ -130,7 +130,7 @@ def test_autograds_own_operators_tell_where_no_range_does() -> None:
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_TORCH_TRACE], ids=name)
 def test_every_capture_has_one_phase_or_none_for_each_piece_of_work(path: Any) -> None:
     trace = open_trace(path, cache=False)
-    schedule = build(trace, -(1 << 60), 1 << 60)
+    schedule = build_schedule(trace, -(1 << 60), 1 << 60)
     given = phases(trace, schedule)
     assert len(given) == len(schedule.ops)
     assert set(given.drop_nulls()) <= set(PHASES)
@@ -142,7 +142,7 @@ def test_both_tools_agree_about_one_program() -> None:
     shares = []
     for file in ("nsys/gpt_small_train.sqlite", "torch/gpt_small_train.json.gz"):
         trace = open_trace(SHARED / file, cache=False)
-        schedule = build(trace, 0, 1 << 60)
+        schedule = build_schedule(trace, 0, 1 << 60)
         counts = phases(trace, schedule).value_counts()
         shares.append(dict(zip(counts["phase"], counts["count"], strict=True)))
     for phase in ("forward", "backward", "optimizer"):

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses import projection
-from gpusight.analyses.launches import find_launches
-from gpusight.analyses.projection import (
-    HostRanges,
+from gpusight.analysis import range_projection
+from gpusight.analysis.launch_index import find_launches
+from gpusight.analysis.range_projection import (
+    SortedHostRanges,
     enclosing,
     host_ranges,
     innermost_ranges,
     project_ranges,
 )
-from gpusight.model.trace import Trace
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
 # time     0    10   20   30   40   50   60   70   80   90
@@ -132,7 +132,7 @@ def test_work_that_names_no_process_matches_by_correlation() -> None:
 
 
 def test_far_apart_correlations_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusight.analyses.key_index._DENSE", 0)
+    monkeypatch.setattr("gpusight.analysis.launch_index._DENSE", 0)
     far = 10**12
     calls = [{**c, "correlation": c["correlation"] * far} for c in CALLS]
     kernels = [{**k, "correlation": k["correlation"] * far} for k in KERNELS]
@@ -263,7 +263,7 @@ def test_the_parent_is_the_shortest_range_around(points: list[int], random: Any)
     pairs = sorted(sorted(p) for p in zip(points[::2], points[1::2], strict=False))
     starts, ends = (np.array(x, dtype=np.int64) for x in zip(*pairs, strict=True))
     rows = np.arange(len(pairs), dtype=np.int32)
-    depth, parent = enclosing(HostRanges(rows, starts, ends, np.zeros_like(starts)))
+    depth, parent = enclosing(SortedHostRanges(rows, starts, ends, np.zeros_like(starts)))
     for i, (start, end) in enumerate(pairs):
         around = [(e - s, -s, j) for j, (s, e) in enumerate(pairs) if s < start and e > end]
         expected = min(around)[2] if around else -1
@@ -280,7 +280,7 @@ def test_extremes_are_those_of_the_slices(size: int, seed: int) -> None:
     hi = np.minimum(lo + 1 + random.integers(0, size, 50), size)
     for pick in (np.minimum, np.maximum):
         expected = [pick.reduce(values[a:b]) for a, b in zip(lo, hi, strict=True)]
-        assert projection._extremes(values, lo, hi, pick).tolist() == expected
+        assert range_projection._extremes(values, lo, hi, pick).tolist() == expected
 
 
 def test_nothing_is_read_but_what_is_needed() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.query import query
+from gpusight.analysis.sql_query import query
 from gpusight.errors import DamagedCaptureError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import Fmt
+from gpusight.readers.open import open_trace
+from gpusight.results import Fmt
+from gpusight.trace.trace import Trace
 from tests.shared import DATA
 from tests.traces import FakeSource, Rows, build_source, build_trace
 

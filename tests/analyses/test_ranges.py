@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analyses.copies import copies
-from gpusight.analyses.kernels import kernels
-from gpusight.analyses.ranges import ranges
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable, TableResult
+from gpusight.analysis.copy_summary import copies
+from gpusight.analysis.kernel_summary import kernels
+from gpusight.analysis.range_summary import ranges
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import Rows, build_trace
 

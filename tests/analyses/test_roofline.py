@@ -9,15 +9,19 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.roofline import roofline
-from gpusight.analyses.roofline.arithmetic import paths, tensor_quantities
-from gpusight.analyses.roofline.opcodes import lanes_of, matrix_of
-from gpusight.analyses.roofline.points import COLUMNS, measure, points
-from gpusight.analyses.select import Selection
+from gpusight.analysis.roofline.arithmetic_counters import (
+    lanes_of,
+    matrix_of,
+    paths,
+    tensor_quantities,
+)
+from gpusight.analysis.roofline.roofline_points import COLUMNS, measure, roofline_points
+from gpusight.analysis.roofline.roofline_report import roofline
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 from tests.traces import Row, build_trace
 
@@ -69,7 +73,7 @@ def trace_of(*launches: dict[str, float], **profile: Any) -> Trace:
 
 
 def point(**counters: float) -> dict[str, Any]:
-    return points(trace_of(counters)).row(0, named=True)
+    return roofline_points(trace_of(counters)).row(0, named=True)
 
 
 # FLOPs --------------------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ def test_a_pair_of_halves_is_two_operations_and_an_fma_four() -> None:
 def test_constants_that_compilers_load_by_an_fma_are_no_arithmetic(
     counters: dict[str, float], profile: dict[str, Any], fp16: float
 ) -> None:
-    found = points(trace_of(counters, **profile)).row(0, named=True)
+    found = roofline_points(trace_of(counters, **profile)).row(0, named=True)
     assert found["flops_fp16"] == fp16
     assert found["flops"] == fp16 + found["flops_fp32"]
 
@@ -257,7 +261,7 @@ def test_instructions_tell_flops_where_no_counter_does() -> None:
         (THREADS, "HMMA.16816.F32.BF16", 3200),
         (THREADS, "DADD", 5),
     ]
-    found = points(opcode_trace(rows)).row(0, named=True)
+    found = roofline_points(opcode_trace(rows)).row(0, named=True)
     assert found["flops_tensor_bf16"] == 409_600
     assert found["flops_fp32"] == 64
     assert found["flops_fp64"] == 5
@@ -268,14 +272,14 @@ def test_instructions_tell_flops_where_no_counter_does() -> None:
 def test_counters_go_before_instructions_unless_they_miss_what_was_done() -> None:
     rows = [(WARPS, "DMMA.884", 100), (THREADS, "FFMA", 32)]
     counted = opcode_trace(rows, **{path("src_fp64"): 7, LANES.format("ffma"): 1})
-    assert points(counted)["flops"][0] == 9
+    assert roofline_points(counted)["flops"][0] == 9
     missed = opcode_trace(rows, **{path("src_fp64"): 0, LANES.format("ffma"): 1, TENSOR: 90})
-    assert points(missed)["flops_tensor_fp64"][0] == 51_200
+    assert roofline_points(missed)["flops_tensor_fp64"][0] == 51_200
 
 
 def test_instructions_without_a_size_leave_the_total_unknown() -> None:
     rows = [(WARPS, "UTCHMMA", 100), (THREADS, "FFMA", 32)]
-    found = points(opcode_trace(rows, **{TENSOR: 40})).row(0, named=True)
+    found = roofline_points(opcode_trace(rows, **{TENSOR: 40})).row(0, named=True)
     assert found["flops"] is None
     assert found["compute_share"] == pytest.approx(0.4)
     assert found["arithmetic"] == "tensor"
@@ -290,18 +294,18 @@ def h200_trace(name: str, **counters: float) -> Trace:
 
 
 def test_busy_tensor_cores_give_an_estimate_when_the_name_tells_the_format() -> None:
-    found = points(h200_trace("nvjet_tst_128x64_64x6", **{TENSOR: 50})).row(0, named=True)
+    found = roofline_points(h200_trace("nvjet_tst_128x64_64x6", **{TENSOR: 50})).row(0, named=True)
     assert found["estimated"]
     assert found["arithmetic"] == "tensor bf16"
     assert found["compute_share"] == pytest.approx(0.5)
     assert found["flops"] == pytest.approx(0.5 * found["peak_tensor_bf16"] * 1e-6)
-    untold = points(h200_trace("mystery", **{TENSOR: 50})).row(0, named=True)
+    untold = roofline_points(h200_trace("mystery", **{TENSOR: 50})).row(0, named=True)
     assert (untold["flops"], untold["estimated"]) == (None, False)
 
 
 def test_the_busiest_of_old_and_new_tensor_units_counts() -> None:
     aside = "sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"
-    found = points(h200_trace("mystery", **{TENSOR: 3, aside: 35})).row(0, named=True)
+    found = roofline_points(h200_trace("mystery", **{TENSOR: 3, aside: 35})).row(0, named=True)
     assert found["compute_share"] == pytest.approx(0.35)
 
 
@@ -394,7 +398,7 @@ def test_a_peak_without_a_word_on_sparsity_is_halved_where_sparsity_exists() -> 
     dense = {path("op_hgmma_src_bf16_dst_fp32_sparsity_off", "sum.peak_sustained"): 4000}
     slower = {path("op_hmma_src_bf16_dst_fp32_sparsity_off", "sum.peak_sustained"): 2000}
     assert point(**peak, **dense, **slower)["peak_tensor_bf16"] == 4000e9
-    turing = points(trace_of(peak, compute_major=7))
+    turing = roofline_points(trace_of(peak, compute_major=7))
     assert turing["peak_tensor_bf16"][0] == 8192e9
     assert (
         point(**{path("src_fp64", "sum.peak_sustained"): 256, **CLOCK})["peak_tensor_fp64"] == 256e9
@@ -408,11 +412,13 @@ def test_sums_in_fp32_set_the_peak_of_geforce_tensor_cores() -> None:
 
 
 def test_the_table_stands_in_at_the_clock_of_the_launch() -> None:
-    full = points(h200_trace("work", **ops(fma=1))).row(0, named=True)
+    full = roofline_points(h200_trace("work", **ops(fma=1))).row(0, named=True)
     assert full["roofs_from"] == "GPU table"
     assert full["compute_roof"] == pytest.approx(132 * 128 * 2 * 1.98e9)
     assert full["memory_roof"] == pytest.approx(4.8e12, rel=0.01)
-    slow = points(h200_trace("work", **ops(fma=1), **{"sm__cycles_elapsed.avg.per_second": 0.99e9}))
+    slow = roofline_points(
+        h200_trace("work", **ops(fma=1), **{"sm__cycles_elapsed.avg.per_second": 0.99e9})
+    )
     assert slow["compute_roof"][0] == pytest.approx(full["compute_roof"] / 2)
     # What a tensor core does a cycle does not depend on the clock that data sheets rate it at.
     assert full["peak_tensor_bf16"] == pytest.approx(132 * 4096 * 1.83e9)
@@ -424,7 +430,7 @@ def test_a_share_of_the_peak_tells_the_peak() -> None:
     whole = "dram__bytes.sum.pct_of_peak_sustained_elapsed"
     busy = {"dram__bytes.sum": 5e6, whole: 50.0}
     idle = {"dram__bytes.sum": 4e3, whole: 0.03}
-    found = points(trace_of(busy, idle))
+    found = roofline_points(trace_of(busy, idle))
     assert found["memory_roof"].to_list() == pytest.approx([1e12, 1e12])
     assert found["memory_share"].to_list() == pytest.approx([0.5, 0.0004])
 
@@ -509,7 +515,7 @@ def test_without_durations_rates_still_place_a_launch() -> None:
         "dram__bytes.sum.per_second": 1e11,
         "lts__t_bytes.sum": 5,
     }
-    found = points(trace_of(rates, duration_ns=None)).row(0, named=True)
+    found = roofline_points(trace_of(rates, duration_ns=None)).row(0, named=True)
     assert found["flop_per_s"] == 5e12
     assert found["dram_intensity"] == 50
     assert found["roof_share"] == 0.5
@@ -615,10 +621,10 @@ def test_a_report_that_counts_nothing_useful_says_so() -> None:
 
 
 def test_no_launches_give_no_points() -> None:
-    empty = points(build_trace())
+    empty = roofline_points(build_trace())
     assert empty.is_empty()
     assert set(COLUMNS) <= set(empty.columns)
-    assert points(trace_of({})).height == 1
+    assert roofline_points(trace_of({})).height == 1
 
 
 # Real reports -------------------------------------------------------------------------------------
@@ -633,7 +639,7 @@ def test_flops_of_planted_kernels_are_what_their_source_says() -> None:
     names = trace.table("profiles", ["launch", "name"])
     found = {
         str(row["name"]).partition("(")[0]: row
-        for row in points(trace).join(names, on="launch").iter_rows(named=True)
+        for row in roofline_points(trace).join(names, on="launch").iter_rows(named=True)
     }
     # Loops alone; what is left are additions at the ends.
     assert found["fma_heavy"]["flops_fp32"] == pytest.approx(2 * 4096 * 8 * FMA_THREADS, rel=1e-3)
@@ -651,7 +657,7 @@ def test_flops_of_planted_kernels_are_what_their_source_says() -> None:
 @needs_shared
 def test_convolutions_are_counted_from_their_instructions() -> None:
     trace = open_trace(SHARED / "ncu" / "resnet18.ncu-rep.xz", cache=False)
-    found = points(trace)
+    found = roofline_points(trace)
     three_by_three = 2 * 4 * 56 * 56 * 64 * 64 * 9
     # By mma.sync (HMMA) and by warp groups (HGMMA) alike.
     exact = found.filter(pl.col("flops_tensor_tf32") == three_by_three)
@@ -685,7 +691,7 @@ def test_shares_of_the_peak_are_those_that_ncu_states(name: str) -> None:
         if (match := _PEAKS.search(message or ""))
     }
     assert said
-    for row in points(trace).iter_rows(named=True):
+    for row in roofline_points(trace).iter_rows(named=True):
         seconds = row["duration_ns"] * 1e-9
         reached = tuple(
             round(100 * row[f"flops_{kind}"] / seconds / row[f"peak_{kind}"])

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.select import (
-    EVERYTHING,
-    Scope,
-    Selection,
-)
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
 from tests.traces import build_source, build_trace
 
 # Main thread 11 opens the ranges; autograd's thread 12 launches `grad` while `step_0` is open.
@@ -59,7 +55,7 @@ def trace() -> Trace:
 
 def names(trace: Trace, **selection: object) -> list[str]:
     chosen = Selection(**selection)  # type: ignore[arg-type]
-    return Scope(trace, chosen).gpu("kernels", ["name"])["name"].cast(str).to_list()
+    return ResolvedSelection(trace, chosen).gpu("kernels", ["name"])["name"].cast(str).to_list()
 
 
 @pytest.mark.parametrize(
@@ -86,21 +82,21 @@ def test_which_kernels_are_selected(
 
 
 def test_host_events_count_when_they_started_inside(trace: Trace) -> None:
-    calls = Scope(trace, Selection(within="step_0")).host("api_calls", ["correlation"])
+    calls = ResolvedSelection(trace, Selection(within="step_0")).host("api_calls", ["correlation"])
     assert calls["correlation"].to_list() == [1, 2]
-    ranges = Scope(trace, Selection(within="step_0")).host("ranges", ["name"])
+    ranges = ResolvedSelection(trace, Selection(within="step_0")).host("ranges", ["name"])
     assert ranges["name"].cast(str).to_list() == ["step_0", "inner", "mark here"]
 
 
 def test_the_window_of_everything_runs_from_the_first_to_the_last_activity(trace: Trace) -> None:
-    whole = Scope(trace).window
+    whole = ResolvedSelection(trace).window
     assert (whole.start_ns, whole.end_ns, whole.length_ns) == (0, 95, 95)
 
 
 def test_the_window_of_a_range_reaches_to_the_end_of_the_work_it_launched(trace: Trace) -> None:
-    step = Scope(trace, Selection(within="step_0")).window
+    step = ResolvedSelection(trace, Selection(within="step_0")).window
     assert (step.start_ns, step.end_ns) == (0, 75)
-    on_device = Scope(trace, Selection(within="step_0", device=1)).window
+    on_device = ResolvedSelection(trace, Selection(within="step_0", device=1)).window
     assert (on_device.start_ns, on_device.end_ns) == (0, 30)
 
 
@@ -111,7 +107,7 @@ def test_the_window_of_repeated_ranges_leaves_the_time_between_them_out() -> Non
             {"start_ns": 50, "end_ns": 60, "name": "a"},
         ]
     )
-    repeated = Scope(trace, Selection(within="a")).window
+    repeated = ResolvedSelection(trace, Selection(within="a")).window
     assert (repeated.start_ns, repeated.end_ns, repeated.length_ns) == (0, 60, 20)
 
 
@@ -120,23 +116,26 @@ def test_a_range_never_closed_does_not_stretch_the_window() -> None:
         kernels=[{"start_ns": 5, "end_ns": 9, "name": "k"}],
         ranges=[{"start_ns": 1, "end_ns": 1000, "name": "open", "open": True}],
     )
-    assert (Scope(trace).window.start_ns, Scope(trace).window.end_ns) == (5, 9)
+    assert (ResolvedSelection(trace).window.start_ns, ResolvedSelection(trace).window.end_ns) == (
+        5,
+        9,
+    )
 
 
 def test_an_empty_trace_has_an_empty_window() -> None:
-    assert Scope(build_trace()).window.length_ns == 0
+    assert ResolvedSelection(build_trace()).window.length_ns == 0
 
 
 def test_without_api_calls_the_start_of_the_work_decides_and_is_said() -> None:
     trace = build_trace(kernels=KERNELS, ranges=RANGES)
-    scope = Scope(trace, Selection(within="step_0"))
+    scope = ResolvedSelection(trace, Selection(within="step_0"))
     assert scope.gpu("kernels", ["name"])["name"].cast(str).to_list() == ["forward"]
     assert "no API calls" in scope.notes[0]
 
 
 def test_a_capture_of_the_host_alone_needs_no_such_note() -> None:
     trace = build_trace(ranges=[{"end_ns": 9, "name": "a"}], cpu_ops=[{"name": "aten::mm"}])
-    assert Scope(trace, Selection(within="a")).notes == ()
+    assert ResolvedSelection(trace, Selection(within="a")).notes == ()
 
 
 def test_work_that_names_no_launch_counts_by_its_own_start() -> None:
@@ -149,7 +148,7 @@ def test_work_that_names_no_launch_counts_by_its_own_start() -> None:
             {"start_ns": 65, "end_ns": 66, "bytes": 3},
         ],
     )
-    rows = Scope(trace, Selection(within="step_0")).gpu("copies", ["bytes"])
+    rows = ResolvedSelection(trace, Selection(within="step_0")).gpu("copies", ["bytes"])
     assert rows["bytes"].to_list() == [2, 1]
 
 
@@ -157,7 +156,7 @@ def test_old_captures_do_not_tell_the_process_of_gpu_work() -> None:
     kernels = [{**row, "process": None} for row in KERNELS[:3]]
     trace = build_trace(api_calls=CALLS[:3], kernels=kernels, ranges=RANGES)
     assert names(trace, within="step_0") == ["forward", "grad"]
-    assert Scope(trace, Selection(within="step_0")).window.end_ns == 75
+    assert ResolvedSelection(trace, Selection(within="step_0")).window.end_ns == 75
 
 
 @pytest.mark.parametrize("wanted", ["Step 0", "step0", "stepp_0"])
@@ -191,12 +190,12 @@ def test_brackets_in_an_exact_name_are_not_a_glob() -> None:
         ranges=[{"end_ns": 9, "name": "layer[0]"}, {"end_ns": 9, "name": "layer0"}],
         kernels=[{"start_ns": 1, "name": "k"}],
     )
-    assert Scope(trace, Selection(within="layer[0]")).matching_ranges.height == 1
+    assert ResolvedSelection(trace, Selection(within="layer[0]")).matching_ranges.height == 1
 
 
 def test_nothing_selected_reads_only_the_columns_asked_for() -> None:
     source = build_source(kernels=KERNELS, api_calls=CALLS)
-    Scope(Trace(source)).gpu("kernels", ["start_ns", "name"])
+    ResolvedSelection(Trace(source)).gpu("kernels", ["start_ns", "name"])
     assert set(source.loads) == {("kernels", "start_ns"), ("kernels", "name")}
 
 
@@ -211,17 +210,20 @@ def test_a_name_that_looks_like_a_pattern_is_itself() -> None:
         kernels=[{"start_ns": 5, "end_ns": 6, "name": "k", "correlation": 1}],
         ranges=[{"start_ns": 0, "end_ns": 9, "name": "/re(/"}],
     )
-    assert Scope(trace, Selection(within="/re(/")).gpu("kernels", ["name"]).height == 1
+    assert ResolvedSelection(trace, Selection(within="/re(/")).gpu("kernels", ["name"]).height == 1
 
 
 def test_operators_are_activity_too() -> None:
     on_host = build_trace(cpu_ops=[{"start_ns": 5, "end_ns": 25, "name": "aten::mm"}])
-    assert (Scope(on_host).window.start_ns, Scope(on_host).window.end_ns) == (5, 25)
+    assert (
+        ResolvedSelection(on_host).window.start_ns,
+        ResolvedSelection(on_host).window.end_ns,
+    ) == (5, 25)
 
 
 def test_a_trace_of_pytorch_without_annotations_says_how_to_make_some() -> None:
     trace = build_trace({"source": "torch-chrome"}, cpu_ops=[{"name": "aten::mm"}])
-    scope = Scope(trace, Selection(within="step"))
+    scope = ResolvedSelection(trace, Selection(within="step"))
     with pytest.raises(MissingDataError, match="the capture has no annotations") as caught:
         scope.gpu("kernels", ["name"])
     assert "record_function" in str(caught.value.hint)
@@ -230,5 +232,5 @@ def test_a_trace_of_pytorch_without_annotations_says_how_to_make_some() -> None:
 def test_a_process_that_only_ran_operators_is_named() -> None:
     trace = build_trace(processes=PROCESSES, cpu_ops=[{"name": "aten::mm", "process": 2}])
     with pytest.raises(UsageError) as caught:
-        Scope(trace, Selection(process="7"))
+        ResolvedSelection(trace, Selection(process="7"))
     assert caught.value.hint == "processes are: 200 (worker)"

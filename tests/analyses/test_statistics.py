@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analyses.statistics import (
+from gpusight.analysis.aggregates import (
     average,
     is_filled,
     prevailing,
@@ -14,7 +14,7 @@ from gpusight.analyses.statistics import (
     weighed_mean,
     whole_sum,
 )
-from gpusight.result import Field, Fmt
+from gpusight.results import Field, Fmt
 
 
 def frame(values: list[float | None], times: list[float | None]) -> pl.DataFrame:

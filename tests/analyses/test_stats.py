@@ -8,11 +8,11 @@ import sys
 import polars as pl
 import pytest
 
-from gpusight.analyses.stats import REPORTS, StatsReport, resolve, run_report
-from gpusight.analyses.stats.table import Cell, StatsColumn
+from gpusight.analysis.nsys_stats.stats_reports import REPORTS, resolve, run_report
+from gpusight.analysis.nsys_stats.stats_table import StatsCell, StatsColumn, StatsReport
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
 PROCESSES: Rows = [{"process": 1, "pid": 616}]
@@ -277,18 +277,22 @@ def test_names_before_ranges_need_ranges() -> None:
     ("cell", "values", "printed"),
     [
         (
-            Cell.TENTHS,
+            StatsCell.TENTHS,
             [1.25, 1.45, 9485.55, 0.75, -10.0, 0.0, None],
             ["1.3", "1.4", "9485.5", "0.8", "-10.0", "0.0", ""],
         ),
-        (Cell.MEGA, [62_500, 312_500, 500, 4_500, None], ["0.062", "0.312", "0.001", "0.004", ""]),
-        (Cell.HEX, [4096, None], ["0x1000", ""]),
-        (Cell.WHOLE, [7, None], ["7", ""]),
-        (Cell.MEGA, [None], [""]),
+        (
+            StatsCell.MEGA,
+            [62_500, 312_500, 500, 4_500, None],
+            ["0.062", "0.312", "0.001", "0.004", ""],
+        ),
+        (StatsCell.HEX, [4096, None], ["0x1000", ""]),
+        (StatsCell.WHOLE, [7, None], ["7", ""]),
+        (StatsCell.MEGA, [None], [""]),
     ],
 )
 def test_values_are_rounded_as_nsys_rounds(
-    cell: Cell, values: list[float | None], printed: list[str]
+    cell: StatsCell, values: list[float | None], printed: list[str]
 ) -> None:
     report = StatsReport("r", "R", (StatsColumn("v", cell),), pl.DataFrame({"v": values}))
     assert [row[0] for row in report.csv_rows()] == printed
@@ -296,12 +300,13 @@ def test_values_are_rounded_as_nsys_rounds(
 
 def test_headings_and_values_must_agree() -> None:
     with pytest.raises(ValueError, match="headings"):
-        StatsReport("r", "R", (StatsColumn("v", Cell.TEXT),), pl.DataFrame({"w": [1]}))
+        StatsReport("r", "R", (StatsColumn("v", StatsCell.TEXT),), pl.DataFrame({"w": [1]}))
 
 
 def test_a_kernel_summary_does_not_load_numpy() -> None:
     code = (
-        "import sys; from gpusight.analyses.stats import resolve; "
-        "import gpusight.analyses.stats.kernels; sys.exit('numpy' in sys.modules)"
+        "import sys; from gpusight.analysis.nsys_stats.stats_reports import "
+        "resolve; import gpusight.analysis.nsys_stats.cuda_stats; sys.exit('numpy' "
+        "in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,8 +18,9 @@ from typing import TypeAlias
 
 import pytest
 
-from gpusight.analyses.stats import REPORTS, StatsReport, run_report
-from gpusight.readers import open_trace
+from gpusight.analysis.nsys_stats.stats_reports import REPORTS, run_report
+from gpusight.analysis.nsys_stats.stats_table import StatsReport
+from gpusight.readers.open import open_trace
 from tests.shared import DATA, EVERY_SQLITE, OWN, SHARED, name, needs_shared
 
 Rows: TypeAlias = "list[tuple[str, ...]]"

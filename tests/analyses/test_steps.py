@@ -5,14 +5,15 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analyses.steps import Steps, find_steps, read_name
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable
+from gpusight.analysis.steps.step_list import TraceSteps
+from gpusight.analysis.steps.step_names import find_steps, read_name
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable
 from tests.shared import DATA
 from tests.traces import Rows, build_trace
 
 
-def steps(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> Steps | NotApplicable:
+def steps(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> TraceSteps | NotApplicable:
     """Find the steps among ranges given as name, start, end and, where it matters, thread."""
     keys = ("name", "start_ns", "end_ns", "thread")
     rows: Rows = [dict(zip(keys, row, strict=False)) for row in ranges]
@@ -21,7 +22,7 @@ def steps(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> Steps | 
 
 def found(*ranges: tuple[str, int, int] | tuple[str, int, int, int]) -> list[tuple[str, int]]:
     result = steps(*ranges)
-    assert isinstance(result, Steps), result
+    assert isinstance(result, TraceSteps), result
     return [(step.name, step.number) for step in result.steps]
 
 
@@ -65,7 +66,7 @@ def test_names_that_are_not(name: str) -> None:
 
 def test_steps_come_in_order_with_their_times() -> None:
     result = steps(("step_1", 20, 30), ("step_0", 0, 10), ("forward", 1, 5))
-    assert isinstance(result, Steps)
+    assert isinstance(result, TraceSteps)
     first, second = result.steps
     assert (first.name, first.number, first.start_ns, first.end_ns) == ("step_0", 0, 0, 10)
     assert (second.name, second.number, second.start_ns, second.end_ns) == ("step_1", 1, 20, 30)
@@ -151,12 +152,12 @@ def test_moments_are_placed_in_the_step_of_their_process() -> None:
         ]
     )
     result = find_steps(trace)
-    assert isinstance(result, Steps)
+    assert isinstance(result, TraceSteps)
     placed = result.holding(pl.Series([25, 0, 10, 6, 24]), pl.Series([1, 1, 1, 2, 2]))
     assert placed.to_list() == [2, 0, None, 1, 1]
 
 
 def test_a_real_capture_has_four() -> None:
     result = find_steps(open_trace(DATA / "healthy.json.gz", cache=False))
-    assert isinstance(result, Steps)
+    assert isinstance(result, TraceSteps)
     assert [step.name for step in result.steps] == ["train_step"] * 4

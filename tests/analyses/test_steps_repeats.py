@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpusight.analyses.steps.detect import detect
-from gpusight.analyses.steps.period import find_period
-from gpusight.analyses.steps.step import Evidence, Steps
-from gpusight.model.trace import Trace
-from gpusight.result import NotApplicable
+from gpusight.analysis.steps.periodic_launches import find_period
+from gpusight.analysis.steps.step_detection import detect_steps
+from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 from tests.traces import build_trace
 
@@ -43,9 +43,9 @@ def program(
     return build_trace(api_calls=calls, kernels=work, **more)
 
 
-def found(trace: Trace) -> Steps:
-    steps = detect(trace).steps
-    assert isinstance(steps, Steps), steps
+def found(trace: Trace) -> TraceSteps:
+    steps = detect_steps(trace).steps
+    assert isinstance(steps, TraceSteps), steps
     return steps
 
 
@@ -60,7 +60,7 @@ def first_letters(trace: Trace, every_us: int = 50) -> list[int]:
 def test_one_range_that_repeats_is_the_step() -> None:
     trace = program("abcd" * 4, ranges=[("forward", i, i + 4) for i in range(0, 16, 4)])
     steps = found(trace)
-    assert steps.evidence is Evidence.REPEATED
+    assert steps.evidence is StepEvidence.REPEATED
     assert [(s.name, s.number) for s in steps.steps] == [("forward", n) for n in range(4)]
     assert "forward" in steps.how
 
@@ -94,7 +94,7 @@ def test_a_step_that_ends_with_its_only_range_begins_where_the_one_before_ended(
 
 def test_ranges_of_operators_are_not_looked_at() -> None:
     ranges = [(f"aten::mm, seq = {n}", n, n + 1) for n in range(6)]
-    assert found(program("abcabc" * 4, ranges=ranges)).evidence is Evidence.PERIODIC
+    assert found(program("abcabc" * 4, ranges=ranges)).evidence is StepEvidence.PERIODIC
 
 
 def test_much_work_after_one_step_does_not_make_the_others_less() -> None:
@@ -138,7 +138,7 @@ def test_ranges_named_like_steps_that_hold_no_gpu_work_are_not_believed() -> Non
 def test_kernels_that_repeat(kernels: str, starts: list[int]) -> None:
     trace = program(kernels)
     assert first_letters(trace) == starts
-    assert found(trace).evidence is Evidence.PERIODIC
+    assert found(trace).evidence is StepEvidence.PERIODIC
     assert "over and over" in found(trace).how
 
 
@@ -147,11 +147,11 @@ def test_kernels_that_repeat(kernels: str, starts: list[int]) -> None:
     ["abcdefghijkl", "pqrababababstu", "ab", "a", "abcabd"],
 )
 def test_kernels_that_do_not_repeat_or_only_in_part(kernels: str) -> None:
-    assert isinstance(detect(program(kernels)).steps, NotApplicable)
+    assert isinstance(detect_steps(program(kernels)).steps, NotApplicable)
 
 
 def test_a_loop_too_fast_for_a_step_is_none() -> None:
-    assert isinstance(detect(program("abc" * 50, every_us=2)).steps, NotApplicable)
+    assert isinstance(detect_steps(program("abc" * 50, every_us=2)).steps, NotApplicable)
 
 
 def test_launches_of_whole_graphs_are_steps() -> None:
@@ -164,13 +164,13 @@ def test_launches_of_whole_graphs_are_steps() -> None:
         for n in range(5)
     ]  # fmt: skip
     steps = found(build_trace(api_calls=calls, graph_launches=runs))
-    assert steps.evidence is Evidence.GRAPHS
+    assert steps.evidence is StepEvidence.GRAPHS
     assert len(steps.steps) >= 4
 
 
 def test_copies_alone_are_no_steps() -> None:
     copies = [{"start_ns": n * 500_000, "end_ns": n * 500_000 + 9, "bytes": 8} for n in range(9)]
-    assert isinstance(detect(build_trace(copies=copies)).steps, NotApplicable)
+    assert isinstance(detect_steps(build_trace(copies=copies)).steps, NotApplicable)
 
 
 def test_without_calls_the_work_itself_tells() -> None:
@@ -198,7 +198,7 @@ def test_a_long_sequence_is_found_from_its_spectrum() -> None:
     [("gpt_small_forward", 3), ("gpt_small_train", 3), ("gpt_tiny_compile", 2)],
 )
 def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
-    from gpusight.readers import open_trace
+    from gpusight.readers.open import open_trace
 
     trace = open_trace(SHARED / "torch" / f"{capture}.json.gz", cache=False)
     assert len(found(trace).steps) == count
@@ -210,9 +210,9 @@ def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
 )
 def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
-    from gpusight.analyses.steps.launched import launched
-    from gpusight.analyses.steps.periodic import periodic_steps
-    from gpusight.readers import open_trace
+    from gpusight.analysis.steps.periodic_launches import periodic_steps
+    from gpusight.analysis.steps.step_launches import launched
+    from gpusight.readers.open import open_trace
 
     trace = open_trace(SHARED / "nsys" / f"{capture}.sqlite", cache=False)
     named, periodic = found(trace), periodic_steps(trace, launched(trace))

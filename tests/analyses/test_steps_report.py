@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.select import Selection
-from gpusight.analyses.steps import steps
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_report import steps
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import build_trace
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.gpu_time import gpu_time
-from gpusight.analyses.select import Selection
-from gpusight.analyses.summary import summary
-from gpusight.readers import open_trace
-from gpusight.readers.nsys.source import NsysSource
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.analysis.capture_summary import summary
+from gpusight.analysis.gpu_time import gpu_time
+from gpusight.analysis.selection import Selection
+from gpusight.readers.nsys.nsys_source import NsysSource
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
 from tests.shared import DATA, EVERY_SQLITE, name
 from tests.traces import Rows, build_trace
 

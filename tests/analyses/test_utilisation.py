@@ -7,12 +7,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.ledger.report import LedgerReport, ledger_report
-from gpusight.analyses.select import Selection
-from gpusight.analyses.utilisation import utilisation
+from gpusight.analysis.gpu_utilization import utilization
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.readers import open_trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.readers.open import open_trace
+from gpusight.results import Composite, NotApplicable, TableResult
 from tests.shared import DATA
 from tests.traces import PROCESS, Row, build_trace
 
@@ -24,7 +24,7 @@ def kernel(start: int, end: int, name: str = GEMM, **more: Any) -> Row:
 
 
 def answer(trace: Any, *, bins: int = 4, **options: Any) -> Composite:
-    found = utilisation(trace, bins=bins, **options)
+    found = utilization(trace, bins=bins, **options)
     assert isinstance(found, Composite), found
     return found
 
@@ -101,7 +101,7 @@ def test_bins_are_never_shorter_than_a_nanosecond() -> None:
     assert frame(answer(trace, bins=400), "bins")["duration_ns"].to_list() == [1, 1, 1]
     for bins in (0, 10_001):
         with pytest.raises(UsageError, match="take 1 to 10,000"):
-            utilisation(trace, bins=bins)
+            utilization(trace, bins=bins)
 
 
 def test_times_near_the_end_of_the_scale_do_not_wrap() -> None:
@@ -152,12 +152,12 @@ def test_without_samples_the_reason_is_said() -> None:
 
 def test_without_gpu_work_there_is_no_answer() -> None:
     host = build_trace(ranges=[{"start_ns": 0, "end_ns": 9, "name": "a"}])
-    empty = utilisation(host)
+    empty = utilization(host)
     assert isinstance(empty, NotApplicable)
     assert (empty.command, empty.reason) == ("utilisation", "the capture shows no GPU work")
     other = build_trace(
         kernels=[kernel(0, 5)],
         processes=[{"process": PROCESS, "pid": 7}, {"process": 2, "pid": 8}],
     )
-    absent = utilisation(other, Selection(process="8"))
+    absent = utilization(other, Selection(process="8"))
     assert isinstance(absent, NotApplicable)

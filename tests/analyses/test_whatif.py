@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 import gpusight
-from gpusight.analyses.select import Selection
-from gpusight.analyses.whatif import Wish, read_wish, wishes
-from gpusight.analyses.whatif.tables import page
-from gpusight.analyses.whatif.wish import Verb
+from gpusight.analysis.scenario import (
+    Scenario,
+    ScenarioAction,
+    parse_scenario,
+    scenarios,
+    whatif_page,
+)
+from gpusight.analysis.selection import Selection
 from gpusight.cli.main import main
 from gpusight.errors import GpusightError, UsageError
-from gpusight.findings.timeline.wishes import what_if
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
+from gpusight.rules.scenario_changes import what_if
 from tests.findings.timeline.traces import Capture
 from tests.shared import (
     DATA,
@@ -52,33 +56,33 @@ def loop() -> Capture:
     return capture
 
 
-def asked(capture: Capture, *given: Wish, **options: Any) -> Any:
+def asked(capture: Capture, *given: Scenario, **options: Any) -> Any:
     trace = build_trace({"source": capture.source}, **capture.tables)
     return what_if(trace, wishes=given, **options)
 
 
-def saved_us(capture: Capture, verb: Verb, text: str = "") -> float:
-    return float(asked(capture, read_wish(verb, text)).saved_ns / 5 / 1_000)
+def saved_us(capture: Capture, verb: ScenarioAction, text: str = "") -> float:
+    return float(asked(capture, parse_scenario(verb, text)).saved_ns / 5 / 1_000)
 
 
 @pytest.mark.parametrize(
     ("verb", "text", "expected"),
     [
         # Four times as fast: 150 of the 200 us.
-        (Verb.SPEEDUP, "matmul=4x", 150),
-        (Verb.SPEEDUP, "kernel:*sgemm*=2", 100),
-        (Verb.SPEEDUP, "kernels=2x", 150),
-        (Verb.SPEEDUP, "range:forward=2x", 150),
-        (Verb.SPEEDUP, "copies=2x", 50),
-        (Verb.REMOVE, "input", 300),
-        (Verb.REMOVE, "alloc", 50),
-        (Verb.REMOVE, "matmul", 201),
-        (Verb.REMOVE, "range:data", 300),
+        (ScenarioAction.SPEEDUP, "matmul=4x", 150),
+        (ScenarioAction.SPEEDUP, "kernel:*sgemm*=2", 100),
+        (ScenarioAction.SPEEDUP, "kernels=2x", 150),
+        (ScenarioAction.SPEEDUP, "range:forward=2x", 150),
+        (ScenarioAction.SPEEDUP, "copies=2x", 50),
+        (ScenarioAction.REMOVE, "input", 300),
+        (ScenarioAction.REMOVE, "alloc", 50),
+        (ScenarioAction.REMOVE, "matmul", 201),
+        (ScenarioAction.REMOVE, "range:data", 300),
         # The copy's 100 us and 2 us around it; its call costs 8 us.
-        (Verb.OVERLAP, "copies", 102),
+        (ScenarioAction.OVERLAP, "copies", 102),
     ],
 )
-def test_one_change(verb: Verb, text: str, expected: float) -> None:
+def test_one_change(verb: ScenarioAction, text: str, expected: float) -> None:
     assert saved_us(loop(), verb, text) == pytest.approx(expected, abs=4)
 
 
@@ -95,9 +99,9 @@ def test_one_change(verb: Verb, text: str, expected: float) -> None:
 def test_products_on_tensor_cores(text: str, expected: float) -> None:
     capture = loop()
     capture.tables["devices"] = [{"device": 0, "name": "NVIDIA H200"}]
-    assert saved_us(capture, Verb.PRECISION, text) == pytest.approx(expected, abs=4)
+    assert saved_us(capture, ScenarioAction.PRECISION, text) == pytest.approx(expected, abs=4)
     words = f"FP32 products in {text.upper()}"
-    assert asked(capture, read_wish(Verb.PRECISION, text)).changes[0].change == words
+    assert asked(capture, parse_scenario(ScenarioAction.PRECISION, text)).changes[0].change == words
 
 
 @pytest.mark.parametrize(
@@ -114,25 +118,25 @@ def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, said: st
     for row in capture.tables["kernels"]:
         row["name"] = row["name"].replace("ampere_sgemm_128x64_tn", kernel)
     with pytest.raises(UsageError, match=said):
-        asked(capture, read_wish(Verb.PRECISION, "tf32"))
+        asked(capture, parse_scenario(ScenarioAction.PRECISION, "tf32"))
 
 
 def test_without_synchronisation_host_and_gpu_run_side_by_side() -> None:
     # The host needs 300 + 50 + 5 + some for calls + 229 of Python; the GPU 400 a step.
-    assert 300 < saved_us(loop(), Verb.REMOVE, "sync") < 420
+    assert 300 < saved_us(loop(), ScenarioAction.REMOVE, "sync") < 420
 
 
 def test_a_host_twice_as_fast_halves_what_it_does_itself() -> None:
     # 300 us of data, 50 of allocating and 229 of Python are its own; waits stay.
-    assert saved_us(loop(), Verb.SPEEDUP, "host=2x") == pytest.approx(289, abs=10)
+    assert saved_us(loop(), ScenarioAction.SPEEDUP, "host=2x") == pytest.approx(289, abs=10)
 
 
 def test_gains_do_not_add_up_and_sum_to_the_whole() -> None:
     result = asked(
         loop(),
-        read_wish(Verb.REMOVE, "input"),
-        read_wish(Verb.SPEEDUP, "matmul=4x"),
-        read_wish(Verb.REMOVE, "sync"),
+        parse_scenario(ScenarioAction.REMOVE, "input"),
+        parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x"),
+        parse_scenario(ScenarioAction.REMOVE, "sync"),
     )
     assert sum(change.after_ns for change in result.changes) == result.saved_ns
     assert [change.change for change in result.changes] == [
@@ -146,7 +150,11 @@ def test_gains_do_not_add_up_and_sum_to_the_whole() -> None:
 
 
 def test_the_new_ledger_sums_to_the_new_time() -> None:
-    result = asked(loop(), read_wish(Verb.SPEEDUP, "matmul=4x"), read_wish(Verb.REMOVE, "input"))
+    result = asked(
+        loop(),
+        parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x"),
+        parse_scenario(ScenarioAction.REMOVE, "input"),
+    )
     (before,), (after,) = result.before.devices, result.after.devices
     assert sum(entry.ns for entry in before.entries) == result.measured_ns
     assert sum(entry.ns for entry in after.entries) == result.changed_ns
@@ -158,14 +166,14 @@ def test_the_new_ledger_sums_to_the_new_time() -> None:
 def test_one_gpu_can_be_asked_for() -> None:
     capture = loop()
     capture.launch((480, 483), (485, 500), "gemm", device=1)
-    wish = read_wish(Verb.SPEEDUP, "kernels=2x")
+    wish = parse_scenario(ScenarioAction.SPEEDUP, "kernels=2x")
     assert len(asked(capture, wish).before.devices) == 2
     chosen = asked(capture, wish, selection=Selection(device=1))
     assert [d.device for d in (*chosen.before.devices, *chosen.after.devices)] == [1, 1]
 
 
 def test_the_document_has_what_programs_read() -> None:
-    document = asked(loop(), read_wish(Verb.SPEEDUP, "matmul=4x")).document()
+    document = asked(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")).document()
     assert document["steps"] == 5
     assert document["share"] == pytest.approx(0.15, abs=0.01)
     assert document["window"] == {"start_ns": 0, "end_ns": 5_000_000}
@@ -176,7 +184,7 @@ def test_the_document_has_what_programs_read() -> None:
 
 
 def test_the_page_shows_a_step() -> None:
-    shown = page(asked(loop(), read_wish(Verb.SPEEDUP, "matmul=4x")))
+    shown = whatif_page(asked(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")))
     facts = {fact.key: fact.value for fact in shown.facts}
     assert facts["step_before_ns"] == 1_000_000
     assert facts["step_after_ns"] == pytest.approx(850_000, rel=0.01)
@@ -189,55 +197,67 @@ def test_the_page_shows_a_step() -> None:
 @pytest.mark.parametrize(
     ("verb", "text", "wish"),
     [
-        (Verb.SPEEDUP, "matmul=4x", Wish(Verb.SPEEDUP, "matmul", 4.0)),
-        (Verb.SPEEDUP, " matmul = 1.5 ", Wish(Verb.SPEEDUP, "matmul", 1.5)),
-        (Verb.SPEEDUP, "kernel:a=b*=2X", Wish(Verb.SPEEDUP, "kernel:a=b*", 2.0)),
-        (Verb.REMOVE, "range:validation", Wish(Verb.REMOVE, "range:validation")),
-        (Verb.GRAPH, "", Wish(Verb.GRAPH)),
-        (Verb.APPLY, "launch-bound", Wish(Verb.APPLY, "launch-bound")),
-        (Verb.PRECISION, "bf16", Wish(Verb.PRECISION, "bf16")),
+        (ScenarioAction.SPEEDUP, "matmul=4x", Scenario(ScenarioAction.SPEEDUP, "matmul", 4.0)),
+        (ScenarioAction.SPEEDUP, " matmul = 1.5 ", Scenario(ScenarioAction.SPEEDUP, "matmul", 1.5)),
+        (
+            ScenarioAction.SPEEDUP,
+            "kernel:a=b*=2X",
+            Scenario(ScenarioAction.SPEEDUP, "kernel:a=b*", 2.0),
+        ),
+        (
+            ScenarioAction.REMOVE,
+            "range:validation",
+            Scenario(ScenarioAction.REMOVE, "range:validation"),
+        ),
+        (ScenarioAction.GRAPH, "", Scenario(ScenarioAction.GRAPH)),
+        (ScenarioAction.APPLY, "launch-bound", Scenario(ScenarioAction.APPLY, "launch-bound")),
+        (ScenarioAction.PRECISION, "bf16", Scenario(ScenarioAction.PRECISION, "bf16")),
     ],
 )
-def test_wishes_are_read(verb: Verb, text: str, wish: Wish) -> None:
-    assert read_wish(verb, text) == wish
+def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> None:
+    assert parse_scenario(verb, text) == wish
 
 
 @pytest.mark.parametrize(
     ("verb", "text", "said"),
     [
-        (Verb.SPEEDUP, "mathmul=4x", "'matmul'"),
-        (Verb.PRECISION, "bf61", "'bf16'"),
-        (Verb.SPEEDUP, "matmul", "says no speed-up"),
-        (Verb.SPEEDUP, "matmul=0.5x", "says no speed-up"),
-        (Verb.SPEEDUP, "matmul=fast", "says no speed-up"),
-        (Verb.SPEEDUP, "=4x", "cannot speedup"),
-        (Verb.SPEEDUP, "kernel:=4x", "cannot speedup"),
-        (Verb.REMOVE, "syncs", "'sync'"),
-        (Verb.FUSE, "matmul", "elementwise, optimizer, attention"),
-        (Verb.OVERLAP, "compute", "copies"),
+        (ScenarioAction.SPEEDUP, "mathmul=4x", "'matmul'"),
+        (ScenarioAction.PRECISION, "bf61", "'bf16'"),
+        (ScenarioAction.SPEEDUP, "matmul", "says no speed-up"),
+        (ScenarioAction.SPEEDUP, "matmul=0.5x", "says no speed-up"),
+        (ScenarioAction.SPEEDUP, "matmul=fast", "says no speed-up"),
+        (ScenarioAction.SPEEDUP, "=4x", "cannot speedup"),
+        (ScenarioAction.SPEEDUP, "kernel:=4x", "cannot speedup"),
+        (ScenarioAction.REMOVE, "syncs", "'sync'"),
+        (ScenarioAction.FUSE, "matmul", "elementwise, optimizer, attention"),
+        (ScenarioAction.OVERLAP, "compute", "copies"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_is_near(verb: Verb, text: str, said: str) -> None:
+def test_what_makes_no_sense_is_refused_with_what_is_near(
+    verb: ScenarioAction, text: str, said: str
+) -> None:
     with pytest.raises(UsageError) as refused:
-        read_wish(verb, text)
+        parse_scenario(verb, text)
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("verb", "text", "said"),
     [
-        (Verb.SPEEDUP, "convolution=2x", "it has matmul, elementwise"),
-        (Verb.SPEEDUP, "kernel:nothing=2x", "no kernel matches"),
-        (Verb.REMOVE, "range:nothing", "no range matches"),
-        (Verb.OVERLAP, "communication", "nothing of 'communication'"),
-        (Verb.APPLY, "no-such-rule", "no rule"),
-        (Verb.APPLY, "exposed-communication", "does not have that problem"),
-        (Verb.APPLY, "memory-growth", "no memory events"),
+        (ScenarioAction.SPEEDUP, "convolution=2x", "it has matmul, elementwise"),
+        (ScenarioAction.SPEEDUP, "kernel:nothing=2x", "no kernel matches"),
+        (ScenarioAction.REMOVE, "range:nothing", "no range matches"),
+        (ScenarioAction.OVERLAP, "communication", "nothing of 'communication'"),
+        (ScenarioAction.APPLY, "no-such-rule", "no rule"),
+        (ScenarioAction.APPLY, "exposed-communication", "does not have that problem"),
+        (ScenarioAction.APPLY, "memory-growth", "no memory events"),
     ],
 )
-def test_what_the_capture_does_not_have_is_refused(verb: Verb, text: str, said: str) -> None:
+def test_what_the_capture_does_not_have_is_refused(
+    verb: ScenarioAction, text: str, said: str
+) -> None:
     with pytest.raises(UsageError) as refused:
-        asked(loop(), read_wish(verb, text))
+        asked(loop(), parse_scenario(verb, text))
     assert said in str(refused.value)
 
 
@@ -248,11 +268,11 @@ def test_nothing_to_change_is_refused() -> None:
 
 def test_a_capture_without_gpu_work_has_no_answer() -> None:
     trace = build_trace(cpu_ops=[{"name": "aten::add", "end_ns": 100}])
-    assert isinstance(what_if(trace, wishes=[Wish(Verb.GRAPH)]), NotApplicable)
+    assert isinstance(what_if(trace, wishes=[Scenario(ScenarioAction.GRAPH)]), NotApplicable)
 
 
 def test_named_arguments_become_wishes_with_graphs_last() -> None:
-    made = wishes(
+    made = scenarios(
         graph=True,
         speedup={"matmul": 4},
         remove="sync",

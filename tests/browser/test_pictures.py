@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Browser
 
 import gpusight as gs
-from gpusight.analyses.excerpt import timeline
-from gpusight.render.pictures.results import draw_result
-from gpusight.result import Composite
+from gpusight.render.charts.draw_chart import draw_result
+from gpusight.results import Composite
+from gpusight.viewer.timeline_snapshot import timeline
 from tests.browser.browsing import DESKTOP, PHONE, Scheme, barriers, watched
 from tests.shared import DATA
 from tests.traces import build_trace

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, FloatRect, Page, Route, expect
 
 import gpusight as gs
-from gpusight.analyses.timeline.timeline import Timeline
-from gpusight.analyses.timeline.window import Spot
-from gpusight.render.palette import colour_of
+from gpusight.render.charts.chart_colors import color_of
 from gpusight.units import format_time
+from gpusight.viewer.timeline_view import ViewerTimeline
+from gpusight.viewer.track_data import EventPosition
 from tests.browser.browsing import PHONE, watched
 
 FORWARD = Path(__file__).parents[1] / "data" / "gpt_small_forward.sqlite"
@@ -29,8 +29,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def timeline() -> Timeline:
-    return Timeline(gs.open(FORWARD, cache=False))
+def timeline() -> ViewerTimeline:
+    return ViewerTimeline(gs.open(FORWARD, cache=False))
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +99,18 @@ class Stream:
     """The stream with most GPU time and its kernels, in order of start."""
 
     key: str
-    kernels: list[Spot]
+    kernels: list[EventPosition]
 
 
 @pytest.fixture(scope="module")
-def stream(timeline: Timeline) -> Stream:
+def stream(timeline: ViewerTimeline) -> Stream:
     key = next(track.key for track in timeline.tracks if track.kind == "stream")
     spots = [timeline.spot("kernels", row) for row in range(timeline.trace.row_count("kernels"))]
     mine = [spot for spot in spots if spot is not None and spot.track == key]
     return Stream(key, sorted(mine, key=lambda spot: spot.start_ns))
 
 
-def zoom_to(page: Page, spot: Spot) -> None:
+def zoom_to(page: Page, spot: EventPosition) -> None:
     """Zoom at an event until it is as wide as a hand."""
     y = row(page, spot.track)["y"] + 8
     while x_of(page, spot.end_ns) - x_of(page, spot.start_ns) < 90:
@@ -120,7 +120,7 @@ def zoom_to(page: Page, spot: Spot) -> None:
     ready(page)
 
 
-def longest(stream: Stream) -> Spot:
+def longest(stream: Stream) -> EventPosition:
     return max(stream.kernels, key=lambda spot: spot.end_ns - spot.start_ns)
 
 
@@ -145,13 +145,13 @@ def pixel(page: Page, x: float, y: float) -> tuple[int, int, int]:
 
 
 def test_a_kernel_is_drawn_where_it_ran_in_the_colour_of_its_kind(
-    page: Page, stream: Stream, timeline: Timeline
+    page: Page, stream: Stream, timeline: ViewerTimeline
 ) -> None:
     spot = longest(stream)
     zoom_to(page, spot)
     window = timeline.window([stream.key], spot.start_ns, spot.end_ns, 10)
     [code] = {int(code) for code in window.slices.colour}
-    rgb = tuple(bytes.fromhex(colour_of(timeline.colours[code]).light[1:]))
+    rgb = tuple(bytes.fromhex(color_of(timeline.colours[code]).light[1:]))
     middle = row(page, stream.key)["y"] + 3
     left, right = x_of(page, spot.start_ns), x_of(page, spot.end_ns)
     assert [pixel(page, x, middle) == rgb for x in (left + 3, (left + right) / 2, right - 4)] == [
@@ -181,13 +181,13 @@ def test_what_is_there_is_drawn_while_finer_data_is_under_way(page: Page, stream
     ready(page)
 
 
-def test_every_track_has_its_name_beside_it(page: Page, timeline: Timeline) -> None:
+def test_every_track_has_its_name_beside_it(page: Page, timeline: ViewerTimeline) -> None:
     labels = page.get_by_test_id("pane-row-track")
     shown = {label.get_attribute("data-row") for label in labels.all()}
     assert shown == {track.key for track in timeline.tracks}
 
 
-def test_everything_is_shown_with_a_little_room(page: Page, timeline: Timeline) -> None:
+def test_everything_is_shown_with_a_little_room(page: Page, timeline: ViewerTimeline) -> None:
     start, end = view(page)
     assert start <= timeline.start_ns < timeline.end_ns <= end
     assert end - start == pytest.approx((timeline.end_ns - timeline.start_ns) * 1.02, rel=1e-3)
@@ -300,7 +300,7 @@ def test_a_click_selects_the_kernel_under_it(page: Page, stream: Stream) -> None
 
 
 def test_a_click_on_many_events_selects_one_of_them(
-    page: Page, stream: Stream, timeline: Timeline
+    page: Page, stream: Stream, timeline: ViewerTimeline
 ) -> None:
     spot = stream.kernels[len(stream.kernels) // 2]
     x = x_of(page, (spot.start_ns + spot.end_ns) / 2)
@@ -377,7 +377,7 @@ def test_a_drag_on_the_ruler_or_with_shift_marks_a_stretch(page: Page, where: st
     assert marked == pytest.approx(expected, abs=span(page) / 400)
 
 
-def test_folding_makes_a_track_one_thin_line(page: Page, timeline: Timeline) -> None:
+def test_folding_makes_a_track_one_thin_line(page: Page, timeline: ViewerTimeline) -> None:
     deep = max(timeline.tracks, key=lambda track: 0 if track.series else track.lines)
     label = page.locator(f'[data-row="{deep.key}"]')
     before = row(page, deep.key)["height"]

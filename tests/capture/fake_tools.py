@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.evidence import NCU_REPORT, NSYS_REPORT
+from gpusight.sniff import NCU_REPORT, NSYS_REPORT
 
 _TOOL = '''#!{python}
 """Stands in for a profiler. FAKE_MODE says what it leaves behind."""

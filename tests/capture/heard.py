@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gpusight.capture import nvtx
+from gpusight.recording.inside import nvtx_backend
 
 
 class Told(NamedTuple):
@@ -28,7 +28,7 @@ class Heard:
         self._stacks: dict[tuple[int, str | None], list[str]] = {}
         self._started = 0
 
-    def push(self, event: nvtx.Event) -> None:
+    def push(self, event: nvtx_backend.NvtxEvent) -> None:
         self.attributes[event.name] = event[2:]
         self._stack(event.domain).append(event.name)
         self._note("push", event.name, event.domain)
@@ -36,7 +36,7 @@ class Heard:
     def pop(self, domain: str | None) -> None:
         self._note("pop", self._stack(domain).pop(), domain)
 
-    def start(self, event: nvtx.Event) -> object:
+    def start(self, event: nvtx_backend.NvtxEvent) -> object:
         self._started += 1
         self.attributes[event.name] = event[2:]
         self._note("start", event.name, event.domain)
@@ -45,7 +45,7 @@ class Heard:
     def end(self, handle: tuple[int, str, str | None]) -> None:
         self._note("end", handle[1], handle[2])
 
-    def mark(self, event: nvtx.Event) -> None:
+    def mark(self, event: nvtx_backend.NvtxEvent) -> None:
         self.attributes[event.name] = event[2:]
         self._note("mark", event.name, event.domain)
 
@@ -76,8 +76,8 @@ class Heard:
 def hearing() -> Iterator[Heard]:
     """Listen to NVTX for a while."""
     heard = Heard()
-    nvtx.CHOICE.make(heard)
+    nvtx_backend.CHOICE.make(heard)
     try:
         yield heard
     finally:
-        nvtx.look_again()
+        nvtx_backend.choose_again()

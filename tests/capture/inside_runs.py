@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gpusight.capture.inside
-from gpusight.capture.inside.plan import VARIABLE, Plan
+from gpusight.recording import inside
+from gpusight.recording.inside.environment import VARIABLE, RecorderPlan
 
-SITE = Path(gpusight.capture.inside.__file__).parent / "site"
+SITE = Path(inside.__file__).parent / "site"
 _LAUNCHERS_OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", VARIABLE)
 
 
@@ -59,7 +59,7 @@ def run(
     """Run Python with these arguments under a plan; captures go to `folder/out`."""
     output = folder / "out"
     output.mkdir(exist_ok=True)
-    wanted = Plan(output=str(output / "run"), **{"recorder": "torch", **plan})
+    wanted = RecorderPlan(output=str(output / "run"), **{"recorder": "torch", **plan})
     environment = {k: v for k, v in os.environ.items() if k not in _LAUNCHERS_OWN}
     environment.update(variables or {})
     environment[VARIABLE] = wanted.to_text()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from gpusight.capture.doctor.machine import Ran
-from gpusight.capture.request import Tool
-from gpusight.capture.tools import BrokenTool, InstalledTool, Version
+from gpusight.recording.doctor.machine import CommandResult
+from gpusight.recording.request import Tool
+from gpusight.recording.tools import BrokenTool, InstalledTool, ToolVersion
 
 ROOT = "000001ffffffffff"
 NOBODY = "0000000000000000"
@@ -26,7 +26,7 @@ class Described:
     kernel: str = "6.8.0-45-generic"
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    programs: Mapping[str, Ran] = field(default_factory=dict)
+    programs: Mapping[str, CommandResult] = field(default_factory=dict)
     """By the program's path, or by the name of the probe that Python is to run."""
     found: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] = field(default_factory=dict)
     read_only: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class Described:
         paths = (name, f"/usr/bin/{name}")
         return next((path for path in paths if path in self.programs), None)
 
-    def run(self, argv: Sequence[str], timeout_s: float = 20.0) -> Ran | None:  # noqa: ARG002
+    def run(self, argv: Sequence[str], timeout_s: float = 20.0) -> CommandResult | None:  # noqa: ARG002
         probe = next((Path(word).stem for word in argv[1:] if word.endswith(".py")), None)
         return self.programs.get(probe or argv[0])
 
@@ -65,12 +65,12 @@ class Described:
         return self.found.get(tool, ())
 
 
-def said(**answer: object) -> Ran:
-    return Ran(0, json.dumps(answer) + "\n")
+def said(**answer: object) -> CommandResult:
+    return CommandResult(0, json.dumps(answer) + "\n")
 
 
 def tool(which: Tool, path: str, *version: int) -> InstalledTool:
-    return InstalledTool(which, Path(path), Version(*version))
+    return InstalledTool(which, Path(path), ToolVersion(*version))
 
 
 def status(capabilities: str = NOBODY, *, seccomp: int = 0) -> str:
@@ -79,16 +79,18 @@ def status(capabilities: str = NOBODY, *, seccomp: int = 0) -> str:
 
 def driver(
     name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0), cuda: int = 13000
-) -> Ran:
+) -> CommandResult:
     devices = [{"name": name, "capability": capability}]
     return said(library=True, version=cuda, failed=0, devices=devices)
 
 
-def smi(name: str = "NVIDIA H200", capability: str = "9.0", version: str = "580.82.07") -> Ran:
-    return Ran(0, f"{name}, {version}, {capability}, Disabled\n")
+def smi(
+    name: str = "NVIDIA H200", capability: str = "9.0", version: str = "580.82.07"
+) -> CommandResult:
+    return CommandResult(0, f"{name}, {version}, {capability}, Disabled\n")
 
 
-def packages(*version: int, **found: str) -> Ran:
+def packages(*version: int, **found: str) -> CommandResult:
     named = {name.replace("_", "-"): number for name, number in found.items()}
     return said(python=version or (3, 12, 3), packages=named)
 
@@ -96,8 +98,8 @@ def packages(*version: int, **found: str) -> Ran:
 TORCH = said(
     version="2.11.0+cu130", cuda="13.0", hip=None, available=True, activities=["CPU", "CUDA"]
 )
-PYTHON: dict[str, Ran] = {
-    "/usr/bin/python": Ran(0, ""),
+PYTHON: dict[str, CommandResult] = {
+    "/usr/bin/python": CommandResult(0, ""),
     "ask_packages": packages(torch="2.11.0", nvtx="0.2.14"),
     "ask_torch": TORCH,
     "ask_cupti": said(library=CUPTI_13, unfit=None, works=True, why=None),
@@ -114,11 +116,13 @@ H200_FILES: dict[str, str] = {
     "/opt/nvidia/nsight-systems/2025.3.1/target-linux-x64/libcupti.so.12.9": "",
     "/opt/nvidia/nsight-systems/2025.3.1/host-linux-x64/QdstrmImporter": "",
 }
-H200_PROGRAMS: dict[str, Ran] = {
+H200_PROGRAMS: dict[str, CommandResult] = {
     **PYTHON,
     "/usr/bin/nvidia-smi": smi(),
     "ask_driver": driver(),
-    "/opt/nvidia/nsight-systems/2025.3.1/host-linux-x64/QdstrmImporter": Ran(0, "2025.3.1\n"),
+    "/opt/nvidia/nsight-systems/2025.3.1/host-linux-x64/QdstrmImporter": CommandResult(
+        0, "2025.3.1\n"
+    ),
 }
 H200_TOOLS: dict[Tool, Sequence[InstalledTool | BrokenTool]] = {
     Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1)],
@@ -129,7 +133,7 @@ H200_TOOLS: dict[Tool, Sequence[InstalledTool | BrokenTool]] = {
 def h200(
     *,
     files: Mapping[str, str] | None = None,
-    programs: Mapping[str, Ran] | None = None,
+    programs: Mapping[str, CommandResult] | None = None,
     found: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] | None = None,
     **others: object,
 ) -> Described:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import gpusight as gs
-from gpusight.capture import nvtx
-from gpusight.capture.inside.events import HUB
-from gpusight.capture.inside.torch_profiler import profiler_runs, range_recorder
 from gpusight.errors import UsageError
+from gpusight.recording.inside import nvtx_backend
+from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside.torch_hooks import profiler_runs, range_recorder
 from tests.capture.heard import Heard, hearing
 from tests.shared import tool
 
@@ -216,7 +216,7 @@ def test_who_begins_to_listen_inside_a_range_is_not_told_of_its_end() -> None:
 def test_who_stops_listening_inside_a_range_is_asked_no_more(heard: Heard) -> None:
     shared = gs.annotate("a")
     with shared:
-        nvtx.CHOICE.make(None)
+        nvtx_backend.CHOICE.make(None)
         with shared:
             pass
     assert heard.told() == ["+a", "-a"]
@@ -271,7 +271,7 @@ def test_a_compiled_function_stays_one_graph(*, loud: bool) -> None:
     torch._dynamo.reset()
     with hearing() as heard:
         if not loud:
-            nvtx.CHOICE.make(None)
+            nvtx_backend.CHOICE.make(None)
         compiled = torch.compile(outer, backend="eager", fullgraph=True)
         assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
     assert heard.events == []
@@ -292,14 +292,14 @@ def test_a_wrong_payload_is_refused_though_nobody_listens(payload: float) -> Non
 def test_a_tool_that_cannot_be_loaded_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(nvtx.PATH_VARIABLE, str(tmp_path / "none.so"))
-    nvtx.look_again()
+    monkeypatch.setenv(nvtx_backend.PATH_VARIABLE, str(tmp_path / "none.so"))
+    nvtx_backend.choose_again()
     try:
-        with pytest.warns(nvtx.NvtxUnavailableWarning, match="none.so"):
+        with pytest.warns(nvtx_backend.NvtxUnavailableWarning, match="none.so"):
             gs.mark("a")
         gs.mark("b")
     finally:
-        nvtx.look_again()
+        nvtx_backend.choose_again()
 
 
 def test_nothing_is_imported_while_nobody_listens() -> None:
@@ -355,7 +355,7 @@ def test_nsight_systems_hears_us_without_any_package(tmp_path: Path) -> None:
 
 
 def test_the_layout_of_attributes_is_that_of_the_header() -> None:
-    from gpusight.capture.nvtx_direct import _Attributes
+    from gpusight.recording.inside.nvtx_direct import _Attributes
 
     assert ctypes.sizeof(_Attributes) == 48
     assert _Attributes.payload.offset == 24

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gpusight as gs
-from gpusight.capture.schedule import ProfilerWarning
+from gpusight.recording.inside.torch_settings import ProfilerWarning
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of other people's imports

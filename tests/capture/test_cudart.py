@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpusight.capture.inside import cudart, driver
 from gpusight.errors import RecordError
+from gpusight.recording.inside import cuda_driver
 
 
 class Library:
@@ -43,11 +43,11 @@ def loadable(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return known[path]
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    monkeypatch.setattr(cudart, "_FOUND", [])
-    monkeypatch.setattr(cudart, "_MISSED", {})
-    monkeypatch.setattr(driver, "_LOADED", [])
-    monkeypatch.setattr(cudart, "mapped_libraries", lambda _: [])
-    monkeypatch.setattr(cudart, "_torch_profiler", lambda: None)
+    monkeypatch.setattr(cuda_driver, "_PROFILER_LIBRARY", [])
+    monkeypatch.setattr(cuda_driver, "_MISSED", {})
+    monkeypatch.setattr(cuda_driver, "_LOADED", [])
+    monkeypatch.setattr(cuda_driver, "mapped_libraries", lambda _: [])
+    monkeypatch.setattr(cuda_driver, "_torch_profiler", lambda: None)
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
@@ -66,10 +66,10 @@ def test_in_wheels(
 ) -> None:
     library = loadable[_file(tmp_path / "nvidia" / place)] = Library()
     monkeypatch.syspath_prepend(tmp_path)
-    cudart.profiler_start()
-    cudart.profiler_stop()
+    cuda_driver.profiler_start()
+    cuda_driver.profiler_stop()
     assert library.calls == ["cudaProfilerStart", "cudaProfilerStop"]
-    assert cudart._found().where.endswith(place)
+    assert cuda_driver._profiler_library().where.endswith(place)
 
 
 @pytest.mark.parametrize("place", ["lib64/libcudart.so.11.0", "bin/cudart64_12.dll"])
@@ -78,23 +78,23 @@ def test_in_a_toolkit(
 ) -> None:
     library = loadable[_file(tmp_path / place)] = Library()
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    cudart.profiler_start()
+    cuda_driver.profiler_start()
     assert library.calls == ["cudaProfilerStart"]
 
 
 def test_the_driver_comes_last(loadable: dict[str, Any]) -> None:
-    library = loadable[driver.LIBRARIES[0]] = Library(prefix="cu")
-    cudart.profiler_start()
+    library = loadable[cuda_driver.LIBRARIES[0]] = Library(prefix="cu")
+    cuda_driver.profiler_start()
     assert library.calls == ["cuProfilerStart"]
-    loadable[cudart._LOADER_NAMES[0]] = Library()
-    cudart._FOUND.clear()
-    assert cudart._found().where == cudart._LOADER_NAMES[0]
+    loadable[cuda_driver._LOADER_NAMES[0]] = Library()
+    cuda_driver._PROFILER_LIBRARY.clear()
+    assert cuda_driver._profiler_library().where == cuda_driver._LOADER_NAMES[0]
 
 
 @pytest.mark.usefixtures("loadable")
 def test_nowhere() -> None:
-    with pytest.raises(cudart.CudaNotFoundError, match="no CUDA runtime") as caught:
-        cudart.profiler_start()
+    with pytest.raises(cuda_driver.CudaNotFoundError, match="no CUDA runtime") as caught:
+        cuda_driver.profiler_start()
     assert "libcudart.so.13" in str(caught.value)
     assert "CUDA_HOME" in str(caught.value)
 
@@ -107,12 +107,12 @@ def test_what_is_nowhere_is_looked_for_again_only_once_torch_is_there(
     monkeypatch.setattr(ctypes.util, "find_library", asked.append)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for _ in range(3):
-        with pytest.raises(cudart.CudaNotFoundError):
-            cudart.profiler_start()
+        with pytest.raises(cuda_driver.CudaNotFoundError):
+            cuda_driver.profiler_start()
     assert len(asked) == 1  # it starts a compiler and takes long
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    with pytest.raises(cudart.CudaNotFoundError):
-        cudart.profiler_start()
+    with pytest.raises(cuda_driver.CudaNotFoundError):
+        cuda_driver.profiler_start()
     assert len(asked) == 2
 
 
@@ -120,17 +120,17 @@ def test_what_is_nowhere_is_looked_for_again_only_once_torch_is_there(
     ("status", "why"), [(100, "CUDA error 100"), (201, "nothing on this thread has used the GPU")]
 )
 def test_a_call_that_fails(status: int, why: str, loadable: dict[str, Any]) -> None:
-    loadable[cudart._LOADER_NAMES[0]] = Library(status)
+    loadable[cuda_driver._LOADER_NAMES[0]] = Library(status)
     with pytest.raises(RecordError, match=r"cudaProfilerStart of .* failed") as caught:
-        cudart.profiler_start()
+        cuda_driver.profiler_start()
     assert why in str(caught.value)
 
 
 @pytest.mark.usefixtures("loadable")
 def test_a_process_without_the_driver_does_not_use_cuda() -> None:
-    assert not driver.cuda_in_use()
-    driver.borrow_context()
-    driver.wait_for_gpus()
+    assert not cuda_driver.cuda_in_use()
+    cuda_driver.borrow_context()
+    cuda_driver.wait_for_gpus()
 
 
 class Driver:
@@ -196,34 +196,34 @@ linux = pytest.mark.skipif(not hasattr(os, "RTLD_NOLOAD"), reason="cannot be tol
 def test_use_is_seen_from_any_thread(
     initialised: bool, active: tuple[int, ...], in_use: bool, loadable: dict[str, Any]
 ) -> None:
-    library = loadable[driver.LIBRARIES[0]] = Driver(initialised=initialised, active=active)
-    assert driver.cuda_in_use() is in_use
-    driver.borrow_context()
+    library = loadable[cuda_driver.LIBRARIES[0]] = Driver(initialised=initialised, active=active)
+    assert cuda_driver.cuda_in_use() is in_use
+    cuda_driver.borrow_context()
     assert library.contexts == ([71] if in_use else [])
 
 
 @linux
 def test_cuda_is_ready_once_anybody_called_for_it(loadable: dict[str, Any]) -> None:
-    assert not driver.cuda_is_initialised()
-    library = loadable[driver.LIBRARIES[0]] = Driver(initialised=False)
-    assert not driver.cuda_is_initialised()
+    assert not cuda_driver.cuda_is_initialized()
+    library = loadable[cuda_driver.LIBRARIES[0]] = Driver(initialised=False)
+    assert not cuda_driver.cuda_is_initialized()
     library._initialised = True
-    assert driver.cuda_is_initialised()
+    assert cuda_driver.cuda_is_initialized()
 
 
 @linux
 def test_asking_often_makes_no_garbage(loadable: dict[str, Any]) -> None:
-    loadable[driver.LIBRARIES[0]] = Driver()
-    first = driver._loaded_driver()
-    del loadable[driver.LIBRARIES[0]]  # a program may have switched the collector off
-    assert driver._loaded_driver() is first is not None
+    loadable[cuda_driver.LIBRARIES[0]] = Driver()
+    first = cuda_driver._loaded_driver()
+    del loadable[cuda_driver.LIBRARIES[0]]  # a program may have switched the collector off
+    assert cuda_driver._loaded_driver() is first is not None
 
 
 @linux
 def test_every_gpu_in_use_is_waited_for(loadable: dict[str, Any]) -> None:
-    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0, 2))
+    library = loadable[cuda_driver.LIBRARIES[0]] = Driver(active=(0, 2))
     library.contexts = [5]  # the program made it for itself
-    driver.wait_for_gpus()
+    cuda_driver.wait_for_gpus()
     assert library.waited == [5, 70, 72]
     assert (library.contexts, library.retained) == ([5], [])
 
@@ -232,10 +232,10 @@ def test_every_gpu_in_use_is_waited_for(loadable: dict[str, Any]) -> None:
 def test_a_graph_that_is_captured_is_not_disturbed(
     loadable: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0,))
+    library = loadable[cuda_driver.LIBRARIES[0]] = Driver(active=(0,))
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    driver.wait_for_gpus()
+    cuda_driver.wait_for_gpus()
     assert library.waited == []
 
 
@@ -246,8 +246,8 @@ def test_a_gpu_that_has_failed_the_program_does_not_make_us_raise(
     def failed() -> bool:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    library = loadable[driver.LIBRARIES[0]] = Driver(active=(0,))
+    library = loadable[cuda_driver.LIBRARIES[0]] = Driver(active=(0,))
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=failed)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    driver.wait_for_gpus()
+    cuda_driver.wait_for_gpus()
     assert library.waited == []

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.capture import nvtx
-from gpusight.capture.inside.cupti.buffers import Buffers
-from gpusight.capture.inside.cupti.texts import Texts
-from gpusight.capture.inside.cupti.walk import Walker
-from gpusight.capture.inside.cupti_recorder import CuptiRecorder
-from gpusight.capture.inside.plan import CUPTI, Plan
 from gpusight.errors import RecordError
-from gpusight.model.trace import Trace
+from gpusight.recording.inside import nvtx_backend
+from gpusight.recording.inside.cupti_buffers import BufferWalker, CuptiBuffers, StringIds
+from gpusight.recording.inside.cupti_recorder import CuptiRecorder
+from gpusight.recording.inside.environment import CUPTI, RecorderPlan
+from gpusight.trace.trace import Trace
 from tests.capture.fake_cupti import FakeCupti
 from tests.shared import tool
 
@@ -59,7 +57,7 @@ class Session:
     def __init__(self, cupti: FakeCupti | None = None, **wanted: Any) -> None:
         self.cupti = cupti or FakeCupti()
         self.cupti.now_ns = NOW
-        self.recorder = CuptiRecorder(Plan(CUPTI, "out", **wanted), load=lambda: self.cupti)
+        self.recorder = CuptiRecorder(RecorderPlan(CUPTI, "out", **wanted), load=lambda: self.cupti)
         self.recorder.start()
         self.add("device", **H200)
         self.add("context", context_id=1, device_id=0, null_stream_id=7)
@@ -111,11 +109,11 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _keep_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(nvtx.PATH_VARIABLE, "")  # so that it is put back, whatever sets it
-    monkeypatch.delenv(nvtx.PATH_VARIABLE)
+    monkeypatch.setenv(nvtx_backend.PATH_VARIABLE, "")  # so that it is put back, whatever sets it
+    monkeypatch.delenv(nvtx_backend.PATH_VARIABLE)
     yield
     monkeypatch.undo()
-    nvtx.look_again()
+    nvtx_backend.choose_again()
 
 
 def test_kernels_have_their_shape_and_a_readable_name(path: Path) -> None:
@@ -351,7 +349,7 @@ def test_records_of_later_versions_are_longer(path: Path, longer_by: int) -> Non
 
 
 def test_fields_beyond_a_shorter_record_are_null() -> None:
-    from gpusight.capture.inside.cupti.layouts import KERNEL, LAYOUTS
+    from gpusight.recording.inside.cupti_library import KERNEL, LAYOUTS
 
     layout = LAYOUTS[KERNEL]
     row = dict(zip(layout.parameters, layout.reader(144).row(bytes(144), 0), strict=True))
@@ -422,14 +420,16 @@ def test_nvtx_is_led_to_the_same_library_unless_another_tool_is_around(
 ) -> None:
     cupti = FakeCupti()
     cupti.path = path.with_name("libcupti.so.13")
-    assert nvtx.backend() is None
+    assert nvtx_backend.backend() is None
     Session(cupti)
-    assert os.environ[nvtx.PATH_VARIABLE] == str(cupti.path)
-    with pytest.warns(nvtx.NvtxUnavailableWarning, match=r"libcupti\.so\.13 cannot be used"):
-        nvtx.backend()  # is looked for again
-    monkeypatch.setenv(nvtx.PATH_VARIABLE, "libToolsInjection64.so")
+    assert os.environ[nvtx_backend.PATH_VARIABLE] == str(cupti.path)
+    with pytest.warns(
+        nvtx_backend.NvtxUnavailableWarning, match=r"libcupti\.so\.13 cannot be used"
+    ):
+        nvtx_backend.backend()  # is looked for again
+    monkeypatch.setenv(nvtx_backend.PATH_VARIABLE, "libToolsInjection64.so")
     session = Session(cupti)
-    assert os.environ[nvtx.PATH_VARIABLE] == "libToolsInjection64.so"
+    assert os.environ[nvtx_backend.PATH_VARIABLE] == "libToolsInjection64.so"
     session.kernel(1, 2, 1)
     texts = [text for (text,) in rows(session.write(path), "diagnostics", "text")]
     assert any("another tool" in text for text in texts)
@@ -448,8 +448,8 @@ def test_many_buffers_go_to_a_file_and_come_back_whole(path: Path) -> None:
 
 def test_a_buffer_lent_again_does_not_change_what_was_kept() -> None:
     cupti = FakeCupti()
-    walker = Walker(cupti)
-    lent = Buffers(walker, Texts())
+    walker = BufferWalker(cupti)
+    lent = CuptiBuffers(walker, StringIds())
     cupti.register(lent.request, lent.complete)
     for start in (1, 2):
         cupti.add("kernel", start=start, end=9)
@@ -497,7 +497,7 @@ def test_a_gpu_that_cannot_be_waited_for_leaves_nothing_on(
         raise OSError("the driver is gone")
 
     session = Session()
-    monkeypatch.setattr("gpusight.capture.inside.cupti_recorder.wait_for_gpus", failed)
+    monkeypatch.setattr("gpusight.recording.inside.cupti_recorder.wait_for_gpus", failed)
     with pytest.raises(OSError, match="gone"):
         session.recorder.stop()
     assert not session.cupti.enabled  # CUPTI calls back until the end, Python may be gone by then
@@ -505,7 +505,7 @@ def test_a_gpu_that_cannot_be_waited_for_leaves_nothing_on(
 
 def test_what_was_prepared_in_vain_leaves_nothing_on() -> None:
     cupti = FakeCupti()
-    recorder = CuptiRecorder(Plan(CUPTI, "out"), load=lambda: cupti)
+    recorder = CuptiRecorder(RecorderPlan(CUPTI, "out"), load=lambda: cupti)
     recorder.prepare()
     assert cupti.enabled
     recorder.cancel()

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.capture.inside.cupti import library, locate
-from gpusight.capture.inside.cupti.buffers import Buffers
-from gpusight.capture.inside.cupti.calls import is_wanted, unwanted_functions
-from gpusight.capture.inside.cupti.layouts import RUNTIME
-from gpusight.capture.inside.cupti.library import DRIVER_CALLS, RUNTIME_CALLS, LoadedCupti
-from gpusight.capture.inside.cupti.texts import Texts
-from gpusight.capture.inside.cupti.walk import Walker
 from gpusight.errors import RecordError
+from gpusight.recording.inside import cupti_library
+from gpusight.recording.inside.cupti_buffers import BufferWalker, CuptiBuffers, StringIds
+from gpusight.recording.inside.cupti_library import (
+    DRIVER_CALLS,
+    RUNTIME,
+    RUNTIME_CALLS,
+    LoadedCupti,
+)
+from gpusight.recording.inside.cupti_write import is_wanted, unwanted_functions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,8 +93,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_records_come_back_from_a_thread_of_the_library(stand_in: Path) -> None:
     cupti = LoadedCupti(stand_in)
-    walker = Walker(cupti)
-    buffers = Buffers(walker, Texts())
+    walker = BufferWalker(cupti)
+    buffers = CuptiBuffers(walker, StringIds())
     cupti.register(buffers.request, buffers.complete)
     assert cupti.enable(RUNTIME) == ""
     cupti.flush(forced=True)
@@ -165,8 +167,8 @@ def test_driver_calls_that_matter(name: str, wanted: bool) -> None:
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let only what the test puts there be found."""
-    monkeypatch.setattr(locate, "loaded_library", lambda: None)
-    monkeypatch.setattr(locate, "_SYSTEM", (str(tmp_path / "usr"),))
+    monkeypatch.setattr(cupti_library, "loaded_library", lambda: None)
+    monkeypatch.setattr(cupti_library, "_SYSTEM", (str(tmp_path / "usr"),))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -180,10 +182,10 @@ def _put(root: Path, *paths: str) -> None:
 
 
 def test_wheels_come_before_toolkits(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert locate.find_library(13) is None
+    assert cupti_library.find_library(13) is None
     _put(nowhere, "cuda/lib64/libcupti.so.13", "site/nvidia/cu13/lib/libcupti.so.13")
     monkeypatch.setenv("CUDA_HOME", str(nowhere / "cuda"))
-    assert locate.find_library(13) == nowhere / "site/nvidia/cu13/lib/libcupti.so.13"
+    assert cupti_library.find_library(13) == nowhere / "site/nvidia/cu13/lib/libcupti.so.13"
 
 
 def test_a_library_newer_than_the_driver_is_passed_over(nowhere: Path) -> None:
@@ -193,27 +195,27 @@ def test_a_library_newer_than_the_driver_is_passed_over(nowhere: Path) -> None:
         "site/nvidia/cuda_cupti/lib/libcupti.so.12",
         "site/nvidia/cuda_cupti/lib/libcupti.so.2025.1.1",
     )
-    assert locate.find_library(12) == nowhere / "site/nvidia/cuda_cupti/lib/libcupti.so.12"
-    assert locate.find_library(11) is None
+    assert cupti_library.find_library(12) == nowhere / "site/nvidia/cuda_cupti/lib/libcupti.so.12"
+    assert cupti_library.find_library(11) is None
 
 
 def test_what_is_loaded_is_taken(stand_in: Path) -> None:
     LoadedCupti(stand_in)
-    assert locate.loaded_library() is not None
+    assert cupti_library.loaded_library() is not None
 
 
 def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "driver_version", lambda: None)
+    monkeypatch.setattr(cupti_library, "driver_version", lambda: None)
     with pytest.raises(RecordError, match=r"no CUDA driver answers \(libcuda.so.1\)"):
-        library.load_cupti()
+        cupti_library.load_cupti()
 
 
 def test_without_a_library_it_says_what_to_install(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "driver_version", lambda: 12040)
+    monkeypatch.setattr(cupti_library, "driver_version", lambda: 12040)
     with pytest.raises(RecordError, match=r"for CUDA 12 or earlier; pip install cupti-python"):
-        library.load_cupti()
+        cupti_library.load_cupti()
     _put(nowhere, "site/nvidia/cu12/lib/libcupti.so.12")
     with pytest.raises(RecordError, match=r"libcupti.so.12 cannot be loaded"):
-        library.load_cupti()
+        cupti_library.load_cupti()

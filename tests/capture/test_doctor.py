@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.capture.doctor import examine
-from gpusight.capture.doctor.check import Can, Check, Checkup, State
-from gpusight.capture.doctor.generations import generation
-from gpusight.capture.doctor.machine import Ran, ThisMachine
-from gpusight.capture.doctor.report import page
-from gpusight.capture.request import Tool
-from gpusight.capture.tools import BrokenTool
 from gpusight.errors import UsageError
-from gpusight.render.doctor import DoctorView
+from gpusight.recording.doctor.checkup import checkup_page, examine
+from gpusight.recording.doctor.gpu_checks import generation
+from gpusight.recording.doctor.machine import (
+    Ability,
+    CheckState,
+    Checkup,
+    CommandResult,
+    MachineCheck,
+    ThisMachine,
+)
+from gpusight.recording.request import Tool
+from gpusight.recording.tools import BrokenTool
+from gpusight.render.doctor_view import DoctorView
 from tests.capture.machines import (
     CUPTI_13,
     H200_FILES,
@@ -49,14 +54,14 @@ def abilities(checkup: Checkup) -> dict[str, str]:
     return {verdict.tool.value: verdict.can.value for verdict in checkup.verdicts}
 
 
-def check(checkup: Checkup, key: str) -> Check:
+def check(checkup: Checkup, key: str) -> MachineCheck:
     return next(check for check in checkup.checks if check.key == key)
 
 
 def test_a_machine_with_everything() -> None:
     checkup = checked(h200())
     assert abilities(checkup) == dict.fromkeys(("nsys", "ncu", "torch", "cupti"), "yes")
-    assert all(check.state is State.OK for check in checkup.checks)
+    assert all(check.state is CheckState.OK for check in checkup.checks)
     assert all(not v.why and not v.without for v in checkup.verdicts)
     assert checkup.record_uses is Tool.NSYS
     assert check(checkup, "gpu").found == "1 x NVIDIA H200 (compute capability 9.0)"
@@ -68,7 +73,7 @@ def test_a_laptop_without_a_gpu() -> None:
     machine = Described(
         files={"/proc/sys/kernel/perf_event_paranoid": "4\n", "/proc/self/status": status()},
         programs={
-            "/usr/bin/python3": Ran(0, ""),
+            "/usr/bin/python3": CommandResult(0, ""),
             "ask_packages": packages(),
             "ask_driver": said(library=False),
         },
@@ -94,7 +99,7 @@ def test_a_mac_reads_captures() -> None:
 
 def test_windows_needs_an_administrator_for_nsys() -> None:
     verdict = checked(h200(system="Windows", kernel="10")).verdict(Tool.NSYS)
-    assert verdict.can is Can.PARTLY
+    assert verdict.can is Ability.PARTLY
     assert verdict.why == ("Windows: needs an administrator",)
 
 
@@ -117,10 +122,10 @@ def test_counters_in_a_container_need_a_capability() -> None:
     files = {**CLOSED, "/.dockerenv": "", "/proc/self/status": status(seccomp=2)}
     checkup = checked(h200(files=files, shared=64_000_000))
     assert check(checkup, "counters").commands == ("docker run --gpus all --cap-add=SYS_ADMIN …",)
-    assert check(checkup, "container").state is State.OK
+    assert check(checkup, "container").state is CheckState.OK
     assert check(checkup, "shared-memory").commands == ("docker run --shm-size=8g …",)
     assert "seccomp" in check(checkup, "cpu-samples").found
-    assert checkup.verdict(Tool.NSYS).can is Can.YES
+    assert checkup.verdict(Tool.NSYS).can is Ability.YES
     assert checkup.verdict(Tool.NSYS).without == (
         "GPU metrics (--gpu-metrics)",
         "CPU samples (--python-stacks)",
@@ -143,8 +148,8 @@ def test_counters_that_cannot_be_seen_are_unknown() -> None:
     machine = h200()
     machine.files = {k: v for k, v in H200_FILES.items() if not k.endswith("params")}
     checkup = checked(machine)
-    assert check(checkup, "counters").state is State.UNKNOWN
-    assert checkup.verdict(Tool.NCU).can is Can.YES
+    assert check(checkup, "counters").state is CheckState.UNKNOWN
+    assert checkup.verdict(Tool.NCU).can is Ability.YES
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_a_container_without_its_gpu() -> None:
     )
     checkup = checked(machine)
     assert check(checkup, "container").commands == ("docker run --gpus all …",)
-    assert checkup.verdict(Tool.NSYS).can is Can.PARTLY
+    assert checkup.verdict(Tool.NSYS).can is Ability.PARTLY
 
 
 WSL = "5.15.167.4-microsoft-standard-WSL2"
@@ -195,7 +200,7 @@ def test_wsl2(version: str, ncu: str) -> None:
 def test_wsl_without_the_driver_of_windows_and_wsl1() -> None:
     assert "--shutdown" in check(checked(Described(kernel=WSL, programs=PYTHON)), "wsl").commands[0]
     first = Described(kernel="4.4.0-19041-Microsoft", programs=PYTHON)
-    assert check(checked(first), "wsl").state is State.MISSING
+    assert check(checked(first), "wsl").state is CheckState.MISSING
 
 
 def test_without_nsys_record_uses_cupti_then_torch() -> None:
@@ -229,9 +234,9 @@ B200 = {"/usr/bin/nvidia-smi": smi("NVIDIA B200", "10.0"), "ask_driver": driver(
 def test_an_old_ncu_does_not_measure_a_new_gpu() -> None:
     old = {Tool.NCU: [tool(Tool.NCU, NCU_2025, 2024, 3, 2)]}
     verdict = checked(h200(programs=B200, found=old)).verdict(Tool.NCU)
-    assert verdict.can is Can.NO
+    assert verdict.can is Ability.NO
     assert verdict.why == ("ncu 2024.3.2: Blackwell GPUs need ncu 2025.1 or newer",)
-    assert checked(h200(programs=B200)).verdict(Tool.NCU).can is Can.YES
+    assert checked(h200(programs=B200)).verdict(Tool.NCU).can is Ability.YES
 
 
 def test_a_new_ncu_does_not_measure_an_old_gpu() -> None:
@@ -243,10 +248,12 @@ def test_a_new_ncu_does_not_measure_an_old_gpu() -> None:
 def test_an_nsys_whose_cupti_is_older_than_the_gpu() -> None:
     machine = h200(programs=B200)
     machine.files = {k: v for k, v in H200_FILES.items() if "libcupti" not in k}
-    assert checked(machine).verdict(Tool.NSYS).can is Can.YES  # nothing is known: nothing is said
+    assert (
+        checked(machine).verdict(Tool.NSYS).can is Ability.YES
+    )  # nothing is known: nothing is said
     machine.files = {**machine.files, str(Path(NSYS_2025).parent / "libcupti.so.12.4"): ""}
     verdict = checked(machine).verdict(Tool.NSYS)
-    assert verdict.can is Can.PARTLY
+    assert verdict.can is Ability.PARTLY
     assert "CUPTI up to 12.4, and Blackwell GPUs need 12.8" in verdict.why[0]
 
 
@@ -258,15 +265,15 @@ def test_a_gpu_from_the_future_is_not_judged() -> None:
 
 def test_an_importer_that_lacks_a_library() -> None:
     said_so = f"{IMPORTER}: error while loading shared libraries: libdw.so.1: cannot open shared"
-    checkup = checked(h200(programs={IMPORTER: Ran(127, "", said_so)}))
+    checkup = checked(h200(programs={IMPORTER: CommandResult(127, "", said_so)}))
     assert check(checkup, "importer").commands == ("sudo apt-get install libdw1",)
-    assert checkup.verdict(Tool.NSYS).can is Can.PARTLY
+    assert checkup.verdict(Tool.NSYS).can is Ability.PARTLY
     assert ".qdstrm" in checkup.verdict(Tool.NSYS).why[0]
 
 
 def test_an_importer_that_is_not_beside_nsys_is_unknown() -> None:
     wrapper = {Tool.NSYS: [tool(Tool.NSYS, "/usr/local/cuda/bin/nsys", 2025, 3, 1)]}
-    assert check(checked(h200(found=wrapper)), "importer").state is State.UNKNOWN
+    assert check(checked(h200(found=wrapper)), "importer").state is CheckState.UNKNOWN
 
 
 def test_without_nvidia_smi_the_driver_is_asked() -> None:
@@ -278,7 +285,9 @@ def test_without_nvidia_smi_the_driver_is_asked() -> None:
 
 
 def test_an_nvidia_smi_that_fails_is_quoted() -> None:
-    failed = Ran(9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n")
+    failed = CommandResult(
+        9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"
+    )
     broken = {"/usr/bin/nvidia-smi": failed, "ask_driver": said(library=False)}
     found = check(checked(h200(programs=broken)), "gpu").found
     assert found.startswith("nvidia-smi: NVIDIA-SMI has failed")
@@ -303,7 +312,9 @@ def test_gpus_that_cuda_does_not_show(
 
 def test_mig_and_a_monitor() -> None:
     files = {"/proc/812/comm": "nv-hostengine\n", "/proc/1/comm": "systemd\n"}
-    mig = Ran(0, "NVIDIA A100, 580.82.07, 8.0, Enabled\nNVIDIA A100, 580.82.07, 8.0, Disabled\n")
+    mig = CommandResult(
+        0, "NVIDIA A100, 580.82.07, 8.0, Enabled\nNVIDIA A100, 580.82.07, 8.0, Disabled\n"
+    )
     checkup = checked(h200(files=files, programs={"/usr/bin/nvidia-smi": mig}))
     assert check(checkup, "mig").found == "on for 1 of 2 GPUs"
     assert check(checkup, "dcgm").commands[0] == "dcgmi profile --pause"
@@ -334,11 +345,13 @@ def test_torch_that_is_not_built_for_the_driver() -> None:
 def test_torch_without_cupti_and_torch_that_cannot_be_imported() -> None:
     plain = said(version="2.4", cuda="12.4", hip=None, available=True, activities=["CPU"])
     assert "no kernels" in checked(h200(programs={"ask_torch": plain})).verdict(Tool.TORCH).why[0]
-    broken = Ran(1, "", "Traceback …\nImportError: libtorch.so: cannot open shared object file\n")
+    broken = CommandResult(
+        1, "", "Traceback …\nImportError: libtorch.so: cannot open shared object file\n"
+    )
     verdict = checked(h200(programs={"ask_torch": broken})).verdict(Tool.TORCH)
-    assert verdict.can is Can.NO
+    assert verdict.can is Ability.NO
     assert "ImportError: libtorch.so" in verdict.why[0]
-    slow = checked(h200(programs={"ask_torch": Ran(None, "")})).verdict(Tool.TORCH)
+    slow = checked(h200(programs={"ask_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
     assert "took too long" in slow.why[0]
 
 
@@ -346,7 +359,7 @@ def test_cupti_that_does_not_load() -> None:
     refused = said(library=CUPTI_13, unfit=None, works=False, why="it needs a newer driver")
     verdict = checked(h200(programs={"ask_cupti": refused})).verdict(Tool.CUPTI)
     assert verdict.why == (f"{CUPTI_13} does not work: it needs a newer driver",)
-    mute = checked(h200(programs={"ask_cupti": Ran(1, "", "ImportError: no ctypes")}))
+    mute = checked(h200(programs={"ask_cupti": CommandResult(1, "", "ImportError: no ctypes")}))
     assert "no ctypes" in mute.verdict(Tool.CUPTI).why[0]
 
 
@@ -361,7 +374,7 @@ def test_cupti_comes_with_whatever_the_program_s_python_finds() -> None:
 def test_pythons_that_are_old_mute_or_absent() -> None:
     old = checked(h200(programs={"ask_packages": packages(3, 8, 10, torch="1.13")}))
     assert abilities(old)["torch"] == abilities(old)["cupti"] == "no"
-    mute = checked(h200(programs={"ask_packages": Ran(1, "", "Illegal instruction")}))
+    mute = checked(h200(programs={"ask_packages": CommandResult(1, "", "Illegal instruction")}))
     assert "Illegal instruction" in check(mute, "python").found
     with pytest.raises(UsageError, match="no Python at /nowhere"):
         checked(h200(), python="/nowhere/python")
@@ -382,7 +395,7 @@ def test_the_lock_of_another_user() -> None:
     machine = h200(
         files={lock: ""}, read_only=frozenset({lock}), environment={"TMPDIR": "/scratch"}
     )
-    assert checked(machine).verdict(Tool.NCU).can is Can.NO
+    assert checked(machine).verdict(Tool.NCU).can is Ability.NO
 
 
 def test_ranks() -> None:
@@ -410,7 +423,7 @@ def test_every_limit_says_what_it_means_or_what_to_do() -> None:
     ]
     for machine in machines:
         for one in checked(machine).checks:
-            assert one.state is State.OK or one.means or one.fix or one.key == "driver"
+            assert one.state is CheckState.OK or one.means or one.fix or one.key == "driver"
 
 
 def test_text_fits_and_json_is_whole() -> None:
@@ -429,7 +442,7 @@ def test_text_fits_and_json_is_whole() -> None:
     assert "| counters | missing |" in view.to_markdown()
     assert "checks,0,check,gpu" in view.to_csv()
     assert "<table>" in view._repr_html_()
-    assert page(checkup).title == view.title
+    assert checkup_page(checkup).title == view.title
 
 
 def test_this_machine_answers() -> None:

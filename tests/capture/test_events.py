@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gpusight.capture.inside.events import Hub
+from gpusight.recording.inside.step_hub import StepHub
 
 
 class Heard:
@@ -27,7 +27,7 @@ class Heard:
 
 
 def test_listeners_hear_in_order() -> None:
-    hub, heard = Hub(), Heard()
+    hub, heard = StepHub(), Heard()
     hub.listen(heard)
     number = hub.begin_step()
     hub.begin_range("forward")
@@ -42,7 +42,7 @@ def test_listeners_hear_in_order() -> None:
 
 
 def test_who_is_forgotten_hears_no_more() -> None:
-    hub, heard = Hub(), Heard()
+    hub, heard = StepHub(), Heard()
     hub.listen(heard)
     before = hub.heard
     hub.forget(heard)
@@ -52,7 +52,7 @@ def test_who_is_forgotten_hears_no_more() -> None:
 
 
 def test_a_program_s_own_steps_end_the_guessing() -> None:
-    hub, heard = Hub(), Heard()
+    hub, heard = StepHub(), Heard()
     hub.listen(heard)
     guessed = hub.begin_step(explicit=False)
     hub.end_step(guessed)
@@ -69,7 +69,7 @@ def test_a_program_s_own_steps_end_the_guessing() -> None:
 
 
 def test_of_steps_within_each_other_the_outermost_counts() -> None:
-    hub, heard = Hub(), Heard()
+    hub, heard = StepHub(), Heard()
     hub.listen(heard)
     outer = hub.begin_step()
     assert hub.begin_step() is None
@@ -80,7 +80,7 @@ def test_of_steps_within_each_other_the_outermost_counts() -> None:
 
 
 def test_steps_of_two_threads_all_count_and_any_thread_may_end_them() -> None:
-    hub = Hub()
+    hub = StepHub()
     numbers = [hub.begin_step()]
     other = threading.Thread(target=lambda: numbers.append(hub.begin_step()))
     other.start()
@@ -93,7 +93,7 @@ def test_steps_of_two_threads_all_count_and_any_thread_may_end_them() -> None:
 
 
 def test_a_step_that_is_known_afterwards_counts_and_is_not_told() -> None:
-    hub, heard = Hub(), Heard()
+    hub, heard = StepHub(), Heard()
     hub.listen(heard)
     hub.pass_step()
     assert hub.begin_step() == 1

@@ -19,16 +19,18 @@ from typing import Any
 
 import pytest
 
-from gpusight.capture.inside import cudart, driver, outputs
-from gpusight.capture.inside.events import Hub
-from gpusight.capture.inside.imports import when_imported
-from gpusight.capture.inside.main_thread import run_on_main_thread
-from gpusight.capture.inside.plan import VARIABLE, Plan, current_plan
-from gpusight.capture.inside.processes import Role, role_of
-from gpusight.capture.inside.recorders import ProfilerApiRecorder, recorder_for
-from gpusight.capture.inside.say import say
-from gpusight.capture.inside.window import State, Window
 from gpusight.errors import RecordError
+from gpusight.recording.inside import cuda_driver, processes
+from gpusight.recording.inside.environment import VARIABLE, RecorderPlan, current_plan, log_line
+from gpusight.recording.inside.import_hooks import when_imported
+from gpusight.recording.inside.processes import ProcessRole, role_of
+from gpusight.recording.inside.recorders import ProfilerApiRecorder, recorder_for
+from gpusight.recording.inside.recording_window import (
+    RecordingWindow,
+    WindowState,
+    run_on_main_thread,
+)
+from gpusight.recording.inside.step_hub import StepHub
 from tests.capture.inside_runs import SITE, run
 
 
@@ -45,9 +47,9 @@ class Noted:
         return lambda *args: self.did.append(" ".join([name, *map(str, args)]))
 
 
-def window(recorder: Any, *, allowed: bool = True, **plan: Any) -> Window:
-    return Window(
-        Plan("torch", "/nowhere", **plan),
+def window(recorder: Any, *, allowed: bool = True, **plan: Any) -> RecordingWindow:
+    return RecordingWindow(
+        RecorderPlan("torch", "/nowhere", **plan),
         recorder,
         opened=lambda: recorder.did.append("opened"),
         ended=lambda: recorder.did.append("ended"),
@@ -58,24 +60,24 @@ def window(recorder: Any, *, allowed: bool = True, **plan: Any) -> Window:
 @pytest.mark.parametrize(
     ("arguments", "role"),
     [
-        ("python train.py --pip", Role.MAIN),
-        ("python -u -X dev -m train", Role.MAIN),
-        ("python -c print()", Role.MAIN),
-        ("python", Role.MAIN),
-        ("python /bin/torchrun train.py", Role.HELPER),
-        ("python -m torch.distributed.run train.py", Role.HELPER),
-        ("python -u -m deepspeed.launcher.launch train.py", Role.HELPER),
-        ("python /bin/accelerate launch train.py", Role.HELPER),
-        ("python /x/torch/_inductor/compile_worker/__main__.py --workers=2", Role.HELPER),
-        ("python -m pip install x", Role.HELPER),
-        ("python pipeline.py", Role.MAIN),
-        ("python -m gpusight_training", Role.MAIN),
-        ("python -c from multiprocessing.spawn import spawn_main; spawn_main()", Role.CHILD),
-        ("python -c from multiprocessing.resource_tracker import main;main(7)", Role.HELPER),
-        ("python -s -c from multiprocessing.forkserver import main; main(3)", Role.HELPER),
+        ("python train.py --pip", ProcessRole.MAIN),
+        ("python -u -X dev -m train", ProcessRole.MAIN),
+        ("python -c print()", ProcessRole.MAIN),
+        ("python", ProcessRole.MAIN),
+        ("python /bin/torchrun train.py", ProcessRole.HELPER),
+        ("python -m torch.distributed.run train.py", ProcessRole.HELPER),
+        ("python -u -m deepspeed.launcher.launch train.py", ProcessRole.HELPER),
+        ("python /bin/accelerate launch train.py", ProcessRole.HELPER),
+        ("python /x/torch/_inductor/compile_worker/__main__.py --workers=2", ProcessRole.HELPER),
+        ("python -m pip install x", ProcessRole.HELPER),
+        ("python pipeline.py", ProcessRole.MAIN),
+        ("python -m gpusight_training", ProcessRole.MAIN),
+        ("python -c from multiprocessing.spawn import spawn_main; spawn_main()", ProcessRole.CHILD),
+        ("python -c from multiprocessing.resource_tracker import main;main(7)", ProcessRole.HELPER),
+        ("python -s -c from multiprocessing.forkserver import main; main(3)", ProcessRole.HELPER),
     ],
 )
-def test_roles(arguments: str, role: Role) -> None:
+def test_roles(arguments: str, role: ProcessRole) -> None:
     words = arguments.split(" ")
     if "-c" in words:
         at = words.index("-c") + 1
@@ -147,7 +149,7 @@ def test_a_module_whose_loader_cannot_be_followed_is_imported_all_the_same(
 
 
 def test_a_window_of_steps() -> None:
-    noted, hub = Noted(), Hub()
+    noted, hub = Noted(), StepHub()
     steps = window(noted, first_step=2, last_step=3)
     hub.listen(steps)
     for _ in range(6):
@@ -172,7 +174,7 @@ def test_a_window_of_the_first_range_and_what_is_nested_in_it() -> None:
         what, _, name = told.partition(" ")
         getattr(ranges, f"range_{what}")(name)
         if told == "ended forward" and noted.did[-1] != "ended":
-            assert ranges.state is State.RECORDING
+            assert ranges.state is WindowState.RECORDING
     assert noted.did == ["start", "opened", "stop", "ended"]
 
 
@@ -193,7 +195,7 @@ def test_a_window_of_the_first_range_and_what_is_nested_in_it() -> None:
 def test_names_of_ranges(wanted: str, told: str, is_it: bool) -> None:
     ranges = window(Noted(), range_name=wanted)
     ranges.range_began(told)
-    assert (ranges.state is State.RECORDING) is is_it
+    assert (ranges.state is WindowState.RECORDING) is is_it
 
 
 def test_a_window_of_time() -> None:
@@ -257,7 +259,7 @@ def test_what_fails_around_the_recorder_is_felt_by_nobody(
 
     noted = Noted()
     calls: dict[str, Any] = {"opened": bool, "allowed": lambda: True, broken: fail}
-    whole = Window(Plan("torch", "/nowhere"), noted, ended=lambda: None, **calls)
+    whole = RecordingWindow(RecorderPlan("torch", "/nowhere"), noted, ended=lambda: None, **calls)
     whole.ready()
     whole.close()
     assert noted.did == (["start", "stop"] if broken == "opened" else [])
@@ -295,16 +297,16 @@ def test_a_function_runs_on_the_main_thread() -> None:
 
 @pytest.fixture
 def began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(outputs.STARTED_VARIABLE, str(time.time_ns()))
+    monkeypatch.setenv(processes.STARTED_VARIABLE, str(time.time_ns()))
 
 
 @pytest.mark.usefixtures("began")
 def test_names_that_nobody_has(tmp_path: Path) -> None:
-    plan = Plan("torch", str(tmp_path / "run"))
+    plan = RecorderPlan("torch", str(tmp_path / "run"))
     pid = os.getpid()
 
     def names(rank: int | None) -> str:
-        return outputs.written(plan, ".x", rank, lambda path: _fill(path, "new")).name
+        return processes.written(plan, ".x", rank, lambda path: _fill(path, "new")).name
 
     assert [names(None), names(None), names(None)] == [
         "run.x",
@@ -320,12 +322,12 @@ def test_an_earlier_file_is_replaced_when_asked_and_a_siblings_never(tmp_path: P
     old = tmp_path / "run.x"
     old.write_text("old")
     os.utime(old, (1, 1))
-    kept = outputs.written(Plan("torch", str(tmp_path / "run")), ".x", None, _new)
-    plan = Plan("torch", str(tmp_path / "run"), overwrite=True)
+    kept = processes.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, _new)
+    plan = RecorderPlan("torch", str(tmp_path / "run"), overwrite=True)
     assert (kept.name, old.read_text()) == (f"run.pid{os.getpid()}.x", "old")
-    assert outputs.written(plan, ".x", None, _new) == old
+    assert processes.written(plan, ".x", None, _new) == old
     assert old.read_text() == "new"
-    assert outputs.written(plan, ".x", None, _new) != old
+    assert processes.written(plan, ".x", None, _new) != old
 
 
 @pytest.mark.usefixtures("began")
@@ -335,7 +337,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        outputs.written(Plan("torch", str(tmp_path / "run")), ".x", None, fail)
+        processes.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, fail)
     assert not list(tmp_path.iterdir())
 
 
@@ -350,15 +352,15 @@ def _fill(path: Path, text: str) -> None:
 def test_the_profiler_around_us_waits_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[str] = []
     in_use = threading.Event()
-    monkeypatch.setattr(driver, "cuda_in_use", in_use.is_set)
+    monkeypatch.setattr(cuda_driver, "cuda_in_use", in_use.is_set)
     for module, name in (
-        (cudart, "profiler_start"),
-        (cudart, "profiler_stop"),
-        (driver, "borrow_context"),
-        (driver, "wait_for_gpus"),
+        (cuda_driver, "profiler_start"),
+        (cuda_driver, "profiler_stop"),
+        (cuda_driver, "borrow_context"),
+        (cuda_driver, "wait_for_gpus"),
     ):
         monkeypatch.setattr(module, name, lambda name=name: did.append(name))
-    early = recorder_for(Plan("profiler-api", "/nowhere"))
+    early = recorder_for(RecorderPlan("profiler-api", "/nowhere"))
     early.start()
     assert (did, early.is_empty()) == ([], True)
     in_use.set()
@@ -434,7 +436,7 @@ def test_a_program_without_a_stderr_that_takes_our_line_goes_on(
     if stream == "closed":
         kept.close()
     monkeypatch.setattr(sys, "stderr", kept if stream else None)
-    say("über")
+    log_line("über")
 
 
 class Tee:
@@ -449,7 +451,7 @@ def test_a_stream_of_the_program_s_own_does_not_make_us_raise(
     stream: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    say("a line")
+    log_line("a line")
 
 
 def test_a_profiler_that_cannot_be_switched_on_later_is_one_line(
@@ -459,9 +461,9 @@ def test_a_profiler_that_cannot_be_switched_on_later_is_one_line(
         raise RecordError("no CUDA runtime was found")
 
     answers = iter((False, True))
-    monkeypatch.setattr(driver, "cuda_in_use", lambda: next(answers))
-    monkeypatch.setattr(driver, "borrow_context", lambda: None)
-    monkeypatch.setattr(cudart, "profiler_start", fail)
+    monkeypatch.setattr(cuda_driver, "cuda_in_use", lambda: next(answers))
+    monkeypatch.setattr(cuda_driver, "borrow_context", lambda: None)
+    monkeypatch.setattr(cuda_driver, "profiler_start", fail)
     recorder = ProfilerApiRecorder()
     recorder.start()
     for thread in threading.enumerate():
@@ -475,14 +477,14 @@ def test_a_profiler_that_cannot_be_switched_on_later_is_one_line(
 def test_a_file_from_just_before_the_run_is_replaced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan("torch", str(tmp_path / "run"), overwrite=True)
+    plan = RecorderPlan("torch", str(tmp_path / "run"), overwrite=True)
     old = tmp_path / "run.x"
     old.write_text("old")
     an_instant_later_ns = old.stat().st_mtime_ns + 200_000_000
     time.sleep(0.25)
-    monkeypatch.setenv(outputs.STARTED_VARIABLE, str(an_instant_later_ns))
-    assert outputs.written(plan, ".x", None, _new) == old
-    assert outputs.written(plan, ".x", None, _new) != old
+    monkeypatch.setenv(processes.STARTED_VARIABLE, str(an_instant_later_ns))
+    assert processes.written(plan, ".x", None, _new) == old
+    assert processes.written(plan, ".x", None, _new) != old
 
 
 def test_a_plan_that_is_none_is_said_by_the_name_of_the_variable(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 _LISTEN = """
-from gpusight.capture.inside.events import HUB
+from gpusight.recording.inside.step_hub import HUB
 
 class Heard:
     told = []
@@ -22,8 +22,8 @@ def told():
 HUB.listen(Heard())
 """
 _RANGES = """
-from gpusight.capture.inside.hooks import ranges
-ranges.install()
+from gpusight.recording.inside import import_hooks
+import_hooks.hook_ranges()
 import nvtx
 
 with nvtx.annotate("a", domain="mine"):
@@ -48,7 +48,7 @@ nvtx.pop_range()
 told()
 """
 _STEPS = """
-from gpusight.capture.inside.hooks.torch_optim import OptimizerSteps
+from gpusight.recording.inside.torch_hooks import OptimizerSteps
 import torch
 
 made = []

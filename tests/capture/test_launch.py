@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture import launch
 from gpusight.errors import RecordError
+from gpusight.recording import launch_program
 
-SOURCE = Path(launch.__file__).parents[2]
+SOURCE = Path(launch_program.__file__).parents[2]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 WAITS_S = 20.0
 
@@ -23,7 +23,7 @@ WAITS_S = 20.0
 def test_exit_codes() -> None:
     for code in (0, 3):
         argv = [sys.executable, "-c", f"raise SystemExit({code})"]
-        ended = launch.run(argv, os.environ, argv)
+        ended = launch_program.run_program(argv, os.environ, argv)
         assert ended.code == code
         assert 0 < ended.seconds < 60
 
@@ -31,24 +31,24 @@ def test_exit_codes() -> None:
 @posix
 def test_a_program_that_a_signal_ends() -> None:
     argv = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert launch.run(argv, os.environ, argv).code == 128 + 9
+    assert launch_program.run_program(argv, os.environ, argv).code == 128 + 9
 
 
 def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot run"):
-        launch.run([str(tmp_path / "nothing")], os.environ, ["nothing"])
+        launch_program.run_program([str(tmp_path / "nothing")], os.environ, ["nothing"])
 
 
 def test_the_environment_is_what_was_given() -> None:
     code = "import os; raise SystemExit(os.environ['HIDDEN'] != 'x' or 'PATH' in os.environ)"
     argv = [sys.executable, "-c", code]
-    assert launch.run(argv, {"HIDDEN": "x"}, argv).code == 0
+    assert launch_program.run_program(argv, {"HIDDEN": "x"}, argv).code == 0
 
 
 def started(
     tmp_path: Path, tool: list[str], program: list[str], *, before: str = ""
 ) -> subprocess.Popen[str]:
-    """Run `tool program` through `launch.run` in a process group of its own; wait for `ready`."""
+    """Run `tool program` through `run_program` in a process group of its own; wait for `ready`."""
     script = tmp_path / "runner.py"
     script.write_text(
         textwrap.dedent(
@@ -56,8 +56,8 @@ def started(
             import os, signal, sys
             sys.path.insert(0, {str(SOURCE)!r})
             {before}
-            from gpusight.capture import launch
-            ended = launch.run({[*tool, *program]!r}, os.environ, {program!r})
+            from gpusight.recording import launch_program
+            ended = launch_program.run_program({[*tool, *program]!r}, os.environ, {program!r})
             raise SystemExit(ended.code)
             """
         )
@@ -161,9 +161,9 @@ def test_a_program_that_outlives_its_profiler(tmp_path: Path) -> None:
     tool.write_text(LEAVES)
     argv = program(tmp_path, "time.sleep(1); sys.exit(9)")
     whole = [sys.executable, str(tool), *argv]
-    assert launch.run(whole, os.environ, argv, may_outlive=True).code == 9
+    assert launch_program.run_program(whole, os.environ, argv, may_outlive=True).code == 9
     assert (
-        launch.run(
+        launch_program.run_program(
             [sys.executable, "-c", "raise SystemExit(2)", *argv], os.environ, argv, may_outlive=True
         ).code
         == 2
@@ -212,8 +212,9 @@ def test_keys_of_a_terminal_reach_the_program_once(tmp_path: Path) -> None:
     """
     argv = program(tmp_path, body)
     code = (
-        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from gpusight.capture import launch;"
-        f"raise SystemExit(launch.run({argv!r}, os.environ, {argv!r}).code)"
+        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from "
+        "gpusight.recording import launch_program;"
+        f"raise SystemExit(launch_program.run_program({argv!r}, os.environ, {argv!r}).code)"
     )
     pid, terminal = pty.fork()
     if pid == 0:
@@ -250,7 +251,7 @@ def test_standard_input_passes_through(tmp_path: Path) -> None:
 def test_handlers_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     argv = [sys.executable, "-c", "pass"]
-    launch.run(argv, os.environ, argv)
+    launch_program.run_program(argv, os.environ, argv)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -259,7 +260,9 @@ def test_another_thread_may_run_a_program_too() -> None:
 
     argv = [sys.executable, "-c", "raise SystemExit(6)"]
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(launch.run(argv, os.environ, argv).code))
+    thread = threading.Thread(
+        target=lambda: codes.append(launch_program.run_program(argv, os.environ, argv).code)
+    )
     thread.start()
     thread.join()
     assert codes == [6]
@@ -269,14 +272,15 @@ def test_another_thread_may_run_a_program_too() -> None:
 def test_becoming_the_program(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import os; print(os.getpid(), os.environ['X'])"]
     code = (
-        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from gpusight.capture import launch;"
-        f"print(os.getpid()); launch.become({argv!r}, {{**os.environ, 'X': 'set'}})"
+        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from "
+        "gpusight.recording import launch_program;"
+        f"print(os.getpid()); launch_program.exec_program({argv!r}, {{**os.environ, 'X': 'set'}})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert second == f"{first} set"
     with pytest.raises(RecordError, match="cannot run"):
-        launch.become([str(tmp_path / "nothing")], os.environ)
+        launch_program.exec_program([str(tmp_path / "nothing")], os.environ)
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 
@@ -284,8 +288,9 @@ def test_becoming_the_program(tmp_path: Path) -> None:
 def test_what_we_become_ignores_no_signals() -> None:
     argv = ["grep", "SigIgn", "/proc/self/status"]
     code = (
-        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from gpusight.capture import launch;"
-        f"launch.become({argv!r}, os.environ)"
+        f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from "
+        "gpusight.recording import launch_program;"
+        f"launch_program.exec_program({argv!r}, os.environ)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[1], 16) & (1 << signal.SIGPIPE - 1) == 0

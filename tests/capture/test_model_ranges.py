@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gpusight as gs
-from gpusight.capture import nvtx
-from gpusight.capture.nvtx import DOMAIN
 from gpusight.errors import RecordError, UsageError
+from gpusight.recording.inside import nvtx_backend
+from gpusight.recording.inside.nvtx_backend import DOMAIN
 from tests.capture.heard import Heard, hearing
 
 
@@ -424,7 +424,7 @@ def test_a_model_is_copied_and_saved_with_its_ranges(heard: Heard) -> None:
 
 
 def test_nothing_is_followed_while_nobody_listens() -> None:
-    nvtx.look_again()
+    nvtx_backend.choose_again()
     model = Model()
     gs.annotate_model(model, ops=True)
     out = model(torch.arange(3))["logits"]

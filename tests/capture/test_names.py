@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture import names
-from gpusight.capture.request import Tool
 from gpusight.errors import RecordError, UsageError
+from gpusight.recording import capture_names
+from gpusight.recording.request import Tool
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ from gpusight.errors import RecordError, UsageError
     ],
 )
 def test_default_names(program: str, name: str) -> None:
-    assert names.default_name(program.split()) == name
+    assert capture_names.default_name(program.split()) == name
 
 
 def test_a_default_name_is_never_longer_than_a_file_s_may_be() -> None:
     for letter in ("x", "核"):
-        name = names.default_name(["./" + letter * 300])
+        name = capture_names.default_name(["./" + letter * 300])
         assert 90 < len(name.encode()) <= 100
         assert set(name) == {letter}
 
 
 def test_an_output_whose_name_is_too_long_is_refused() -> None:
     with pytest.raises(UsageError, match="too long"):
-        names.output_path("x" * 300, ["python"])
+        capture_names.output_path("x" * 300, ["python"])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_output_whose_name_is_too_long_is_refused() -> None:
     ],
 )
 def test_suffixes_are_taken_off(given: str, tool: Tool, base: str) -> None:
-    assert names.base_of(Path(given), tool) == Path(base)
+    assert capture_names.base_of(Path(given), tool) == Path(base)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_suffixes_are_taken_off(given: str, tool: Tool, base: str) -> None:
 )
 def test_suffixes_that_do_not_fit(given: str, tool: Tool, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        names.base_of(Path(given), tool)
+        capture_names.base_of(Path(given), tool)
     import re
 
     assert re.search(message, str(error.value))
@@ -97,57 +97,59 @@ def test_suffixes_that_do_not_fit(given: str, tool: Tool, message: str) -> None:
 
 def test_the_next_free_number(tmp_path: Path) -> None:
     base = tmp_path / "train"
-    assert names.free_base(base, ".nsys-rep") == base
+    assert capture_names.free_base(base, ".nsys-rep") == base
     (tmp_path / "train.nsys-rep").touch()
     (tmp_path / "train-3.nsys-rep").touch()
-    assert names.free_base(base, ".nsys-rep") == tmp_path / "train-2"
-    assert names.free_base(base, ".ncu-rep") == base
+    assert capture_names.free_base(base, ".nsys-rep") == tmp_path / "train-2"
+    assert capture_names.free_base(base, ".ncu-rep") == base
     (tmp_path / "train-2.rank4.pid77.nsys-rep").touch()
-    assert names.free_base(base, ".nsys-rep") == tmp_path / "train-4"
-    assert names.free_base(base, ".nsys-rep", 0) == base
+    assert capture_names.free_base(base, ".nsys-rep") == tmp_path / "train-4"
+    assert capture_names.free_base(base, ".nsys-rep", 0) == base
 
 
 def test_captures_of_one_name_in_order_of_ranks(tmp_path: Path) -> None:
     for name in ("r.rank10.sqlite", "r.rank2.sqlite", "r.rank2.pid5.sqlite", "r.x.sqlite", "r.sql"):
         (tmp_path / name).touch()
-    found = [p.name for p in names.family(tmp_path / "r", ".sqlite")]
+    found = [p.name for p in capture_names.family(tmp_path / "r", ".sqlite")]
     assert found == ["r.rank2.pid5.sqlite", "r.rank2.sqlite", "r.rank10.sqlite"]
-    assert [p.name for p in names.family(tmp_path / "r.rank10", ".sqlite")] == ["r.rank10.sqlite"]
-    assert names.family(tmp_path / "nowhere" / "r", ".sqlite") == []
+    assert [p.name for p in capture_names.family(tmp_path / "r.rank10", ".sqlite")] == [
+        "r.rank10.sqlite"
+    ]
+    assert capture_names.family(tmp_path / "nowhere" / "r", ".sqlite") == []
 
 
 def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "r.sqlite").touch()
-    names.refuse_taken(tmp_path / "r", ".sqlite", overwrite=True)
-    names.refuse_taken(tmp_path / "s", ".sqlite", overwrite=False)
+    capture_names.refuse_taken(tmp_path / "r", ".sqlite", overwrite=True)
+    capture_names.refuse_taken(tmp_path / "s", ".sqlite", overwrite=False)
     with pytest.raises(RecordError, match="exists"):
-        names.refuse_taken(tmp_path / "r", ".sqlite", overwrite=False)
+        capture_names.refuse_taken(tmp_path / "r", ".sqlite", overwrite=False)
 
 
 def test_placeholders() -> None:
     environ = {"SLURM_JOB_ID": "42"}
-    assert names.expand("run_%q{SLURM_JOB_ID}_100%%", environ) == "run_42_100%"
-    assert names.expand("%h", {}) not in ("", "%h")
+    assert capture_names.expand("run_%q{SLURM_JOB_ID}_100%%", environ) == "run_42_100%"
+    assert capture_names.expand("%h", {}) not in ("", "%h")
     with pytest.raises(UsageError, match="NOPE"):
-        names.expand("%q{NOPE}", environ)
+        capture_names.expand("%q{NOPE}", environ)
     for text in ("%p", "100%", "%q{"):
         with pytest.raises(UsageError, match="not known"):
-            names.expand(text, environ)
+            capture_names.expand(text, environ)
 
 
 def test_a_slash_means_a_folder(tmp_path: Path) -> None:
     new = f"{tmp_path}/new/"
-    assert names.output_path(new, ["python", "t.py"]) == tmp_path / "new" / "t"
-    assert names.output_path(str(tmp_path), ["python", "t.py"]) == tmp_path
-    assert names.output_path("x", ["python", "t.py"]) == Path("x")
+    assert capture_names.output_path(new, ["python", "t.py"]) == tmp_path / "new" / "t"
+    assert capture_names.output_path(str(tmp_path), ["python", "t.py"]) == tmp_path
+    assert capture_names.output_path("x", ["python", "t.py"]) == Path("x")
 
 
 def test_a_folder_that_takes_nothing_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    names.prepare_folder(tmp_path / "a" / "b")
+    capture_names.prepare_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot write to"):
-        names.prepare_folder(tmp_path / "file" / "below")
+        capture_names.prepare_folder(tmp_path / "file" / "below")
 
 
 @pytest.mark.skipif(
@@ -157,4 +159,4 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir(mode=0o555)
     with pytest.raises(RecordError, match="cannot write to"):
-        names.prepare_folder(folder)
+        capture_names.prepare_folder(folder)

@@ -15,16 +15,14 @@ from typing import Any
 
 import pytest
 
-import gpusight.analyses
-import gpusight.findings
-from gpusight.analyses.counters.quantity import Quantity
-from gpusight.analyses.roofline.arithmetic import TENSOR_SECTION
-from gpusight.capture.ncu import Filter, filter_for, ncu_command
-from gpusight.capture.nvtx_filter import of_range
-from gpusight.capture.options import ncu as options_of_ncu
-from gpusight.capture.request import Level, Request, StepRange, Tool
-from gpusight.capture.tools import InstalledTool, Version, installed_version
+from gpusight import analysis, rules
+from gpusight.analysis.counters.launch_quantities import LaunchQuantity
+from gpusight.analysis.roofline.arithmetic_counters import TENSOR_SECTION
 from gpusight.errors import UsageError
+from gpusight.recording import ncu_command as options_of_ncu
+from gpusight.recording.ncu_command import KernelFilter, filter_for, ncu_command, of_range
+from gpusight.recording.request import NcuLevel, RecordedSteps, RecordRequest, Tool
+from gpusight.recording.tools import InstalledTool, ToolVersion, installed_version
 from tests import shared
 from tests.capture.tool_facts import NCU
 
@@ -42,7 +40,7 @@ CHOICES: dict[str, list[Any]] = {
     "kill": [False, True],
 }
 FILTERS = [
-    Filter(**dict(zip(CHOICES, values, strict=True)))
+    KernelFilter(**dict(zip(CHOICES, values, strict=True)))
     for values in itertools.product(*CHOICES.values())
 ]
 
@@ -59,10 +57,10 @@ def options(argv: tuple[str, ...]) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("level", NcuLevel)
 @pytest.mark.parametrize("asked", [True, False], ids=["help", "version"])
 @pytest.mark.parametrize("version", NCU)
-def test_every_version_takes_what_it_is_given(version: str, asked: bool, level: Level) -> None:
+def test_every_version_takes_what_it_is_given(version: str, asked: bool, level: NcuLevel) -> None:
     facts = NCU[version]
     for chosen in FILTERS:
         command = ncu_command(
@@ -77,7 +75,7 @@ def test_every_version_takes_what_it_is_given(version: str, asked: bool, level: 
 
 
 def test_a_quick_look_at_some_launches() -> None:
-    chosen = Filter(kernel="gemm|conv", launch_skip=10, launch_count=2, kill=True)
+    chosen = KernelFilter(kernel="gemm|conv", launch_skip=10, launch_count=2, kill=True)
     command = ncu_command(NEWEST, PROGRAM, Path("out/my k"), chosen)
     assert str(command) == (
         "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT=1 "
@@ -99,28 +97,32 @@ def test_the_default_set_is_what_quick_measures() -> None:
 def test_detail_measures_all_that_the_rules_and_the_roofline_ask_for() -> None:
     asked = {quantity.section for quantity in _quantities()} | {TENSOR_SECTION}
     assert len(asked) > 8
-    given = options(ncu_command(NEWEST, PROGRAM, Path("k"), Filter(), Level.DETAIL).argv)
+    given = options(ncu_command(NEWEST, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).argv)
     assert asked <= set(given["--section"])
 
 
-def _quantities() -> Iterator[Quantity]:
-    for package in (gpusight.analyses, gpusight.findings):
+def _quantities() -> Iterator[LaunchQuantity]:
+    for package in (analysis, rules):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             values = vars(importlib.import_module(found.name)).values()
-            yield from (value for value in values if isinstance(value, Quantity))
+            yield from (value for value in values if isinstance(value, LaunchQuantity))
 
 
 def test_full_has_what_detail_has() -> None:
     for facts in NCU.values():
         installed = facts.installed(asked=True)
-        full = options(ncu_command(installed, PROGRAM, Path("k"), Filter(), Level.FULL).argv)
-        detail = options(ncu_command(installed, PROGRAM, Path("k"), Filter(), Level.DETAIL).argv)
+        full = options(
+            ncu_command(installed, PROGRAM, Path("k"), KernelFilter(), NcuLevel.FULL).argv
+        )
+        detail = options(
+            ncu_command(installed, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).argv
+        )
         assert full["--set"] == ["full"]
         assert set(detail["--section"]) <= {*facts.sets["full"], *full.get("--section", ())}
 
 
 def test_old_versions_spell_kernels_in_their_own_way() -> None:
-    chosen = Filter(kernel="^gemm$", base="demangled")
+    chosen = KernelFilter(kernel="^gemm$", base="demangled")
     old = options(ncu_command(OLDEST, PROGRAM, Path("k"), chosen).argv)
     assert old["--kernel-regex"] == ["^gemm$"]
     assert old["--kernel-regex-base"] == ["demangled"]
@@ -130,7 +132,7 @@ def test_old_versions_spell_kernels_in_their_own_way() -> None:
 
 
 def test_ranges_reach_the_backward_pass_or_it_is_said_that_they_do_not() -> None:
-    chosen = Filter(nvtx_include=of_range("fwd"))
+    chosen = KernelFilter(nvtx_include=of_range("fwd"))
     new = ncu_command(NEWEST, PROGRAM, Path("k"), chosen)
     assert options(new.argv)["--nvtx-push-pop-scope"] == ["process"]
     assert new.notes == ()
@@ -142,7 +144,7 @@ def test_ranges_reach_the_backward_pass_or_it_is_said_that_they_do_not() -> None
 
 
 def test_what_a_version_does_not_count_is_said() -> None:
-    [note] = ncu_command(OLDEST, PROGRAM, Path("k"), Filter(), Level.DETAIL).notes
+    [note] = ncu_command(OLDEST, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).notes
     assert note.startswith("ncu 2020.3.1 does not count operations of FP16 and tensor cores")
     assert "2021.3 and newer" in note
 
@@ -168,28 +170,28 @@ def test_range_names_that_ncu_cannot_be_told(name: str) -> None:
 
 
 def test_a_request_chooses_launches() -> None:
-    request = Request(
+    request = RecordRequest(
         PROGRAM, Tool.NCU, kernel="gemm", launch_skip=2, launch_count=5, range_name="fwd", stop=True
     )
-    assert filter_for(request) == Filter(
+    assert filter_for(request) == KernelFilter(
         kernel="gemm", launch_skip=2, launch_count=5, nvtx_include=("fwd/", "fwd"), kill=True
     )
-    steps = filter_for(Request(PROGRAM, Tool.NCU, steps=StepRange(3, 4)))
-    assert steps == Filter(from_start=False)
+    steps = filter_for(RecordRequest(PROGRAM, Tool.NCU, steps=RecordedSteps(3, 4)))
+    assert steps == KernelFilter(from_start=False)
     given = options(ncu_command(NEWEST, PROGRAM, Path("k"), steps).argv)
     assert given["--profile-from-start"] == ["off"]
 
 
 def test_the_user_s_own_options_take_the_place_of_ours() -> None:
     extra = ("--set", "roofline", "-c", "1", "--clock-control", "base", "--section", "Mine")
-    command = ncu_command(NEWEST, PROGRAM, Path("k"), Filter(launch_count=9), extra=extra)
+    command = ncu_command(NEWEST, PROGRAM, Path("k"), KernelFilter(launch_count=9), extra=extra)
     assert command.argv.count("--clock-control") == 1
     assert "--launch-count" not in command.argv
     # Sections of the user's own lie in the home folder, and may need machine code.
     assert command.environment == {}
     assert "--import-sass" not in command.argv
     with pytest.raises(UsageError, match="--export"):
-        ncu_command(NEWEST, PROGRAM, Path("k"), Filter(), extra=("--export=x",))
+        ncu_command(NEWEST, PROGRAM, Path("k"), KernelFilter(), extra=("--export=x",))
 
 
 # With NVIDIA's own ncu, which reads its whole command line before it looks for a GPU.
@@ -215,14 +217,14 @@ def _said(argv: tuple[str, ...], home: Path) -> str:
 def _real() -> InstalledTool:
     path = shared.tool("ncu", "nsight-compute/ncu")
     version = installed_version(path)
-    assert isinstance(version, Version)
+    assert isinstance(version, ToolVersion)
     return InstalledTool(Tool.NCU, Path(path), version)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("level", Level)
-def test_ncu_itself_accepts_it(level: Level, tmp_path: Path) -> None:
-    for chosen in (Filter(), FILTERS[-1], FILTERS[len(FILTERS) // 2]):
+@pytest.mark.parametrize("level", NcuLevel)
+def test_ncu_itself_accepts_it(level: NcuLevel, tmp_path: Path) -> None:
+    for chosen in (KernelFilter(), FILTERS[-1], FILTERS[len(FILTERS) // 2]):
         command = ncu_command(_real(), ("true",), tmp_path / "k", chosen, level, overwrite=True)
         assert _complaints(_said(command.argv, tmp_path)) == []
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import gpusight as gs
-from gpusight.capture.nsys import nsys_command
-from gpusight.capture.request import Request, StepRange, Tool
-from gpusight.capture.tools import InstalledTool, Version, installed_version
 from gpusight.errors import RecordError, UsageError
+from gpusight.recording.nsys_command import nsys_command
+from gpusight.recording.request import RecordedSteps, RecordRequest, Tool
+from gpusight.recording.tools import InstalledTool, ToolVersion, installed_version
 from tests import shared
 from tests.capture.tool_facts import NSYS
 
@@ -26,8 +26,8 @@ WHEN: dict[str, dict[str, Any]] = {
     "always": {},
     "range": {"range_name": "fwd"},
     "range and stop": {"range_name": "fwd@mine", "stop": True},
-    "steps": {"steps": StepRange(3, 7)},
-    "steps and stop": {"steps": StepRange(3, 7), "stop": True},
+    "steps": {"steps": RecordedSteps(3, 7)},
+    "steps and stop": {"steps": RecordedSteps(3, 7), "stop": True},
     "delay": {"delay_s": 2},
     "duration": {"delay_s": 0.5, "duration_s": 1.5},
     "duration and stop": {"duration_s": 10, "stop": True},
@@ -36,11 +36,11 @@ NEWEST = NSYS["2025.3.1"].installed(asked=True)
 OLDEST = NSYS["2020.4.3"].installed(asked=True)
 
 
-def ask(**what: Any) -> Request:
-    return Request(PROGRAM, Tool.NSYS, **what)
+def ask(**what: Any) -> RecordRequest:
+    return RecordRequest(PROGRAM, Tool.NSYS, **what)
 
 
-def options(installed: InstalledTool, request: Request) -> dict[str, list[str]]:
+def options(installed: InstalledTool, request: RecordRequest) -> dict[str, list[str]]:
     command = nsys_command(installed, request, Path("out/run"), PROGRAM)
     start, end = (str(installed.path), "profile"), PROGRAM
     assert command.argv[:2] == start
@@ -79,7 +79,7 @@ def test_a_whole_program() -> None:
 
 
 def test_everything_of_some_steps() -> None:
-    request = ask(steps=StepRange(3, 7), overwrite=True, **dict.fromkeys(FEATURES[:4], True))
+    request = ask(steps=RecordedSteps(3, 7), overwrite=True, **dict.fromkeys(FEATURES[:4], True))
     assert options(NEWEST, request) == {
         "--trace": ["cuda,nvtx,osrt"],
         "--osrt-threshold": ["100000"],
@@ -110,10 +110,10 @@ def test_a_range_of_any_domain_and_of_one() -> None:
 
 
 def test_old_versions_end_a_range_in_their_own_way() -> None:
-    given = options(OLDEST, ask(steps=StepRange(3, 7)))
+    given = options(OLDEST, ask(steps=RecordedSteps(3, 7)))
     assert given["--stop-on-range-end"] == ["true"]
     assert given["--kill"] == ["none"]
-    assert options(OLDEST, ask(steps=StepRange(3, 7), stop=True))["--kill"] == ["sigterm"]
+    assert options(OLDEST, ask(steps=RecordedSteps(3, 7), stop=True))["--kill"] == ["sigterm"]
     command = nsys_command(OLDEST, ask(), Path("run.nsys-rep"), PROGRAM)
     assert command.produces == Path("run.qdrep")
 
@@ -195,14 +195,14 @@ def test_percent_signs_in_names_are_not_macros() -> None:
 
 def test_environments_are_left_out_where_nsys_can() -> None:
     told = {**NSYS["2025.3.1"].options, "--discard-environment": frozenset({"true", "false"})}
-    newer = replace(NEWEST, version=Version(2026, 2), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2026, 2), told=told)
     assert options(newer, ask())["--discard-environment"] == ["true"]
 
 
 def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
     told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--cpuctxsw"}
     told["--gpu-metrics-devices"] = frozenset({"all"})
-    newer = replace(NEWEST, version=Version(2031, 1), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), told=told)
     given = options(newer, ask(gpu_metrics=True))
     assert "--cpuctxsw" not in given
     assert given["--gpu-metrics-devices"] == ["all"]
@@ -210,7 +210,7 @@ def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
 
 def test_what_cannot_be_left_out_is_not_left_out() -> None:
     told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--capture-range"}
-    newer = replace(NEWEST, version=Version(2031, 1), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), told=told)
     with pytest.raises(RecordError, match=r"nsys 2031\.1\.0 has no option --capture-range"):
         options(newer, ask(range_name="fwd"))
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_left_out_is_not_left_out() -> None:
 
 MARKED = """
 import sys
-from gpusight.capture.annotate import annotate
+from gpusight.recording.inside.annotate import annotate
 for step in range(5):
     with annotate(f"step_{step}"), annotate("inner"):
         pass
@@ -230,12 +230,12 @@ sys.exit(3)
 def real() -> InstalledTool:
     path = shared.tool("nsys", "nsys/target-linux-x64/nsys")
     version = installed_version(path)
-    assert isinstance(version, Version)
+    assert isinstance(version, ToolVersion)
     return InstalledTool(Tool.NSYS, Path(path), version)
 
 
 def run(
-    request: Request, output: Path, program: tuple[str, ...]
+    request: RecordRequest, output: Path, program: tuple[str, ...]
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     command = nsys_command(real(), request, output, program)
     done = subprocess.run(

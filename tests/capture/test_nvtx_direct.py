@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpusight.capture import nvtx_direct
-from gpusight.capture.nvtx import Event
-from gpusight.capture.nvtx_direct import DirectBackend
+from gpusight.recording.inside import nvtx_direct
+from gpusight.recording.inside.nvtx_backend import NvtxEvent
+from gpusight.recording.inside.nvtx_direct import DirectBackend
 
 _TOOL = r"""
 #include <stdint.h>
@@ -86,9 +86,9 @@ def listening(folder: Path, *flags: str) -> tuple[DirectBackend, ctypes.CDLL]:
 def speak(backend: DirectBackend) -> None:
     """Use everything once, in the default domain and in another."""
     for domain in (None, "mine"):
-        backend.push(Event("range", domain, color=0xFF00FF00))
-        backend.mark(Event("here", domain, "kind", payload=7))
-        backend.end(backend.start(Event("task", domain)))
+        backend.push(NvtxEvent("range", domain, color=0xFF00FF00))
+        backend.mark(NvtxEvent("here", domain, "kind", payload=7))
+        backend.end(backend.start(NvtxEvent("task", domain)))
         backend.pop(domain)
 
 
@@ -135,13 +135,13 @@ def test_a_range_that_the_garbage_collector_opens_meanwhile_does_not_wait_for_ev
 
     def interrupted(*what: Any) -> None:
         backend._name_category = name_category
-        backend.mark(Event("inner", "other", "second"))
-        backend.mark(Event("inner", None, "third"))
+        backend.mark(NvtxEvent("inner", "other", "second"))
+        backend.mark(NvtxEvent("inner", None, "third"))
         name_category(*what)
 
     backend._name_category = interrupted
     speaking = threading.Thread(
-        target=backend.mark, args=(Event("outer", None, "first"),), daemon=True
+        target=backend.mark, args=(NvtxEvent("outer", None, "first"),), daemon=True
     )
     speaking.start()
     speaking.join(10)
@@ -154,10 +154,10 @@ def test_names_without_end_are_not_all_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvtx_direct, "_KEPT", 1)
-    monkeypatch.setattr(nvtx_direct, "_REGISTERED_AT_MOST", 2)
+    monkeypatch.setattr(nvtx_direct, "_MAX_REGISTERED", 2)
     backend, library = listening(tmp_path)
     for number in (0, 1, 2, 1):
-        backend.mark(Event(f"request {number}"))
+        backend.mark(NvtxEvent(f"request {number}"))
     assert [
         line.split(" category")[0].removeprefix("mark (no domain) ") for line in heard(library)
     ] == [

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 import gpusight as gs
-from gpusight.capture import nvtx, profile
-from gpusight.capture.inside import cudart, driver
-from gpusight.capture.inside.events import HUB
-from gpusight.capture.inside.plan import VARIABLE
 from gpusight.errors import RecordError, UsageError
+from gpusight.recording.inside import cuda_driver, nvtx_backend, profile_part
+from gpusight.recording.inside.environment import VARIABLE
+from gpusight.recording.inside.step_hub import HUB
 from tests.capture.heard import Heard, hearing
 from tests.capture.test_annotate import Told
 
@@ -21,19 +20,19 @@ from tests.capture.test_annotate import Told
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give what CUDA was asked for; it has a GPU."""
     made: list[str] = []
-    monkeypatch.setattr(cudart, "profiler_start", lambda: made.append("start"))
-    monkeypatch.setattr(cudart, "profiler_stop", lambda: made.append("stop"))
-    monkeypatch.setattr(profile, "_SWITCH", profile._Switch())
+    monkeypatch.setattr(cuda_driver, "profiler_start", lambda: made.append("start"))
+    monkeypatch.setattr(cuda_driver, "profiler_stop", lambda: made.append("stop"))
+    monkeypatch.setattr(profile_part, "_SWITCH", profile_part._Switch())
     return made
 
 
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        raise cudart.CudaNotFoundError("no CUDA runtime was found")
+        raise cuda_driver.CudaNotFoundError("no CUDA runtime was found")
 
-    monkeypatch.setattr(cudart, "profiler_start", fail)
-    monkeypatch.setattr(profile, "_SWITCH", profile._Switch())
+    monkeypatch.setattr(cuda_driver, "profiler_start", fail)
+    monkeypatch.setattr(profile_part, "_SWITCH", profile_part._Switch())
 
 
 @pytest.fixture
@@ -45,8 +44,8 @@ def heard() -> Iterator[Heard]:
 
 @pytest.mark.usefixtures("calls")
 def test_the_range_lies_inside_the_recording(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> None:
-    monkeypatch.setattr(cudart, "profiler_start", lambda: gs.mark("start"))
-    monkeypatch.setattr(cudart, "profiler_stop", lambda: gs.mark("stop"))
+    monkeypatch.setattr(cuda_driver, "profiler_start", lambda: gs.mark("start"))
+    monkeypatch.setattr(cuda_driver, "profiler_stop", lambda: gs.mark("stop"))
     with gs.profile("part"):
         pass
     assert heard.told() == ["!start", "+part", "-part", "!stop"]
@@ -108,7 +107,7 @@ def test_a_function_is_recorded_whenever_it_runs(calls: list[str], heard: Heard)
 
 @pytest.mark.usefixtures("no_cuda")
 def test_without_cuda_it_warns_once_where_it_is_used() -> None:
-    expected = pytest.warns(profile.ProfilerUnavailableWarning, match="no CUDA runtime")
+    expected = pytest.warns(profile_part.ProfilerUnavailableWarning, match="no CUDA runtime")
     with expected as warned, gs.profile():
         pass
     assert [warning.filename for warning in warned] == [__file__]
@@ -120,14 +119,14 @@ def test_without_cuda_it_warns_once_where_it_is_used() -> None:
 def test_without_cuda_strict_raises_and_leaves_nothing_open() -> None:
     with pytest.raises(RecordError, match="no CUDA runtime"), gs.profile(strict=True):
         raise AssertionError("not reached")
-    with pytest.warns(profile.ProfilerUnavailableWarning), gs.profile():
+    with pytest.warns(profile_part.ProfilerUnavailableWarning), gs.profile():
         pass
 
 
 @pytest.mark.usefixtures("no_cuda")
 def test_the_range_is_there_without_cuda() -> None:
     with hearing() as heard, warnings.catch_warnings():
-        warnings.simplefilter("ignore", profile.ProfilerUnavailableWarning)
+        warnings.simplefilter("ignore", profile_part.ProfilerUnavailableWarning)
         with gs.profile("part"):
             pass
     assert heard.told() == ["+part", "-part"]
@@ -155,8 +154,8 @@ def test_a_stop_that_fails_does_not_hide_what_the_part_raised(
     def fail() -> None:
         raise RecordError("it went wrong")
 
-    monkeypatch.setattr(cudart, "profiler_stop", fail)
-    warned = pytest.warns(profile.ProfilerUnavailableWarning, match="it went wrong")
+    monkeypatch.setattr(cuda_driver, "profiler_stop", fail)
+    warned = pytest.warns(profile_part.ProfilerUnavailableWarning, match="it went wrong")
     with warned, pytest.raises(ValueError, match="x"), gs.profile():
         raise ValueError("x")
 
@@ -177,8 +176,8 @@ def test_an_asynchronous_generator_is_refused() -> None:
 def test_the_gpu_is_waited_for_only_where_a_tool_listens(
     monkeypatch: pytest.MonkeyPatch, calls: list[str]
 ) -> None:
-    monkeypatch.setattr(driver, "wait_for_gpus", lambda: calls.append("wait"))
-    nvtx.look_again()
+    monkeypatch.setattr(cuda_driver, "wait_for_gpus", lambda: calls.append("wait"))
+    nvtx_backend.choose_again()
     with gs.profile():
         pass
     assert calls == ["start", "stop"]

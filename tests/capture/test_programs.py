@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture.programs import Kind, ask, find_cupti, is_interpreter, look_at, read_python
 from gpusight.errors import RecordError
+from gpusight.recording.programs import (
+    ProgramKind,
+    ask_interpreter,
+    find_cupti,
+    inspect_program,
+    is_interpreter,
+    read_python,
+)
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
 
@@ -66,26 +73,26 @@ def test_kinds(tmp_path: Path) -> None:
     secret = script(tmp_path, "secret", "#!/bin/sh")
     secret.chmod(0o111)
     kinds = {
-        (sys.executable, "t.py"): Kind.PYTHON,
-        (str(tool),): Kind.PYTHON,
-        (str(wrapped),): Kind.PYTHON,
-        (str(through_env),): Kind.PYTHON,
-        (str(shell),): Kind.PERHAPS,
-        ("sh", "-c", "python t.py"): Kind.PERHAPS,
-        ("env", "A=1", sys.executable, "t.py"): Kind.PERHAPS,
-        ("ls", "x"): Kind.BINARY,
-        ("ls", "t.py"): Kind.PERHAPS,
+        (sys.executable, "t.py"): ProgramKind.PYTHON,
+        (str(tool),): ProgramKind.PYTHON,
+        (str(wrapped),): ProgramKind.PYTHON,
+        (str(through_env),): ProgramKind.PYTHON,
+        (str(shell),): ProgramKind.PERHAPS,
+        ("sh", "-c", "python t.py"): ProgramKind.PERHAPS,
+        ("env", "A=1", sys.executable, "t.py"): ProgramKind.PERHAPS,
+        ("ls", "x"): ProgramKind.BINARY,
+        ("ls", "t.py"): ProgramKind.PERHAPS,
     }
     for argv, kind in kinds.items():
-        assert look_at(argv, os.environ).kind is kind, argv
-    assert look_at([str(tool)], os.environ).interpreter == sys.executable
-    assert look_at(["env", sys.executable], os.environ).interpreter == sys.executable
+        assert inspect_program(argv, os.environ).kind is kind, argv
+    assert inspect_program([str(tool)], os.environ).interpreter == sys.executable
+    assert inspect_program(["env", sys.executable], os.environ).interpreter == sys.executable
 
 
 @posix
 def test_flags_that_shut_us_out() -> None:
     for flags, deaf in (("-u", None), ("-I", "-I"), ("-uE", "-E"), ("-Sm", "-S"), ("-X", None)):
-        assert look_at([sys.executable, flags, "S", "t.py"], os.environ).deaf_flag == deaf
+        assert inspect_program([sys.executable, flags, "S", "t.py"], os.environ).deaf_flag == deaf
 
 
 @posix
@@ -108,7 +115,7 @@ def test_programs_that_are_not_there(tmp_path: Path) -> None:
         ("/etc/passwd", "is not a program"),
     ):
         with pytest.raises(RecordError) as error:
-            look_at([word], os.environ)
+            inspect_program([word], os.environ)
         assert message in str(error.value)
 
 
@@ -120,11 +127,11 @@ def test_nobody_is_told_to_change_what_another_user_owns(
     script.write_text("#!/bin/sh\n")
     monkeypatch.setattr(os, "geteuid", lambda: script.stat().st_uid + 1)
     with pytest.raises(RecordError, match="ask its owner"):
-        look_at([str(script)], os.environ)
+        inspect_program([str(script)], os.environ)
 
 
 def test_asking_a_python() -> None:
-    answer = ask(sys.executable, os.environ)
+    answer = ask_interpreter(sys.executable, os.environ)
     assert answer is not None
     assert answer.version == sys.version_info[:2]
     assert answer.packages == {"torch"}
@@ -141,5 +148,5 @@ def test_asking_a_python_for_cupti(tmp_path: Path) -> None:
 
 @posix
 def test_a_python_that_does_not_answer() -> None:
-    assert ask(str(shutil.which("true")), os.environ) is None
-    assert ask("/nowhere/python", os.environ) is None
+    assert ask_interpreter(str(shutil.which("true")), os.environ) is None
+    assert ask_interpreter("/nowhere/python", os.environ) is None

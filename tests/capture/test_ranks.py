@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.capture.ranks import Rank, current_rank, disagreement
+from gpusight.recording.inside.processes import ProcessRank, current_rank, disagreement
 
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
 SRUN = {**SBATCH, "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
@@ -21,33 +21,33 @@ TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN
     ("environ", "rank"),
     [
         ({}, None),
-        (TORCHRUN, Rank(5, 1, 8, "RANK")),
-        (OMPI, Rank(2, 0, 4, "OMPI_COMM_WORLD_RANK")),
+        (TORCHRUN, ProcessRank(5, 1, 8, "RANK")),
+        (OMPI, ProcessRank(2, 0, 4, "OMPI_COMM_WORLD_RANK")),
         (
             {
                 "MV2_COMM_WORLD_RANK": "1",
                 "MV2_COMM_WORLD_LOCAL_RANK": "1",
                 "MV2_COMM_WORLD_SIZE": "2",
             },
-            Rank(1, 1, 2, "MV2_COMM_WORLD_RANK"),
+            ProcessRank(1, 1, 2, "MV2_COMM_WORLD_RANK"),
         ),
         (
             {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"},
-            Rank(3, 1, 4, "PMI_RANK"),
+            ProcessRank(3, 1, 4, "PMI_RANK"),
         ),
-        ({"PMIX_RANK": "6"}, Rank(6, None, None, "PMIX_RANK")),
+        ({"PMIX_RANK": "6"}, ProcessRank(6, None, None, "PMIX_RANK")),
         (
             {"JSM_NAMESPACE_RANK": "4", "JSM_NAMESPACE_SIZE": "12"},
-            Rank(4, None, 12, "JSM_NAMESPACE_RANK"),
+            ProcessRank(4, None, 12, "JSM_NAMESPACE_RANK"),
         ),
-        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, Rank(1, None, 2, "FLUX_TASK_RANK")),
-        ({"ALPS_APP_PE": "9"}, Rank(9, None, None, "ALPS_APP_PE")),
-        (SRUN, Rank(3, 1, 4, "SLURM_PROCID")),
-        ({**SRUN, "SLURM_STEP_NUM_TASKS": "16"}, Rank(3, 1, 16, "SLURM_PROCID")),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, None, 2, "RANK")),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, ProcessRank(1, None, 2, "FLUX_TASK_RANK")),
+        ({"ALPS_APP_PE": "9"}, ProcessRank(9, None, None, "ALPS_APP_PE")),
+        (SRUN, ProcessRank(3, 1, 4, "SLURM_PROCID")),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "16"}, ProcessRank(3, 1, 16, "SLURM_PROCID")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ProcessRank(1, None, 2, "RANK")),
     ],
 )
-def test_each_launcher(environ: dict[str, str], rank: Rank | None) -> None:
+def test_each_launcher(environ: dict[str, str], rank: ProcessRank | None) -> None:
     assert current_rank(environ) == rank
 
 

@@ -17,17 +17,16 @@ from typing import Any
 import pytest
 
 import gpusight as gs
-from gpusight.capture import choose, outcome
-from gpusight.capture.asked import kernel_regex, make_request
-from gpusight.capture.claims import claimed
-from gpusight.capture.inside.outputs import STARTED_VARIABLE
-from gpusight.capture.inside.plan import VARIABLE, Plan
-from gpusight.capture.launch import Ended
-from gpusight.capture.programs import Interpreter
-from gpusight.capture.record import SITE, RecordingPlan, plan_recording, record
-from gpusight.capture.request import Tool
-from gpusight.capture.spread import options_of
 from gpusight.errors import GpusightError, RecordError, UsageError
+from gpusight.recording import choose_tool, record_program
+from gpusight.recording.capture_names import name_lock
+from gpusight.recording.inside.environment import VARIABLE, RecorderPlan
+from gpusight.recording.inside.processes import STARTED_VARIABLE
+from gpusight.recording.launch_program import ProgramExit
+from gpusight.recording.parse_request import kernel_regex, make_request
+from gpusight.recording.programs import InterpreterInfo, options_of
+from gpusight.recording.record_program import SITE, RecordingPlan, plan_recording, record
+from gpusight.recording.request import Tool
 from tests.capture.fake_tools import install, options_seen
 from tests.capture.machines import NOBODY, ROOT, Described, status
 from tests.shared import tool
@@ -73,8 +72,8 @@ def planned(program: str | list[str], **options: Any) -> RecordingPlan:
     return plan
 
 
-def injected(plan: RecordingPlan) -> Plan:
-    return Plan.from_text(plan.command.environment[VARIABLE])
+def injected(plan: RecordingPlan) -> RecorderPlan:
+    return RecorderPlan.from_text(plan.command.environment[VARIABLE])
 
 
 # What is planned
@@ -182,7 +181,7 @@ def test_names_are_numbered_and_never_replaced(tmp_path: Path) -> None:
 def test_a_name_that_another_recording_has_is_not_taken() -> None:
     program = [PYTHON, script()]
     mine = planned(program)
-    with claimed(Path("train.nsys-rep")):
+    with name_lock(Path("train.nsys-rep")):
         assert planned(program).own == Path("train-2")
         with pytest.raises(RecordError, match=r"another gpusight record is writing train\."):
             record(mine)
@@ -217,18 +216,20 @@ def test_old_versions_of_nsys_have_another_suffix(
 
 def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
-    answer = Interpreter((3, 12), frozenset({"torch"}))
-    monkeypatch.setattr(choose, "ask", lambda *_: answer)
-    monkeypatch.setattr(choose, "has_gpu", lambda: True)
+    answer = InterpreterInfo((3, 12), frozenset({"torch"}))
+    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: answer)
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     for library, expected in (("/opt/libcupti.so.13", Tool.CUPTI), (None, Tool.TORCH)):
-        monkeypatch.setattr(choose, "find_cupti", lambda *_, library=library: library)
+        monkeypatch.setattr(choose_tool, "find_cupti", lambda *_, library=library: library)
         plan = planned(program)
         assert plan.choice.tool is expected
         assert plan.choice.why.startswith("nsys was not found")
-    monkeypatch.setattr(choose, "has_gpu", lambda: False)
-    monkeypatch.setattr(choose, "find_cupti", lambda *_: "/opt/libcupti.so.13")
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: False)
+    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program).choice.tool is Tool.TORCH
-    monkeypatch.setattr(choose, "ask", lambda *_: Interpreter((3, 12), frozenset()))
+    monkeypatch.setattr(
+        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+    )
     with pytest.raises(RecordError, match="nothing can record this program"):
         planned(program)
 
@@ -273,18 +274,22 @@ def test_what_nsys_and_ncu_cannot_do() -> None:
 
 def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
-    monkeypatch.setattr(choose, "ask", lambda *_: Interpreter((3, 8), frozenset({"torch"})))
+    monkeypatch.setattr(
+        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
+    )
     with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program, which has 3\.8"):
         planned(program, tool="torch")
-    monkeypatch.setattr(choose, "ask", lambda *_: Interpreter((3, 12), frozenset()))
+    monkeypatch.setattr(
+        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+    )
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
-    monkeypatch.setattr(choose, "find_cupti", lambda *_: None)
+    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: None)
     with pytest.raises(RecordError, match="needs a libcupti that the driver takes"):
         planned(program, tool="cupti")
-    monkeypatch.setattr(choose, "find_cupti", lambda *_: "/opt/libcupti.so.13")
+    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program, tool="cupti").choice.why == "asked for; libcupti is /opt/libcupti.so.13"
-    monkeypatch.setattr(choose, "ask", lambda *_: None)
+    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
 
@@ -397,7 +402,7 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "met no kernel")):
         limits = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
         machine = Described(files={**limits, "/proc/self/status": status(able)})
-        monkeypatch.setattr(outcome, "ThisMachine", lambda machine=machine: machine)
+        monkeypatch.setattr(record_program, "ThisMachine", lambda machine=machine: machine)
         with pytest.raises(RecordError) as error:
             gs.record(program, tool="ncu")
         assert message in str(error.value)
@@ -405,20 +410,20 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_that_failed_is_the_reason() -> None:
     request = make_request([PYTHON, script()])
-    why, _ = outcome.why_nothing(request, Tool.NSYS, Path("x"), Ended(3, 1.0))
+    why, _ = record_program.why_nothing(request, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
     assert why == "nsys or the program failed with exit code 3"
-    why, hint = outcome.why_nothing(request, Tool.TORCH, Path("x"), Ended(3, 1.0))
+    why, hint = record_program.why_nothing(request, Tool.TORCH, Path("x"), ProgramExit(3, 1.0))
     assert (why, hint) == ("the program ended with exit code 3", "run it alone to see why")
     partial = make_request([PYTHON, script()], steps="4")
-    why, _ = outcome.why_nothing(partial, Tool.NSYS, Path("x"), Ended(3, 1.0))
+    why, _ = record_program.why_nothing(partial, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
     assert why.startswith("no recording came of step 4: ")
     assert why.endswith("; it ended with exit code 3")
 
 
-@pytest.mark.parametrize("ended", [Ended(7, 1.0, signalled=True), Ended(128 + 15, 1.0)])
-def test_a_program_that_was_stopped_needs_no_second_look(ended: Ended) -> None:
+@pytest.mark.parametrize("ended", [ProgramExit(7, 1.0, signalled=True), ProgramExit(128 + 15, 1.0)])
+def test_a_program_that_was_stopped_needs_no_second_look(ended: ProgramExit) -> None:
     request = make_request([PYTHON, script()])
-    why, hint = outcome.why_nothing(request, Tool.TORCH, Path("x"), ended)
+    why, hint = record_program.why_nothing(request, Tool.TORCH, Path("x"), ended)
     assert (why, hint) == (f"the program was stopped (exit code {ended.code})", "")
 
 
@@ -426,7 +431,7 @@ def test_a_program_that_was_stopped_needs_no_second_look(ended: Ended) -> None:
 @pytest.mark.parametrize("target", ["nowhere", "run.nsys-rep"])
 def test_links_that_lead_nowhere_are_no_captures(target: str) -> None:
     Path("run.nsys-rep").symlink_to(target)
-    taken = outcome.Snapshot.take(Path("run"), ".nsys-rep")
+    taken = record_program.CaptureFiles.take(Path("run"), ".nsys-rep")
     assert (taken.states, taken.written_since()) == ({}, [])
     if target == "nowhere":
         done = gs.record([PYTHON, script()], output="run", overwrite=True)
@@ -473,13 +478,14 @@ def test_what_a_tool_would_misread_is_refused(options: dict[str, Any], message: 
 
 
 def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
-    from gpusight.capture import choose
-    from gpusight.capture.tools import InstalledTool, Version
+    from gpusight.recording import choose_tool
+    from gpusight.recording.tools import InstalledTool
+    from gpusight.recording.tools import ToolVersion as Version
 
     told = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
     tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
     request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
-    notes = choose._unlisted(request, choose.Choice(Tool.NSYS, tool, ""))
+    notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
     assert notes == ("the help of nsys 2025.3.1 lists no --bogus",)
 
 

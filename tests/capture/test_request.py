@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpusight.capture.command import Command
-from gpusight.capture.inside.plan import Plan
-from gpusight.capture.request import Ranks, Request, StepRange, Tool
 from gpusight.errors import UsageError
+from gpusight.recording.inside.environment import RecorderPlan
+from gpusight.recording.request import Ranks, RecordedSteps, RecordRequest, Tool
+from gpusight.recording.tools import ToolCommand
 
 PROGRAM = ("python", "train.py")
 
@@ -18,13 +18,13 @@ PROGRAM = ("python", "train.py")
     ("text", "first", "last"), [("5", 5, 5), ("3:7", 3, 7), ("3-7", 3, 7), ("3:", 3, None)]
 )
 def test_steps_are_read_as_people_write_them(text: str, first: int, last: int | None) -> None:
-    assert StepRange.read(text) == StepRange(first, last)
+    assert RecordedSteps.read(text) == RecordedSteps(first, last)
 
 
 @pytest.mark.parametrize("text", ["", "a", "7:3", ":", "-3", "1.5", "9" * 30])
 def test_what_names_no_steps_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        StepRange.read(text)
+        RecordedSteps.read(text)
 
 
 @pytest.mark.parametrize(("text", "in_it", "out"), [("0", [0], [1]), ("0,4", [0, 4], [1, 2])])
@@ -49,10 +49,10 @@ def test_what_names_no_ranks_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"range_name": "fwd", "steps": StepRange(1, 2)},
-        {"steps": StepRange(1, 2), "delay_s": 1.0},
+        {"range_name": "fwd", "steps": RecordedSteps(1, 2)},
+        {"steps": RecordedSteps(1, 2), "delay_s": 1.0},
         {"stop": True},
-        {"stop": True, "steps": StepRange(1, None)},
+        {"stop": True, "steps": RecordedSteps(1, None)},
         {"program": ()},
         {"delay_s": -1.0},
         {"delay_s": float("nan")},
@@ -64,11 +64,11 @@ def test_what_names_no_ranks_is_refused(text: str) -> None:
 )
 def test_requests_that_contradict_themselves_are_refused(wanted: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        Request(**{"program": PROGRAM, **wanted})
+        RecordRequest(**{"program": PROGRAM, **wanted})
 
 
 def test_a_part_may_end_the_program() -> None:
-    assert Request(PROGRAM, steps=StepRange(3, 7), stop=True).is_partial
+    assert RecordRequest(PROGRAM, steps=RecordedSteps(3, 7), stop=True).is_partial
 
 
 def test_every_tool_has_a_name_for_its_captures() -> None:
@@ -76,14 +76,14 @@ def test_every_tool_has_a_name_for_its_captures() -> None:
 
 
 def test_a_plan_survives_the_environment() -> None:
-    plan = Plan("torch", "/runs/été", first_step=3, last_step=7, ranks=(0, 4), stop=True)
-    assert Plan.from_text(plan.to_text()) == plan
+    plan = RecorderPlan("torch", "/runs/été", first_step=3, last_step=7, ranks=(0, 4), stop=True)
+    assert RecorderPlan.from_text(plan.to_text()) == plan
     newer = plan.to_text().replace("{", '{"unheard_of": 1, ', 1)
-    assert Plan.from_text(newer) == plan
+    assert RecorderPlan.from_text(newer) == plan
 
 
 def test_a_command_can_be_pasted_into_a_shell() -> None:
     from pathlib import Path
 
-    command = Command(("nsys", "-o", "a b"), Path("a b.nsys-rep"), {"X": "1 2"})
+    command = ToolCommand(("nsys", "-o", "a b"), Path("a b.nsys-rep"), {"X": "1 2"})
     assert str(command) == "X='1 2' nsys -o 'a b'"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.capture.schedule import Schedule
 from gpusight.errors import UsageError
+from gpusight.recording.inside.torch_settings import StepSchedule
 
 
-def phases(schedule: Schedule, steps: int) -> str:
+def phases(schedule: StepSchedule, steps: int) -> str:
     """One letter a step; a capital ends its cycle."""
     letters = {"wait": ".", "warmup": "w", "active": "a", "done": "-"}
     return "".join(
@@ -21,17 +21,17 @@ def phases(schedule: Schedule, steps: int) -> str:
 @pytest.mark.parametrize(
     ("schedule", "shown"),
     [
-        (Schedule(), "....wwwwA---"),
-        (Schedule(1, 1, 2, 2), ".waA.waA--"),
-        (Schedule(0, 0, 1, 3), "AAA--"),
-        (Schedule(0, 0, 2, 2), "aAaA--"),
-        (Schedule(0, 2, 1, 2), "wwAwwA--"),
-        (Schedule(2, 1, None), "..waaaaa"),
-        (Schedule(0, 0, None), "aaaa"),
+        (StepSchedule(), "....wwwwA---"),
+        (StepSchedule(1, 1, 2, 2), ".waA.waA--"),
+        (StepSchedule(0, 0, 1, 3), "AAA--"),
+        (StepSchedule(0, 0, 2, 2), "aAaA--"),
+        (StepSchedule(0, 2, 1, 2), "wwAwwA--"),
+        (StepSchedule(2, 1, None), "..waaaaa"),
+        (StepSchedule(0, 0, None), "aaaa"),
     ],
     ids=str,
 )
-def test_what_happens_to_each_step(schedule: Schedule, shown: str) -> None:
+def test_what_happens_to_each_step(schedule: StepSchedule, shown: str) -> None:
     assert phases(schedule, len(shown)) == shown
     assert schedule.total == (shown.index("-") if "-" in shown else None)
 
@@ -53,35 +53,37 @@ def test_what_happens_to_each_step(schedule: Schedule, shown: str) -> None:
 )
 def test_what_is_no_schedule_is_refused(wrong: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Schedule(**wrong)
+        StepSchedule(**wrong)
 
 
 def test_whole_numbers_of_other_types_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
-    assert Schedule(wait=numpy.int64(3)) == Schedule(wait=3)
+    assert StepSchedule(wait=numpy.int64(3)) == StepSchedule(wait=3)
 
 
 @pytest.mark.parametrize(
     ("schedule", "steps", "said"),
     [
-        (Schedule(), 9, None),
-        (Schedule(), None, None),
-        (Schedule(), 8, "needs 9 steps and the run has 8 steps"),
-        (Schedule(), 1, "the run has 1 step"),
-        (Schedule(1, 1, 1, 3), 9, None),
-        (Schedule(1, 1, 1, 3), 7, "a run of 7 steps has room for 2 of 3 cycles"),
-        (Schedule(1, 1, 1, 3), 0, "0 of 3 cycles"),
-        (Schedule(0, 0, None), 0, None),
-        (Schedule(2, 2, None), 5, None),
-        (Schedule(2, 2, None), 4, "needs 5 steps and the run has 4 steps"),
+        (StepSchedule(), 9, None),
+        (StepSchedule(), None, None),
+        (StepSchedule(), 8, "needs 9 steps and the run has 8 steps"),
+        (StepSchedule(), 1, "the run has 1 step"),
+        (StepSchedule(1, 1, 1, 3), 9, None),
+        (StepSchedule(1, 1, 1, 3), 7, "a run of 7 steps has room for 2 of 3 cycles"),
+        (StepSchedule(1, 1, 1, 3), 0, "0 of 3 cycles"),
+        (StepSchedule(0, 0, None), 0, None),
+        (StepSchedule(2, 2, None), 5, None),
+        (StepSchedule(2, 2, None), 4, "needs 5 steps and the run has 4 steps"),
     ],
 )
-def test_a_run_too_short_is_said(schedule: Schedule, steps: int | None, said: str | None) -> None:
+def test_a_run_too_short_is_said(
+    schedule: StepSchedule, steps: int | None, said: str | None
+) -> None:
     told = schedule.shortfall(steps)
     assert told is None if said is None else said in (told or "")
 
 
 def test_no_warmup_is_allowed_with_a_caution() -> None:
-    assert "warmup=0" in Schedule(warmup=0).cautions()[0]
-    assert not Schedule().cautions()
-    assert not Schedule(0, 0, None).cautions()
+    assert "warmup=0" in StepSchedule(warmup=0).cautions()[0]
+    assert not StepSchedule().cautions()
+    assert not StepSchedule(0, 0, None).cautions()

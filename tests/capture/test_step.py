@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.steps.names import read_name
-from gpusight.capture import step as step_module
-from gpusight.capture.inside import events
+from gpusight.analysis.steps.step_names import read_name
 from gpusight.errors import UsageError
+from gpusight.recording.inside import step_hub
+from gpusight.recording.inside import step_loop as step_module
 from tests.capture.heard import Heard, hearing
 from tests.capture.test_annotate import Told
 
 
 @pytest.fixture(autouse=True)
-def hub(monkeypatch: pytest.MonkeyPatch) -> events.Hub:
+def hub(monkeypatch: pytest.MonkeyPatch) -> step_hub.StepHub:
     """Count from 0 in each test."""
-    fresh = events.Hub()
+    fresh = step_hub.StepHub()
     monkeypatch.setattr(step_module, "HUB", fresh)
     return fresh
 
@@ -92,7 +92,7 @@ def test_a_failing_loader_ends_the_step(heard: Heard) -> None:
     assert heard.told()[-4:] == ["+step 0", "+input", "-input", "-step 0"]
 
 
-def test_a_step_within_a_step_is_not_counted(heard: Heard, hub: events.Hub) -> None:
+def test_a_step_within_a_step_is_not_counted(heard: Heard, hub: step_hub.StepHub) -> None:
     told = Told()
     hub.listen(told)
     for _ in gs.step([1]):
@@ -119,7 +119,7 @@ def test_a_function_may_be_the_step(heard: Heard) -> None:
     assert heard.told() == ["+step 0", "-step 0", "+serve 1", "-serve 1"]
 
 
-def test_listeners_hear_of_the_step_before_its_range(heard: Heard, hub: events.Hub) -> None:
+def test_listeners_hear_of_the_step_before_its_range(heard: Heard, hub: step_hub.StepHub) -> None:
     class Listener(Told):
         def step_began(self, number: int) -> None:
             gs.mark(f"begin {number}")

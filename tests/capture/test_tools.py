@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture import tools
-from gpusight.capture.doctor.machine import ThisMachine
-from gpusight.capture.options import ncu, nsys
-from gpusight.capture.options.help import read_help
-from gpusight.capture.request import Tool
-from gpusight.capture.tools import (
+from gpusight.errors import RecordError
+from gpusight.recording import ncu_command, nsys_command, tools
+from gpusight.recording.doctor.machine import ThisMachine
+from gpusight.recording.request import Tool
+from gpusight.recording.tools import (
     BrokenTool,
     InstalledTool,
-    Version,
+    ToolVersion,
     every_tool,
     find_tool,
     on_path,
+    read_help,
     require_tool,
 )
-from gpusight.errors import RecordError
 from tests import shared
 from tests.capture.tool_facts import NCU, NSYS, Facts
 
@@ -92,20 +91,22 @@ def put_version(path: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     ("printed", "version"),
     [
-        ("NVIDIA Nsight Systems version 2025.3.1.0", Version(2025, 3, 1)),
-        ("NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0", Version(2023, 4, 4)),
-        (NCU_VERSION, Version(2020, 3, 1)),
-        ("2021.1", Version(2021, 1, 0)),
+        ("NVIDIA Nsight Systems version 2025.3.1.0", ToolVersion(2025, 3, 1)),
+        ("NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0", ToolVersion(2023, 4, 4)),
+        (NCU_VERSION, ToolVersion(2020, 3, 1)),
+        ("2021.1", ToolVersion(2021, 1, 0)),
         ("Copyright (c) 2018-2021", None),
     ],
 )
-def test_versions_are_read_from_what_the_tools_print(printed: str, version: Version | None) -> None:
-    assert Version.parse(printed) == version
+def test_versions_are_read_from_what_the_tools_print(
+    printed: str, version: ToolVersion | None
+) -> None:
+    assert ToolVersion.parse(printed) == version
 
 
 def test_versions_compare_by_number() -> None:
-    assert Version(2024, 10) > Version(2024, 9, 9)
-    assert str(Version(2024, 10)) == "2024.10.0"
+    assert ToolVersion(2024, 10) > ToolVersion(2024, 9, 9)
+    assert str(ToolVersion(2024, 10)) == "2024.10.0"
 
 
 def test_nothing_is_found_where_nothing_is() -> None:
@@ -159,7 +160,7 @@ def test_a_link_to_a_tool_is_not_another_tool(root: Path) -> None:
 def test_cuda_s_folder_is_looked_into(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_version(root / "cuda/bin/ncu", "2024.1.1")
     monkeypatch.setenv("CUDA_HOME", str(root / "cuda"))
-    assert require_tool(Tool.NCU).version == Version(2024, 1, 1)
+    assert require_tool(Tool.NCU).version == ToolVersion(2024, 1, 1)
 
 
 def test_the_users_choice_is_the_only_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +195,7 @@ def test_one_that_does_not_run_is_passed_over_and_remembered(
     assert remembered.why.startswith(why)
     found = find_tool(Tool.NSYS)
     assert found is not None
-    assert found.version == Version(2023, 4, 4)
+    assert found.version == ToolVersion(2023, 4, 4)
 
 
 def test_what_a_hanging_tool_started_ends_with_it(root: Path) -> None:
@@ -233,11 +234,11 @@ def test_the_tool_s_own_help_is_asked(root: Path) -> None:
         "--output": frozenset(),
         "--trace": {"cuda", "cuda-hw", "nvtx", "none"},
     }
-    assert found.spelling(nsys.DURATION) == "--duration"
+    assert found.spelling(nsys_command.DURATION) == "--duration"
     # By the table every version has it; this one's help says otherwise.
-    assert found.spelling(nsys.MEMORY) is None
-    assert found.lists(nsys.GPU_METRICS, "all")
-    assert not found.lists(nsys.GPU_METRICS, "cuda-visible")
+    assert found.spelling(nsys_command.MEMORY) is None
+    assert found.lists(nsys_command.GPU_METRICS, "all")
+    assert not found.lists(nsys_command.GPU_METRICS, "cuda-visible")
 
 
 @pytest.mark.parametrize("help_", ["exit 1", "echo Options: --trace", "exec sleep 9"])
@@ -245,14 +246,14 @@ def test_without_its_help_the_version_decides(root: Path, help_: str) -> None:
     put(root / "path/nsys", f'[ "$1" = profile ] && {help_} && exit\necho version 2022.4.2')
     found = require_tool(Tool.NSYS)
     assert found.told is None
-    assert found.spelling(nsys.GPU_METRICS) == "--gpu-metrics-device"
-    assert found.spelling(nsys.PYTHON_STACKS) is None
+    assert found.spelling(nsys_command.GPU_METRICS) == "--gpu-metrics-device"
+    assert found.spelling(nsys_command.PYTHON_STACKS) is None
 
 
 @pytest.mark.parametrize("facts", [*NSYS.values(), *NCU.values()], ids=str)
 def test_the_table_and_the_help_agree_on_every_option(facts: Facts) -> None:
     asked, unasked = facts.installed(asked=True), facts.installed(asked=False)
-    table = nsys.EVERY if facts.tool is Tool.NSYS else ncu.EVERY
+    table = nsys_command.NSYS_OPTIONS if facts.tool is Tool.NSYS else ncu_command.NCU_OPTIONS
     for option in table:
         assert unasked.spelling(option) == asked.spelling(option)
 

@@ -15,17 +15,23 @@ import pytest
 import torch
 
 import gpusight as gs
-from gpusight.capture import artefacts, nvtx, torch_session
-from gpusight.capture.artefacts import RunFolder
-from gpusight.capture.inside import cudart
-from gpusight.capture.inside.events import HUB
-from gpusight.capture.inside.plan import VARIABLE, Plan
-from gpusight.capture.inside.surroundings import surrounding_profiler, surrounding_tool
-from gpusight.capture.schedule import ProfilerWarning
-from gpusight.capture.torch_settings import ScheduledOptions, Settings
 from gpusight.errors import RecordError, UsageError
+from gpusight.recording.inside import cuda_driver, nvtx_backend, run_files, torch_session
+from gpusight.recording.inside.environment import (
+    VARIABLE,
+    RecorderPlan,
+    surrounding_profiler,
+    surrounding_tool,
+)
+from gpusight.recording.inside.run_files import RunFolder
+from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside.torch_settings import (
+    ProfilerWarning,
+    ScheduledTorchOptions,
+    TorchSettings,
+)
 
-QUIET = (VARIABLE, nvtx.PATH_VARIABLE, "NSYS_PROFILING_SESSION_ID", "QUADD_INJECTION_PROXY")
+QUIET = (VARIABLE, nvtx_backend.PATH_VARIABLE, "NSYS_PROFILING_SESSION_ID", "QUADD_INJECTION_PROXY")
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +149,7 @@ def test_a_disk_that_fails_costs_the_artefact_only(monkeypatch: pytest.MonkeyPat
     def full(_profiler: object, _path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artefacts, "write_trace", full)
+    monkeypatch.setattr(run_files, "write_trace", full)
     prof = gs.torch_profile(active=1, warmup=1)
     with pytest.warns(ProfilerWarning, match=r"trace\.json\.gz is missing: OSError.*No space"):
         run(prof, 3)
@@ -165,7 +171,7 @@ def test_a_trace_that_torch_wrote_in_part_is_refused_and_goes(
     ending: str, text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RecordError, match="did not write the whole trace"):
-        artefacts.write_trace(Full(ending, text), tmp_path / "x.gz")
+        run_files.write_trace(Full(ending, text), tmp_path / "x.gz")
     assert files(tmp_path) == []
 
 
@@ -173,7 +179,7 @@ def test_a_trace_that_torch_wrote_in_part_is_refused_and_goes(
 def test_why_torch_could_not_write_is_the_disk_s_own_reason(tmp_path: Path) -> None:
     (tmp_path / "x.gz.json").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        artefacts.write_trace(Full(".tmp", "{"), tmp_path / "x.gz")
+        run_files.write_trace(Full(".tmp", "{"), tmp_path / "x.gz")
     assert files(tmp_path) == []
 
 
@@ -286,9 +292,9 @@ def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], said: str
 
 
 def test_options_and_settings_have_the_same_names() -> None:
-    fields = set(Settings.__dataclass_fields__) - {"output_dir", "schedule", "chosen"}
-    assert set(ScheduledOptions.__annotations__) | {"cpu"} <= fields
-    assert ScheduledOptions.__optional_keys__ == fields
+    fields = set(TorchSettings.__dataclass_fields__) - {"output_dir", "schedule", "chosen"}
+    assert set(ScheduledTorchOptions.__annotations__) | {"cpu"} <= fields
+    assert ScheduledTorchOptions.__optional_keys__ == fields
 
 
 def test_step_outside_the_block_is_an_error() -> None:
@@ -402,11 +408,11 @@ class Tool:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heard: list[str] = []
-        monkeypatch.setattr(nvtx, "backend", lambda: self)
-        monkeypatch.setattr(cudart, "profiler_start", lambda: self.heard.append("on"))
-        monkeypatch.setattr(cudart, "profiler_stop", lambda: self.heard.append("off"))
+        monkeypatch.setattr(nvtx_backend, "backend", lambda: self)
+        monkeypatch.setattr(cuda_driver, "profiler_start", lambda: self.heard.append("on"))
+        monkeypatch.setattr(cuda_driver, "profiler_stop", lambda: self.heard.append("off"))
 
-    def start(self, event: nvtx.Event) -> str:
+    def start(self, event: nvtx_backend.NvtxEvent) -> str:
         self.heard.append(f"[{event.name}@{event.domain}")
         return event.name
 
@@ -429,7 +435,9 @@ def test_inside_nsys_steps_are_marked_and_nothing_is_written(
 
 
 def test_gpusight_record_switches_the_tool_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, Plan("profiler-api", "x", first_step=1, last_step=1).to_text())
+    monkeypatch.setenv(
+        VARIABLE, RecorderPlan("profiler-api", "x", first_step=1, last_step=1).to_text()
+    )
     tool = Tool(monkeypatch)
     run(gs.torch_profile(wait=1, active=1), 2)
     assert "on" not in tool.heard
@@ -456,7 +464,7 @@ def test_without_cuda_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
         raise RecordError("no CUDA runtime was found")
 
     Tool(monkeypatch)
-    monkeypatch.setattr(cudart, "profiler_start", fails)
+    monkeypatch.setattr(cuda_driver, "profiler_start", fails)
     with pytest.warns(ProfilerWarning, match="not recorded: no CUDA runtime"):
         run(gs.torch_profile(wait=1, warmup=0, active=1), 3)
 
@@ -470,7 +478,7 @@ def test_without_cuda_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
         ("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "ncu"),
         ("NV_TPS_LAUNCH_TOKEN", "ncu"),
         (VARIABLE, "gpusight record"),
-        (nvtx.PATH_VARIABLE, "a tool that listens to NVTX"),
+        (nvtx_backend.PATH_VARIABLE, "a tool that listens to NVTX"),
     ],
 )
 def test_tools_are_known_by_what_they_leave(
@@ -554,7 +562,8 @@ def test_a_session_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None:
 
 def test_programs_without_our_dependencies_can_import_it() -> None:
     script = (
-        "import sys, gpusight.capture.callback, gpusight.capture.torch_profile\n"
+        "import sys, gpusight.recording.inside.profiler_callback, "
+        "gpusight.recording.inside.torch_session\n"
         "ours = {'gpusight', *sys.stdlib_module_names}\n"
         "names = {n.partition('.')[0] for n, m in sys.modules.items() if hasattr(m, '__file__')}\n"
         "print(sorted(n for n in names - ours if not n.startswith('_')))\n"

@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusight.capture.request import Tool
-from gpusight.capture.tools import InstalledTool, Version
+from gpusight.recording.request import Tool
+from gpusight.recording.tools import InstalledTool, ToolVersion
 from tests.shared import DATA
 
 
 @dataclass(frozen=True)
 class Facts:
     tool: Tool
-    version: Version
+    version: ToolVersion
     options: dict[str, frozenset[str]]
     sets: dict[str, list[str]]
 
@@ -46,7 +46,7 @@ class Facts:
 
 def _read(path: Path) -> Facts:
     told = json.loads(path.read_text())
-    version = Version.parse(told["version"])
+    version = ToolVersion.parse(told["version"])
     assert version is not None
     options = {name: frozenset(values) for name, values in told["options"].items()}
     return Facts(Tool(told["tool"]), version, options, told.get("sets", {}))

@@ -9,7 +9,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import main
-from gpusight.comparison.files import load_baseline
+from gpusight.comparison.baseline_file import load_baseline
 from tests.shared import DATA
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture.command import Command
-from gpusight.capture.ncu import filter_for, ncu_command
-from gpusight.capture.nsys import nsys_command
-from gpusight.capture.request import Tool
-from gpusight.capture.tools import InstalledTool, Version
 from gpusight.cli.commands import COMMANDS
 from gpusight.cli.commands.record import _request
 from gpusight.cli.main import build_parser
+from gpusight.recording.ncu_command import filter_for, ncu_command
+from gpusight.recording.nsys_command import nsys_command
+from gpusight.recording.request import Tool
+from gpusight.recording.tools import InstalledTool, ToolCommand, ToolVersion
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([*DOCS.glob("capture*.md"), DOCS / "guide.md"])
@@ -46,10 +45,10 @@ def by_hand() -> list[tuple[str, str]]:
     return [(found[1], found[2]) for text in pages for found in BY_HAND.finditer(text)]
 
 
-def built(line: str) -> Command:
+def built(line: str) -> ToolCommand:
     request = _request(build_parser().parse_args(shlex.split(line)[1:]))
     tool = request.tool or Tool.NSYS
-    installed = InstalledTool(tool, Path(tool.value), Version(*MODEL))
+    installed = InstalledTool(tool, Path(tool.value), ToolVersion(*MODEL))
     if tool is Tool.NSYS:
         return nsys_command(installed, request, Path("train"), request.program)
     filters = filter_for(request)

@@ -14,13 +14,13 @@ import pytest
 
 from gpusight.cli.commands import COMMANDS, demo
 from gpusight.cli.main import main
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 ANALYSES = ("info", "summary", "kernels", "ranges", "api", "copies")
 
@@ -169,7 +169,7 @@ def test_interrupt(
     def interrupted(*_args: object, **_kwargs: object) -> Trace:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpusight.readers.open_trace", interrupted)
+    monkeypatch.setattr("gpusight.readers.open.open_trace", interrupted)
     assert main(["kernels", train]) == 130
     assert capsys.readouterr().err == "gpusight: interrupted\n"
 
@@ -179,7 +179,7 @@ def test_hostile_names_never_reach_the_terminal(
 ) -> None:
     rows = [{"start_ns": i, "end_ns": i + 1, "name": n} for i, n in enumerate(HOSTILE)]
     trace = build_trace(kernels=rows)
-    monkeypatch.setattr("gpusight.readers.open_trace", lambda *_a, **_k: trace)
+    monkeypatch.setattr("gpusight.readers.open.open_trace", lambda *_a, **_k: trace)
     for extra in ([], ["--wide"], ["--format", "json"], ["--format", "markdown"]):
         assert main(["kernels", "x", *extra]) == 0
         out = capsys.readouterr().out
@@ -249,7 +249,7 @@ def test_demo_says_what_to_try_next(
 def test_cache(
     train: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.cache._WORTH_ROWS", 1)
+    monkeypatch.setattr("gpusight.readers.column_cache._MIN_CACHED_ROWS", 1)
     with open_trace(train) as trace:
         trace.table("kernels", ["start_ns"])
     assert main(["cache", "--format", "json"]) == 0

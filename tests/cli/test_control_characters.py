@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpusight.cli.main import main
-from gpusight.render import terminal
+from gpusight.render import terminal_tables
 from tests.cli.captures import DATA, NAMED
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp\u2066\r\tx\nsecond [bold]b[/bold] :x:\x00\x7f\u2028"
@@ -109,7 +109,7 @@ def test_no_command_prints_controls(
     colored: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(terminal, "wants_color", lambda _: colored)
+    monkeypatch.setattr(terminal_tables, "wants_color", lambda _: colored)
     faults = {}
     for command, *more in COMMANDS:
         place = 1 if command == "baseline" else 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusight.cli.main import main
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import build_trace
 
@@ -23,7 +23,7 @@ HOSTILE = "evil\x1b[31m<b>"
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> str:
     """Stand in for a report: whatever file is opened, it holds two launches."""
-    monkeypatch.setattr("gpusight.cli.running.open_capture", lambda *_: _trace())
+    monkeypatch.setattr("gpusight.cli.capture_input.open_capture", lambda *_: _trace())
     return "report.ncu-rep"
 
 

@@ -10,11 +10,10 @@ import pytest
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
-from gpusight.findings.diagnose import Question, diagnose_captures, shares
-from gpusight.findings.joined import JoinedDiagnosis
-from gpusight.findings.timeline.diagnosis import TimelineDiagnosis
-from gpusight.findings.timeline.rules import RULES
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures, shares
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+from gpusight.rules.timeline_registry import TIMELINE_RULES
 from tests.findings.launches import trace_of
 from tests.findings.test_rules import FOUND
 from tests.shared import SHARED, needs_shared
@@ -73,7 +72,7 @@ def test_every_rule_is_accounted_for_once() -> None:
     found = gs.diagnose(starved("k")).timeline
     assert found is not None
     told = [*(f.rule for f in found.findings), *found.clean, *found.not_applicable]
-    assert sorted(told) == sorted(RULES)
+    assert sorted(told) == sorted(TIMELINE_RULES)
 
 
 def test_the_demo_in_every_form(
@@ -130,12 +129,12 @@ def test_a_gate_is_a_percentage(text: str, train: str, capsys: pytest.CaptureFix
 
 
 def test_what_gates_look_at() -> None:
-    of_report = diagnose_captures([trace_of(MEASURED, QUICK)], Question())
+    of_report = diagnose_captures([trace_of(MEASURED, QUICK)], DiagnoseOptions())
     assert not isinstance(of_report, NotApplicable)
     (what, share), *_ = shares(of_report)
     assert what == "uncoalesced-access of strided"
     assert 0.2 < share < 1
-    of_timeline = diagnose_captures([starved("k")], Question())
+    of_timeline = diagnose_captures([starved("k")], DiagnoseOptions())
     assert isinstance(of_timeline, TimelineDiagnosis)
     assert shares(of_timeline)[0][0] == "input-starved"
     assert all(share <= 1 for _, share in shares(of_timeline))
@@ -156,7 +155,7 @@ def test_rules_are_listed_without_a_capture(
     kinds = {row["rule"]: row["of"] for row in rows}
     assert (kinds["launch-bound"], kinds["bank-conflict"]) == ("timeline", "kernels")
     assert kinds["mine"] == "yours"
-    assert len(rows) == len(RULES) + 16 + 1
+    assert len(rows) == len(TIMELINE_RULES) + 16 + 1
     assert asked("--list-rules") == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
@@ -204,7 +203,7 @@ def test_steps_of_a_report_are_refused() -> None:
 
 
 def joined(timeline: gs.Trace, *launches: dict[str, Any], **asked: Any) -> JoinedDiagnosis:
-    found = diagnose_captures([timeline, trace_of(*launches)], Question(**asked))
+    found = diagnose_captures([timeline, trace_of(*launches)], DiagnoseOptions(**asked))
     assert isinstance(found, JoinedDiagnosis)
     return found
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import gpusight as gs
-from gpusight.capture import doctor
-from gpusight.capture.request import Tool
 from gpusight.cli.main import main
+from gpusight.recording.doctor import checkup
+from gpusight.recording.request import Tool
 from tests.capture.machines import h200
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CLOSED = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Described:
     described = h200(files=CLOSED)
-    monkeypatch.setattr(doctor, "ThisMachine", lambda: described)
+    monkeypatch.setattr(checkup, "ThisMachine", lambda: described)
     return described
 
 

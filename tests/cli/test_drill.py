@@ -11,7 +11,7 @@ import pytest
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError, RecordError, UsageError
-from gpusight.evidence import NCU_REPORT
+from gpusight.sniff import NCU_REPORT
 from tests.capture.fake_tools import install, options_seen
 from tests.shared import DATA, SHARED, needs_shared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analyses import kernels
+from gpusight.analysis import kernel_summary
 from gpusight.cli.commands import COMMANDS
 from gpusight.cli.main import build_parser, main
 
@@ -22,7 +22,7 @@ def test_a_bug_is_one_line_with_a_code_of_its_own(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(kernels, "kernels", broken)
+    monkeypatch.setattr(kernel_summary, "kernels", broken)
     monkeypatch.setenv("GPUSIGHT_DEBUG", "")
     assert main(["kernels", train]) == 70
     found = capsys.readouterr()
@@ -40,7 +40,7 @@ def test_too_little_memory_is_no_bug(
     def broken(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(kernels, "kernels", broken)
+    monkeypatch.setattr(kernel_summary, "kernels", broken)
     assert main(["kernels", train]) == 2
     assert "not enough memory; end other programs" in capsys.readouterr().err
 

@@ -13,11 +13,10 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import build_parser, main
-from gpusight.comparison.comparable import KINDS
-from gpusight.comparison.config import NAME, SETTINGS, load_config
-from gpusight.comparison.files import save_baseline
-from gpusight.comparison.limits import read_limit
-from gpusight.comparison.metrics import quantity
+from gpusight.comparison.baseline_file import save_baseline
+from gpusight.comparison.comparability import KINDS
+from gpusight.comparison.gate_limits import NAME, SETTINGS, load_config, read_limit
+from gpusight.comparison.named_metrics import quantity
 from gpusight.errors import MissingDataError, UsageError
 from tests.comparison.test_gate import BASE, NOISY, digest, runs
 from tests.shared import DATA, SHARED, needs_shared

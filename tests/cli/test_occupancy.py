@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.cli.main import main
-from gpusight.render.pictures.figure import Dots, Line
-from gpusight.render.pictures.occupancy import occupancy_figure
+from gpusight.render.charts.figure import DotSeries, LineSeries
+from gpusight.render.charts.kernel_charts import occupancy_figure
 from tests.cli.captures import NAMED
 from tests.shared import SHARED, needs_shared
 
@@ -118,17 +118,17 @@ def test_a_capture_with_nothing_to_draw_leaves_no_picture(
 
 
 def test_what_the_picture_shows() -> None:
-    from gpusight.analyses.occupancy import occupancy_of
+    from gpusight.analysis.occupancy.block_occupancy import occupancy_of
 
     result = occupancy_of("A100", 256, 64, 16384)
     blocks = occupancy_figure(result)
-    dots = [series for series in blocks.series if isinstance(series, Dots)]
+    dots = [series for series in blocks.series if isinstance(series, DotSeries)]
     assert [series.name for series in dots] == ["limited by shared memory", "limited by registers"]
     assert sum(len(series.x) for series in dots) == 32
     (mark,) = blocks.marks
     assert (mark.x, mark.y, mark.label) == (256, 0.5, "256 threads: 50.0%")
     (stairs,) = occupancy_figure(result, "registers").series
-    assert isinstance(stairs, Line)
+    assert isinstance(stairs, LineSeries)
     assert (stairs.x[0], stairs.y[0]) == (0, 1.0)  # none needed, all warps fit
     assert stairs.x[-1] == 255
     at_64 = stairs.y[stairs.x.index(48)]  # from 49 to 64 registers

@@ -74,14 +74,14 @@ def test_launches_are_chosen_in_the_same_way_everywhere() -> None:
 
 
 CHOICES = {
-    ("orion build", "--model-type"): "gpusight.analyses.orion.roles:MODEL_TYPES",
-    ("orion build", "--columns"): "gpusight.analyses.orion.build:COLUMNS",
-    ("orion build", "--durations"): "gpusight.analyses.orion.build:DURATIONS",
-    ("orion build", "--helpers"): "gpusight.analyses.orion.build:HELPERS",
-    ("occupancy", "--over"): "gpusight.render.pictures.occupancy:_SECTIONS",
-    ("flops", "--by"): "gpusight.analyses.flops.tables:BY",
-    ("ops", "--by"): "gpusight.analyses.ops.report:BY",
-    ("export", "--to"): "gpusight.render.export:FORMATS",
+    ("orion build", "--model-type"): "gpusight.analysis.orion.orion_rows:MODEL_TYPES",
+    ("orion build", "--columns"): "gpusight.analysis.orion.orion_build:COLUMNS",
+    ("orion build", "--durations"): "gpusight.analysis.orion.orion_build:DURATIONS",
+    ("orion build", "--helpers"): "gpusight.analysis.orion.orion_build:HELPERS",
+    ("occupancy", "--over"): "gpusight.render.charts.kernel_charts:_SECTIONS",
+    ("flops", "--by"): "gpusight.analysis.flops.flops_tables:BY",
+    ("ops", "--by"): "gpusight.analysis.operator_summary:BY",
+    ("export", "--to"): "gpusight.render.table_export:FORMATS",
 }
 """Commands repeat these, as their help must import nothing heavy."""
 
@@ -98,19 +98,22 @@ def test_choices_are_those_of_the_analysis(command: str, option: str) -> None:
 def test_what_orion_plot_draws_is_what_its_series_hold() -> None:
     choices = commands_with("--metric")["orion plot"].choices or ()
     assert tuple(f"{name}_share" for name in choices) == known(
-        "gpusight.analyses.orion.timeline:SERIES"
+        "gpusight.analysis.orion.orion_utilization:SERIES"
     )
 
 
 def test_every_form_of_counters_has_its_option() -> None:
-    forms = set(known("gpusight.analyses.counters.forms:FORMS"))
+    forms = set(known("gpusight.analysis.counters.counter_tables:FORMS"))
     assert set(known("gpusight.cli.commands.counters:_FORMS")) == forms - {"tidy"}
     assert all("counters" in commands_with(f"--{form}") for form in forms - {"tidy"})
 
 
 def test_defaults_of_orion_build_are_those_of_python() -> None:
     given = ["orion", "build", "--ncu", "x", "--model-type", "vision", "-o", "y"]
-    args, made = build_parser().parse_args(given), known("gpusight.analyses.orion.build:Options")()
+    args, made = (
+        build_parser().parse_args(given),
+        known("gpusight.analysis.orion.orion_build:OrionOptions")(),
+    )
     names = ("columns", "compat", "threshold", "durations", "helpers")
     assert {name: getattr(args, name) for name in names} == {n: getattr(made, n) for n in names}
 

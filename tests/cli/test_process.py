@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.cli.progress import PATIENCE_S, progress
+from gpusight.cli.capture_input import PATIENCE_S, progress
 from tests.cli.captures import SOURCE
 from tests.render.test_text import Terminal
 
@@ -129,7 +129,7 @@ def test_progress_waits_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("quick", stream=quick):
         pass
     assert quick.getvalue() == ""
-    monkeypatch.setattr("gpusight.cli.progress.PATIENCE_S", 0.0)
+    monkeypatch.setattr("gpusight.cli.capture_input.PATIENCE_S", 0.0)
     import time
 
     with progress("slow \x1b[31m", stream=slow):

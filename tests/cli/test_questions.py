@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import gpusight as gs
-from gpusight.analyses import questions as questions_module
+from gpusight.analysis.questions import question_answers as questions_module
 from gpusight.cli.commands import demo
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
 from tests.shared import DATA
 
 FORWARD = str(DATA / "gpt_small_forward.sqlite")

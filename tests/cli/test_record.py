@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.capture.request import Level, Tool
 from gpusight.cli.commands import record
 from gpusight.cli.main import build_parser, main
+from gpusight.recording.request import NcuLevel, Tool
 from tests.capture.fake_tools import install
 from tests.cli.captures import SOURCE
 
@@ -37,7 +37,7 @@ def _alone(
 
 def test_choices_are_those_of_the_request() -> None:
     assert ("auto", *(tool.value for tool in Tool)) == record.TOOLS
-    assert tuple(level.value for level in Level) == record.LEVELS
+    assert tuple(level.value for level in NcuLevel) == record.LEVELS
 
 
 @pytest.mark.parametrize(
@@ -197,17 +197,17 @@ def test_what_tools_and_names_say_cannot_drive_the_terminal(
 
 
 def test_what_to_type_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpusight.capture import choose
-    from gpusight.capture.command import Command
-    from gpusight.capture.record import Recording
+    from gpusight.recording import choose_tool
+    from gpusight.recording.record_program import Recording
+    from gpusight.recording.tools import ToolCommand as Command
 
     def done(tool: Tool, name: str) -> Recording:
         return Recording((Path(name),), tool, None, Command(("x",), Path(name)), 0, 1.0)
 
-    monkeypatch.setattr(choose, "has_gpu", lambda: False)
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: False)
     assert record._next(done(Tool.TORCH, "-x.json")) == "gpusight ops ./-x.json"
     assert record._next(done(Tool.NSYS, "a b")) == "gpusight diagnose 'a b'"
-    monkeypatch.setattr(choose, "has_gpu", lambda: True)
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     assert record._next(done(Tool.TORCH, "x.json")) == "gpusight diagnose x.json"
 
 

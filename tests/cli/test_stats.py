@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpusight.cli.commands.stats import find_captures
 from gpusight.cli.main import main
-from gpusight.cli.reports import find_captures
 from tests.cli.captures import NAMED
 
 if TYPE_CHECKING:

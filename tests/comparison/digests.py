@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpusight.comparison.digest import Digest, Kernels
+from gpusight.comparison.digest import Digest, KernelDigest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ def _steady(ms: Mapping[str, float]) -> dict[str, list[float]]:
     return {key.replace("_", "/"): [value * part for part in JITTER] for key, value in ms.items()}
 
 
-def kernels_of(series: Mapping[str, tuple[float, ...]]) -> tuple[Kernels, ...]:
+def kernels_of(series: Mapping[str, tuple[float, ...]]) -> tuple[KernelDigest, ...]:
     """Give one kernel for each entry of computation, launched four times a step."""
     return tuple(
         kernel(entry.removeprefix("compute/"), ns)
@@ -89,9 +89,11 @@ def kernels_of(series: Mapping[str, tuple[float, ...]]) -> tuple[Kernels, ...]:
     )
 
 
-def kernel(category: str, ns: tuple[float, ...], name: str = "", calls: float = 4.0) -> Kernels:
+def kernel(
+    category: str, ns: tuple[float, ...], name: str = "", calls: float = 4.0
+) -> KernelDigest:
     """Give the launches of a kernel outside of ranges."""
     name = name or f"{category}_kernel"
-    return Kernels(
+    return KernelDigest(
         name=name, short=name, category=category, range=None, ns=ns, calls=(calls,) * len(ns)
     )

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.comparison.alignment import align, gaps
+from gpusight.comparison.launch_alignment import align, gaps
 
 texts = st.text("abcd", max_size=14)
 

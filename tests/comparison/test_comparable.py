@@ -13,14 +13,14 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import main
-from gpusight.comparison.comparable import (
+from gpusight.comparison.baseline_file import save_baseline
+from gpusight.comparison.comparability import (
     KINDS,
-    MOST_STEPS_CHANGE,
-    MOST_WORK_CHANGE,
+    MAX_STEPS_CHANGE,
+    MAX_WORK_CHANGE,
     check_kinds,
     differences,
 )
-from gpusight.comparison.files import save_baseline
 from gpusight.errors import MissingDataError, UsageError
 from tests.comparison.digests import digest, kernel
 from tests.shared import DATA
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusight.comparison.digest import Digest
-    from gpusight.render.gate.view import GateView
+    from gpusight.render.gate_view import GateView
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -217,7 +217,7 @@ def test_small_changes_of_work_are_ordinary_and_large_ones_are_not() -> None:
     usual = launching(100, 100)
     for share in (0.92, 1.08):
         assert kinds([usual], [launching(100 * share, 100 * share)]) == []
-    for share in (1 - MOST_WORK_CHANGE - 0.01, 0.5, 0.0, 2.0):
+    for share in (1 - MAX_WORK_CHANGE - 0.01, 0.5, 0.0, 2.0):
         assert kinds([usual], [launching(100 * share)]) == ["kernels"]
     # The same kernels by fewer calls, as by CUDA graphs; more calls are no sign of lost data.
     assert kinds([usual], [launching(100, 1)]) == ["kernels"]
@@ -231,7 +231,7 @@ def test_steps_processes_gpus_and_reported_losses() -> None:
     def other(**changed: Any) -> list[str]:
         return kinds([usual], [msgspec.structs.replace(usual, **changed)])
 
-    assert other(steps_left_out=int(20 * MOST_STEPS_CHANGE)) == []
+    assert other(steps_left_out=int(20 * MAX_STEPS_CHANGE)) == []
     assert other(steps_left_out=10) == ["steps"]
     assert other(steps_found="the same 1,742 kernels") == ["steps"]
     assert other(steps_found=usual.steps_found.replace("0", "1,234")) == []

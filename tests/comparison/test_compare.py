@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 import gpusight as gs
-from gpusight.comparison.change import Basis, Verdict
-from gpusight.comparison.compare import compare
-from gpusight.comparison.digest import Calls, Copies, Digest, Found
-from gpusight.comparison.limit import busy_share, gpu_part, limit
-from gpusight.comparison.outcome import Comparison, Fate, Match
+from gpusight.comparison.compare_digests import compare
+from gpusight.comparison.comparison_result import Comparison, FindingFate, KernelMatch
+from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
+from gpusight.comparison.phrases import bottleneck, busy_share, gpu_part
+from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
 from tests.comparison.digests import MS, steady
 from tests.shared import SHARED, needs_shared
 
@@ -48,10 +48,10 @@ def test_the_parts_sum_to_the_change_of_the_step() -> None:
     found = compared([OLD], [NEW])
     rows = [(e.entry, round((e.change.delta or 0) / MS, 6), e.change.verdict) for e in found.ledger]
     assert rows == [
-        ("compute/matmul", -6, Verdict.LOWER),
-        ("idle/input", 1, Verdict.APPEARED),
-        ("compute/elementwise", 0, Verdict.SAME),
-        ("idle/launching", 0, Verdict.SAME),
+        ("compute/matmul", -6, ChangeVerdict.LOWER),
+        ("idle/input", 1, ChangeVerdict.APPEARED),
+        ("compute/elementwise", 0, ChangeVerdict.SAME),
+        ("idle/launching", 0, ChangeVerdict.SAME),
     ]
     assert [e.part for e in found.ledger] == pytest.approx([6 / 5, -1 / 5, 0, 0])
     assert found.step.delta == pytest.approx(-5 * MS)
@@ -70,7 +70,7 @@ def test_a_capture_against_itself_shows_no_change() -> None:
     found = compared([OLD], [OLD])
     assert not any(metric.change.claimed for metric in found.metrics)
     assert not any(entry.change.claimed for entry in found.ledger)
-    assert {row.match for row in found.kernels} == {Match.NAME}
+    assert {row.match for row in found.kernels} == {KernelMatch.NAME}
     assert all(entry.part is None for entry in found.ledger)
     assert any("both sides" in note for note in found.notes)
 
@@ -122,8 +122,8 @@ def test_rows_of_long_tables_need_more_to_be_claimed() -> None:
         for ms in (9.0, 10.0, 11.0):
             ns = (ms + shift,) * 4
             row: dict[str, Any] = {"calls": (1.0,) * 4, "host_ns": tuple(x * MS for x in ns)}
-            ranges = (Calls(name="outer", outer=True, **row), Calls(name="inner", **row))
-            change = {"ranges": ranges, "api": (Calls(name="cudaMalloc", **row),)}
+            ranges = (CallDigest(name="outer", outer=True, **row), CallDigest(name="inner", **row))
+            change = {"ranges": ranges, "api": (CallDigest(name="cudaMalloc", **row),)}
             made.append(steady(compute_matmul=ms + shift, change=change))
         return made
 
@@ -172,13 +172,13 @@ def test_the_limit_is_that_of_the_time_from_step_to_step() -> None:
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def calls(name: str, ms: float, gpu_ms: float | None = None) -> Calls:
+def calls(name: str, ms: float, gpu_ms: float | None = None) -> CallDigest:
     gpu = None if gpu_ms is None else (gpu_ms * MS,) * 4
-    return Calls(name=name, calls=(2.0,) * 4, host_ns=(ms * MS,) * 4, gpu_ns=gpu)
+    return CallDigest(name=name, calls=(2.0,) * 4, host_ns=(ms * MS,) * 4, gpu_ns=gpu)
 
 
-def copy(ms: float, size: float) -> Copies:
-    return Copies(
+def copy(ms: float, size: float) -> CopyDigest:
+    return CopyDigest(
         operation="Host-to-Device",
         src_kind="Pinned",
         dst_kind="Device",
@@ -200,9 +200,9 @@ def test_ranges_calls_and_copies_by_name() -> None:
         row.name: (row.host_ns.verdict, row.calls_before, row.calls_after) for row in found.ranges
     }
     assert told == {
-        "fwd": (Verdict.LOWER, 2, 2),
-        "gone": (Verdict.VANISHED, 2, 0),
-        "new": (Verdict.APPEARED, 0, 2),
+        "fwd": (ChangeVerdict.LOWER, 2, 2),
+        "gone": (ChangeVerdict.VANISHED, 2, 0),
+        "new": (ChangeVerdict.APPEARED, 0, 2),
     }
     work = {row.name: row.gpu_ns and row.gpu_ns.delta for row in found.ranges}
     assert work == {"fwd": pytest.approx(-4 * MS), "gone": None, "new": None}
@@ -228,9 +228,11 @@ def test_phases_need_all_captures() -> None:
 # Findings -----------------------------------------------------------------------------------------
 
 
-def finds(*rules: str) -> tuple[Found, ...]:
+def finds(*rules: str) -> tuple[DigestFinding, ...]:
     return tuple(
-        Found(rule=rule, title=f"title of {rule}", step_ns=at * MS, share=None, confidence="high")
+        DigestFinding(
+            rule=rule, title=f"title of {rule}", step_ns=at * MS, share=None, confidence="high"
+        )
         for at, rule in enumerate(rules, 1)
     )
 
@@ -245,11 +247,11 @@ def test_what_became_of_findings() -> None:
     found = compared(before, after)
     told = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in found.findings]
     assert sorted(told) == [
-        ("a", Fate.FIXED, 3, 0),
-        ("b", Fate.STAYED, 2, 2),
-        ("c", Fate.STAYED, 1, 0),  # one capture of three is no cure
-        ("d", Fate.NEW, 0, 3),
-        ("e", Fate.STAYED, 0, 2),
+        ("a", FindingFate.FIXED, 3, 0),
+        ("b", FindingFate.STAYED, 2, 2),
+        ("c", FindingFate.STAYED, 1, 0),  # one capture of three is no cure
+        ("d", FindingFate.NEW, 0, 3),
+        ("e", FindingFate.STAYED, 0, 2),
     ]
     stayed = next(one for one in found.findings if one.rule == "b")
     assert stayed.before_ns == pytest.approx(2 * MS)
@@ -287,7 +289,7 @@ def test_findings_that_could_not_be_judged_are_not_fixed() -> None:
     ],
 )
 def test_what_a_step_waits_for(ledger: dict[str, float], expected: str) -> None:
-    assert limit(ledger) == expected
+    assert bottleneck(ledger) == expected
 
 
 def test_what_the_gpu_does_most() -> None:
@@ -411,8 +413,8 @@ def test_noise_of_a_shared_machine_is_no_change() -> None:
     found = gs.compare(before, after).result
     assert found.before.step_ns == pytest.approx((14.02e6, 17.67e6, 19.34e6), rel=1e-3)
     assert found.after.step_ns == pytest.approx((18.86e6, 20.09e6, 20.62e6), rel=1e-3)
-    assert found.step.verdict is Verdict.UNCLEAR
-    assert found.metric("kernel_time").change.verdict is Verdict.LOWER
+    assert found.step.verdict is ChangeVerdict.UNCLEAR
+    assert found.metric("kernel_time").change.verdict is ChangeVerdict.LOWER
     kernels = found.metric("kernel_time").change
     # Three steps a capture: 12.3 and 7.2 ms in all.
     assert kernels.before == pytest.approx(12.3e6 / 3, rel=0.02)
@@ -427,16 +429,16 @@ def test_a_faster_gpu_that_waits_for_its_host() -> None:
     assert found.step.after == pytest.approx(42.42e6, rel=1e-3)
     assert (found.before.limit, found.after.limit) == ("gpu", "host")
     entries = {entry.entry: entry.change for entry in found.ledger}
-    assert entries["compute/matmul"].verdict is Verdict.LOWER
-    assert dict(found.phases)["optimizer"].verdict is Verdict.LOWER
-    assert entries["idle/framework"].verdict is Verdict.HIGHER
+    assert entries["compute/matmul"].verdict is ChangeVerdict.LOWER
+    assert dict(found.phases)["optimizer"].verdict is ChangeVerdict.LOWER
+    assert entries["idle/framework"].verdict is ChangeVerdict.HIGHER
     sums_up(found)
 
 
 @needs_shared
 def test_a_baseline_stands_for_its_captures(tmp_path: Any) -> None:
-    from gpusight.comparison.files import save_baseline
-    from gpusight.comparison.make import make_digest
+    from gpusight.comparison.baseline_file import save_baseline
+    from gpusight.comparison.build_digest import make_digest
 
     old, new = sides("dataload", "tiny")
     digest = make_digest(gs.open(old))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.comparison.config import NAME, GateConfig, find_config, load_config
+from gpusight.comparison.gate_limits import NAME, GateConfig, find_config, load_config
 from gpusight.errors import UsageError
 
 FULL = """

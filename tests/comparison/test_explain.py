@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 import gpusight as gs
-from gpusight.comparison.change import Change
-from gpusight.comparison.compare import compare
-from gpusight.comparison.digest import Calls, Copies, Digest, Found
-from gpusight.comparison.outcome import Comparison
-from gpusight.comparison.wording import shown, signed_share, spread
-from gpusight.result import Fmt
+from gpusight.comparison.compare_digests import compare
+from gpusight.comparison.comparison_result import Comparison
+from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
+from gpusight.comparison.phrases import shown, signed_share, spread
+from gpusight.comparison.significance import MeasuredChange
+from gpusight.results import Fmt
 from tests.comparison.digests import MS, digest, kernel, steady
 from tests.shared import SHARED, needs_shared
 
@@ -70,7 +70,7 @@ def _texts(found: Comparison) -> Iterator[str]:
         yield from (total, total.partition(" ")[0])
 
 
-def _changes(found: Comparison) -> Iterator[tuple[Change, Fmt]]:
+def _changes(found: Comparison) -> Iterator[tuple[MeasuredChange, Fmt]]:
     yield from ((metric.change, metric.fmt) for metric in found.metrics)
     yield from ((entry.change, Fmt.TIME) for entry in (*found.ledger, *found.between))
     yield from ((row.host_ns, Fmt.TIME) for row in (*found.ranges, *found.api))
@@ -281,7 +281,7 @@ def test_work_is_held_against_the_period_where_much_lies_between_steps() -> None
 
 
 def with_copies(ns: float, size: float) -> dict[str, Any]:
-    row = Copies(
+    row = CopyDigest(
         operation="Host-to-Device",
         src_kind="Pinned",
         dst_kind="Device",
@@ -297,8 +297,8 @@ def host(
 ) -> dict[str, Any]:
     """Give calls a step by kind, 10 µs each, and copies from the GPU."""
 
-    def rows(name: str, calls: float) -> Calls:
-        return Calls(name=name, calls=(calls,) * 4, host_ns=(calls * 1e4,) * 4)
+    def rows(name: str, calls: float) -> CallDigest:
+        return CallDigest(name=name, calls=(calls,) * 4, host_ns=(calls * 1e4,) * 4)
 
     each = {
         "cudaStreamSynchronize": waits,
@@ -306,7 +306,7 @@ def host(
         "cudaLaunchKernel": launches,
     }
     api = tuple(rows(name, n) for name, n in each.items() if n)
-    back = Copies(
+    back = CopyDigest(
         operation="Device-to-Host",
         src_kind="Device",
         dst_kind="Pageable",
@@ -398,7 +398,9 @@ def test_kernels_inside_graphs_are_not_said_to_be_gone() -> None:
 
 
 def test_memory_kernels_and_findings_in_a_clause() -> None:
-    found = Found(rule="host-sync", title="x", step_ns=2 * MS, share=None, confidence="high")
+    found = DigestFinding(
+        rule="host-sync", title="x", step_ns=2 * MS, share=None, confidence="high"
+    )
     change = {"memory_peak": {"0": 8_000_000}, "findings": (found,)}
     before = steady(compute_matmul=10, change=change)
     many = kernel("matmul", before.ledger["compute/matmul"], calls=40)

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusight.comparison import files
-from gpusight.comparison.digest import FORMAT, Calls, Copies, Digest, Found, Kernels
-from gpusight.comparison.files import (
+from gpusight.comparison import baseline_file
+from gpusight.comparison.baseline_file import (
     BaselineError,
     check_place,
     is_baseline,
     load_baseline,
     save_baseline,
+)
+from gpusight.comparison.digest import (
+    FORMAT,
+    CallDigest,
+    CopyDigest,
+    Digest,
+    DigestFinding,
+    KernelDigest,
 )
 from gpusight.errors import UsageError
 from tests.shared import DATA
@@ -26,10 +33,10 @@ if TYPE_CHECKING:
 
 def sample(label: str = "run_1.sqlite") -> Digest:
     """Give a digest of five steps in two blocks."""
-    gemm = Kernels(
+    gemm = KernelDigest(
         name="gemm", short="gemm", category="matmul", range="fwd", ns=(60.0, 61.5), calls=(1.0, 1.0)
     )
-    rest = Kernels(
+    rest = KernelDigest(
         name="", short="", category="other", range=None, ns=(10.0, 8.5), calls=(2.333, 2.0)
     )
     return Digest(
@@ -51,10 +58,12 @@ def sample(label: str = "run_1.sqlite") -> Digest:
         phases={"forward": (70.0, 70.0)},
         kernels=(gemm, rest),
         order=(0, 1, 1) * 30,
-        ranges=(Calls(name="fwd", calls=(1.0, 1.0), host_ns=(50.0, 50.0), gpu_ns=(60.0, 61.0)),),
-        api=(Calls(name="cudaLaunchKernel", calls=(3.0, 3.0), host_ns=(9.0, 9.0)),),
+        ranges=(
+            CallDigest(name="fwd", calls=(1.0, 1.0), host_ns=(50.0, 50.0), gpu_ns=(60.0, 61.0)),
+        ),
+        api=(CallDigest(name="cudaLaunchKernel", calls=(3.0, 3.0), host_ns=(9.0, 9.0)),),
         copies=(
-            Copies(
+            CopyDigest(
                 operation="Memset",
                 src_kind=None,
                 dst_kind="Device",
@@ -65,8 +74,10 @@ def sample(label: str = "run_1.sqlite") -> Digest:
         ),
         memory_peak={"0": 1 << 33},
         findings=(
-            Found(rule="input-bound", title="…", step_ns=30.5, share=0.25, confidence="high"),
-            Found(rule="other", title="x", step_ns=None, share=None, confidence="low"),
+            DigestFinding(
+                rule="input-bound", title="…", step_ns=30.5, share=0.25, confidence="high"
+            ),
+            DigestFinding(rule="other", title="x", step_ns=None, share=None, confidence="low"),
         ),
         missing={"phases": "nothing tells"},
         notes=("a note",),
@@ -282,11 +293,11 @@ def test_large_files_are_refused_before_they_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr(files, "MOST_VALUES", 10)
+    monkeypatch.setattr(baseline_file, "MOST_VALUES", 10)
     with pytest.raises(BaselineError, match="far larger"):
         load_baseline(path)
-    monkeypatch.setattr(files, "MOST_VALUES", 10_000)
-    monkeypatch.setattr(files, "MOST_BYTES", 100)
+    monkeypatch.setattr(baseline_file, "MOST_VALUES", 10_000)
+    monkeypatch.setattr(baseline_file, "MOST_BYTES", 100)
     with pytest.raises(BaselineError, match="far larger"):
         load_baseline(path)
     with pytest.raises(UsageError, match="too large"):

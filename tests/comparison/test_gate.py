@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpusight.comparison.change import Basis
-from gpusight.comparison.digest import Digest, Found
-from gpusight.comparison.gate import Check, Gate, Status, gate
-from gpusight.comparison.limits import read_limit
+from gpusight.comparison.digest import Digest, DigestFinding
+from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck, gate
+from gpusight.comparison.gate_limits import read_limit
+from gpusight.comparison.significance import Basis
 from gpusight.errors import UsageError
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
 from tests.comparison import digests
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def judged(before: list[Digest], after: list[Digest], *limits: str, **options: A
     return found
 
 
-def checked(before: list[Digest], after: list[Digest], limit: str, **options: Any) -> Check:
+def checked(before: list[Digest], after: list[Digest], limit: str, **options: Any) -> GateCheck:
     (check,) = judged(before, after, limit, **options).checks
     return check
 
@@ -66,9 +66,9 @@ def test_input_that_is_loaded_between_steps_is_limited_too() -> None:
         ]
         for gap in (2.0, 10.0)
     )
-    assert checked(quick, slow, "idle/input=+1ms").status is Status.FAILED
-    assert checked(slow, quick, "idle/input=+1ms").status is Status.PASSED
-    assert checked(quick, slow, "step_period=+10%").status is Status.FAILED
+    assert checked(quick, slow, "idle/input=+1ms").status is CheckStatus.FAILED
+    assert checked(slow, quick, "idle/input=+1ms").status is CheckStatus.PASSED
+    assert checked(quick, slow, "step_period=+10%").status is CheckStatus.FAILED
 
 
 def apart(gap_ms: float, *means_ms: float) -> list[Digest]:
@@ -80,14 +80,14 @@ def apart(gap_ms: float, *means_ms: float) -> list[Digest]:
 def test_a_step_is_counted_with_what_lies_between_where_that_is_much() -> None:
     quick, slow = apart(2.0, *BASE), apart(10.0, *BASE)
     check = checked(quick, slow, "step_time=+5%")
-    assert (check.status, check.judged) == (Status.FAILED, "step_period")
+    assert (check.status, check.judged) == (CheckStatus.FAILED, "step_period")
     assert check.reason == "50% of the time lies between steps: counted from step to step"
     assert check.change.after == pytest.approx(20 * MS)
     assert check.document()["judged"] == "step_period"
     back = checked(slow, quick, "step_time=+5%")
-    assert (back.status, back.judged) == (Status.PASSED, "step_period")
-    assert checked([], slow, "step_time=15ms").status is Status.FAILED
-    assert checked([], slow, "step_time=25ms").status is Status.PASSED
+    assert (back.status, back.judged) == (CheckStatus.PASSED, "step_period")
+    assert checked([], slow, "step_time=15ms").status is CheckStatus.FAILED
+    assert checked([], slow, "step_time=25ms").status is CheckStatus.PASSED
     little = checked(apart(0.4, *BASE), apart(0.1, *BASE), "step_time=+5%")
     assert (little.judged, little.reason) == ("step_time", "")
     assert little.change.after == pytest.approx(10 * MS)
@@ -106,10 +106,10 @@ def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str)
     before, after = runs(*BASE), runs(9.0, 9.1, 8.9, gpus=gpus)
     limits = ("step_time=+3%", "launches=+0", "memory_peak=+5%", "kernel:nope=+1ms")
     step, *others, ceiling = judged(before, after, *limits, "step_time=50ms").checks
-    expected = Status.INCONCLUSIVE if told else Status.PASSED
+    expected = CheckStatus.INCONCLUSIVE if told else CheckStatus.PASSED
     assert [one.status for one in (step, *others)] == [expected] * 4
     assert step.reason == told
-    assert ceiling.status is Status.PASSED
+    assert ceiling.status is CheckStatus.PASSED
     for strict in (False, True):
         found = judged(before, after, "step_time=+3%", strict=strict)
         assert (found.passed, found.outcome) == (
@@ -117,13 +117,13 @@ def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str)
             "inconclusive" if told else "passed",
         )
     worse = checked(before, runs(12.0, 12.1, 11.9, gpus=gpus), "step_time=+3%")
-    assert worse.status is Status.FAILED
+    assert worse.status is CheckStatus.FAILED
 
 
 def test_a_pattern_that_matches_nothing_passes_and_says_so() -> None:
     for limit in ("kernel:nope*=+3%", "kernel:nope*=1ms", "range:nope=+1ms", "api:nope=0"):
         check = checked(runs(*BASE), runs(*BASE), limit, strict=True)
-        assert check.status is Status.PASSED
+        assert check.status is CheckStatus.PASSED
         assert check.reason.startswith("matches nothing in any capture")
     check = checked(runs(*BASE), runs(*BASE), "kernel:nope*=+3%")
     assert check.reason.endswith(", names are like 'gemm'")
@@ -153,30 +153,30 @@ def test_another_part_of_captures_is_refused() -> None:
     ("before", "after", "limit", "status"),
     [
         # Growth of a tenth where runs differ by a hundredth.
-        (BASE, (11.0, 11.1, 10.9), "step_time=+3%", Status.FAILED),
-        (BASE, (11.0, 11.1, 10.9), "step_time=+15%", Status.PASSED),
-        (BASE, (11.0, 11.1, 10.9), "step_time=+0.5ms", Status.FAILED),
-        (BASE, (11.0, 11.1, 10.9), "step_time=+2ms", Status.PASSED),
-        (BASE, (11.0, 11.1, 10.9), "compute=+3%", Status.FAILED),
-        (BASE, (11.0, 11.1, 10.9), "launches=+0", Status.PASSED),
-        (BASE, (9.0, 9.1, 8.9), "step_time=+3%", Status.PASSED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+3%", CheckStatus.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+15%", CheckStatus.PASSED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+0.5ms", CheckStatus.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "step_time=+2ms", CheckStatus.PASSED),
+        (BASE, (11.0, 11.1, 10.9), "compute=+3%", CheckStatus.FAILED),
+        (BASE, (11.0, 11.1, 10.9), "launches=+0", CheckStatus.PASSED),
+        (BASE, (9.0, 9.1, 8.9), "step_time=+3%", CheckStatus.PASSED),
         # The same growth where runs differ by a fifth.
-        (NOISY, (8.8, 11.0, 13.2), "step_time=+3%", Status.UNSURE),
-        (NOISY, (8.8, 11.0, 13.2), "step_time=+15%", Status.PASSED),
+        (NOISY, (8.8, 11.0, 13.2), "step_time=+3%", CheckStatus.UNSURE),
+        (NOISY, (8.8, 11.0, 13.2), "step_time=+15%", CheckStatus.PASSED),
         # A ceiling is held by the captures alone.
-        (BASE, BASE, "step_time=9ms", Status.FAILED),
-        (BASE, BASE, "step_time=11ms", Status.PASSED),
-        (BASE, NOISY, "step_time=9.9ms", Status.UNSURE),
+        (BASE, BASE, "step_time=9ms", CheckStatus.FAILED),
+        (BASE, BASE, "step_time=11ms", CheckStatus.PASSED),
+        (BASE, NOISY, "step_time=9.9ms", CheckStatus.UNSURE),
         # An improvement that is asked for.
-        (BASE, (9.0, 9.1, 8.9), "step_time=-5%", Status.PASSED),
-        (BASE, (9.0, 9.1, 8.9), "step_time=-20%", Status.FAILED),
-        (BASE, BASE, "step_time=-5%", Status.FAILED),
-        (BASE, NOISY, "step_time=-5%", Status.UNSURE),
-        (BASE, (7.0, 9.0, 11.0), "step_time=-5%", Status.UNSURE),
+        (BASE, (9.0, 9.1, 8.9), "step_time=-5%", CheckStatus.PASSED),
+        (BASE, (9.0, 9.1, 8.9), "step_time=-20%", CheckStatus.FAILED),
+        (BASE, BASE, "step_time=-5%", CheckStatus.FAILED),
+        (BASE, NOISY, "step_time=-5%", CheckStatus.UNSURE),
+        (BASE, (7.0, 9.0, 11.0), "step_time=-5%", CheckStatus.UNSURE),
     ],
 )
 def test_over_the_limit_and_no_chance(
-    before: tuple[float, ...], after: tuple[float, ...], limit: str, status: Status
+    before: tuple[float, ...], after: tuple[float, ...], limit: str, status: CheckStatus
 ) -> None:
     check = checked(runs(*before), runs(*after), limit)
     assert (check.status, check.change.basis) == (status, Basis.REPEATS)
@@ -185,18 +185,22 @@ def test_over_the_limit_and_no_chance(
 def test_one_capture_each_is_judged_by_its_steps() -> None:
     steady, shaky = digest((10, 10.1, 9.9, 10)), digest((7, 14, 9, 14))
     assert checked([steady], [digest((11, 11.1, 10.9, 11))], "step_time=+3%").status is (
-        Status.FAILED
+        CheckStatus.FAILED
     )
     check = checked([steady], [shaky], "step_time=+3%")
-    assert (check.status, check.change.basis) == (Status.UNSURE, Basis.STEPS)
+    assert (check.status, check.change.basis) == (CheckStatus.UNSURE, Basis.STEPS)
 
 
 def test_one_step_each_is_judged_by_the_value() -> None:
     check = checked([digest((10.0,))], [digest((11.0,))], "step_time=+3%")
-    assert (check.status, check.low, check.change.basis) == (Status.FAILED, None, Basis.NONE)
-    assert checked([], [digest((11.0,))], "step_time=10ms").status is Status.FAILED
-    assert checked([digest((10.0,))], [digest((9.0,))], "step_time=-5%").status is Status.PASSED
-    assert checked([digest((10.0,))], [digest((9.9,))], "step_time=-5%").status is Status.FAILED
+    assert (check.status, check.low, check.change.basis) == (CheckStatus.FAILED, None, Basis.NONE)
+    assert checked([], [digest((11.0,))], "step_time=10ms").status is CheckStatus.FAILED
+    assert (
+        checked([digest((10.0,))], [digest((9.0,))], "step_time=-5%").status is CheckStatus.PASSED
+    )
+    assert (
+        checked([digest((10.0,))], [digest((9.9,))], "step_time=-5%").status is CheckStatus.FAILED
+    )
 
 
 def test_what_was_not_there_before_is_held_too() -> None:
@@ -206,43 +210,43 @@ def test_what_was_not_there_before_is_held_too() -> None:
 
     after = [starving(ms) for ms in (2.0, 2.1, 2.2)]
     check = checked(runs(*BASE), after, "idle/input=+1ms")
-    assert (check.status, check.change.before) == (Status.FAILED, 0.0)
-    assert checked(runs(*BASE), after, "idle/input=+3ms").status is Status.PASSED
-    assert checked(runs(*BASE), after, "idle/input=+50%").status is Status.FAILED
-    assert checked(after, runs(*BASE), "idle/input=+0%").status is Status.PASSED
+    assert (check.status, check.change.before) == (CheckStatus.FAILED, 0.0)
+    assert checked(runs(*BASE), after, "idle/input=+3ms").status is CheckStatus.PASSED
+    assert checked(runs(*BASE), after, "idle/input=+50%").status is CheckStatus.FAILED
+    assert checked(after, runs(*BASE), "idle/input=+0%").status is CheckStatus.PASSED
 
 
 def test_memory_has_one_value_a_capture() -> None:
     before, after = runs(*BASE), runs(*BASE, memory_peak={"0": 7 * GB, "1": 9 * GB})
     check = checked(before, after, "memory_peak=+5%")
-    assert (check.status, check.change.after, check.most) == (Status.FAILED, 9 * GB, 8.4 * GB)
-    assert checked(before, after, "memory_peak=+1GB").status is Status.PASSED
-    assert checked([], after, "memory_peak=8GiB").status is Status.FAILED
-    assert checked(before[:1], after[:1], "memory_peak=+5%").status is Status.FAILED
+    assert (check.status, check.change.after, check.most) == (CheckStatus.FAILED, 9 * GB, 8.4 * GB)
+    assert checked(before, after, "memory_peak=+1GB").status is CheckStatus.PASSED
+    assert checked([], after, "memory_peak=8GiB").status is CheckStatus.FAILED
+    assert checked(before[:1], after[:1], "memory_peak=+5%").status is CheckStatus.FAILED
 
 
 def test_findings_are_counted() -> None:
-    found = Found(rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high")
+    found = DigestFinding(rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high")
     after = runs(*BASE, findings=(found,))
-    assert checked([], after, "findings=0").status is Status.FAILED
-    assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is Status.PASSED
-    assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is Status.FAILED
+    assert checked([], after, "findings=0").status is CheckStatus.FAILED
+    assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is CheckStatus.PASSED
+    assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is CheckStatus.FAILED
 
 
 def test_what_is_not_known_fails_unless_allowed() -> None:
     unknown = runs(*BASE, memory_peak={}, missing={"memory_peak": "no memory was recorded"})
     for before, after in ((runs(*BASE), unknown), (unknown, runs(*BASE))):
         found = judged(before, after, "memory_peak=+5%", "step_time=+5%")
-        assert [check.status for check in found.checks] == [Status.MISSING, Status.PASSED]
+        assert [check.status for check in found.checks] == [CheckStatus.MISSING, CheckStatus.PASSED]
         assert not found.passed
         assert found.checks[0].reason == "run_0: no memory was recorded"
         assert judged(before, after, "memory_peak=+5%", "launches=+0", allow_missing=True).passed
         # A gate that measured nothing does not pass.
         assert not judged(before, after, "memory_peak=+5%", allow_missing=True).passed
-    assert checked(unknown, runs(*BASE), "memory_peak=9GB").status is Status.PASSED
+    assert checked(unknown, runs(*BASE), "memory_peak=9GB").status is CheckStatus.PASSED
     some = [*runs(*BASE), *unknown[:1]]
     check = checked(runs(*BASE), some, "memory_peak=+5%")
-    assert check.status is Status.PASSED
+    assert check.status is CheckStatus.PASSED
     assert "not counted: run_0: no memory was recorded" in check.reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpusight.comparison.digest import Calls
+from gpusight.comparison.digest import CallDigest
 from tests.comparison.digests import JITTER, MS, steady
 from tests.comparison.test_explain import told
 
@@ -13,7 +13,7 @@ def with_ranges(*outer: tuple[str, float], inner: tuple[tuple[str, float], ...] 
     rows = [(*row, True) for row in outer] + [(*row, False) for row in inner]
     return {
         "ranges": tuple(
-            Calls(name=name, calls=(1.0,) * 4, host_ns=ns(ms), gpu_ns=None, outer=is_outer)
+            CallDigest(name=name, calls=(1.0,) * 4, host_ns=ns(ms), gpu_ns=None, outer=is_outer)
             for name, ms, is_outer in rows
         )
     }

@@ -10,10 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.claims import claimed, claimed_over_steps, side
-from gpusight.comparison.change import Basis, Change, Verdict
-from gpusight.comparison.inference import Sampled, compare_series, compare_values
-from gpusight.comparison.resampling import dealt_interval
-from gpusight.comparison.student import t_quantile
+from gpusight.comparison.significance import (
+    Basis,
+    ChangeVerdict,
+    MeasuredChange,
+    SampledChange,
+    compare_series,
+    compare_values,
+    dealt_interval,
+    t_quantile,
+)
 
 Floats: TypeAlias = "NDArray[np.float64]"
 
@@ -29,18 +35,22 @@ PLAIN_KERNELS = [[4.103, 4.1, 4.101], [4.095, 4.088, 4.105], [4.107, 4.111, 4.09
 TF32_KERNELS = [[2.407, 2.406, 2.402], [2.391, 2.394, 2.398], [2.405, 2.405, 2.404]]
 
 
-def captures(steps: list[list[float]], *, scale: float = 1.0, shift: float = 0.0) -> list[Sampled]:
+def captures(
+    steps: list[list[float]], *, scale: float = 1.0, shift: float = 0.0
+) -> list[SampledChange]:
     """Make captures of one quantity, a block a step."""
-    return [Sampled((1,) * len(one), np.array([one]) * scale + shift) for one in steps]
+    return [SampledChange((1,) * len(one), np.array([one]) * scale + shift) for one in steps]
 
 
-def change(before: list[list[float]], after: list[list[float]], *, least: float = 0.02) -> Change:
+def change(
+    before: list[list[float]], after: list[list[float]], *, least: float = 0.02
+) -> MeasuredChange:
     return compare_series(captures(before), captures(after), least=least)[0]
 
 
 def test_repeats_that_differ_more_than_the_change_claim_nothing() -> None:
     found = change(PLAIN, TF32)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is ChangeVerdict.UNCLEAR
     assert found.basis is Basis.REPEATS
     assert found.before == pytest.approx(17.01)
     assert found.after == pytest.approx(19.857, abs=1e-3)
@@ -50,7 +60,7 @@ def test_repeats_that_differ_more_than_the_change_claim_nothing() -> None:
 
 def test_a_change_larger_than_any_difference_of_repeats_is_claimed() -> None:
     found = change(PLAIN_KERNELS, TF32_KERNELS)
-    assert found.verdict is Verdict.LOWER
+    assert found.verdict is ChangeVerdict.LOWER
     assert found.low is not None
     assert found.high is not None
     assert -1.72 < found.low < -1.6988 < found.high < -1.68
@@ -59,33 +69,33 @@ def test_a_change_larger_than_any_difference_of_repeats_is_claimed() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "least", "verdict", "basis"),
     [
-        ([[10.0]], [[9.0]], 0.02, Verdict.LOWER, Basis.NONE),
-        ([[10.0]], [[9.9]], 0.02, Verdict.SAME, Basis.NONE),
-        ([[10.0]], [[10.2]], 0.02, Verdict.HIGHER, Basis.NONE),
-        ([[0.0]], [[0.0]], 0.02, Verdict.SAME, Basis.NONE),
-        ([[0.0]], [[5.0]], 0.02, Verdict.APPEARED, Basis.NONE),
-        ([[5.0]], [[0.0]], 0.02, Verdict.VANISHED, Basis.NONE),
+        ([[10.0]], [[9.0]], 0.02, ChangeVerdict.LOWER, Basis.NONE),
+        ([[10.0]], [[9.9]], 0.02, ChangeVerdict.SAME, Basis.NONE),
+        ([[10.0]], [[10.2]], 0.02, ChangeVerdict.HIGHER, Basis.NONE),
+        ([[0.0]], [[0.0]], 0.02, ChangeVerdict.SAME, Basis.NONE),
+        ([[0.0]], [[5.0]], 0.02, ChangeVerdict.APPEARED, Basis.NONE),
+        ([[5.0]], [[0.0]], 0.02, ChangeVerdict.VANISHED, Basis.NONE),
         # Counts that never vary: the interval has no width.
-        ([[600.0] * 3], [[600.0] * 3], 0.0, Verdict.SAME, Basis.STEPS),
-        ([[600.0] * 3], [[601.0] * 3], 0.0, Verdict.HIGHER, Basis.STEPS),
-        ([[600.0] * 3], [[601.0] * 3], 0.02, Verdict.SAME, Basis.STEPS),
-        ([[0.1] * 3] * 3, [[0.1] * 7] * 2, 0.0, Verdict.SAME, Basis.REPEATS),
-        ([[600.0] * 3] * 2, [[300.0] * 3], 0.02, Verdict.LOWER, Basis.REPEATS),
+        ([[600.0] * 3], [[600.0] * 3], 0.0, ChangeVerdict.SAME, Basis.STEPS),
+        ([[600.0] * 3], [[601.0] * 3], 0.0, ChangeVerdict.HIGHER, Basis.STEPS),
+        ([[600.0] * 3], [[601.0] * 3], 0.02, ChangeVerdict.SAME, Basis.STEPS),
+        ([[0.1] * 3] * 3, [[0.1] * 7] * 2, 0.0, ChangeVerdict.SAME, Basis.REPEATS),
+        ([[600.0] * 3] * 2, [[300.0] * 3], 0.02, ChangeVerdict.LOWER, Basis.REPEATS),
         # There at every step, or only now and then.
-        ([[0.0] * 3], [[1.0, 7.0, 2.0]], 0.02, Verdict.APPEARED, Basis.STEPS),
-        ([[0.0] * 3], [[0.0, 7.0, 0.0]], 0.02, Verdict.UNCLEAR, Basis.STEPS),
-        ([[0.0, 7.0, 0.0]], [[0.0] * 3], 0.02, Verdict.UNCLEAR, Basis.STEPS),
-        ([[0.0]] * 3, [[0.0], [4.0], [9.0]], 0.02, Verdict.UNCLEAR, Basis.REPEATS),
-        ([[0.0]] * 3, [[1.0], [4.0], [9.0]], 0.02, Verdict.APPEARED, Basis.REPEATS),
-        ([[0.0] * 50], [[0.0, 0.0, 1.0, 0.0, 1.0] * 10], 0.02, Verdict.APPEARED, Basis.STEPS),
-        ([[0.0, 0.0, 1.0, 0.0, 1.0] * 10], [[0.0] * 50], 0.02, Verdict.VANISHED, Basis.STEPS),
+        ([[0.0] * 3], [[1.0, 7.0, 2.0]], 0.02, ChangeVerdict.APPEARED, Basis.STEPS),
+        ([[0.0] * 3], [[0.0, 7.0, 0.0]], 0.02, ChangeVerdict.UNCLEAR, Basis.STEPS),
+        ([[0.0, 7.0, 0.0]], [[0.0] * 3], 0.02, ChangeVerdict.UNCLEAR, Basis.STEPS),
+        ([[0.0]] * 3, [[0.0], [4.0], [9.0]], 0.02, ChangeVerdict.UNCLEAR, Basis.REPEATS),
+        ([[0.0]] * 3, [[1.0], [4.0], [9.0]], 0.02, ChangeVerdict.APPEARED, Basis.REPEATS),
+        ([[0.0] * 50], [[0.0, 0.0, 1.0, 0.0, 1.0] * 10], 0.02, ChangeVerdict.APPEARED, Basis.STEPS),
+        ([[0.0, 0.0, 1.0, 0.0, 1.0] * 10], [[0.0] * 50], 0.02, ChangeVerdict.VANISHED, Basis.STEPS),
     ],
 )
 def test_verdicts(
     before: list[list[float]],
     after: list[list[float]],
     least: float,
-    verdict: Verdict,
+    verdict: ChangeVerdict,
     basis: Basis,
 ) -> None:
     found = change(before, after, least=least)
@@ -95,15 +105,15 @@ def test_verdicts(
 
 def test_steps_that_agree_show_that_nothing_changed() -> None:
     steps = [10.0, 10.05, 9.98, 10.02]
-    assert change([steps], [steps[::-1]]).verdict is Verdict.SAME
-    assert change([steps], [steps[::-1]], least=0.001).verdict is Verdict.UNCLEAR
+    assert change([steps], [steps[::-1]]).verdict is ChangeVerdict.SAME
+    assert change([steps], [steps[::-1]], least=0.001).verdict is ChangeVerdict.UNCLEAR
 
 
 def test_a_change_that_is_certain_but_small_is_not_claimed() -> None:
     found = change([[100.0, 100.1, 99.9, 100.0]], [[101.0, 101.1, 100.9, 101.0]])
     assert found.low is not None
     assert found.low > 0
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is ChangeVerdict.SAME
 
 
 def test_no_width_where_nothing_varies() -> None:
@@ -112,23 +122,26 @@ def test_no_width_where_nothing_varies() -> None:
 
 
 def test_blocks_count_by_their_steps_and_captures_alike() -> None:
-    blocks = [Sampled((9, 1), np.array([[10.0, 20.0]])), Sampled((1,), np.array([[31.0]]))]
+    blocks = [
+        SampledChange((9, 1), np.array([[10.0, 20.0]])),
+        SampledChange((1,), np.array([[31.0]])),
+    ]
     (found,) = compare_series(blocks, blocks)
     assert found.before == pytest.approx((11 + 31) / 2)
 
 
 def test_one_capture_against_repeats_varies_as_they_do() -> None:
     repeats = [[10.0], [11.0], [12.0]]
-    assert change([[14.0]], repeats).verdict is Verdict.UNCLEAR
+    assert change([[14.0]], repeats).verdict is ChangeVerdict.UNCLEAR
     far = change([[20.0]], repeats)
-    assert (far.verdict, far.basis) == (Verdict.LOWER, Basis.REPEATS)
+    assert (far.verdict, far.basis) == (ChangeVerdict.LOWER, Basis.REPEATS)
     # Two degrees of freedom: 4.303 standard deviations of 1 * sqrt(1 + 1/3).
     assert far.high == pytest.approx(-9 + 4.3027 * np.sqrt(4 / 3), abs=1e-3)
 
 
 def test_a_slow_step_of_the_single_capture_is_no_change() -> None:
     repeats = [[10.0, 10.1, 9.9], [10.1, 10.0, 10.0], [9.9, 10.1, 10.0]]
-    assert change([[10.0, 10.1, 16.0]], repeats).verdict is Verdict.UNCLEAR
+    assert change([[10.0, 10.1, 16.0]], repeats).verdict is ChangeVerdict.UNCLEAR
 
 
 def test_neighbours_that_are_alike_widen_the_interval() -> None:
@@ -136,18 +149,18 @@ def test_neighbours_that_are_alike_widen_the_interval() -> None:
     mixed = [10.0, 11.4, 10.4, 11.0, 10.8, 10.6, 11.2, 10.2]
     later = [x + 1 for x in mixed]
     calm, wide = change([mixed], [later]), change([drifting], [later])
-    assert calm.verdict is Verdict.HIGHER
-    assert wide.verdict is Verdict.UNCLEAR
+    assert calm.verdict is ChangeVerdict.HIGHER
+    assert wide.verdict is ChangeVerdict.UNCLEAR
 
 
 def test_values_of_whole_captures() -> None:
-    assert compare_values([10.0, 10.0], [12.0, 12.0]).verdict is Verdict.HIGHER
-    assert compare_values([10.0, 14.0], [12.0, 12.0]).verdict is Verdict.UNCLEAR
+    assert compare_values([10.0, 10.0], [12.0, 12.0]).verdict is ChangeVerdict.HIGHER
+    assert compare_values([10.0, 14.0], [12.0, 12.0]).verdict is ChangeVerdict.UNCLEAR
     assert compare_values([10.0], [12.0]).basis is Basis.NONE
 
 
 def test_no_rows_give_no_changes() -> None:
-    nothing = Sampled((1, 1), np.zeros((0, 2)))
+    nothing = SampledChange((1, 1), np.zeros((0, 2)))
     assert compare_series([nothing], [nothing]) == []
 
 
@@ -180,10 +193,12 @@ def test_swapped_steps_negate_the_interval(sizes: tuple[int, int]) -> None:
 
 def test_rows_do_not_depend_on_each_other() -> None:
     rng = np.random.default_rng(5)
-    sides = [[Sampled((1,) * 6, rng.lognormal(1, 0.2, (7, 6))) for _ in range(8)] for _ in "ab"]
+    sides = [
+        [SampledChange((1,) * 6, rng.lognormal(1, 0.2, (7, 6))) for _ in range(8)] for _ in "ab"
+    ]
     together = compare_series(*sides)
     for row in range(7):
-        alone = [[Sampled(one.blocks, one.values[row : row + 1]) for one in s] for s in sides]
+        alone = [[SampledChange(one.blocks, one.values[row : row + 1]) for one in s] for s in sides]
         (found,) = compare_series(*alone)
         assert (found.low, found.high) == pytest.approx((together[row].low, together[row].high))
 

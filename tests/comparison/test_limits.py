@@ -6,45 +6,45 @@ from typing import Any
 
 import pytest
 
-from gpusight.comparison.limits import (
+from gpusight.comparison.gate_limits import (
     DEFAULT,
-    Kind,
-    Limit,
+    GateLimit,
+    LimitKind,
     joined,
     limit_of,
     read_limit,
     read_limits,
 )
 from gpusight.errors import UsageError
-from gpusight.result import Fmt
+from gpusight.results import Fmt
 
 
 @pytest.mark.parametrize(
     ("text", "metric", "kind", "value", "measures"),
     [
-        ("step_time=+3%", "step_time", Kind.RELATIVE, 0.03, Fmt.SHARE),
-        ("step_time=-5%", "step_time", Kind.RELATIVE, -0.05, Fmt.SHARE),
-        ("step_time=−5%", "step_time", Kind.RELATIVE, -0.05, Fmt.SHARE),
-        (" idle/input = + 1 ms ", "idle/input", Kind.ABSOLUTE, 1e6, Fmt.TIME),
-        ("idle=+200us", "idle", Kind.ABSOLUTE, 2e5, Fmt.TIME),
-        ("idle=+200µs", "idle", Kind.ABSOLUTE, 2e5, Fmt.TIME),
-        ("idle=+200μs", "idle", Kind.ABSOLUTE, 2e5, Fmt.TIME),
-        ("idle=+.5S", "idle", Kind.ABSOLUTE, 5e8, Fmt.TIME),
-        ("idle=+7ns", "idle", Kind.ABSOLUTE, 7, Fmt.TIME),
-        ("step_time=50ms", "step_time", Kind.CEILING, 5e7, Fmt.TIME),
-        ("memory_peak=+5MB", "memory_peak", Kind.ABSOLUTE, 5e6, Fmt.BYTES),
-        ("memory_peak=+2GiB", "memory_peak", Kind.ABSOLUTE, 2 * 2**30, Fmt.BYTES),
-        ("memory_peak=70gb", "memory_peak", Kind.CEILING, 7e10, Fmt.BYTES),
-        ("memory_peak=-1kB", "memory_peak", Kind.ABSOLUTE, -1e3, Fmt.BYTES),
-        ("h2d_bytes=+1KiB", "h2d_bytes", Kind.ABSOLUTE, 1024, Fmt.BYTES),
-        ("launches=+10", "launches", Kind.ABSOLUTE, 10, Fmt.COUNT),
-        ("findings=0", "findings", Kind.CEILING, 0, Fmt.COUNT),
-        ("kernel:f<a=1>*=+3%", "kernel:f<a=1>*", Kind.RELATIVE, 0.03, Fmt.SHARE),
-        ("range:my step=+3%", "range:my step", Kind.RELATIVE, 0.03, Fmt.SHARE),
+        ("step_time=+3%", "step_time", LimitKind.RELATIVE, 0.03, Fmt.SHARE),
+        ("step_time=-5%", "step_time", LimitKind.RELATIVE, -0.05, Fmt.SHARE),
+        ("step_time=−5%", "step_time", LimitKind.RELATIVE, -0.05, Fmt.SHARE),
+        (" idle/input = + 1 ms ", "idle/input", LimitKind.ABSOLUTE, 1e6, Fmt.TIME),
+        ("idle=+200us", "idle", LimitKind.ABSOLUTE, 2e5, Fmt.TIME),
+        ("idle=+200µs", "idle", LimitKind.ABSOLUTE, 2e5, Fmt.TIME),
+        ("idle=+200μs", "idle", LimitKind.ABSOLUTE, 2e5, Fmt.TIME),
+        ("idle=+.5S", "idle", LimitKind.ABSOLUTE, 5e8, Fmt.TIME),
+        ("idle=+7ns", "idle", LimitKind.ABSOLUTE, 7, Fmt.TIME),
+        ("step_time=50ms", "step_time", LimitKind.CEILING, 5e7, Fmt.TIME),
+        ("memory_peak=+5MB", "memory_peak", LimitKind.ABSOLUTE, 5e6, Fmt.BYTES),
+        ("memory_peak=+2GiB", "memory_peak", LimitKind.ABSOLUTE, 2 * 2**30, Fmt.BYTES),
+        ("memory_peak=70gb", "memory_peak", LimitKind.CEILING, 7e10, Fmt.BYTES),
+        ("memory_peak=-1kB", "memory_peak", LimitKind.ABSOLUTE, -1e3, Fmt.BYTES),
+        ("h2d_bytes=+1KiB", "h2d_bytes", LimitKind.ABSOLUTE, 1024, Fmt.BYTES),
+        ("launches=+10", "launches", LimitKind.ABSOLUTE, 10, Fmt.COUNT),
+        ("findings=0", "findings", LimitKind.CEILING, 0, Fmt.COUNT),
+        ("kernel:f<a=1>*=+3%", "kernel:f<a=1>*", LimitKind.RELATIVE, 0.03, Fmt.SHARE),
+        ("range:my step=+3%", "range:my step", LimitKind.RELATIVE, 0.03, Fmt.SHARE),
     ],
 )
 def test_what_is_written_is_what_is_meant(
-    text: str, metric: str, kind: Kind, value: float, measures: Fmt
+    text: str, metric: str, kind: LimitKind, value: float, measures: Fmt
 ) -> None:
     limit = read_limit(text)
     assert (limit.metric, limit.kind, limit.measures) == (metric, kind, measures)
@@ -153,7 +153,7 @@ def test_units_that_do_not_fit(amount: str, fmt: Fmt, told: str) -> None:
 
 
 def test_limits_given_stand_for_the_configured_ones_of_their_metric() -> None:
-    def limits(*texts: str) -> list[Limit]:
+    def limits(*texts: str) -> list[GateLimit]:
         return [read_limit(text) for text in texts]
 
     configured = limits("a=+1%", "a=5ms", "b=+1%")

@@ -8,15 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpusight.analyses.select import Selection
-from gpusight.comparison.blocks import rounded_parts
-from gpusight.comparison.checks import fault
-from gpusight.comparison.digest import MOST_BLOCKS, Digest
-from gpusight.comparison.make import make_digest
-from gpusight.comparison.make_kernels import MOST_KERNELS
+from gpusight.analysis.selection import Selection
+from gpusight.comparison.baseline_file import fault
+from gpusight.comparison.build_digest import make_digest
+from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
+from gpusight.comparison.digest_rows import MOST_KERNELS
 from gpusight.errors import GpusightError
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable
 from tests.shared import (
     DATA,
     EVERY_REPORT,
@@ -31,7 +30,7 @@ from tests.traces import build_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 _SMALL = 1_500_000
 EVERY_SMALL = [
@@ -330,7 +329,7 @@ def test_step_and_kernel_times_are_the_known_ones(
 
 
 def test_findings_are_those_of_diagnose() -> None:
-    from gpusight.findings.timeline.diagnosis import diagnose_timeline
+    from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
     trace = open_trace(DATA / "dataload.sqlite", cache=False)
     diagnosis = diagnose_timeline(trace)

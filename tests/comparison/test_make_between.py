@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpusight.analyses.select import Selection
+from gpusight.analysis.selection import Selection
 from tests.comparison.test_make import digest_of, loop
 from tests.traces import build_trace
 

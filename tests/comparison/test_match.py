@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusight as gs
-from gpusight.comparison.digest import Digest, Kernels
-from gpusight.comparison.make import make_digest
-from gpusight.comparison.match import Matched, match_kernels
-from gpusight.comparison.outcome import Match
-from gpusight.model.kernel_names import classify
+from gpusight.comparison.build_digest import make_digest
+from gpusight.comparison.comparison_result import KernelMatch
+from gpusight.comparison.digest import Digest, KernelDigest
+from gpusight.comparison.kernel_match import MatchedKernels, match_kernels
+from gpusight.naming.kernel_names import classify
 from tests.comparison.digests import steady
 from tests.shared import SHARED, needs_shared
 
@@ -32,7 +32,7 @@ def digest(launches: Sequence[Launch], *, steps: int = 3, ordered: bool = True) 
     for launch in launches:
         rows.setdefault(launch[:2], []).append(launch)
     kernels = tuple(
-        Kernels(
+        KernelDigest(
             name=name,
             short=name,
             category=same[0][2],
@@ -48,7 +48,7 @@ def digest(launches: Sequence[Launch], *, steps: int = 3, ordered: bool = True) 
     return steady(compute_other=1, change=changed)
 
 
-def shown(rows: Iterable[Matched]) -> set[tuple[str, str, str]]:
+def shown(rows: Iterable[MatchedKernels]) -> set[tuple[str, str, str]]:
     """Give each row as match, names before, names after."""
     return {
         (row.match.value, "+".join(sorted(row.before_names)), "+".join(sorted(row.after_names)))
@@ -104,8 +104,8 @@ def test_launches_that_kept_their_name_are_told_from_those_that_did_not() -> Non
     new: Launch = ("fwd", "bf16 gemm", "matmul", 2)
     before, after = [digest(layers(norm, old, norm, old))], [digest(layers(norm, old, norm, new))]
     rows = {row.match: row for row in match_kernels(before, after) if "sgemm" in row.before_names}
-    assert set(rows) == {Match.NAME, Match.ROLE}
-    assert rows[Match.ROLE].after_names == ("bf16 gemm",)
+    assert set(rows) == {KernelMatch.NAME, KernelMatch.ROLE}
+    assert rows[KernelMatch.ROLE].after_names == ("bf16 gemm",)
     for row in rows.values():
         assert total(before, row.before, "calls") == total(after, row.after, "calls") == 4
 
@@ -232,7 +232,7 @@ def test_the_rest_goes_with_the_rest() -> None:
     before = [digest([(None, "gemm", "matmul", 9), (None, "", "other", 1)])]
     after = [digest([(None, "gemm", "matmul", 9)])]
     rest = next(row for row in match_kernels(before, after) if row.before_names == ("",))
-    assert rest.match is Match.NAME
+    assert rest.match is KernelMatch.NAME
     assert rest.short == "(other kernels)"
     assert total(before, rest.before, "ns") == 1e3
     assert rest.after == ({},)
@@ -245,7 +245,7 @@ def test_repeats_are_matched_as_one() -> None:
     after = [digest([gemm])] * 3
     rows = match_kernels(before, after)
     assert shown(rows) == {("name", "gemm", "gemm"), ("vanished", "seldom", "")}
-    gone = next(row for row in rows if row.match is Match.VANISHED)
+    gone = next(row for row in rows if row.match is KernelMatch.VANISHED)
     assert gone.before == ({}, {1: 1.0})
     assert gone.after == ({}, {}, {})
 
@@ -282,7 +282,10 @@ def test_every_launch_is_in_one_row(one: list[Launch], other: list[Launch], orde
 @settings(deadline=None)
 @given(step, step, st.booleans())
 def test_the_other_way_round(one: list[Launch], other: list[Launch], ordered: bool) -> None:
-    turned = {Match.APPEARED: Match.VANISHED, Match.VANISHED: Match.APPEARED}
+    turned = {
+        KernelMatch.APPEARED: KernelMatch.VANISHED,
+        KernelMatch.VANISHED: KernelMatch.APPEARED,
+    }
     sides = [digest(one)], [digest(other, ordered=ordered)]
     there = {(row.match, row.before_names, row.after_names): row for row in match_kernels(*sides)}
     for again in match_kernels(*sides[::-1]):
@@ -298,7 +301,7 @@ def test_the_other_way_round(one: list[Launch], other: list[Launch], ordered: bo
 def test_a_capture_against_itself(launches: list[Launch]) -> None:
     same = [digest(launches)]
     for row in match_kernels(same, same):
-        assert row.match is Match.NAME
+        assert row.match is KernelMatch.NAME
         assert row.before == row.after
 
 
@@ -309,7 +312,7 @@ def test_other_names_for_all_kernels_change_nothing_but_the_names(launches: list
     renamed = [(place, name.upper(), category, us) for place, name, category, us in launches]
     after = [digest(renamed)]
     for row in match_kernels(before, after):
-        assert row.match is Match.ROLE
+        assert row.match is KernelMatch.ROLE
         assert row.after_names == tuple(name.upper() for name in row.before_names)
         assert row.before == row.after
 
@@ -342,7 +345,7 @@ def test_fp32_to_bf16_with_a_fused_optimizer(kind: str) -> None:
     before = [captured(kind.format("gpt_small_train"))]
     after = [captured(kind.format("gpt_small_train_bf16_fused"))]
     rows = match_kernels(before, after)
-    matmuls = [row for row in rows if row.category == "matmul" and row.match is Match.ROLE]
+    matmuls = [row for row in rows if row.category == "matmul" and row.match is KernelMatch.ROLE]
     assert all(
         {classify(name).category for name in (*row.before_names, *row.after_names)} == {"matmul"}
         for row in matmuls
@@ -355,8 +358,8 @@ def test_fp32_to_bf16_with_a_fused_optimizer(kind: str) -> None:
     assert total(before, adam[0].before, "calls") > 900
     assert total(after, adam[0].after, "calls") < 10
     alone = {row.match: row for row in rows if not row.before_names or not row.after_names}
-    assert alone[Match.APPEARED].category == "copy"
-    assert alone[Match.VANISHED].short == "gemm split-k reduce f32"
+    assert alone[KernelMatch.APPEARED].category == "copy"
+    assert alone[KernelMatch.VANISHED].short == "gemm split-k reduce f32"
 
 
 @needs_shared
@@ -364,7 +367,7 @@ def test_two_tools_spell_the_same_kernels_differently() -> None:
     before = [captured("nsys/gpt_small_train.sqlite")]
     after = [captured("torch/gpt_small_train.json.gz")]
     for row in match_kernels(before, after):
-        assert row.match is Match.NAME
+        assert row.match is KernelMatch.NAME
         calls = total(before, row.before, "calls"), total(after, row.after, "calls")
         assert calls[0] == pytest.approx(calls[1])
 
@@ -374,6 +377,6 @@ def test_tf32_keeps_all_names_but_those_of_matmuls() -> None:
     before = [captured(f"nsys/gpt_tiny_train_r{i}.sqlite") for i in (1, 2, 3)]
     after = [captured(f"nsys/gpt_tiny_train_tf32_r{i}.sqlite") for i in (1, 2, 3)]
     rows = match_kernels(before, after)
-    assert {row.category for row in rows if row.match is not Match.NAME} == {"matmul"}
+    assert {row.category for row in rows if row.match is not KernelMatch.NAME} == {"matmul"}
     check_parts(before, [row.before for row in rows])
     check_parts(after, [row.after for row in rows])

@@ -7,26 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusight.comparison.change import Basis, Verdict
-from gpusight.comparison.digest import Calls, Copies, Digest, Found
-from gpusight.comparison.metrics import (
-    LIST,
-    both,
-    changes,
-    entries,
-    metric_keys,
-    quantity,
-    unmatched,
-)
+from gpusight.comparison.compared_quantities import changes
+from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
+from gpusight.comparison.named_metrics import LIST, both, entries, metric_keys, quantity, unmatched
+from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
-from gpusight.result import Fmt
+from gpusight.results import Fmt
 from tests.comparison.digests import MS, digest, kernel
 
 LEDGER = {"compute/matmul": [6, 8], "copy/h2d": [1, 1], "idle/input": [2, 4], "idle/queued": [1, 1]}
 
 
-def copies(operation: str, count: int) -> Copies:
-    return Copies(
+def copies(operation: str, count: int) -> CopyDigest:
+    return CopyDigest(
         operation=operation,
         src_kind="Pinned",
         dst_kind="Device",
@@ -36,13 +29,13 @@ def copies(operation: str, count: int) -> Copies:
     )
 
 
-def calls(name: str, ms: float, gpu_ms: float | None = None) -> Calls:
+def calls(name: str, ms: float, gpu_ms: float | None = None) -> CallDigest:
     gpu = None if gpu_ms is None else (gpu_ms * MS, gpu_ms * MS)
-    return Calls(name=name, calls=(1.0, 1.0), host_ns=(ms * MS, ms * MS), gpu_ns=gpu)
+    return CallDigest(name=name, calls=(1.0, 1.0), host_ns=(ms * MS, ms * MS), gpu_ns=gpu)
 
 
-def found(rule: str, step_ns: float | None) -> Found:
-    return Found(rule=rule, title=rule, step_ns=step_ns, share=None, confidence="high")
+def found(rule: str, step_ns: float | None) -> DigestFinding:
+    return DigestFinding(rule=rule, title=rule, step_ns=step_ns, share=None, confidence="high")
 
 
 FULL = digest(
@@ -160,7 +153,11 @@ def test_what_a_capture_does_not_know_is_missing_and_not_zero(
     assert why in one.missing
     assert one.missing.startswith("lacking: ")
     change = changes([(one, one)], confidence=0.95, least=0.02)[0]
-    assert (change.before, change.verdict, change.basis) == (None, Verdict.UNCLEAR, Basis.NONE)
+    assert (change.before, change.verdict, change.basis) == (
+        None,
+        ChangeVerdict.UNCLEAR,
+        Basis.NONE,
+    )
 
 
 def test_captures_that_know_stand_for_those_that_do_not() -> None:

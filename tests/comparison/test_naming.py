@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.comparison.naming import LONGEST, family, plain
+from gpusight.comparison.digest_rows import LONGEST, family, plain
 
 
 @pytest.mark.parametrize(

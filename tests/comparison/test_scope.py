@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.select import EVERYTHING, Selection
-from gpusight.comparison.checks import fault
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.comparison.baseline_file import fault
+from gpusight.comparison.build_digest import make_digest, scope_of
 from gpusight.comparison.digest import Digest
-from gpusight.comparison.make import make_digest
-from gpusight.comparison.naming import LONGEST
-from gpusight.comparison.scope import scope_of
-from gpusight.readers import open_trace
+from gpusight.comparison.digest_rows import LONGEST
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 MS = 1_000_000

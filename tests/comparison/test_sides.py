@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.comparison.files import save_baseline
-from gpusight.comparison.sides import side_meant, side_paths
+from gpusight.comparison.baseline_file import save_baseline
+from gpusight.comparison.inputs import side_inputs, side_paths
 from gpusight.errors import GpusightError
 from tests.comparison.digests import steady
 
@@ -98,12 +98,12 @@ def test_a_report_and_its_export_are_one_run(folder: Path) -> None:
 def test_what_was_left_out_is_told(folder: Path) -> None:
     files(folder, "r1.nsys-rep", "r1.sqlite", "r2.sqlite", "r3.sqlite")
     (folder / "link.sqlite").symlink_to(folder / "r2.sqlite")
-    meant = side_meant(["r1.nsys-rep", "r1.sqlite", "r2.sqlite", "link.sqlite", "r3.sqlite"])
+    meant = side_inputs(["r1.nsys-rep", "r1.sqlite", "r2.sqlite", "link.sqlite", "r3.sqlite"])
     assert {path.name: note for path, note in meant.notes.items()} == {
         "r1.sqlite": "r1.nsys-rep is the same capture: counted once",
         "r2.sqlite": "link.sqlite is the same capture: counted once",
     }
-    twice = side_meant(["r3.sqlite", "./r3.sqlite", "r2.sqlite"])
+    twice = side_inputs(["r3.sqlite", "./r3.sqlite", "r2.sqlite"])
     assert twice.notes == {Path("r3.sqlite"): "named more than once: counted once"}
 
 

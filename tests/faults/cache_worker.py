@@ -16,8 +16,9 @@ from pathlib import Path
 
 import polars as pl
 
-from gpusight.readers import cache, open_trace
+from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import clear_cache
+from gpusight.readers.open import open_trace
 
 STEPS = {
     *("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.listdir"),
@@ -81,7 +82,7 @@ def mingle(capture: Path, seed: int) -> None:
 
 
 def main(capture: Path, harm: str, value: int) -> None:
-    cache._WORTH_ROWS = 1
+    column_cache._MIN_CACHED_ROWS = 1
     if harm == "crowd":
         mingle(capture, value)
         return

@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import Self
 
 import gpusight
-from gpusight.readers import cache
+from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import clear_cache
 from tests.faults.cache_worker import STEPS, answer, is_writer
 from tests.shared import DATA
@@ -29,7 +29,7 @@ WORKER = Path(__file__).with_name("cache_worker.py")
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a folder that other users may look into, with two captures that nothing may change."""
     monkeypatch.delenv("GPUSIGHT_CACHE_BYTES", raising=False)
-    monkeypatch.setattr(cache, "_WORTH_ROWS", 1)
+    monkeypatch.setattr(column_cache, "_MIN_CACHED_ROWS", 1)
     with tempfile.TemporaryDirectory(prefix="gpusight-faults-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -17,15 +17,15 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.capture.artefacts import RunFolder
-from gpusight.capture.inside.outputs import STARTED_VARIABLE, written
-from gpusight.capture.inside.plan import Plan
 from gpusight.cli.main import main
 from gpusight.cli.output import write_file as cli_write_file
+from gpusight.comparison.baseline_file import load_baseline, save_baseline
 from gpusight.comparison.digest import Digest
-from gpusight.comparison.files import load_baseline, save_baseline
 from gpusight.errors import GpusightError, UsageError
 from gpusight.output_files import PART_SUFFIX, replacing, staged, staged_folder, write_file
+from gpusight.recording.inside.environment import RecorderPlan
+from gpusight.recording.inside.processes import STARTED_VARIABLE, written
+from gpusight.recording.inside.run_files import RunFolder
 from tests.faults.killing import killed_at
 from tests.shared import DATA
 
@@ -91,7 +91,7 @@ CONTENT = b"".join(b"%d,kernel_%d\n" % (number, number) for number in range(1000
 
 
 def _record_inside(path: Path) -> object:
-    plan = Plan(recorder="torch", output=str(path).removesuffix(".csv"), overwrite=True)
+    plan = RecorderPlan(recorder="torch", output=str(path).removesuffix(".csv"), overwrite=True)
 
     def write(part: Path) -> None:
         part.write_bytes(CONTENT)

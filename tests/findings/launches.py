@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpusight.findings.kernels.launch import Launch, launches
-from gpusight.findings.kernels.rules import RULES
+from gpusight.rules.kernel_launch import ProfiledLaunch, launches
+from gpusight.rules.kernel_registry import KERNEL_RULES
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.findings.kernels.rule import Verdict
-    from gpusight.model.trace import Trace
+    from gpusight.rules.kernel_rule import KernelRuleVerdict
+    from gpusight.trace.trace import Trace
 
 H200 = {
     "device": 0,
@@ -140,12 +140,12 @@ DEFAULTS: dict[str, Any] = {
 
 def launch_of(
     counters: Mapping[str, float] | None = None, *, without: Iterable[str] = (), **columns: Any
-) -> Launch:
+) -> ProfiledLaunch:
     """Make one launch of a healthy kernel with these changes."""
     trace = trace_of({"counters": counters or {}, **columns}, without=without)
     return launches(trace)[0]
 
 
-def verdict_of(rule: str, launch: Launch) -> Verdict:
+def verdict_of(rule: str, launch: ProfiledLaunch) -> KernelRuleVerdict:
     """Ask one rule."""
-    return RULES[rule].judge(launch)
+    return KERNEL_RULES[rule].judge(launch)

@@ -14,7 +14,7 @@ from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.findings.kernels.diagnosis import KernelDiagnosis
+    from gpusight.rules.kernel_diagnosis import LaunchDiagnosis
 
 PLANTED = {
     "copy_coalesced": "memory-bound",
@@ -35,13 +35,13 @@ pytestmark = needs_shared
 
 
 @pytest.fixture(scope="module")
-def planted() -> list[KernelDiagnosis]:
+def planted() -> list[LaunchDiagnosis]:
     return list(gs.diagnose(gs.open(FULL, cache=False)).kernels)
 
 
 @pytest.mark.parametrize("kernel", sorted(PLANTED))
 def test_the_first_finding_is_the_planted_character(
-    kernel: str, planted: list[KernelDiagnosis]
+    kernel: str, planted: list[LaunchDiagnosis]
 ) -> None:
     both = [k for k in planted if k.name.startswith(f"{kernel}(")]
     assert len(both) == 2
@@ -49,7 +49,7 @@ def test_the_first_finding_is_the_planted_character(
         assert launch.findings[0].rule == PLANTED[kernel]
 
 
-def test_kernels_at_their_roof_say_so(planted: list[KernelDiagnosis]) -> None:
+def test_kernels_at_their_roof_say_so(planted: list[LaunchDiagnosis]) -> None:
     found = [k for k in planted if k.name.startswith(("copy_coalesced", "fma_heavy"))]
     assert len(found) == 4
     for kernel in found:
@@ -59,7 +59,7 @@ def test_kernels_at_their_roof_say_so(planted: list[KernelDiagnosis]) -> None:
 
 
 def test_padding_leaves_no_conflict_and_estimates_what_it_gives(
-    planted: list[KernelDiagnosis],
+    planted: list[LaunchDiagnosis],
 ) -> None:
     times = {k.name.partition("(")[0]: k.duration_ns or 0.0 for k in planted}
     padded = next(k for k in planted if k.name.startswith("transpose_padded"))
@@ -69,7 +69,7 @@ def test_padding_leaves_no_conflict_and_estimates_what_it_gives(
     assert conflict.findings[0].speedup == pytest.approx(real, rel=0.3)
 
 
-def test_the_profilers_own_rules_stand_beside(planted: list[KernelDiagnosis]) -> None:
+def test_the_profilers_own_rules_stand_beside(planted: list[LaunchDiagnosis]) -> None:
     strided = next(k for k in planted if k.name.startswith("copy_strided"))
     own = {r.rule: r for r in strided.profiler_rules}
     assert own["UncoalescedGlobalAccess"].speedup_percent == pytest.approx(87.44, abs=0.01)

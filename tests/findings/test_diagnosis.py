@@ -11,39 +11,40 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import UsageError
-from gpusight.findings.kernels.diagnosis import Diagnosis, diagnose
-from gpusight.render.diagnosis.html import to_page
-from gpusight.render.diagnosis.markdown import to_document
-from gpusight.render.diagnosis.rules_page import kernel_rules_parts
-from gpusight.render.diagnosis.tables import every_finding, overview
-from gpusight.render.diagnosis.text import to_text
-from gpusight.render.layout import Look
-from gpusight.result import NotApplicable
+from gpusight.render.diagnosis_text import kernels_to_markdown, kernels_to_text
+from gpusight.render.explanation import kernel_finding_table, kernel_overview
+from gpusight.render.html.diagnosis_page import kernels_to_page
+from gpusight.render.rule_reference import kernel_rules_parts
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import NotApplicable
+from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis, diagnose_kernels
 from tests.findings.launches import IDLE, trace_of
 from tests.findings.test_rules import FOUND, SECTORS
 from tests.render.hostile import HOSTILE
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 UNCOALESCED = {**FOUND["uncoalesced-access"], "name": "strided(float*)"}
 HEALTHY: dict[str, Any] = {"name": "copy(float*)", "duration_ns": 900_000.0}
 SMALL = {**FOUND["small-grid"], "name": "tiny(float*)", "duration_ns": 20_000.0}
 
 
-def diagnosed(trace: Trace, **options: Any) -> Diagnosis:
-    found = diagnose(trace, **options)
-    assert isinstance(found, Diagnosis)
+def diagnosed(trace: Trace, **options: Any) -> KernelReportDiagnosis:
+    found = diagnose_kernels(trace, **options)
+    assert isinstance(found, KernelReportDiagnosis)
     return found
 
 
 @pytest.fixture
-def diagnosis() -> Diagnosis:
+def diagnosis() -> KernelReportDiagnosis:
     return diagnosed(trace_of(HEALTHY, SMALL, UNCOALESCED, UNCOALESCED))
 
 
-def test_kernels_are_ranked_by_the_time_that_fixes_give_back(diagnosis: Diagnosis) -> None:
+def test_kernels_are_ranked_by_the_time_that_fixes_give_back(
+    diagnosis: KernelReportDiagnosis,
+) -> None:
     assert [group.label for group in diagnosis.groups] == ["strided", "tiny", "copy"]
     strided, tiny, copy = diagnosis.groups
     assert len(strided.kernels) == 2
@@ -54,7 +55,7 @@ def test_kernels_are_ranked_by_the_time_that_fixes_give_back(diagnosis: Diagnosi
     assert [f.rule for f in diagnosis.findings][:2] == ["uncoalesced-access", "small-grid"]
 
 
-def test_one_finding_for_each_cause(diagnosis: Diagnosis) -> None:
+def test_one_finding_for_each_cause(diagnosis: KernelReportDiagnosis) -> None:
     first = diagnosis.groups[0].findings
     assert [f.rule for f in first] == ["uncoalesced-access"]
     assert first[0].also == ("memory-bound",)
@@ -63,14 +64,14 @@ def test_one_finding_for_each_cause(diagnosis: Diagnosis) -> None:
     assert "at its roof" in healthy[0].title
 
 
-def test_every_rule_is_accounted_for(diagnosis: Diagnosis) -> None:
+def test_every_rule_is_accounted_for(diagnosis: KernelReportDiagnosis) -> None:
     for kernel in diagnosis.kernels:
         found = {f.rule for f in kernel.findings} | {r for f in kernel.findings for r in f.also}
         assert found.isdisjoint(kernel.clean)
         assert len(found | set(kernel.clean) | set(kernel.not_applicable)) == 16
 
 
-def test_the_document(diagnosis: Diagnosis) -> None:
+def test_the_document(diagnosis: KernelReportDiagnosis) -> None:
     document = json.loads(json.dumps(diagnosis.document()))
     assert document["meta"]["gpus"] == ["NVIDIA H200"]
     assert document["meta"]["launches"] == 4
@@ -106,14 +107,14 @@ def test_selections() -> None:
     assert [f.rule for f in effect.findings] == ["memory-bound"]
     assert (effect.clean, effect.not_applicable) == ((), {})
     with pytest.raises(UsageError, match="no rule 'nope'"):
-        diagnose(trace, rules=["nope"])
+        diagnose_kernels(trace, rules=["nope"])
     with pytest.raises(UsageError, match="no launch 9"):
-        diagnose(trace, launches=[9])
+        diagnose_kernels(trace, launches=[9])
 
 
 def test_a_timeline_says_what_it_is_for() -> None:
     timeline = build_trace(kernels=[{"start_ns": 0, "end_ns": 9, "name": "k"}])
-    answer = diagnose(timeline)
+    answer = diagnose_kernels(timeline)
     assert isinstance(answer, NotApplicable)
     assert "timeline" in answer.reason
     assert "ncu" in answer.hint
@@ -125,7 +126,7 @@ def test_a_launch_without_a_duration_is_diagnosed_too() -> None:
     assert finding.speedup is not None
     assert finding.speedup > 2
     assert finding.saved_ns is None
-    assert "strided" in to_text(found, Look(80), details=1)
+    assert "strided" in kernels_to_text(found, TableOptions(80), details=1)
 
 
 def test_a_gain_that_is_not_known_is_null_and_said() -> None:
@@ -135,12 +136,12 @@ def test_a_gain_that_is_not_known_is_null_and_said() -> None:
     )
     finding = found.groups[0].findings[0]
     assert (finding.rule, finding.speedup) == ("uncoalesced-access", None)
-    assert "gain not known" in to_text(found, Look(80), details=1)
+    assert "gain not known" in kernels_to_text(found, TableOptions(80), details=1)
     assert found.document()["kernels"][0]["findings"][0]["speedup"] is None
 
 
-def test_text_fits_the_screen_and_answers_first(diagnosis: Diagnosis) -> None:
-    text = to_text(diagnosis, Look(80), details=0)
+def test_text_fits_the_screen_and_answers_first(diagnosis: KernelReportDiagnosis) -> None:
+    text = kernels_to_text(diagnosis, TableOptions(80), details=0)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert "strided" in lines[3]
@@ -151,14 +152,14 @@ def test_text_fits_the_screen_and_answers_first(diagnosis: Diagnosis) -> None:
         assert any(line.startswith(f"   {word} ") for line in lines)
 
 
-def test_other_forms(diagnosis: Diagnosis) -> None:
-    assert overview(diagnosis).frame["finding"].to_list()[0] == "uncoalesced-access"
-    rows = every_finding(diagnosis).frame
+def test_other_forms(diagnosis: KernelReportDiagnosis) -> None:
+    assert kernel_overview(diagnosis).frame["finding"].to_list()[0] == "uncoalesced-access"
+    rows = kernel_finding_table(diagnosis).frame
     assert rows.filter(rows["launch"] == 2)["rank"].to_list() == [1]
-    markdown = to_document(diagnosis, limit=0, details=1)
+    markdown = kernels_to_markdown(diagnosis, limit=0, details=1)
     assert "### 1. `strided`" in markdown
     assert "```cuda" in markdown
-    page = to_page(diagnosis)
+    page = kernels_to_page(diagnosis)
     assert page.startswith("<!DOCTYPE html>")
     assert page.count('<section class="kernel">') == 3
     assert "default-src 'none'" in page
@@ -167,8 +168,8 @@ def test_other_forms(diagnosis: Diagnosis) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_others_are_only_shown(name: str) -> None:
     hostile = diagnosed(trace_of({**UNCOALESCED, "name": name}))
-    text = to_text(hostile, Look(80), details=0)
-    page, markdown = to_page(hostile), to_document(hostile, limit=0, details=0)
+    text = kernels_to_text(hostile, TableOptions(80), details=0)
+    page, markdown = kernels_to_page(hostile), kernels_to_markdown(hostile, limit=0, details=0)
     for shown in (text, page, markdown):
         assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
     assert "</script>" not in page
@@ -217,7 +218,7 @@ def test_lines_of_the_source() -> None:
         ("a.cu", 3, 0.8, "b[j] = a[j];"),
         ("a.cu", 7, 0.2, ""),
     ]
-    text = to_text(diagnosed(trace, lines=True), Look(80), details=1)
+    text = kernels_to_text(diagnosed(trace, lines=True), TableOptions(80), details=1)
     assert "80.0%  a.cu:3  b[j] = a[j];" in text
 
 

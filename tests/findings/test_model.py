@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.kernels.held_by import COMPUTE, LATENCY, MEMORY, held_by
-from gpusight.findings.kernels.launch import Launch
-from gpusight.findings.kernels.model import (
-    blamed,
+from gpusight.rules.kernel.fp64_heavy import DEFAULT_FP64_RATIO, fp64_rate
+from gpusight.rules.kernel_launch import ProfiledLaunch
+from gpusight.rules.kernel_rule import KernelRuleNotApplicable
+from gpusight.rules.patterns.kernel_speedup import (
+    COMPUTE,
+    LATENCY,
+    MEMORY,
     limited,
+    limiter,
     roof_limited,
+    stall_share,
     steady,
     time_left,
     waits_left,
 )
-from gpusight.findings.kernels.residency import ready, room
-from gpusight.findings.kernels.rule import Absent
-from gpusight.findings.kernels.rules.fp64_heavy import RATIO, fp64_rate
+from gpusight.rules.patterns.occupancy_gain import ready, room
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 
-def launch(busy: dict[str, float], stalls: dict[str, float] | None = None) -> Launch:
+def launch(busy: dict[str, float], stalls: dict[str, float] | None = None) -> ProfiledLaunch:
     """Make a launch so long that its overhead is none, with these units busy and these waits."""
-    made = Launch({"duration_ns": 1e12, "name": "k", "kind": "kernel"})
+    made = ProfiledLaunch({"duration_ns": 1e12, "name": "k", "kind": "kernel"})
     made.__dict__["busy"] = busy
     made.__dict__["stalls"] = stalls or {}
     return made
@@ -50,13 +53,13 @@ def test_where_no_unit_is_saturated_the_roof_is_the_limit() -> None:
 
 def test_nothing_known_gives_nothing() -> None:
     assert time_left(launch({}), {}) is None
-    assert blamed(launch({}), ("wait",)) is None
+    assert stall_share(launch({}), ("wait",)) is None
 
 
 def test_barriers_shrink_with_what_siblings_wait_for() -> None:
     stalls = {"barrier": 0.5, "long_scoreboard": 0.3, "wait": 0.1, "selected": 0.1}
-    assert blamed(launch({}, stalls), ("long_scoreboard",)) == pytest.approx(0.3 + 0.5 * 0.75)
-    assert blamed(launch({}, stalls), ("barrier",)) == pytest.approx(0.5)
+    assert stall_share(launch({}, stalls), ("long_scoreboard",)) == pytest.approx(0.3 + 0.5 * 0.75)
+    assert stall_share(launch({}, stalls), ("barrier",)) == pytest.approx(0.5)
 
 
 def test_a_short_launch_keeps_its_overhead() -> None:
@@ -74,19 +77,19 @@ def test_more_warps_are_ready_more_often() -> None:
 
 
 def test_what_a_launch_is_bound_by() -> None:
-    assert held_by(launch_of()) == MEMORY
-    assert held_by(launch_of({**IDLE, f"sm__issue_active{ELAPSED}": 95})) == COMPUTE
+    assert limiter(launch_of()) == MEMORY
+    assert limiter(launch_of({**IDLE, f"sm__issue_active{ELAPSED}": 95})) == COMPUTE
     idle = launch_of({**IDLE, "sm__warps_active.avg.pct_of_peak_sustained_active": 10})
-    assert held_by(idle) == LATENCY
+    assert limiter(idle) == LATENCY
     # Half of DRAM with the GPU full of warps that wait for it: more warps would not help.
-    assert held_by(launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})) == MEMORY
+    assert limiter(launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})) == MEMORY
     waiting = {STALLED.format("barrier"): 500.0, f"sm__issue_active{ELAPSED}": 65}
-    assert held_by(launch_of({**IDLE, **waiting})) == LATENCY
+    assert limiter(launch_of({**IDLE, **waiting})) == LATENCY
     only_sm = launch_of(
         {f"sm__throughput{ELAPSED}": 97}, without=("memory_", "dram", "lts", "l1tex")
     )
-    assert held_by(only_sm) == COMPUTE
-    assert held_by(launch_of(without=("throughput", "pipe", "issue", "l1tex2xbar"))) is None
+    assert limiter(only_sm) == COMPUTE
+    assert limiter(launch_of(without=("throughput", "pipe", "issue", "l1tex2xbar"))) is None
 
 
 def test_a_total_stands_for_a_unit_that_is_not_known() -> None:
@@ -168,14 +171,14 @@ def test_rates_of_a_gpu_that_is_not_listed_are_not_taken_from_another() -> None:
     }
     new = launch_of(stated, compute_major=42, compute_minor=0)
     assert new.fit is not None
-    assert fp64_rate(Launch(new.values, None, new.sm)) == RATIO.value
+    assert fp64_rate(ProfiledLaunch(new.values, None, new.sm)) == DEFAULT_FP64_RATIO.value
 
 
 def test_without_the_limits_of_its_gpu_occupancy_is_not_judged() -> None:
     unknown = launch_of(compute_major=42, compute_minor=0)
     assert unknown.fit is None
     assert unknown.blocks_per_sm == 8
-    assert isinstance(verdict_of("low-occupancy-registers", unknown), Absent)
+    assert isinstance(verdict_of("low-occupancy-registers", unknown), KernelRuleNotApplicable)
 
 
 def test_values_that_are_no_numbers_are_not_known() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.findings.kernels.launch import launches
-from gpusight.findings.kernels.rule import Absent, Found
-from gpusight.findings.verdict import Clean
+from gpusight.rules.kernel_launch import launches
+from gpusight.rules.kernel_rule import KernelRuleMatch, KernelRuleNotApplicable
+from gpusight.rules.rule import Clean
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, trace_of, verdict_of
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ FED_BY_L1 = {
 }
 
 
-def found(rule: str, counters: Mapping[str, float], **columns: Any) -> Found:
+def found(rule: str, counters: Mapping[str, float], **columns: Any) -> KernelRuleMatch:
     verdict = verdict_of(rule, launch_of(counters, **columns))
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     return verdict
 
 
-def speedup(verdict: Found) -> float:
+def speedup(verdict: KernelRuleMatch) -> float:
     assert verdict.time_share is not None
     return 1 / verdict.time_share
 
@@ -196,9 +196,11 @@ def test_spills_alone_say_nothing_of_arrays_in_local_memory() -> None:
     printed = {"derived__local_spilling_requests": 0, "derived__local_spilling_requests_pct": 0}
     lacking = ("_op_local_", "mem_local")
     launch = launch_of(printed, without=lacking)
-    assert isinstance(verdict_of("register-spill", launch), Absent)
+    assert isinstance(verdict_of("register-spill", launch), KernelRuleNotApplicable)
     spilling = {**printed, "derived__local_spilling_requests_pct": 90}
-    assert isinstance(verdict_of("register-spill", launch_of(spilling, without=lacking)), Found)
+    assert isinstance(
+        verdict_of("register-spill", launch_of(spilling, without=lacking)), KernelRuleMatch
+    )
 
 
 def test_a_total_counts_where_no_unit_is_known() -> None:
@@ -210,7 +212,7 @@ def test_a_total_counts_where_no_unit_is_known() -> None:
     )
     assert launch.busy["sm"] == pytest.approx(0.03)
     assert verdict_of("latency-bound", launch) != verdict_of("compute-bound", launch)
-    assert not isinstance(verdict_of("latency-bound", launch), Absent)
+    assert not isinstance(verdict_of("latency-bound", launch), KernelRuleNotApplicable)
 
 
 def _memory(percent: float) -> dict[str, float]:
@@ -237,13 +239,13 @@ def inferred(rule: str, changed: Mapping[str, float]) -> Any:
 
 def test_conflicts_are_inferred_where_they_were_not_counted() -> None:
     conflict = inferred("bank-conflict", {"launch__shared_mem_per_block_static": 4096})
-    assert isinstance(conflict, Found)
+    assert isinstance(conflict, KernelRuleMatch)
     assert conflict.confidence.value == "low"
     assert speedup(conflict) == pytest.approx(95 / 24, rel=0.05)
     # Without shared memory it is the addresses that lie apart.
-    assert isinstance(inferred("bank-conflict", {}), Absent)
+    assert isinstance(inferred("bank-conflict", {}), KernelRuleNotApplicable)
     apart = inferred("uncoalesced-access", {})
-    assert isinstance(apart, Found)
+    assert isinstance(apart, KernelRuleMatch)
     assert speedup(apart) == pytest.approx(95 / 24, rel=0.05)
 
 
@@ -252,8 +254,8 @@ def test_steps_that_are_needed_are_no_conflict() -> None:
     wide = {**block, f"l1tex__lsu_writeback_active{ELAPSED}": 80}  # 16 bytes for each thread
     ladder = {**block, f"l1tex__lsuin_requests{ELAPSED}": 92}  # many requests of few threads
     for needed in (wide, ladder):
-        assert isinstance(inferred("bank-conflict", needed), Absent)
-        assert isinstance(inferred("uncoalesced-access", needed), Absent)
+        assert isinstance(inferred("bank-conflict", needed), KernelRuleNotApplicable)
+        assert isinstance(inferred("uncoalesced-access", needed), KernelRuleNotApplicable)
 
 
 SENTENCES = {
@@ -303,7 +305,7 @@ def test_a_product_near_the_fp32_peak_leaves_tensor_cores_idle() -> None:
     """As in printed tables: neither tensor cores nor the name of the GPU are known."""
     from dataclasses import replace
 
-    from gpusight.model.gpu import Peaks
+    from gpusight.hardware.gpu_table import Peaks
 
     def judged(percent: int) -> Any:
         said = SENTENCES["SOLFPRoofline"].replace("close to 3%", f"close to {percent}%")
@@ -319,6 +321,6 @@ def test_a_product_near_the_fp32_peak_leaves_tensor_cores_idle() -> None:
         return verdict_of("tensor-cores-idle", unnamed)
 
     product = judged(57)
-    assert isinstance(product, Found)
+    assert isinstance(product, KernelRuleMatch)
     assert speedup(product) > 3
-    assert isinstance(judged(3), Absent)
+    assert isinstance(judged(3), KernelRuleNotApplicable)

@@ -7,9 +7,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.findings.kernels.diagnosis import Diagnosis, diagnose
-from gpusight.findings.kernels.launch import QUANTITIES
-from gpusight.findings.kernels.rules import RULES
+from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis, diagnose_kernels
+from gpusight.rules.kernel_launch import QUANTITIES
+from gpusight.rules.kernel_registry import KERNEL_RULES
 from tests.findings.launches import HEALTHY, trace_of
 
 METRICS = sorted({m for q in QUANTITIES for f in q.formulas for m in f.metrics})
@@ -48,12 +48,12 @@ def test_every_rule_answers(
         },
         without=[metric for metric in lacking if metric not in counters],
     )
-    found = diagnose(trace)
-    assert isinstance(found, Diagnosis)
+    found = diagnose_kernels(trace)
+    assert isinstance(found, KernelReportDiagnosis)
     (kernel,) = found.kernels
     also = [rule for f in kernel.findings for rule in f.also]
     rules = [f.rule for f in kernel.findings]
-    assert sorted([*rules, *also, *kernel.clean, *kernel.not_applicable]) == sorted(RULES)
+    assert sorted([*rules, *also, *kernel.clean, *kernel.not_applicable]) == sorted(KERNEL_RULES)
     for finding in kernel.findings:
         assert finding.speedup is None or 1 <= finding.speedup <= 1000
         assert all(math.isfinite(e.value) for e in finding.evidence)

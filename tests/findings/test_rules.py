@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusight.findings.kernels.rule import Absent, Found
-from gpusight.findings.kernels.rules import RULES
-from gpusight.findings.verdict import Clean
+from gpusight.rules.kernel_registry import KERNEL_RULES
+from gpusight.rules.kernel_rule import KernelRuleMatch, KernelRuleNotApplicable
+from gpusight.rules.rule import Clean
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 SECTORS = "memory_l2_theoretical_sectors_global"
@@ -131,7 +131,7 @@ FOUND: dict[str, dict[str, Any]] = {
     "latency-bound": {"counters": WAITING},
 }
 CLEAN: dict[str, dict[str, Any]] = {
-    **{rule: {} for rule in RULES},
+    **{rule: {} for rule in KERNEL_RULES},
     "memory-bound": FOUND["compute-bound"],
     # A conflict where DRAM is what holds the kernel up gains nothing.
     "bank-conflict": {"counters": {SHARED: 200_000}},
@@ -195,10 +195,10 @@ LACKING: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_found(rule: str) -> None:
     verdict = verdict_of(rule, launch_of(**FOUND[rule]))
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     assert verdict.evidence
     assert verdict.time_share is not None
     assert 0 < verdict.time_share <= 1
@@ -206,49 +206,49 @@ def test_found(rule: str) -> None:
     assert verdict.estimate
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_clean(rule: str) -> None:
     assert isinstance(verdict_of(rule, launch_of(**CLEAN[rule])), Clean)
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_not_applicable(rule: str) -> None:
     verdict = verdict_of(rule, launch_of(without=LACKING[rule], **FOUND[rule]))
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, KernelRuleNotApplicable)
     assert verdict.reason
     assert verdict.sections
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_a_capture_of_nothing_but_durations_is_not_applicable(rule: str) -> None:
     launch = launch_of(without=("",), grid_x=None, block_x=None, compute_major=None)
-    assert isinstance(verdict_of(rule, launch), Absent)
+    assert isinstance(verdict_of(rule, launch), KernelRuleNotApplicable)
 
 
 def test_estimates_follow_the_numbers() -> None:
     uncoalesced = verdict_of("uncoalesced-access", launch_of(**FOUND["uncoalesced-access"]))
-    assert isinstance(uncoalesced, Found)
+    assert isinstance(uncoalesced, KernelRuleMatch)
     # One sector in eight is needed: DRAM keeps 12.5%, issuing 20% is what is next.
     assert uncoalesced.time_share == pytest.approx(0.2 / 0.9, rel=0.25)
     fp64 = verdict_of("fp64-heavy", launch_of(**FOUND["fp64-heavy"]))
-    assert isinstance(fp64, Found)
+    assert isinstance(fp64, KernelRuleMatch)
     # H200: FP64 at half the FP32 rate, and the FP32 pipe has 5% to do already.
     assert fp64.time_share == pytest.approx((0.05 + 0.97 / 2) / 0.97, rel=0.05)
     grid = verdict_of("small-grid", launch_of(**FOUND["small-grid"]))
-    assert isinstance(grid, Found)
+    assert isinstance(grid, KernelRuleMatch)
     assert grid.time_share == pytest.approx(0.2 / 0.9, rel=0.1)
 
 
 def test_the_rate_of_fp64_is_that_of_the_gpu() -> None:
     from dataclasses import replace
 
-    from gpusight.model.hardware import find_gpu
+    from gpusight.hardware.gpu_lookup import find_gpu
 
     launch = launch_of(**FOUND["fp64-heavy"])
     geforce = replace(launch, gpu=find_gpu("RTX 4090"))
     ours, theirs = verdict_of("fp64-heavy", launch), verdict_of("fp64-heavy", geforce)
-    assert isinstance(ours, Found)
-    assert isinstance(theirs, Found)
+    assert isinstance(ours, KernelRuleMatch)
+    assert isinstance(theirs, KernelRuleMatch)
     assert theirs.time_share is not None
     assert ours.time_share is not None
     assert theirs.time_share < ours.time_share / 2
@@ -260,14 +260,14 @@ def test_a_gain_that_cannot_be_computed_is_unknown() -> None:
     verdict = verdict_of(
         "uncoalesced-access", launch_of({f"{SECTORS}_ideal": 125_000}, without=units)
     )
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     assert verdict.time_share is None
 
 
 def test_tensor_cores_are_asked_for_where_there_are_some() -> None:
     from dataclasses import replace
 
-    from gpusight.model.hardware import find_gpu
+    from gpusight.hardware.gpu_lookup import find_gpu
 
     launch = launch_of(**FOUND["tensor-cores-idle"])
     pascal = replace(launch, gpu=find_gpu("GTX 1080 Ti"))
@@ -277,32 +277,32 @@ def test_tensor_cores_are_asked_for_where_there_are_some() -> None:
 def test_uneven_blocks_and_starting_blocks_are_seen() -> None:
     uneven = launch_of({**IDLE, "sm__cycles_active.avg": 100})
     verdict = verdict_of("tail-effect", uneven)
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     assert "run much longer" in verdict.title
     many: dict[str, Any] = {"block_x": 64, "grid_x": 5_000_000, "duration_ns": 2e6}
     starting = launch_of({**IDLE, OCCUPANCY: 25}, **many)
     verdict = verdict_of("low-occupancy-block-size", starting)
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     assert "starting them" in verdict.title
     # SMs that are full all the same do not wait for blocks to start.
     assert isinstance(verdict_of("low-occupancy-block-size", launch_of(IDLE, **many)), Clean)
     partial = launch_of({**IDLE, f"sm__inst_executed_pipe_xu{ELAPSED}": 95}, block_x=40)
     verdict = verdict_of("low-occupancy-block-size", partial)
-    assert isinstance(verdict, Found)
+    assert isinstance(verdict, KernelRuleMatch)
     assert verdict.time_share == pytest.approx(0.625, rel=0.05)
 
 
 def test_a_graph_has_no_grid_to_judge() -> None:
     graph = launch_of(**{**FOUND["small-grid"], "kind": "graph"})
-    assert isinstance(verdict_of("small-grid", graph), Absent)
+    assert isinstance(verdict_of("small-grid", graph), KernelRuleNotApplicable)
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_rules_explain_themselves(rule: str) -> None:
-    declared = RULES[rule]
+    declared = KERNEL_RULES[rule]
     texts = (declared.detects, declared.why, declared.fix, declared.misleads, declared.estimate)
     assert all(text.endswith(".") for text in texts)
-    assert declared.explains <= RULES.keys()
+    assert declared.explains <= KERNEL_RULES.keys()
     assert rule not in declared.explains
     assert declared.sections
     assert all(limit.why for limit in declared.limits.values())

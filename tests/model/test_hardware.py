@@ -16,18 +16,16 @@ from typing import Any
 import pytest
 
 from gpusight.errors import UsageError
-from gpusight.model.hardware import (
-    GPUS,
+from gpusight.hardware.gpu_lookup import (
     PRECISIONS,
-    SM_LIMITS,
-    Gpu,
-    SmLimits,
     as_markdown,
     find_gpu,
     peak_flops,
     sm_limits,
     with_measured,
 )
+from gpusight.hardware.gpu_table import GPUS, Gpu
+from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("GPUSIGHT_SHARED", ROOT.parent / "shared"))

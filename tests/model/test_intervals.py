@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.model.intervals import (
+from gpusight.trace.intervals import (
     Intervals,
     clip,
     concurrency,

@@ -19,15 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.model import kernel_patterns
-from gpusight.model.api_names import strip_api_version
-from gpusight.model.kernel_labels import FILLERS, MAX_SHORT
-from gpusight.model.kernel_names import (
-    CATEGORIES,
-    PRECISIONS,
-    classify,
-    demangle,
-)
+from gpusight.naming import kernel_patterns
+from gpusight.naming.demangle import demangle
+from gpusight.naming.kernel_names import FILLERS, MAX_SHORT, classify
+from gpusight.naming.kernel_patterns import CATEGORIES
+from gpusight.naming.kernel_precision import PRECISIONS
+from gpusight.readers.name_columns import strip_api_version
 
 SHARED = Path(
     os.environ.get("GPUSIGHT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.model.metrics.label_table import LABELS, SECTION_NAMES
-from gpusight.model.metrics.label_variants import VARIANTS
-from gpusight.model.metrics.labels import is_recent, metric_for, section_of
-from gpusight.model.metrics.names import canonical
-from gpusight.model.metrics.units import scale_of, to_base, unit_of
+from gpusight.naming.metric_label_table import LABELS, SECTION_NAMES
+from gpusight.naming.metric_labels import VARIANTS, is_recent, metric_for, section_of
+from gpusight.naming.metric_names import canonical, scale_of, to_base, unit_of
 from tests.shared import SHARED, needs_shared
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.model.nesting import nest
+from gpusight.trace.nesting import nest
 
 
 @st.composite

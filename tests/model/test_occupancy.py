@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from gpusight.analyses.occupancy.limits import LIMIT_QUANTITIES
-from gpusight.analyses.occupancy.limits import limits_of as limits_with
-from gpusight.model.hardware import SM_LIMITS, SmLimits, sm_limits
-from gpusight.model.occupancy import LIMITS, Shape, occupancy, whole_carve_out
-from gpusight.readers import open_trace
+from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES
+from gpusight.analysis.occupancy.block_occupancy import limits_of as limits_with
+from gpusight.hardware.gpu_lookup import sm_limits
+from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
+from gpusight.hardware.sm_occupancy import LIMITS, BlockShape, occupancy, whole_carve_out
+from gpusight.readers.open import open_trace
 from tests.shared import SHARED, needs_shared
 from tests.shared import name as capture_name
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 
 def limits_of(major: int, minor: int) -> SmLimits:
@@ -98,7 +99,7 @@ REPORTED = [
 def test_the_rules_are_those_of_cuda(
     cc: tuple[int, int], threads: int, registers: int, shared: int, barriers: int, blocks: int
 ) -> None:
-    found = occupancy(limits_of(*cc), Shape(threads, registers, 0, shared, barriers))
+    found = occupancy(limits_of(*cc), BlockShape(threads, registers, 0, shared, barriers))
     assert found.blocks == blocks
     assert bool(found.refusals) == (blocks == 0)
 
@@ -107,7 +108,7 @@ def test_the_rules_are_those_of_cuda(
 def test_the_limits_are_those_of_nsight_compute(
     cc: tuple[int, int], shape: tuple[Any, ...], limits: tuple[int | None, ...], percent: float
 ) -> None:
-    found = occupancy(limits_of(*cc), Shape(*shape))
+    found = occupancy(limits_of(*cc), BlockShape(*shape))
     assert tuple(found.by_limit.get(name) for name in LIMITS) == limits
     assert found.share * 100 == pytest.approx(percent)
     assert found.warps == found.blocks * found.warps_per_block
@@ -117,40 +118,40 @@ def test_the_limits_are_those_of_nsight_compute(
     ("shape", "limiters"),
     [
         # Registers hold the second block off; the driver's small carve-out only follows.
-        (Shape(256, 202, 0, 49152, 1, 65536), ("registers",)),
-        (Shape(384, 168, 0, 231424, 16, 233472), ("registers", "shared_memory")),
-        (Shape(128, 32, 0, 163840), ("shared_memory",)),
-        (Shape(32, 16), ("blocks",)),
-        (Shape(96, 16), ("warps",)),
-        (Shape(64, 16, barriers=16), ("barriers",)),
+        (BlockShape(256, 202, 0, 49152, 1, 65536), ("registers",)),
+        (BlockShape(384, 168, 0, 231424, 16, 233472), ("registers", "shared_memory")),
+        (BlockShape(128, 32, 0, 163840), ("shared_memory",)),
+        (BlockShape(32, 16), ("blocks",)),
+        (BlockShape(96, 16), ("warps",)),
+        (BlockShape(64, 16, barriers=16), ("barriers",)),
         # No shared memory, but a carve-out that was set to too little.
-        (Shape(64, 16, shared_config_bytes=8192), ("shared_memory",)),
-        (Shape(64, 16, shared_config_bytes=32768, barriers=0), ("warps", "blocks")),
+        (BlockShape(64, 16, shared_config_bytes=8192), ("shared_memory",)),
+        (BlockShape(64, 16, shared_config_bytes=32768, barriers=0), ("warps", "blocks")),
     ],
 )
-def test_limiters_are_what_has_to_give_way(shape: Shape, limiters: tuple[str, ...]) -> None:
+def test_limiters_are_what_has_to_give_way(shape: BlockShape, limiters: tuple[str, ...]) -> None:
     assert occupancy(limits_of(9, 0), shape).limiters == limiters
 
 
 def test_barriers_limit_only_where_the_gpu_counts_them() -> None:
-    assert "barriers" not in occupancy(limits_of(8, 0), Shape(64, 16, barriers=16)).by_limit
-    assert occupancy(limits_of(12, 0), Shape(64, 16, barriers=16)).by_limit["barriers"] == 1
+    assert "barriers" not in occupancy(limits_of(8, 0), BlockShape(64, 16, barriers=16)).by_limit
+    assert occupancy(limits_of(12, 0), BlockShape(64, 16, barriers=16)).by_limit["barriers"] == 1
 
 
 @pytest.mark.parametrize(
     ("cc", "shape", "limiter", "why"),
     [
-        ((9, 0), Shape(1025, 16), "warps", "1025 threads, where 1024 are the most"),
-        ((9, 0), Shape(64, 300), "registers", "300 registers in a thread, where 255"),
-        ((9, 0), Shape(1024, 72), "registers", "73728 registers in a block, where 65536"),
-        ((9, 0), Shape(64, 16, 0, 232449), "shared_memory", "where 232448 are the most"),
-        ((7, 5), Shape(64, 16, 65537), "shared_memory", "where 65536 are the most"),
-        ((8, 0), Shape(320, 169), "registers", "67584 registers in a block"),
-        ((8, 0), Shape(352, 168), None, ""),
+        ((9, 0), BlockShape(1025, 16), "warps", "1025 threads, where 1024 are the most"),
+        ((9, 0), BlockShape(64, 300), "registers", "300 registers in a thread, where 255"),
+        ((9, 0), BlockShape(1024, 72), "registers", "73728 registers in a block, where 65536"),
+        ((9, 0), BlockShape(64, 16, 0, 232449), "shared_memory", "where 232448 are the most"),
+        ((7, 5), BlockShape(64, 16, 65537), "shared_memory", "where 65536 are the most"),
+        ((8, 0), BlockShape(320, 169), "registers", "67584 registers in a block"),
+        ((8, 0), BlockShape(352, 168), None, ""),
     ],
 )
 def test_what_cannot_be_launched(
-    cc: tuple[int, int], shape: Shape, limiter: str | None, why: str
+    cc: tuple[int, int], shape: BlockShape, limiter: str | None, why: str
 ) -> None:
     found = occupancy(limits_of(*cc), shape)
     if limiter is None:
@@ -163,7 +164,7 @@ def test_what_cannot_be_launched(
 
 
 def test_what_is_given_is_rounded_up() -> None:
-    found = occupancy(limits_of(8, 0), Shape(100, 39, 16, 1))
+    found = occupancy(limits_of(8, 0), BlockShape(100, 39, 16, 1))
     assert found.registers_allocated == 40
     assert found.shared_allocated_bytes == 1152
     assert found.warps_per_block == 4
@@ -171,21 +172,21 @@ def test_what_is_given_is_rounded_up() -> None:
 
 def test_the_carve_out_is_the_smallest_that_holds_the_blocks() -> None:
     gpu = limits_of(9, 0)
-    assert occupancy(gpu, Shape(1024, 16)).carve_out_bytes == 8 * 1024
-    assert occupancy(gpu, Shape(128, 32, 0, 16384)).carve_out_bytes == 228 * 1024
-    given = Shape(128, 32, 0, 16384, shared_config_bytes=102400)
+    assert occupancy(gpu, BlockShape(1024, 16)).carve_out_bytes == 8 * 1024
+    assert occupancy(gpu, BlockShape(128, 32, 0, 16384)).carve_out_bytes == 228 * 1024
+    given = BlockShape(128, 32, 0, 16384, shared_config_bytes=102400)
     assert occupancy(gpu, given).carve_out_bytes == 102400
     assert occupancy(gpu, given).by_limit["shared_memory"] == 5
     assert occupancy(gpu, whole_carve_out(given)).by_limit["shared_memory"] == 13
 
 
 def test_a_block_that_outgrows_the_carve_out_gets_a_larger_one() -> None:
-    found = occupancy(limits_of(8, 0), Shape(128, 32, 0, 60000, shared_config_bytes=32768))
+    found = occupancy(limits_of(8, 0), BlockShape(128, 32, 0, 60000, shared_config_bytes=32768))
     assert found.by_limit["shared_memory"] == 1
 
 
 def test_registers_that_are_not_known_are_no_limit() -> None:
-    found = occupancy(limits_of(9, 0), Shape(256))
+    found = occupancy(limits_of(9, 0), BlockShape(256))
     assert "registers" not in found.by_limit
     assert found.is_full
 
@@ -243,11 +244,11 @@ def launches_of(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def shape_of(row: dict[str, Any], trace: Trace) -> Shape:
+def shape_of(row: dict[str, Any], trace: Trace) -> BlockShape:
     """Count shared memory as the profiler did: of all that an SM has, before 2022."""
     year = (trace.meta.tool_version or "2018").split(".")[0]
     carve_out = row["carve_out"] if int(year) >= 2022 else None
-    return Shape(
+    return BlockShape(
         int(row["threads"]),
         int(row["registers"]),
         int(row["static"]),
@@ -257,7 +258,7 @@ def shape_of(row: dict[str, Any], trace: Trace) -> Shape:
     )
 
 
-def disagreements(row: dict[str, Any], shape: Shape, limits: SmLimits) -> Iterator[str]:
+def disagreements(row: dict[str, Any], shape: BlockShape, limits: SmLimits) -> Iterator[str]:
     found = occupancy(limits, shape)
     for name in LIMITS:
         reported = row[name if name not in ("registers", "barriers") else f"by_{name}"]
@@ -316,7 +317,7 @@ def test_the_curves_of_the_report_agree(path: Path) -> None:
     assert points > 100 * len(known)
 
 
-def _varied(shape: Shape, limits: SmLimits, metric: str, value: int) -> Shape | None:
+def _varied(shape: BlockShape, limits: SmLimits, metric: str, value: int) -> BlockShape | None:
     """Give the shape at one point of a curve; None for those drawn by other rules."""
     what = metric.removeprefix("launch__occupancy_per_")
     if what == "block_size":

@@ -25,9 +25,10 @@ import pytest
 import zstandard
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.readers import blocks, open_trace
-from gpusight.readers.nsys import inflation
-from gpusight.readers.nsys.folder import FolderTables, table_files
+from gpusight.readers import file_blocks
+from gpusight.readers.nsys import columnar_files
+from gpusight.readers.nsys.export_folder import FolderTables, table_files
+from gpusight.readers.open import open_trace
 from tests.readers.test_sqlite import KERNEL_COLUMNS, build, strings
 from tests.shared import DATA
 
@@ -164,7 +165,7 @@ def test_columns_of_nothing_and_very_many_rows(tmp_path: Path) -> None:
 def test_a_text_that_grows_a_thousand_times(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inflation, "_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(columnar_files, "_FREE_BYTES", 1 << 20)
     export = folder(tmp_path / "export", "parquet" if form == "parquet" else "arrow")
     names = export / f"StringIds.{'parquet' if form == 'parquet' else 'arrow'}"
     write = {"parquet": "write_parquet", "file": "write_ipc", "stream": "write_ipc_stream"}[form]
@@ -186,7 +187,7 @@ def test_a_text_that_grows_a_thousand_times(
 def test_a_small_file_that_unpacks_without_end(
     tmp_path: Path, packing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(file_blocks, "_FREE_BYTES", 1 << 20)
     packers: dict[str, Callable[[bytes], bytes]] = {
         "gz": gzip.compress,
         "xz": lzma.compress,

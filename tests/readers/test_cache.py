@@ -12,9 +12,10 @@ import polars as pl
 import pytest
 
 from gpusight.cli.main import main
-from gpusight.readers import cache, open_trace
+from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import open_entry
-from gpusight.readers.nsys.source import NsysSource
+from gpusight.readers.nsys.nsys_source import NsysSource
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 COLUMNS = ["start_ns", "name"]
@@ -23,7 +24,7 @@ COLUMNS = ["start_ns", "name"]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_WORTH_ROWS", 1)
+    monkeypatch.setattr(column_cache, "_MIN_CACHED_ROWS", 1)
     return tmp_path / "cache" / "gpusight-cache"
 
 
@@ -116,8 +117,8 @@ def test_all_of_a_file_is_checked(folder: Path, capture: Path) -> None:
     with open_entry(file.parent.name) as entry:
         for place in (*range(0, len(data), 13), *range(len(data) - 60, len(data))):
             file.write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
-            with pytest.raises(cache.DamagedRecordError):
-                cache.read_record(entry, file.name)
+            with pytest.raises(column_cache.DamagedRecordError):
+                column_cache.read_record(entry, file.name)
 
 
 def test_files_cannot_be_exchanged(folder: Path, capture: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_cached_ledger_is_that_of_the_capture_whatever_happens_to_the_files(
     assert main([*asked, "--no-cache"]) == 0
     expected = json.loads(capsys.readouterr().out)
     main(asked)
-    cache.flush_caches()
+    column_cache.flush_caches()
     capsys.readouterr()
     for file in folder.rglob("*.*"):
         data = file.read_bytes()
@@ -193,7 +194,7 @@ def test_a_place_that_cannot_be_a_folder_costs_nothing_but_speed(
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     before = sorted(tmp_path.iterdir())
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(tmp_path / chosen))
-    monkeypatch.setattr(cache, "_WORTH_ROWS", 1)
+    monkeypatch.setattr(column_cache, "_MIN_CACHED_ROWS", 1)
     with open_trace(capture) as trace:
         assert trace.table("kernels", COLUMNS).height == 360
     assert trace.warnings[0].startswith(("cache not used: ", "cache not written: "))
@@ -205,8 +206,8 @@ def test_columns_of_another_length_are_read_again(folder: Path, capture: Path) -
     kernels(capture)
     (file,) = folder.rglob("kernels.name.column")
     with open_entry(file.parent.name) as entry:
-        record = cache.read_record(entry, file.name)
-        cache.write_record(entry, file.name, record._replace(frame=record.frame.head(3)))
+        record = column_cache.read_record(entry, file.name)
+        column_cache.write_record(entry, file.name, record._replace(frame=record.frame.head(3)))
     file.with_name("kernels.start_ns.column").unlink()
     assert notes(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
     assert notes(capture) == ()
@@ -233,17 +234,17 @@ def test_derived_frames_are_kept(capture: Path) -> None:
 
 def test_what_is_costly_to_find_is_kept_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace without a table of contents: small tables are kept too, in any later process."""
-    from gpusight.readers.chrome import source
+    from gpusight.readers import chrome_source
 
-    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.01)
+    monkeypatch.setattr("gpusight.readers.column_cache._MIN_CACHED_S", 0.01)
     walks: list[Path] = []
-    walk = source.scan
+    walk = chrome_source.scan_trace
 
-    def counted(path: Path) -> source.Scanned:
+    def counted(path: Path) -> chrome_source.ScannedTrace:
         walks.append(path)
         return walk(path)
 
-    monkeypatch.setattr(source, "scan", counted)
+    monkeypatch.setattr(chrome_source, "scan_trace", counted)
     for tables in ((), ("copies", "memsets", "syncs"), ("copies", "memsets", "syncs")):
         trace = open_trace(DATA / "torch_odd.json.gz")
         assert trace.has("kernels")
@@ -257,22 +258,22 @@ def test_warnings_of_a_trace_that_is_cached_take_no_walk_through_it(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """They come with the outline, for each table."""
-    from gpusight.readers.chrome import source
+    from gpusight.readers import chrome_source
 
-    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.0)
+    monkeypatch.setattr("gpusight.readers.column_cache._MIN_CACHED_S", 0.0)
     walks: list[Path] = []
-    walk = source.scan
+    walk = chrome_source.scan_trace
 
-    def counted(path: Path) -> source.Scanned:
+    def counted(path: Path) -> chrome_source.ScannedTrace:
         walks.append(path)
         return walk(path)
 
-    def lossy(self: source.ChromeSource) -> tuple[str, ...]:
+    def lossy(self: chrome_source.ChromeSource) -> tuple[str, ...]:
         assert self._source is not None  # made by the walk
         return ("3 events have no number",)
 
-    monkeypatch.setattr(source, "scan", counted)
-    monkeypatch.setattr(source.ChromeSource, "warnings", lossy)
+    monkeypatch.setattr(chrome_source, "scan_trace", counted)
+    monkeypatch.setattr(chrome_source.ChromeSource, "warnings", lossy)
     for tables in (("copies", "kernels"), ("kernels",), ("copies",), ()):
         with open_trace(DATA / "torch_odd.json.gz") as trace:
             assert trace.has("kernels")

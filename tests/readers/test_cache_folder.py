@@ -11,8 +11,9 @@ import pytest
 
 from gpusight.cli.main import main
 from gpusight.errors import CacheError, UsageError
-from gpusight.readers import cache, open_trace
+from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import cache_dir, cache_info, clear_cache, limit_bytes
+from gpusight.readers.open import open_trace
 from tests.readers.test_folder import raw_tables, write_folder
 from tests.shared import DATA
 
@@ -23,7 +24,7 @@ OLD_ENTRY = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def _keep_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_WORTH_ROWS", 1)
+    monkeypatch.setattr(column_cache, "_MIN_CACHED_ROWS", 1)
     monkeypatch.delenv("GPUSIGHT_CACHE_BYTES", raising=False)
 
 
@@ -106,7 +107,7 @@ def test_the_reproduction_of_the_issue(
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", f"{tmp_path}/s")
     monkeypatch.setenv("GPUSIGHT_CACHE_BYTES", "1")
     assert main(["ledger", str(capture.relative_to(tmp_path))]) == 0
-    cache.flush_caches()
+    column_cache.flush_caches()
     assert "note: cache not used: the capture is inside its folder" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 2
     error = capsys.readouterr().err

@@ -14,8 +14,8 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import DamagedCaptureError, NotACaptureError
-from gpusight.model.trace import Trace
 from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, EVERY_TORCH_TRACE, name
 
 CATEGORIES = {
@@ -244,8 +244,8 @@ def test_pieces_may_end_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
 ) -> None:
     """The same events whatever the size of a block and of a piece, and however it is spaced."""
-    monkeypatch.setattr("gpusight.readers.blocks.BLOCK_BYTES", size)
-    monkeypatch.setattr("gpusight.readers.chrome.events._PIECE_BYTES", size)
+    monkeypatch.setattr("gpusight.readers.file_blocks.BLOCK_BYTES", size)
+    monkeypatch.setattr("gpusight.readers.chrome_events._PIECE_BYTES", size)
     about = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": '"traceEvents": ['}]}
     text = json.dumps(
         {**about, "traceEvents": TRICKY, "distributedInfo": {"rank": 3}}, indent=indent
@@ -326,7 +326,7 @@ def test_other_json_is_refused_with_a_remedy(
 def test_an_event_without_end_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.chrome.events._LONGEST_EVENT", 1 << 22)
+    monkeypatch.setattr("gpusight.readers.chrome_events._MAX_EVENT_BYTES", 1 << 22)
     trace = write(tmp_path / "t.json", '{"traceEvents": [{"name": "' + "x" * (1 << 23) + '"}]}')
     with pytest.raises(DamagedCaptureError, match="event without end"):
         trace.has("kernels")
@@ -357,7 +357,7 @@ def test_categories_that_nobody_knows_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_a_second_opening_needs_no_walk_through_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusight.readers.cache._WORTH_S", 0.0)
+    monkeypatch.setattr("gpusight.readers.column_cache._MIN_CACHED_S", 0.0)
     path = DATA / "healthy.json.gz"
     first = open_trace(path)
     kernels, notes = first.table("kernels", ["name", "start_ns"]), first.meta
@@ -366,7 +366,7 @@ def test_a_second_opening_needs_no_walk_through_the_file(monkeypatch: pytest.Mon
     def refuse(_: Path) -> None:
         raise AssertionError("walked through the file again")
 
-    monkeypatch.setattr("gpusight.readers.chrome.source.scan", refuse)
+    monkeypatch.setattr("gpusight.readers.chrome_source.scan_trace", refuse)
     second = open_trace(path)
     assert second.has("cpu_ops")
     assert not second.has("collectives")
@@ -530,8 +530,8 @@ def test_our_own_timeline_is_no_capture(tmp_path: Path) -> None:
 def test_what_goes_on_and_on_is_refused_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filler: bytes
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.chrome.events._LONGEST_EVENT", 1 << 23)
-    monkeypatch.setattr("gpusight.readers.chrome.cutting._MOST_BRACKETS", 100_000)
+    monkeypatch.setattr("gpusight.readers.chrome_events._MAX_EVENT_BYTES", 1 << 23)
+    monkeypatch.setattr("gpusight.readers.chrome_events._MAX_BRACKETS", 100_000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + filler * (1 << 24), 1))
     with pytest.raises((DamagedCaptureError, NotACaptureError)):

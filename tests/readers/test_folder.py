@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
-from gpusight.readers.nsys.inflation import parquet_bytes
-from gpusight.readers.protobuf.wire import WireError
+from gpusight.readers.nsys.columnar_files import parquet_bytes
+from gpusight.readers.open import open_trace
+from gpusight.readers.protobuf_wire import WireError
+from gpusight.trace.schema import TABLES
 from tests.shared import DATA
 
 CAPTURES = [DATA / "graph_node.sqlite", DATA / "gpt_tiny_osrt.sqlite"]

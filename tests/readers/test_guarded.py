@@ -13,10 +13,10 @@ import pytest
 
 from gpusight.cli.main import main
 from gpusight.errors import CaptureError, DamagedCaptureError, MissingDataError
-from gpusight.model.trace import TraceSource
-from gpusight.readers import open_trace
-from gpusight.readers.guarded import GuardedSource, reading
-from gpusight.readers.nsys.source import NsysSource
+from gpusight.readers.guarded_source import GuardedSource, reading
+from gpusight.readers.nsys.nsys_source import NsysSource
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import TraceSource
 from tests.shared import DATA
 
 CAPTURE = DATA / "gpt_small_forward.sqlite"

@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.readers import cache, identity, open_trace
-from gpusight.readers.nsys.source import NsysSource
+from gpusight.readers import column_cache, guarded_source
+from gpusight.readers.nsys.nsys_source import NsysSource
+from gpusight.readers.open import open_trace
 from tests.readers.test_folder import raw_tables, write_folder
 from tests.shared import DATA
 
@@ -22,9 +23,9 @@ from tests.shared import DATA
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let files of a megabyte be large ones."""
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(identity, "_WHOLE_BYTES", 1 << 16)
-    monkeypatch.setattr(identity, "_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(cache, "_WORTH_ROWS", 1)
+    monkeypatch.setattr(guarded_source, "_WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr(guarded_source, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(column_cache, "_MIN_CACHED_ROWS", 1)
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def capture(tmp_path: Path) -> Path:
 
 
 def name(path: Path) -> str:
-    return identity.identity(path, identity.file_status(path))
+    return guarded_source.capture_identity(path, guarded_source.file_status(path))
 
 
 def overwrite(path: Path, place: int, content: bytes) -> None:
@@ -60,15 +61,15 @@ def test_a_small_file_counts_with_every_byte(
     capture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even where a disk gave it the very same status."""
-    monkeypatch.setattr(identity, "_WHOLE_BYTES", 1 << 30)
-    status = identity.file_status(capture)
-    before = identity.identity(capture, status)
+    monkeypatch.setattr(guarded_source, "_WHOLE_BYTES", 1 << 30)
+    status = guarded_source.file_status(capture)
+    before = guarded_source.capture_identity(capture, status)
     for place in (0, 12_345, capture.stat().st_size - 1):
         byte = capture.read_bytes()[place]
         overwrite(capture, place, bytes([byte ^ 1]))
-        assert identity.identity(capture, status) != before
+        assert guarded_source.capture_identity(capture, status) != before
         overwrite(capture, place, bytes([byte]))
-    assert identity.identity(capture, status) == before
+    assert guarded_source.capture_identity(capture, status) == before
 
 
 @pytest.mark.parametrize("now_ns", [0, 10_000_000])
@@ -76,26 +77,26 @@ def test_a_file_of_this_moment_or_of_the_future_counts_with_every_byte(
     capture: Path, monkeypatch: pytest.MonkeyPatch, now_ns: int
 ) -> None:
     """It may change again within the tick of its clock; a clock may have been put back."""
-    status = identity.file_status(capture)
+    status = guarded_source.file_status(capture)
     later = status[0].changed_ns + now_ns if now_ns else 1
-    monkeypatch.setattr("gpusight.readers.identity.time.time_ns", lambda: later)
-    before = identity.identity(capture, status)
+    monkeypatch.setattr("gpusight.readers.guarded_source.time.time_ns", lambda: later)
+    before = guarded_source.capture_identity(capture, status)
     place = capture.stat().st_size // 2 + 700
     overwrite(capture, place, bytes([capture.read_bytes()[place] ^ 1]))
-    assert identity.identity(capture, status) != before
+    assert guarded_source.capture_identity(capture, status) != before
 
 
 def test_a_large_file_is_sampled_throughout(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status = identity.file_status(capture)
+    status = guarded_source.file_status(capture)
     monkeypatch.setattr(
-        "gpusight.readers.identity.time.time_ns", lambda: status[0].changed_ns + (1 << 40)
+        "gpusight.readers.guarded_source.time.time_ns", lambda: status[0].changed_ns + (1 << 40)
     )
-    before, data = identity.identity(capture, status), capture.read_bytes()
+    before, data = guarded_source.capture_identity(capture, status), capture.read_bytes()
     step = len(data) // 16
     for place in range(0, len(data) - step, step):
         other = bytes(byte ^ 1 for byte in data[place : place + step])
         capture.write_bytes(data[:place] + other + data[place + step :])
-        assert identity.identity(capture, status) != before
+        assert guarded_source.capture_identity(capture, status) != before
 
 
 @pytest.mark.parametrize("log", ["-wal", "-journal"])

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from gpusight.errors import NotACaptureError
-from gpusight.model.trace import Trace
 from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from tests.shared import DATA
 
 CAPTURES = ("jax_small", "jax_graph")

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
 from gpusight.readers.torch.key_averages import key_averages_source
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, name, needs_shared
 
 REAL = DATA / "gpt_small_train_key_averages.txt"

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 from gpusight.errors import DamagedCaptureError, GpusightError, NotACaptureError, UsageError
-from gpusight.evidence import refuse_capture
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.readers.ncu.printed.numbers import notation_of, numbers
+from gpusight.readers.ncu.text_metrics import notation_of, numbers
+from gpusight.readers.open import open_trace
+from gpusight.sniff import refuse_capture
+from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
 
 PUBLIC = sorted(SHARED.glob("public/ncu_csv/*"))

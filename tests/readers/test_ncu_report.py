@@ -21,9 +21,9 @@ import zstandard
 
 import gpusight as gs
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.model.metrics.units import to_base
-from gpusight.model.trace import Trace
-from gpusight.readers.ncu.rules import readable
+from gpusight.naming.metric_names import to_base
+from gpusight.readers.ncu.report_messages import readable
+from gpusight.trace.trace import Trace
 from tests.readers import ncu_reports as ncu
 from tests.readers.ncu_reports import Parts, Single, launch, report, whole
 from tests.readers.xspaces import block
@@ -478,7 +478,7 @@ def test_a_report_that_cannot_be_copied_is_read_in_place(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     if why == "too large to copy":
-        monkeypatch.setattr("gpusight.readers.ncu.unpacked._MAX_COPIED_BYTES", 0)
+        monkeypatch.setattr("gpusight.readers.ncu.ncu_container._MAX_COPIED_BYTES", 0)
     else:
         monkeypatch.setattr("shutil.copyfileobj", full)
     with opened(tmp_path, report(launch("kernel"))) as trace:

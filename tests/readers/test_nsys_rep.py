@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from gpusight.errors import DamagedCaptureError, UsageError
-from gpusight.readers.nsys.raw import Only
-from gpusight.readers.nsys.rep.tables import RepTables
+from gpusight.readers.nsys.native_report import RepTables
+from gpusight.readers.nsys.raw_tables import RowFilter
 from tests.shared import DATA, EVERY_REPORT, SHARED, name, tool
 
 PUBLIC = SHARED / "public" / "nsys"
@@ -220,7 +220,9 @@ def test_a_kernel_and_its_names() -> None:
         assert kernels.row(0) == (25361708, 25366924, 1056, 256, 44, 52)
         strings = dict(tables.read("StringIds", ["id", "value"]).rows())
         assert "elementwise" in strings[52]
-        calls = tables.read("CUPTI_ACTIVITY_KIND_RUNTIME", ["nameId"], Only("eventClass", (0,)))
+        calls = tables.read(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", ["nameId"], RowFilter("eventClass", (0,))
+        )
         assert {strings[number].startswith("cuda") for number in calls["nameId"]} == {True}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.trace.schema import TABLES
 from tests.shared import DATA, SHARED, name
 
 PAIRS = [

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.readers.nsys.rep.tables import RepTables
+from gpusight.readers.nsys.native_report import RepTables
 
 PID = 1 << 48 | 77 << 24
 TID = PID | 78

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpusight.errors import UndecodableReportError
-from gpusight.readers import open_trace
 from gpusight.readers.cache_folder import clear_cache
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")

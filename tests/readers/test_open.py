@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from gpusight.errors import CaptureError
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 

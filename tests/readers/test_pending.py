@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpusight.errors import CaptureError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.readers.identity import file_status, identity
-from gpusight.readers.nsys import pending
+from gpusight.readers.guarded_source import capture_identity, file_status
+from gpusight.readers.nsys import sqlite_journal
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from tests.readers.test_sqlite import KERNEL_COLUMNS, build, digest, strings
 from tests.shared import DATA
 
@@ -102,7 +102,7 @@ def test_a_log_without_a_commit_or_of_an_older_generation_is_nothing(tmp_path: P
     salted[16:24] = b"another!"
     for content in (b"", b"left by a crash", bytes(salted), log.read_bytes()[:40]):
         log.write_bytes(content)
-        assert not pending.is_pending(capture)
+        assert not sqlite_journal.is_pending(capture)
         assert open_trace(capture, cache=False).row_count("kernels") == 120
 
 
@@ -131,7 +131,7 @@ def test_what_is_too_large_to_copy_is_refused_with_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = with_log(tmp_path)
-    monkeypatch.setattr(pending, "_MOST_COPIED_BYTES", 1000)
+    monkeypatch.setattr(sqlite_journal, "_MAX_COPIED_BYTES", 1000)
     with pytest.raises(CaptureError, match="wal_checkpoint") as caught:
         open_trace(capture, cache=False)
     assert "\n" not in str(caught.value)
@@ -139,9 +139,9 @@ def test_what_is_too_large_to_copy_is_refused_with_a_command(
 
 def test_a_log_that_appears_changes_what_the_cache_calls_the_capture(tmp_path: Path) -> None:
     capture = with_log(tmp_path)
-    both = identity(capture, file_status(capture))
+    both = capture_identity(capture, file_status(capture))
     Path(f"{capture}-wal").unlink()
-    assert identity(capture, file_status(capture)) != both
+    assert capture_identity(capture, file_status(capture)) != both
 
 
 def test_a_log_without_a_complete_change_is_named(tmp_path: Path) -> None:

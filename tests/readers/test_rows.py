@@ -13,7 +13,7 @@ import pytest
 from gpusight import api
 from gpusight.cli.main import main
 from gpusight.errors import DamagedCaptureError, NotACaptureError
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
 from tests.readers.test_sqlite import KERNEL_COLUMNS, build, strings
 from tests.shared import DATA
 
@@ -273,7 +273,7 @@ def test_columns_that_take_the_names_of_row_ids(tmp_path: Path) -> None:
 
 
 def test_rows_far_apart_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusight.readers.nsys.sqlite._PIECE_ROWS", 7)
+    monkeypatch.setattr("gpusight.readers.nsys.sqlite_export._PIECE_ROWS", 7)
     ids = [-(1 << 62), *range(20), *range(1 << 40, (1 << 40) + 20), (1 << 63) - 1]
     db = sqlite3.connect(tmp_path / "c.sqlite")
     db.executescript(f"{strings('k')}; {TIMES}")

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.readers.paths import shown_file, shown_frame
-from gpusight.readers.torch.snapshot import snapshot_source
+from gpusight.readers.name_columns import shown_file, shown_frame
+from gpusight.readers.open import open_trace
+from gpusight.readers.torch.memory_snapshot import snapshot_source
+from gpusight.trace.trace import Trace
 from tests.shared import DATA
 
 REAL = DATA / "memory_snapshot.pickle"

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.model.schema import TABLES
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import Trace
 from tests.shared import DATA, EVERY_SQLITE, SHARED, name, needs_shared
 
 KERNEL_COLUMNS = (

@@ -11,8 +11,8 @@ import pytest
 
 from gpusight.cli.main import main
 from gpusight.errors import DamagedCaptureError
-from gpusight.model.kernel_names import classify
-from gpusight.readers import open_trace
+from gpusight.naming.kernel_names import classify
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 KERNELS, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"

@@ -17,10 +17,10 @@ import polars as pl
 import pytest
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.model.trace import Trace
-from gpusight.readers.jax import host_names
-from gpusight.readers.jax.xplane import xplane_source
+from gpusight.readers.jax import jax_event_texts
+from gpusight.readers.jax.jax_profile import xplane_source
 from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from tests.readers.xspaces import Inline, block, event, line, plane, space, varint, whole
 from tests.shared import DATA
 
@@ -165,7 +165,7 @@ def test_directions_of_copies() -> None:
 
 def test_python_calls_are_those_of_the_exported_trace() -> None:
     theirs = sorted(
-        (e["start_ns"], e["end_ns"], host_names.python_name(e["name"]))
+        (e["start_ns"], e["end_ns"], jax_event_texts.python_name(e["name"]))
         for e in on_host("jax_graph")
         if e["name"].startswith("$")
     )
@@ -619,7 +619,7 @@ def test_amd_calls_are_named_as_hip_does(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_python_calls(written: str, read: str) -> None:
-    assert host_names.python_name(written) == read
+    assert jax_event_texts.python_name(written) == read
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,7 @@ def test_names_of_python_calls(written: str, read: str) -> None:
     ],
 )
 def test_names_of_driver_calls(written: str, detail: str, read: str) -> None:
-    assert host_names.api_name(written, detail, vendor="Nvidia") == read
+    assert jax_event_texts.api_name(written, detail, vendor="Nvidia") == read
 
 
 # Files that are something else, or broken -------------------------------------------------------
@@ -737,7 +737,7 @@ def test_files_made_to_waste_memory_are_refused(tmp_path: Path, content: bytes) 
 def test_a_compressed_file_that_never_ends_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.jax.xplane._MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr("gpusight.readers.jax.jax_profile._MAX_UNPACKED_BYTES", 1 << 20)
     path = tmp_path / "x.pb.gz"
     path.write_bytes(gzip.compress(b"\n" + bytes(5 << 20)))
     with pytest.raises(CaptureError, match="gzip -d"):

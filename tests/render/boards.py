@@ -5,20 +5,20 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TypeVar
 
-from gpusight.render.pictures import draw
-from gpusight.render.pictures.board import Board, Row
+from gpusight.render.charts.draw_chart import draw
+from gpusight.render.charts.figure import StripChart, StripChartRow
 
 SVG = "{http://www.w3.org/2000/svg}"
-_Kind = TypeVar("_Kind", bound=Row)
+_Kind = TypeVar("_Kind", bound=StripChartRow)
 
 
-def rows_of(board: Board, kind: type[_Kind]) -> list[_Kind]:
+def rows_of(board: StripChart, kind: type[_Kind]) -> list[_Kind]:
     return [row for row in board.rows if isinstance(row, kind)]
 
 
-def svg_of(board: Board) -> ET.Element:
+def svg_of(board: StripChart) -> ET.Element:
     return ET.fromstring(draw(board, "svg"))
 
 
-def texts_of(board: Board) -> list[str]:
+def texts_of(board: StripChart) -> list[str]:
     return [element.text or "" for element in svg_of(board).iter(f"{SVG}text")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpusight.result import Field, Fmt, TableResult
+from gpusight.results import Field, Fmt, TableResult
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.render.cells import align_units, display_width, safe_text, shorten_middle, show
-from gpusight.result import Fmt
+from gpusight.render.cell_text import align_units, display_width, safe_text, shorten_middle, show
+from gpusight.results import Fmt
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusight.analyses.select import Selection
-from gpusight.readers import open_trace
-from gpusight.render import chrome
-from gpusight.render.chrome import ExportSummary, write_chrome_trace
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.render import chrome_export
+from gpusight.render.chrome_export import ExportSummary, write_chrome_trace
 from tests.shared import EVERY_SQLITE, name
 from tests.traces import Rows, build_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
     Event = dict[str, Any]
 
@@ -215,7 +215,7 @@ def test_an_empty_trace_is_an_empty_list() -> None:
 
 
 def test_batches_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "BATCH_ROWS", 3)
+    monkeypatch.setattr(chrome_export, "BATCH_ROWS", 3)
     many: Rows = [{"start_ns": i * 10, "end_ns": i * 10 + 5, "name": f"k{i}"} for i in range(10)]
     slices = events_of(build_trace(kernels=many), "X")
     assert [e["args"]["name"] for e in slices] == [f"k{i}" for i in range(10)]

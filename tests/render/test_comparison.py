@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from gpusight.comparison import wording
-from gpusight.comparison.change import Basis, Change, Verdict
-from gpusight.comparison.outcome import (
+from gpusight.comparison import phrases
+from gpusight.comparison.comparison_result import (
     CallChange,
+    ComparedSide,
     Comparison,
     CopyChange,
-    Entry,
-    Fate,
+    EntryChange,
     FindingChange,
+    FindingFate,
     KernelChange,
-    Match,
-    Metric,
-    Side,
+    KernelMatch,
+    MetricChange,
 )
-from gpusight.render.cells import display_width
-from gpusight.render.comparison import markdown, text, words
-from gpusight.render.comparison.html import to_fragment, to_page
-from gpusight.render.comparison.sections import sections
-from gpusight.render.comparison.tables import COMPARISON_FIELDS, as_table
-from gpusight.render.csv import to_csv
-from gpusight.render.layout import Look
-from gpusight.result import Fmt
+from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
+from gpusight.render import comparison_tables, comparison_text
+from gpusight.render.cell_text import display_width
+from gpusight.render.comparison_tables import comparison_sections
+from gpusight.render.comparison_view import COMPARISON_FIELDS, as_table
+from gpusight.render.csv_json import to_csv
+from gpusight.render.html.comparison_page import comparison_fragment, comparison_to_page
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import Fmt
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
@@ -39,18 +39,18 @@ MS = 1e6
 
 def change(
     before: float | None, after: float | None, verdict: str = "", scale: float = MS
-) -> Change:
+) -> MeasuredChange:
     """Give a change of so many ms; claimed in its direction unless said otherwise."""
     known = None not in (before, after)
     delta = (after or 0.0) - (before or 0.0)
     found = verdict or ("lower" if delta < 0 else "higher")
     spread = 0.2 * abs(delta) if found in {"lower", "higher"} else 2 * abs(delta)
-    return Change(
+    return MeasuredChange(
         None if before is None else before * scale,
         None if after is None else after * scale,
         (delta - spread) * scale if known else None,
         (delta + spread) * scale if known else None,
-        Verdict(found),
+        ChangeVerdict(found),
         Basis.STEPS,
     )
 
@@ -71,35 +71,39 @@ def comparison(**changed: Any) -> Comparison:
     """Give a comparison of two captures, with one of everything."""
     gpus = ("NVIDIA H200",)
     made = Comparison(
-        before=Side(("old.sqlite",), ("Nsight",), gpus, (3,), (46.59 * MS,), "gpu", 0.849),
-        after=Side(("new.sqlite",), ("Nsight",), gpus, (3,), (42.42 * MS,), "host", 0.251),
+        before=ComparedSide(("old.sqlite",), ("Nsight",), gpus, (3,), (46.59 * MS,), "gpu", 0.849),
+        after=ComparedSide(("new.sqlite",), ("Nsight",), gpus, (3,), (42.42 * MS,), "host", 0.251),
         metrics=(
-            Metric("step_time", "Step time", Fmt.TIME, STEP),
-            Metric("busy", "GPU busy", Fmt.TIME, change(42.59, 11.12)),
-            Metric("launches", "Kernels", Fmt.COUNT, change(1434, 1210, scale=1)),
-            Metric("memory_peak", "Memory peak", Fmt.BYTES, change(4.2, None, "same", 1e9), "no"),
+            MetricChange("step_time", "Step time", Fmt.TIME, STEP),
+            MetricChange("busy", "GPU busy", Fmt.TIME, change(42.59, 11.12)),
+            MetricChange("launches", "Kernels", Fmt.COUNT, change(1434, 1210, scale=1)),
+            MetricChange(
+                "memory_peak", "Memory peak", Fmt.BYTES, change(4.2, None, "same", 1e9), "no"
+            ),
         ),
         ledger=tuple(
-            Entry(name, one, (one.delta or 0) / (STEP.delta or 1)) for name, one in LEDGER.items()
+            EntryChange(name, entry, (entry.delta or 0) / (STEP.delta or 1))
+            for name, entry in LEDGER.items()
         ),
         between=(),
         phases=(("backward", change(28, 4)), ("optimizer", change(6, 2))),
         kernels=(
             KernelChange(
                 ("sgemm_128x64_nn",), ("nvjet_hsh_128x256_64x4_tn",),
-                "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn", "matmul", ("forward",), Match.ROLE,
+                "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn", "matmul", ("forward",),
+                KernelMatch.ROLE,
                 change(30, 1.8), 48, 48,
             ),
             KernelChange(
-                ("gelu<float>",), ("gelu<float>",), "gelu", "elementwise", (), Match.NAME,
+                ("gelu<float>",), ("gelu<float>",), "gelu", "elementwise", (), KernelMatch.NAME,
                 change(2, 2.1, "unclear"), 12, 12.333,
             ),
             KernelChange(
-                (), ("cast",), "cast", "elementwise", (), Match.APPEARED,
+                (), ("cast",), "cast", "elementwise", (), KernelMatch.APPEARED,
                 change(0, 0.5, "appeared"), 0, 96,
             ),
             KernelChange(
-                ("tiny",), ("tiny",), "tiny", "other", (), Match.NAME,
+                ("tiny",), ("tiny",), "tiny", "other", (), KernelMatch.NAME,
                 change(0.001, 0.0011, "unclear"), 1, 1,
             ),
         ),
@@ -109,8 +113,12 @@ def comparison(**changed: Any) -> Comparison:
             CopyChange("h2d", "pageable", "device", change(0.4, 0.32, "unclear"), 4e6, 4e6, 2, 2),
         ),
         findings=(
-            FindingChange("launch-bound", "The host is slower", Fate.NEW, None, 12 * MS, 0, 1),
-            FindingChange("fp32-no-tensor-cores", "FP32 `mm`", Fate.FIXED, 25 * MS, None, 1, 0),
+            FindingChange(
+                "launch-bound", "The host is slower", FindingFate.NEW, None, 12 * MS, 0, 1
+            ),
+            FindingChange(
+                "fp32-no-tensor-cores", "FP32 `mm`", FindingFate.FIXED, 25 * MS, None, 1, 0
+            ),
         ),
         explanation=(
             "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
@@ -130,12 +138,12 @@ def with_pauses() -> Comparison:
         "step_period": ("Step to step", change(64.99, 51.92)),
         "between_steps": ("Between steps", change(18.4, 9.5)),
     }
-    metrics = (Metric(key, label, Fmt.TIME, one) for key, (label, one) in times.items())
+    metrics = (MetricChange(key, label, Fmt.TIME, one) for key, (label, one) in times.items())
     entries = {"idle/input": change(18, 9), "copy/h2d": change(0.4, 0.5, "unclear")}
     return replace(
         made,
         metrics=(*made.metrics, *metrics),
-        between=tuple(Entry(name, one, None) for name, one in entries.items()),
+        between=tuple(EntryChange(name, one, None) for name, one in entries.items()),
     )
 
 
@@ -148,8 +156,8 @@ def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
         made,
         before=side,
         after=replace(side, labels=(name, name), steps=(3, 4), step_ns=(1e6, 2e6)),
-        ledger=(Entry(name, STEP, 1.0),),
-        between=(Entry(name, STEP, 1.0),),
+        ledger=(EntryChange(name, STEP, 1.0),),
+        between=(EntryChange(name, STEP, 1.0),),
         phases=((name, STEP),),
         kernels=tuple(
             replace(one, before=(name,), after=(name,), short=f"{name} -> {name}", ranges=(name,))
@@ -165,7 +173,7 @@ def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
 
 
 def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
-    return text.to_text(found, Look(width, **look))
+    return comparison_text.comparison_to_text(found, TableOptions(width, **look))
 
 
 # Values -------------------------------------------------------------------------------------------
@@ -185,7 +193,7 @@ def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
     ],
 )
 def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> None:
-    assert wording.signed(delta, fmt) == told
+    assert phrases.signed(delta, fmt) == told
 
 
 @pytest.mark.parametrize(
@@ -193,7 +201,7 @@ def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> Non
     [(-0.0895, "-8.9%"), (0.0004, "0.0%"), (12.5, "+1,250%"), (None, "-"), (float("inf"), "-")],
 )
 def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
-    assert wording.signed_share(ratio) == told
+    assert phrases.signed_share(ratio) == told
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
 def test_an_interval_has_one_unit(
     low: float | None, high: float | None, fmt: Fmt, told: str
 ) -> None:
-    assert wording.spread(low, high, fmt) == told
+    assert phrases.spread(low, high, fmt) == told
 
 
 @pytest.mark.parametrize(
@@ -224,9 +232,9 @@ def test_an_interval_has_one_unit(
         (change(10, 10.01, "same"), "Step time: no change (10.00 -> 10.01 ms, +0.1%)"),
     ],
 )
-def test_the_headline_claims_only_what_can_be(step: Change, told: str) -> None:
-    metrics = (Metric("step_time", "Step time", Fmt.TIME, step),)
-    assert words.headline(comparison(metrics=metrics)) == told
+def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -> None:
+    metrics = (MetricChange("step_time", "Step time", Fmt.TIME, step),)
+    assert comparison_tables.comparison_headline(comparison(metrics=metrics)) == told
 
 
 # A terminal ---------------------------------------------------------------------------------------
@@ -302,20 +310,20 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
 def test_the_period_is_the_headline_where_much_lies_between_steps() -> None:
     found = with_pauses()
     told = "From step to step -20.1%: 64.99 -> 51.92 ms"
-    assert words.headline(found) == told
-    assert markdown.to_document(found).startswith("## From step to step -20.1%")
-    assert f"<h1>{told.replace('>', '&gt;')}</h1>" in to_page(found)
+    assert comparison_tables.comparison_headline(found) == told
+    assert comparison_text.comparison_to_markdown(found).startswith("## From step to step -20.1%")
+    assert f"<h1>{told.replace('>', '&gt;')}</h1>" in comparison_to_page(found)
     # The verdict is coloured by it too: here the step is unclear and the period is not.
     unsure = replace(found.metrics[0], change=change(46.59, 42.42, "unclear"))
-    assert words.tone(replace(found, metrics=(unsure, *found.metrics[1:])).headline.change) is (
-        words.Tone.GOOD
-    )
+    assert comparison_tables.change_tone(
+        replace(found, metrics=(unsure, *found.metrics[1:])).headline.change
+    ) is (comparison_tables.ChangeTone.GOOD)
 
 
 def test_findings_of_several_captures_say_which_show_them() -> None:
     made = comparison()
     found = FindingChange(
-        "host-sync", "It waits 6 times", Fate.STAYED, None, 2 * MS, 1, 2, "r2.sqlite", (3, 3)
+        "host-sync", "It waits 6 times", FindingFate.STAYED, None, 2 * MS, 1, 2, "r2.sqlite", (3, 3)
     )
     several = replace(made, before=replace(made.before, labels=("a", "b", "c")), findings=(found,))
     text = shown(several)
@@ -338,10 +346,10 @@ def test_time_between_steps_follows_the_ledger() -> None:
         "sum: between steps  18.40 ms  9.500 ms   -8.900 ms",
         "from step to step   64.99 ms  51.92 ms   -13.07 ms",
     ]
-    told = markdown.to_document(found)
+    told = comparison_text.comparison_to_markdown(found)
     assert told.index("### Where the time goes") < told.index("### Between steps")
     assert "| from step to step | 64.99 ms | 51.92 ms | -13.07 ms |" in told
-    page = to_page(found)
+    page = comparison_to_page(found)
     assert page.index("<h2>Between steps</h2>") < page.index("<h2>GPU work by phase")
     rows = list(csv.DictReader(io.StringIO(to_csv(as_table(found)))))
     pauses = [float(row["change"]) for row in rows if row["section"] == "between"]
@@ -352,15 +360,15 @@ def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
     mark = "~ no change can be claimed: the 95% interval (99% of kernels, API calls, copies"
     assert mark in shown(comparison())
     sure = comparison(
-        metrics=(Metric("step_time", "Step time", Fmt.TIME, STEP),),
-        ledger=(Entry("compute", STEP, 1.0),), kernels=(), api=(), copies=(),
+        metrics=(MetricChange("step_time", "Step time", Fmt.TIME, STEP),),
+        ledger=(EntryChange("compute", STEP, 1.0),), kernels=(), api=(), copies=(),
     )  # fmt: skip
     assert "~" not in shown(sure)
 
 
 def test_sections_without_anything_are_left_out() -> None:
     bare = comparison(phases=(), kernels=(), ranges=(), api=(), copies=(), findings=())
-    assert [one.key for one in sections(bare)] == ["metrics", "ledger"]
+    assert [one.key for one in comparison_sections(bare)] == ["metrics", "ledger"]
     assert "Kernels, a step" not in shown(bare)
 
 
@@ -368,12 +376,12 @@ def test_a_table_of_small_changes_is_one_line() -> None:
     quiet = comparison(kernels=comparison().kernels[3:])
     said = "Kernels, a step: none of 1 changed by 0.1% of the step (use --top 0 for all)"
     assert said in shown(quiet).splitlines()
-    assert "none of 1 changed by 0.1% of the step" in to_page(quiet)
-    assert "Kernels, a step" not in markdown.to_document(quiet)
+    assert "none of 1 changed by 0.1% of the step" in comparison_to_page(quiet)
+    assert "Kernels, a step" not in comparison_text.comparison_to_markdown(quiet)
 
 
 def test_metrics_that_are_zero_on_both_sides_are_left_out() -> None:
-    copied = Metric("h2d_bytes", "Copied to GPU", Fmt.BYTES, change(0, 0, "same"))
+    copied = MetricChange("h2d_bytes", "Copied to GPU", Fmt.BYTES, change(0, 0, "same"))
     found = comparison(metrics=(*comparison().metrics, copied))
     assert "Copied to GPU" not in shown(found)
     assert "h2d_bytes" in to_csv(as_table(found))
@@ -395,7 +403,7 @@ def test_repeats_are_counted_and_their_steps_told() -> None:
         labels=("a", "b", "c", "d"), steps=(3, 3, 3, 3), step_ns=(1e6, 2e6, 3e6, 4e6),
         gpus=("H200", "H200"),
     )  # fmt: skip
-    assert words.side(side).startswith(
+    assert comparison_tables.side_line(side).startswith(
         "4 captures (a, b, c and 1 more): 3 steps each of 1.000 ms, 2.000 ms, 3.000 ms …, 2 x H200"
     )
 
@@ -426,7 +434,7 @@ def test_top_chooses_the_rows() -> None:
 
 
 def test_colours_tell_what_is_welcome() -> None:
-    lines = list(text.lines_of(comparison(), Look(80, bars=True)))
+    lines = list(comparison_text.comparison_lines(comparison(), TableOptions(80, bars=True)))
     matmul = next(line for line in lines if line.text.startswith("compute/matmul"))
     idle = next(line for line in lines if line.text.startswith("idle/framework"))
     unsure = next(line for line in lines if line.text.startswith("copy/h2d"))
@@ -434,7 +442,7 @@ def test_colours_tell_what_is_welcome() -> None:
     assert {style for _, style in idle.parts} == {"", "red"}
     assert {style for _, style in unsure.parts} == {"", "dim"}
     stream = io.StringIO()
-    text.print_text(comparison(), Look(80, bars=True), stream)
+    comparison_text.print_comparison(comparison(), TableOptions(80, bars=True), stream)
     assert "\x1b[" in stream.getvalue()
 
 
@@ -442,7 +450,7 @@ def test_names_cannot_drive_a_terminal() -> None:
     told = shown(hostile(), limit=0)
     assert all(c.isprintable() or c == "\n" for c in told)
     stream = io.StringIO()
-    text.print_text(hostile(), Look(80, bars=True), stream)
+    comparison_text.print_comparison(hostile(), TableOptions(80, bars=True), stream)
     assert "\x1b[5m" not in stream.getvalue()
     assert "\x9b" not in stream.getvalue()
 
@@ -451,7 +459,7 @@ def test_names_cannot_drive_a_terminal() -> None:
 
 
 def test_markdown_says_it_first_and_folds_the_rest() -> None:
-    told = markdown.to_document(comparison())
+    told = comparison_text.comparison_to_markdown(comparison())
     assert told.startswith("## Step time -9.0%: 46.59 -\\> 42.42 ms\n")
     assert (
         "| Step time | 46.59 ms | 42.42 ms | -4.170 ms | -9.0% | -5.00 to -3.34 ms | lower |"
@@ -470,13 +478,13 @@ def test_a_comment_holds_the_markdown(limit: int | None) -> None:
         notes=("`" + "x" * 100_000,),
         explanation=("y" * 70_000, "z" * 70_000),
     )
-    told = markdown.to_document(many, limit=limit)
+    told = comparison_text.comparison_to_markdown(many, limit=limit)
     assert len(told) < 65_536
     assert told.count("<details>") == told.count("</details>")
 
 
 def test_names_stay_in_their_cells_of_markdown() -> None:
-    told = markdown.to_document(hostile(), limit=0)
+    told = comparison_text.comparison_to_markdown(hostile(), limit=0)
     tables = [line for line in told.splitlines() if line.startswith("|")]
     assert len(tables) > 20
     assert "<b>bold" not in "".join(part for part in told.split("`")[::2])
@@ -494,7 +502,7 @@ class _Tags(HTMLParser):
 
 
 def test_the_page_needs_nothing_and_shows_names_as_text() -> None:
-    told = to_page(hostile(), limit=0)
+    told = comparison_to_page(hostile(), limit=0)
     reader = _Tags()
     reader.feed(told)
     assert not reader.tags & {"script", "link", "img", "iframe", "b>bold"}
@@ -505,7 +513,7 @@ def test_the_page_needs_nothing_and_shows_names_as_text() -> None:
 
 
 def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
-    told = to_page(comparison())
+    told = comparison_to_page(comparison())
     assert told.index('<svg class="pic wide"') < told.index('<svg class="pic narrow"')
     assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics, a step")
     assert "<code>compute/matmul</code>" in told
@@ -514,7 +522,7 @@ def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
 
 
 def test_a_notebook_gets_the_picture_as_an_image() -> None:
-    told = to_fragment(comparison(), limit=None)
+    told = comparison_fragment(comparison(), limit=None)
     assert 'src="data:image/svg+xml;base64,' in told
     assert "<style" not in told
 

@@ -10,16 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.comparison.outcome import Comparison, Entry
+from gpusight.comparison.comparison_result import Comparison, EntryChange
 from gpusight.errors import UsageError
-from gpusight.render.comparison.picture import waterfall
-from gpusight.render.comparison.view import ComparisonView
-from gpusight.render.pictures import draw
-from gpusight.render.pictures.bars import placed_bars
-from gpusight.render.pictures.figure import Axis, Bars, Figure
-from gpusight.render.pictures.frame import NARROW, WIDE, Size, lay_out, size_of, text_width
-from gpusight.render.pictures.theme import slots
-from gpusight.result import Fmt
+from gpusight.render.charts.chart_colors import slots
+from gpusight.render.charts.chart_frame import (
+    NARROW,
+    WIDE,
+    ChartSize,
+    lay_out_figure,
+    size_of,
+    text_width,
+)
+from gpusight.render.charts.chart_labels import placed_bars
+from gpusight.render.charts.draw_chart import draw
+from gpusight.render.charts.figure import BarSeries, ChartAxis, Figure
+from gpusight.render.charts.ledger_charts import waterfall
+from gpusight.render.comparison_view import ComparisonView
+from gpusight.results import Fmt
 from tests.render.test_comparison import LEDGER, change, comparison, hostile, with_pauses
 
 
@@ -27,7 +34,7 @@ def bars(figure: Figure) -> list[tuple[str, float, float, str]]:
     """Give row, start, end and label of each bar, from the top down."""
     found: list[tuple[float, float, float, str]] = []
     for series in figure.series:
-        assert isinstance(series, Bars)
+        assert isinstance(series, BarSeries)
         for n, y in enumerate(series.y):
             found.append((y, series.x[n], series.ends[n], series.labels[n]))
     ordered = sorted(found, key=lambda one: (-one[0], one[1]))
@@ -82,13 +89,13 @@ def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
 
 
 def test_kinds_keep_their_colours_when_others_are_missing() -> None:
-    only = tuple(Entry(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
+    only = tuple(EntryChange(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
     found = slots(waterfall(comparison(ledger=only)))
     assert found["idle"] == slots(waterfall(comparison()))["idle"] == "1"
 
 
 def test_many_entries_are_joined_and_the_sum_holds() -> None:
-    many = tuple(Entry(f"compute/k{n}", change(1.0, 2.0), None) for n in range(40))
+    many = tuple(EntryChange(f"compute/k{n}", change(1.0, 2.0), None) for n in range(40))
     step = change(40.0, 80.0)
     metrics = (replace(comparison().metrics[0], change=step),)
     drawn = bars(waterfall(comparison(ledger=many, metrics=metrics)))
@@ -107,9 +114,9 @@ def test_nothing_known_but_the_step_is_still_a_picture() -> None:
 
 @pytest.mark.parametrize("made", [comparison(), hostile()])
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_labels_stay_in_the_picture(made: Comparison, size: Size) -> None:
+def test_labels_stay_in_the_picture(made: Comparison, size: ChartSize) -> None:
     figure = waterfall(made)
-    frame = lay_out(figure, size_of(figure, size))
+    frame = lay_out_figure(figure, size_of(figure, size))
     placed = list(placed_bars(frame))
     assert placed
     for bar in placed:
@@ -140,11 +147,11 @@ def test_bars_may_stand_on_a_page_with_a_script() -> None:
 
 
 def test_every_bar_needs_its_end() -> None:
-    axes = Axis("", Fmt.TIME), Axis("", Fmt.TEXT)
+    axes = ChartAxis("", Fmt.TIME), ChartAxis("", Fmt.TEXT)
     with pytest.raises(ValueError, match="differ in length"):
-        Figure("t", *axes, (Bars("a", (0.0,), (), (0.0,)),))
+        Figure("t", *axes, (BarSeries("a", (0.0,), (), (0.0,)),))
     with pytest.raises(ValueError, match="differs in number"):
-        Figure("t", *axes, (Bars("a", (0.0,), (1.0,), (0.0,), labels=("a", "b")),))
+        Figure("t", *axes, (BarSeries("a", (0.0,), (1.0,), (0.0,), labels=("a", "b")),))
 
 
 # In Python ----------------------------------------------------------------------------------------

@@ -14,12 +14,18 @@ import polars as pl
 import pytest
 
 from gpusight.errors import MissingDataError
-from gpusight.render.csv import csv_pieces, escape_formulas, to_csv
-from gpusight.render.html import to_html
-from gpusight.render.json import encode, json_pieces, to_json
-from gpusight.render.markdown import code, prose, to_markdown
-from gpusight.render.pieces import pieces
-from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.render.csv_json import (
+    chunks,
+    csv_chunks,
+    encode_json,
+    escape_formulas,
+    json_chunks,
+    to_csv,
+    to_json,
+)
+from gpusight.render.html.html_parts import to_html
+from gpusight.render.markdown_tables import markdown_code, markdown_prose, to_markdown
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import HOSTILE, hostile
 
 ABSENT = NotApplicable("ranges", "no ranges", "capture with nvtx")
@@ -53,7 +59,7 @@ def test_json_is_safe_to_print() -> None:
 
 def test_json_of_names_that_are_not_utf8() -> None:
     name = b"x\xff.sqlite".decode("utf-8", "surrogateescape")
-    told = encode({name: [name, {"path": Path(name), "ns": math.nan, "µ": (1, None)}]})
+    told = encode_json({name: [name, {"path": Path(name), "ns": math.nan, "µ": (1, None)}]})
     escaped = "x\\udcff.sqlite"
     assert json.loads(told) == {escaped: [escaped, {"path": escaped, "ns": None, "µ": [1, None]}]}
     told.encode()
@@ -135,11 +141,11 @@ def test_markdown_keeps_every_row_on_its_line() -> None:
     ],
 )
 def test_names_are_code_spans(name: str, span: str) -> None:
-    assert code(name) == span
+    assert markdown_code(name) == span
 
 
 def test_names_in_sentences_need_no_escape() -> None:
-    assert prose("`a|b` is `c\\|d` | e", cell=False) == "`a|b` is `c\\|d` \\| e"
+    assert markdown_prose("`a|b` is `c\\|d` | e", cell=False) == "`a|b` is `c\\|d` \\| e"
 
 
 def test_markdown_of_a_composite() -> None:
@@ -177,14 +183,14 @@ def test_pieces_make_the_same_text_as_a_whole(rows: int) -> None:
     )
     fields = (Field("name", "Name", Fmt.NAME, ""), Field("n", "N", Fmt.COUNT, ""))
     result = TableResult("test", "A title with []", fields, frame, notes=("and a note: []",))
-    assert "".join(json_pieces(result)) == to_json(result)
-    assert "".join(csv_pieces(result)) == to_csv(result)
-    assert "".join(json_pieces(result, limit=2)) == to_json(result, limit=2)
+    assert "".join(json_chunks(result)) == to_json(result)
+    assert "".join(csv_chunks(result)) == to_csv(result)
+    assert "".join(json_chunks(result, limit=2)) == to_json(result, limit=2)
 
 
 def test_long_names_make_small_pieces() -> None:
     frame = pl.DataFrame({"name": ["x" * 1_000_000] * 40})
-    assert [piece.height for piece in pieces(frame)] == [8] * 5
+    assert [piece.height for piece in chunks(frame)] == [8] * 5
 
 
 @pytest.mark.parametrize(

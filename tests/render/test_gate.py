@@ -12,44 +12,52 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpusight.comparison.change import Basis, Change, Verdict
-from gpusight.comparison.comparable import Difference
-from gpusight.comparison.gate import Check, Gate, Status
-from gpusight.comparison.limits import limit_of
-from gpusight.render.cells import display_width
-from gpusight.render.gate.junit import error_junit, to_junit
-from gpusight.render.gate.markdown import to_markdown
-from gpusight.render.gate.text import print_text, to_text
-from gpusight.render.gate.view import GateView
-from gpusight.result import Fmt
+from gpusight.comparison.comparability import Difference
+from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck
+from gpusight.comparison.gate_limits import limit_of
+from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
+from gpusight.render.cell_text import display_width
+from gpusight.render.gate_view import (
+    GateView,
+    error_junit,
+    print_text,
+    to_junit,
+    to_markdown,
+    to_text,
+)
+from gpusight.results import Fmt
 from tests.render.hostile import HOSTILE
 from tests.render.test_comparison import comparison
 
 MS = 1e6
 
 
-def check(status: Status, amount: str = "+3%", metric: str = "step_time", **changed: Any) -> Check:
+def check(
+    status: CheckStatus, amount: str = "+3%", metric: str = "step_time", **changed: Any
+) -> GateCheck:
     """Give a check of a step that grew from 10 to 11 ms, by 0.5 to 1.5 ms."""
-    change = Change(10 * MS, 11 * MS, 0.5 * MS, 1.5 * MS, Verdict.HIGHER, Basis.REPEATS)
+    change = MeasuredChange(
+        10 * MS, 11 * MS, 0.5 * MS, 1.5 * MS, ChangeVerdict.HIGHER, Basis.REPEATS
+    )
     limit = limit_of(metric, amount)
     most = limit.most(10 * MS)
-    made = Check(limit, metric, Fmt.TIME, change, most, change.low, change.high, status, "")
+    made = GateCheck(limit, metric, Fmt.TIME, change, most, change.low, change.high, status, "")
     return replace(made, **changed)
 
 
-def gate(*checks: Check, **changed: Any) -> Gate:
+def gate(*checks: GateCheck, **changed: Any) -> Gate:
     return replace(Gate(checks, ("old.sqlite",), ("new.sqlite",), 0.95), **changed)
 
 
 EVERY = gate(
-    check(Status.PASSED, "+20%"),
-    check(Status.FAILED),
-    check(Status.UNSURE, "+0.5ms", "idle/input"),
+    check(CheckStatus.PASSED, "+20%"),
+    check(CheckStatus.FAILED),
+    check(CheckStatus.UNSURE, "+0.5ms", "idle/input"),
     check(
-        Status.MISSING,
+        CheckStatus.MISSING,
         "+5%",
         "memory_peak",
-        change=Change(None, None, None, None, Verdict.UNCLEAR, Basis.NONE),
+        change=MeasuredChange(None, None, None, None, ChangeVerdict.UNCLEAR, Basis.NONE),
         most=None,
         low=None,
         high=None,
@@ -86,12 +94,12 @@ def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     assert "--allow-missing" in text
 
 
-STATUSES = [status.value for status in Status]
+STATUSES = [status.value for status in CheckStatus]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
-    long = gate(check(Status.FAILED, metric="kernel:" + "x" * 200), check(Status.UNSURE))
+    long = gate(check(CheckStatus.FAILED, metric="kernel:" + "x" * 200), check(CheckStatus.UNSURE))
     lines = to_text(long, width).splitlines()
     assert max(map(display_width, lines)) <= width
     assert any(line.endswith("failed") for line in lines)
@@ -100,42 +108,44 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
 @pytest.mark.parametrize(
     ("checks", "options", "told"),
     [
-        ((Status.PASSED,), {}, "Gate passed: 1 within the limit"),
-        ((Status.UNSURE,), {}, "Gate passed, with doubts: 1 unsure"),
-        ((Status.UNSURE,), {"strict": True}, "Gate failed: 1 unsure"),
-        ((Status.MISSING,), {}, "Gate failed: 1 missing"),
-        ((Status.MISSING,), {"allow_missing": True}, "Gate failed: 1 missing"),
-        ((Status.INCONCLUSIVE,), {}, "Gate inconclusive: 1 inconclusive"),
+        ((CheckStatus.PASSED,), {}, "Gate passed: 1 within the limit"),
+        ((CheckStatus.UNSURE,), {}, "Gate passed, with doubts: 1 unsure"),
+        ((CheckStatus.UNSURE,), {"strict": True}, "Gate failed: 1 unsure"),
+        ((CheckStatus.MISSING,), {}, "Gate failed: 1 missing"),
+        ((CheckStatus.MISSING,), {"allow_missing": True}, "Gate failed: 1 missing"),
+        ((CheckStatus.INCONCLUSIVE,), {}, "Gate inconclusive: 1 inconclusive"),
         (
-            (Status.MISSING, Status.PASSED),
+            (CheckStatus.MISSING, CheckStatus.PASSED),
             {"allow_missing": True},
             "Gate passed, with doubts: 1 missing, 1 within the limit",
         ),
     ],
 )
-def test_the_first_line(checks: tuple[Status, ...], options: dict[str, bool], told: str) -> None:
+def test_the_first_line(
+    checks: tuple[CheckStatus, ...], options: dict[str, bool], told: str
+) -> None:
     found = gate(*map(check, checks), **options)
     assert to_text(found, 80).splitlines()[0] == told
     assert to_markdown(found).startswith(f"## {told}\n")
 
 
 def test_a_ceiling_shows_the_interval_of_the_value() -> None:
-    text = to_text(gate(check(Status.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
+    text = to_text(gate(check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
     assert "+1.000 ms 10.5ms 10.60 ms to 11.40 ms failed" in text
     assert "500.0 µs over 10.5ms; the value is 10.60 ms to 11.40 ms, as" in text
 
 
 def test_without_a_baseline_there_are_no_empty_columns() -> None:
-    change = Change(None, 11 * MS, None, None, Verdict.UNCLEAR, Basis.STEPS)
-    one = check(Status.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
+    change = MeasuredChange(None, 11 * MS, None, None, ChangeVerdict.UNCLEAR, Basis.STEPS)
+    one = check(CheckStatus.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
     lines = to_text(gate(one, baseline=()), 80).splitlines()
     assert lines[3].split() == ["Metric", "Now", "Limit", "Interval", "Status"]
     assert lines[4].split()[:4] == ["step_time", "11.00", "ms", "12ms"]
 
 
 def test_an_improvement_that_may_be_chance() -> None:
-    change = Change(10 * MS, 9 * MS, -3 * MS, 1 * MS, Verdict.UNCLEAR, Basis.STEPS)
-    lucky = check(Status.UNSURE, "-5%", change=change, low=-3 * MS, high=1 * MS)
+    change = MeasuredChange(10 * MS, 9 * MS, -3 * MS, 1 * MS, ChangeVerdict.UNCLEAR, Basis.STEPS)
+    lucky = check(CheckStatus.UNSURE, "-5%", change=change, low=-3 * MS, high=1 * MS)
     text = to_text(gate(lucky), None)
     assert "low enough, but within noise: the change is -30.0% to +10.0%, as far as" in text
 
@@ -158,12 +168,12 @@ def test_markdown_for_a_pull_request() -> None:
     assert text.index("**failed**") < text.index("<details>")
 
 
-@pytest.mark.parametrize("status", [Status.FAILED, Status.PASSED])
-def test_why_is_in_sight_only_where_it_failed(status: Status) -> None:
+@pytest.mark.parametrize("status", [CheckStatus.FAILED, CheckStatus.PASSED])
+def test_why_is_in_sight_only_where_it_failed(status: CheckStatus) -> None:
     found = replace(gate(check(status, "+3%")), comparison=comparison())
     why = "GPU work fell by 31.5 ms a step"
     text = to_markdown(found)
-    assert (text.index(why) < text.index("<details>")) is (status is Status.FAILED)
+    assert (text.index(why) < text.index("<details>")) is (status is CheckStatus.FAILED)
     told = suite_of(found).find("system-out")
     assert told is not None
     assert why in (told.text or "")
@@ -200,8 +210,8 @@ NAMES = (*HOSTILE, "\x00\x01\x0b\ud800\ufffe", "]]><!--&quot;", "'\"><script>")
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_attack(name: str) -> None:
     found = gate(
-        check(Status.FAILED, metric=f"kernel:{name}"),
-        check(Status.MISSING, metric="memory_peak", reason=f"{name}: nothing"),
+        check(CheckStatus.FAILED, metric=f"kernel:{name}"),
+        check(CheckStatus.MISSING, metric="memory_peak", reason=f"{name}: nothing"),
         baseline=(name,) * 5,
         captures=(name,),
         notes=(f"a note on {name}",),
@@ -223,7 +233,7 @@ def test_names_that_attack(name: str) -> None:
 def test_captures_that_cannot_be_compared() -> None:
     other = Difference("gpu-model", "GPU model: another model (A100 against H200)")
     checks = [
-        check(Status.INCONCLUSIVE, "+20%", metric, reason=other.text)
+        check(CheckStatus.INCONCLUSIVE, "+20%", metric, reason=other.text)
         for metric in ("step_time", "busy")
     ]
     found = gate(*checks, differences=(other,))
@@ -232,13 +242,13 @@ def test_captures_that_cannot_be_compared() -> None:
     assert "--allow-changed gpu-model" in text
     assert "3 to 5 captures" not in text
     assert "3 to 5 captures" in to_text(EVERY, 100)
-    accepted = gate(check(Status.PASSED), differences=(other,), allow_changed=("gpu-model",))
+    accepted = gate(check(CheckStatus.PASSED), differences=(other,), allow_changed=("gpu-model",))
     for shown in (to_text(accepted, 100), to_markdown(accepted), GateView(accepted)._repr_html_()):
         assert f"accepted by --allow-changed gpu-model: {other.text}" in shown
 
 
 def test_every_form_agrees_with_the_exit_code() -> None:
-    statuses = [(status, False) for status in Status] + [(Status.MISSING, True)]
+    statuses = [(status, False) for status in CheckStatus] + [(CheckStatus.MISSING, True)]
     flags = [(strict, allow) for strict in (False, True) for allow in (False, True)]
     for (one, lost), (two, gone), (strict, allow) in product(statuses, statuses, flags):
         found = gate(
@@ -255,10 +265,10 @@ def test_every_form_agrees_with_the_exit_code() -> None:
         assert to_markdown(found).startswith(f"## {green}") is found.passed
         assert to_text(found, 80).startswith(green) is found.passed
         assert GateView(found)._repr_html_().startswith(f"<p><b>{green}") is found.passed
-        for status in (Status.FAILED, Status.INCONCLUSIVE):
+        for status in (CheckStatus.FAILED, CheckStatus.INCONCLUSIVE):
             assert not (status in (one, two) and found.passed)
         assert not ((lost or gone) and found.passed)
-        assert not ({one, two} == {Status.MISSING} and found.passed)
+        assert not ({one, two} == {CheckStatus.MISSING} and found.passed)
 
 
 def test_what_could_not_be_evaluated_is_an_error() -> None:
@@ -269,7 +279,7 @@ def test_what_could_not_be_evaluated_is_an_error() -> None:
 
 def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:
     told = "50% of the time lies between steps: counted from step to step"
-    found = gate(check(Status.PASSED, "+20%", reason=told, judged="step_period"))
+    found = gate(check(CheckStatus.PASSED, "+20%", reason=told, judged="step_period"))
     assert f"step_time passed: {told}" in " ".join(to_text(found, 80).split())
     assert f"**passed**: {told}" in to_markdown(found)
     assert told in (suite_of(found).findtext("testcase/system-out") or "")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.ledger.report import LedgerReport, ledger_report
-from gpusight.readers import open_trace
-from gpusight.render.pictures import FORMATS, draw
-from gpusight.render.pictures.board import Board, Heading, Keys, Strip
-from gpusight.render.pictures.ledger import ledger_figure
-from gpusight.render.pictures.rows import paint
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.readers.open import open_trace
+from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.figure import ChartStrip, StripChart, StripHeading, StripLegend
+from gpusight.render.charts.ledger_charts import ledger_figure
+from gpusight.render.charts.strip_chart import lay_out_strip_chart
 from gpusight.units import format_share, format_time
 from tests.render.boards import rows_of, svg_of, texts_of
 from tests.shared import DATA
@@ -46,8 +46,8 @@ def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
     return report(build_trace(kernels=kernels, ranges=ranges), steps="all")
 
 
-def keys(board: Board) -> dict[str, tuple[str, ...]]:
-    return {key.colour: key.values for row in rows_of(board, Keys) for key in row.keys}
+def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
+    return {key.colour: key.values for row in rows_of(board, StripLegend) for key in row.keys}
 
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_document(name: str) -> None:
 
 def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
     found = report(open_trace(DATA / "dataload.sqlite", cache=False))
-    whole, *steps = rows_of(ledger_figure(found), Strip)
+    whole, *steps = rows_of(ledger_figure(found), ChartStrip)
     window = found.ledger.end_ns - found.ledger.start_ns
     assert whole.cells.x[0] == 0
     assert whole.cells.ends[-1] == pytest.approx(window / 10)
@@ -86,11 +86,11 @@ def test_without_steps_it_is_the_window() -> None:
     board = ledger_figure(report(trace))
     assert board.title == "Where the time went"
     assert keys(board) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
-    assert len(rows_of(board, Strip)) == 1
+    assert len(rows_of(board, ChartStrip)) == 1
 
 
 def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
-    (table,) = rows_of(ledger_figure(steps_of(100, 100, 100)), Keys)
+    (table,) = rows_of(ledger_figure(steps_of(100, 100, 100)), StripLegend)
     assert [(key.name, key.heads) for key in table.keys] == [
         ("computing", True),
         ("matmul", False),
@@ -103,7 +103,7 @@ def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
 def test_many_steps_are_averaged_and_none_is_lost() -> None:
     found = steps_of(*([100, 200] * 125))
     board = ledger_figure(found)
-    _, *steps = rows_of(board, Strip)
+    _, *steps = rows_of(board, ChartStrip)
     assert len(steps) == 100
     assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
     assert any("250 in all" in note for note in board.footnotes)
@@ -120,12 +120,12 @@ def test_a_long_step_does_not_press_the_others_together() -> None:
 @pytest.mark.parametrize(("gpus", "legends"), [(1, 1), (4, 4), (8, 1)])
 def test_few_gpus_have_a_legend_each(gpus: int, legends: int) -> None:
     board = ledger_figure(steps_of(100, 100, gpus=gpus))
-    assert [row.text for row in rows_of(board, Heading)] == [f"GPU {n}" for n in range(gpus)]
-    assert len(rows_of(board, Keys)) == legends
+    assert [row.text for row in rows_of(board, StripHeading)] == [f"GPU {n}" for n in range(gpus)]
+    assert len(rows_of(board, StripLegend)) == legends
     assert any("mean of the 8 GPUs" in note for note in board.footnotes) == (gpus == 8)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
         pytest.importorskip("matplotlib")
@@ -137,7 +137,7 @@ def test_it_is_drawn_in_every_format(form: str) -> None:
 def test_texts_stay_in_the_picture_at_any_width() -> None:
     board = ledger_figure(report(open_trace(DATA / "dataload.sqlite", cache=False)))
     for width in (390, 560, 1040):
-        painting = paint(board, width)
+        painting = lay_out_strip_chart(board, width)
         assert painting.size.width == width
         assert 0 < painting.left < painting.right < width
     assert svg_of(board).get("width") == "560"

@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpusight.analyses.ledger.causes import Cause
-from gpusight.analyses.timeline.colours import COLOURS as CODED
-from gpusight.model.kernel_names import CATEGORIES
-from gpusight.render.palette import COLOURS, HOST, colour_of, contrast, text_on
-from gpusight.render.pictures.theme import DARK, LIGHT, Theme
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.naming.kernel_patterns import CATEGORIES
+from gpusight.render.charts.chart_colors import (
+    COLORS,
+    DARK,
+    HOST_COLORS,
+    LIGHT,
+    ChartTheme,
+    color_of,
+    contrast,
+    text_on,
+)
+from gpusight.viewer.track_style import COLORS as CODED
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-LEDGER = [key for key in COLOURS if key.partition("/")[0] in {"compute", "copy", "idle"}]
+LEDGER = [key for key in COLORS if key.partition("/")[0] in {"compute", "copy", "idle"}]
 LEDGER.append("communication")
 MAIN = [
     *(f"compute/{c}" for c in ("matmul", "convolution", "attention", "softmax", "normalisation")),
@@ -58,7 +66,7 @@ def seen(colour: str, *, fewer: bool) -> NDArray[np.float64]:
     return found
 
 
-def nearest(keys: list[str], theme: Theme, *, fewer: bool) -> tuple[float, tuple[str, str]]:
+def nearest(keys: list[str], theme: ChartTheme, *, fewer: bool) -> tuple[float, tuple[str, str]]:
     places = {key: seen(theme.colour(key), fewer=fewer) for key in keys}
     return min(
         (float(np.linalg.norm(places[a] - places[b])), (a, b)) for a, b in combinations(keys, 2)
@@ -67,37 +75,37 @@ def nearest(keys: list[str], theme: Theme, *, fewer: bool) -> tuple[float, tuple
 
 def test_every_entry_category_and_code_has_a_colour_of_its_own() -> None:
     categories = [f"compute/{c}" for c in CATEGORIES if c != "communication"]
-    assert {*categories, "communication", *(cause.entry for cause in Cause)} <= set(COLOURS)
-    assert [key for key in CODED if key not in COLOURS and not key.startswith("host/")] == []
+    assert {*categories, "communication", *(cause.entry for cause in IdleCause)} <= set(COLORS)
+    assert [key for key in CODED if key not in COLORS and not key.startswith("host/")] == []
     for shade in (0, 1):
-        assert len({COLOURS[key][shade] for key in LEDGER}) == len(LEDGER)
+        assert len({COLORS[key][shade] for key in LEDGER}) == len(LEDGER)
 
 
 def test_unknown_keys_have_a_colour_too() -> None:
-    assert colour_of("compute/new") == COLOURS["compute/other"]
-    assert colour_of("host/3") == HOST[3]
-    assert colour_of("host/11") == HOST[3]
-    assert colour_of("whatever") in HOST
-    assert colour_of("whatever") == colour_of("whatever")
+    assert color_of("compute/new") == COLORS["compute/other"]
+    assert color_of("host/3") == HOST_COLORS[3]
+    assert color_of("host/11") == HOST_COLORS[3]
+    assert color_of("whatever") in HOST_COLORS
+    assert color_of("whatever") == color_of("whatever")
 
 
 @THEMES
-def test_areas_stand_out_from_the_page(theme: Theme) -> None:
-    keys = [*COLOURS, *(f"host/{number}" for number in range(len(HOST)))]
+def test_areas_stand_out_from_the_page(theme: ChartTheme) -> None:
+    keys = [*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS)))]
     low = {key: contrast(theme.colour(key), theme.background) for key in keys}
     assert {key: value for key, value in low.items() if value < 2} == {}
 
 
 @THEMES
-def test_labels_can_be_read_on_every_colour(theme: Theme) -> None:
-    for key in [*COLOURS, *(f"host/{number}" for number in range(len(HOST)))]:
+def test_labels_can_be_read_on_every_colour(theme: ChartTheme) -> None:
+    for key in [*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS)))]:
         colour = theme.colour(key)
         assert contrast(text_on(colour), colour) >= 4
 
 
 @THEMES
 @pytest.mark.parametrize("fewer", [False, True], ids=["all colours", "no green"])
-def test_colours_are_told_apart(theme: Theme, fewer: bool) -> None:
+def test_colours_are_told_apart(theme: ChartTheme, fewer: bool) -> None:
     distance, pair = nearest(MAIN, theme, fewer=fewer)
     assert distance > 0.055, pair
     distance, pair = nearest(LEDGER, theme, fewer=fewer)

@@ -14,33 +14,32 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.memory import memory
+from gpusight.analysis.memory.memory_usage import memory
 from gpusight.errors import GpusightError, UsageError
-from gpusight.readers import open_trace
-from gpusight.render.cells import safe_text
-from gpusight.render.pictures import FORMATS, draw
-from gpusight.render.pictures.figure import (
-    Axis,
-    Band,
-    Dots,
+from gpusight.readers.open import open_trace
+from gpusight.render.cell_text import safe_text
+from gpusight.render.charts.chart_frame import NARROW, WIDE, axis_scale, lay_out_figure, unit_of
+from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.figure import (
+    ChartAxis,
+    DotSeries,
     Figure,
-    Line,
-    Mark,
-    Part,
-    Rule,
-    Stack,
-    Tone,
+    LevelLine,
+    LineSeries,
+    PointLabel,
+    SeriesTone,
+    ShadedBand,
+    StackPart,
+    StackSeries,
 )
-from gpusight.render.pictures.frame import NARROW, WIDE, lay_out
-from gpusight.render.pictures.memory import memory_figure
-from gpusight.render.pictures.ticks import scale, unit_of
-from gpusight.result import Composite, Fmt
+from gpusight.render.charts.usage_charts import memory_figure
+from gpusight.results import Composite, Fmt
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA
 from tests.traces import Rows, build_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
-X, Y = Axis("time", Fmt.TIME), Axis("", Fmt.BYTES)
+X, Y = ChartAxis("time", Fmt.TIME), ChartAxis("", Fmt.BYTES)
 NOT_TEXT = ("png", "pdf")
 
 
@@ -52,32 +51,40 @@ def figure(**changes: Any) -> Figure:
         "x": X,
         "y": Y,
         "series": (
-            Stack("in use", (0, 1e6, 2e6), (Part("a", (1e9, 2e9, 0)), Part("b", (0, 5e8, 1e9)))),
-            Line("reserved", (0, 2e6), (3e9, 3e9), Tone.STRONG, steps=True, dashed=True),
-            Dots("kernels", (5e5, 1.5e6), (1e9, 2e9), ("first", "second")),
+            StackSeries(
+                "in use",
+                (0, 1e6, 2e6),
+                (StackPart("a", (1e9, 2e9, 0)), StackPart("b", (0, 5e8, 1e9))),
+            ),
+            LineSeries(
+                "reserved", (0, 2e6), (3e9, 3e9), SeriesTone.STRONG, steps=True, dashed=True
+            ),
+            DotSeries("kernels", (5e5, 1.5e6), (1e9, 2e9), ("first", "second")),
         ),
-        "bands": (Band(0, 1e6, "step 1"), Band(1e6, 2e6, "step 2")),
-        "rules": (Rule(3.5e9, "memory of the GPU"),),
-        "marks": (Mark(1e6, 2.5e9, "peak 2.5 GB", (("aten::mm", "2 GB"), ("other", "0.5 GB"))),),
+        "bands": (ShadedBand(0, 1e6, "step 1"), ShadedBand(1e6, 2e6, "step 2")),
+        "rules": (LevelLine(3.5e9, "memory of the GPU"),),
+        "marks": (
+            PointLabel(1e6, 2.5e9, "peak 2.5 GB", (("aten::mm", "2 GB"), ("other", "0.5 GB"))),
+        ),
     }
     return Figure(**{**parts, **changes})
 
 
 def hostile_figure() -> Figure:
     names = HOSTILE[:-1]
-    parts = tuple(Part(name, (float(n), 1.0)) for n, name in enumerate(names))
+    parts = tuple(StackPart(name, (float(n), 1.0)) for n, name in enumerate(names))
     return figure(
         title=names[0] + names[1],
         subtitle=names[1],
-        x=Axis(names[1], Fmt.TIME),
+        x=ChartAxis(names[1], Fmt.TIME),
         series=(
-            Stack("in use", (0.0, 1.0), parts),
-            Line("_hidden $x$ " + names[1], (0.0, 1.0), (1.0, 2.0)),
-            Dots(names[1], (0.5,), (1.0,), (names[1],)),
+            StackSeries("in use", (0.0, 1.0), parts),
+            LineSeries("_hidden $x$ " + names[1], (0.0, 1.0), (1.0, 2.0)),
+            DotSeries(names[1], (0.5,), (1.0,), (names[1],)),
         ),
-        bands=(Band(0, 1, names[1]),),
-        rules=(Rule(1.0, names[1]),),
-        marks=(Mark(0.5, 1.0, names[1], tuple((name, name) for name in names)),),
+        bands=(ShadedBand(0, 1, names[1]),),
+        rules=(LevelLine(1.0, names[1]),),
+        marks=(PointLabel(0.5, 1.0, names[1], tuple((name, name) for name in names)),),
     )
 
 
@@ -91,16 +98,21 @@ def hostile_figure() -> Figure:
         (Y, 0, 1.4e6, ["0.00 MB", "0.25 MB", "0.50 MB", "0.75 MB", "1.00 MB"]),
         (X, 0, 83.6e6, ["0 ms", "20 ms", "40 ms", "60 ms", "80 ms"]),
         (X, 90e9, 91e9, ["90.0 s", "90.2 s", "90.4 s", "90.6 s", "90.8 s", "91.0 s"]),
-        (Axis("", Fmt.SHARE), 0, 1, ["0%", "20%", "40%", "60%", "80%", "100%"]),
-        (Axis("", Fmt.COUNT), 0, 4000, ["0", "1,000", "2,000", "3,000", "4,000"]),
-        (Axis("", Fmt.RATE, log=True), 1e8, 2e12, ["100 MB/s", "1 GB/s", "10 GB/s", "100 GB/s"]),
-        (Axis("", Fmt.REAL, log=True), 0.01, 10, ["0.01", "0.1", "1", "10"]),
+        (ChartAxis("", Fmt.SHARE), 0, 1, ["0%", "20%", "40%", "60%", "80%", "100%"]),
+        (ChartAxis("", Fmt.COUNT), 0, 4000, ["0", "1,000", "2,000", "3,000", "4,000"]),
+        (
+            ChartAxis("", Fmt.RATE, log=True),
+            1e8,
+            2e12,
+            ["100 MB/s", "1 GB/s", "10 GB/s", "100 GB/s"],
+        ),
+        (ChartAxis("", Fmt.REAL, log=True), 0.01, 10, ["0.01", "0.1", "1", "10"]),
     ],
 )
 def test_ticks_are_round_and_in_one_unit(
-    axis: Axis, low: float, high: float, labels: list[str]
+    axis: ChartAxis, low: float, high: float, labels: list[str]
 ) -> None:
-    found = [tick.label for tick in scale(axis, low, high).ticks(5)]
+    found = [tick.label for tick in axis_scale(axis, low, high).ticks(5)]
     assert found[: len(labels)] == labels
     assert len(found) <= 7
 
@@ -115,23 +127,23 @@ def test_an_axis_has_the_unit_of_its_largest_value(largest: float, unit: str) ->
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(("low", "high"), [(0, 0), (5, 5), (3, 1), (0, 1e-9), (0, 1e300)])
 def test_an_axis_always_has_a_length(low: float, high: float, log: bool) -> None:
-    fitted = scale(Axis("", Fmt.COUNT, log=log), low, high)
+    fitted = axis_scale(ChartAxis("", Fmt.COUNT, log=log), low, high)
     assert fitted.high > fitted.low
     assert 0 <= fitted.place(fitted.low) < fitted.place(fitted.high) <= 1 + 1e-9
     assert len(fitted.ticks(5)) <= 101
 
 
 def test_values_from_zero_down_have_no_place_on_decades() -> None:
-    dots = (Dots("d", (0.0, 1.0, 100.0), (-1.0, 0.0, 10.0)),)
-    axes = {"x": Axis("", Fmt.REAL, log=True), "y": Axis("", Fmt.REAL, log=True)}
-    frame = lay_out(figure(series=dots, bands=(), rules=(), marks=(), **axes), WIDE)
+    dots = (DotSeries("d", (0.0, 1.0, 100.0), (-1.0, 0.0, 10.0)),)
+    axes = {"x": ChartAxis("", Fmt.REAL, log=True), "y": ChartAxis("", Fmt.REAL, log=True)}
+    frame = lay_out_figure(figure(series=dots, bands=(), rules=(), marks=(), **axes), WIDE)
     assert (frame.across.low, frame.across.high) == (1.0, 100.0)
     assert frame.up.low == 10.0
 
 
 def test_x_and_y_must_agree() -> None:
     with pytest.raises(ValueError, match="differ in length"):
-        figure(series=(Line("l", (1.0, 2.0), (1.0,)),))
+        figure(series=(LineSeries("l", (1.0, 2.0), (1.0,)),))
 
 
 # Layout -------------------------------------------------------------------------------------------
@@ -139,7 +151,7 @@ def test_x_and_y_must_agree() -> None:
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_the_legend_lies_above_the_plot_and_inside_the_picture(size: Any) -> None:
-    frame = lay_out(figure(), size)
+    frame = lay_out_figure(figure(), size)
     assert [key.text for key in frame.keys] == ["b", "a", "reserved", "kernels"]
     assert all(key.y < frame.top for key in frame.keys)
     assert all(0 <= key.x < size.width for key in frame.keys)
@@ -148,8 +160,8 @@ def test_the_legend_lies_above_the_plot_and_inside_the_picture(size: Any) -> Non
 
 
 def test_only_as_many_bands_are_named_as_have_room() -> None:
-    bands = tuple(Band(i * 2e4, (i + 1) * 2e4, f"step {i}") for i in range(100))
-    frame = lay_out(figure(bands=bands), WIDE)
+    bands = tuple(ShadedBand(i * 2e4, (i + 1) * 2e4, f"step {i}") for i in range(100))
+    frame = lay_out_figure(figure(bands=bands), WIDE)
     named = list(frame.band_names)
     assert 3 < len(named) < 30
     places = [x for _, x in named]
@@ -159,7 +171,7 @@ def test_only_as_many_bands_are_named_as_have_room() -> None:
 # Formats ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CHART_FORMATS)
 @pytest.mark.parametrize("make", [figure, hostile_figure])
 def test_every_format_is_drawn_the_same_every_time(form: str, make: Any) -> None:
     if form in NOT_TEXT:
@@ -187,9 +199,9 @@ def test_without_matplotlib_the_remedy_is_named(form: str, monkeypatch: pytest.M
 
 def test_matplotlib_is_loaded_only_to_draw_with_it() -> None:
     code = (
-        "import sys, gpusight.render.pictures.page, gpusight.render.pictures.raster, "
-        "gpusight.render.pictures.memory, gpusight.cli.commands.memory; "
-        "sys.exit('matplotlib' in sys.modules)"
+        "import sys, gpusight.render.charts.chart_page, "
+        "gpusight.render.charts.raster_charts, gpusight.render.charts.usage_charts, "
+        "gpusight.cli.commands.memory; sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -206,8 +218,10 @@ def test_svg_shows_what_the_figure_says() -> None:
 
 
 def test_steps_hold_their_value_until_the_next() -> None:
-    stepped = figure(series=(Line("l", (0.0, 1e6), (0.0, 1e9), steps=True),), marks=(), rules=())
-    straight = figure(series=(Line("l", (0.0, 1e6), (0.0, 1e9)),), marks=(), rules=())
+    stepped = figure(
+        series=(LineSeries("l", (0.0, 1e6), (0.0, 1e9), steps=True),), marks=(), rules=()
+    )
+    straight = figure(series=(LineSeries("l", (0.0, 1e6), (0.0, 1e9)),), marks=(), rules=())
 
     def path(drawn: Figure) -> str:
         lines = re.findall(r'class="line-0" d="(M[^"]*)"', draw(drawn, "svg").decode())
@@ -323,10 +337,13 @@ def test_memory_is_a_stack_of_holders_under_what_is_reserved() -> None:
     rows = events((1, 1, 900, 1000), (12, 2, 500, 1500), (15, 2, -500, 1000))
     drawn = memory_figure(memory_of(rows, ranges=STEPS))
     stack, line = drawn.series
-    assert isinstance(stack, Stack)
-    assert isinstance(line, Line)
+    assert isinstance(stack, StackSeries)
+    assert isinstance(line, LineSeries)
     assert stack.steps
-    assert (stack.parts[0].name, stack.parts[0].tone) == ("held before the capture", Tone.PALE)
+    assert (stack.parts[0].name, stack.parts[0].tone) == (
+        "held before the capture",
+        SeriesTone.PALE,
+    )
     assert [sum(values) for values in zip(*(p.y for p in stack.parts), strict=True)] == [
         100, 1000, 1500, 1000, 1000,
     ]  # fmt: skip
@@ -340,14 +357,14 @@ def test_memory_is_a_stack_of_holders_under_what_is_reserved() -> None:
 
 def test_what_is_reserved_far_beyond_the_peak_is_only_said() -> None:
     drawn = memory_figure(memory_of(events((1, 1, 50, 60))))
-    assert [type(series) for series in drawn.series] == [Stack]
+    assert [type(series) for series in drawn.series] == [StackSeries]
     assert "reserved 2.000 kB, beyond the picture" in drawn.subtitle
 
 
 def test_a_peak_near_the_gpus_memory_shows_that_limit() -> None:
     tables: dict[str, Rows] = {"devices": [{"device": 0, "memory_bytes": 2500}]}
     near = memory_figure(memory_of(events((1, 1, 2000, 2000)), **tables))
-    assert near.rules == (Rule(2500.0, "memory of the GPU: 2.500 kB"),)
+    assert near.rules == (LevelLine(2500.0, "memory of the GPU: 2.500 kB"),)
     far = memory_figure(memory_of(events((1, 1, 100, 100)), **tables))
     assert far.rules == ()
 

@@ -14,11 +14,11 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.render.report.markup import clipped, paint
-from gpusight.render.report.page import to_page
-from gpusight.reporting.gather import gather
-from gpusight.reporting.headline import Caution, Headline
+from gpusight.render.html.html_parts import clipped_text, css_color
+from gpusight.render.html.report_page import to_page
+from gpusight.reports.report_builder import build_report
+from gpusight.reports.report_contents import Headline, HeadlineCaution
+from gpusight.trace.trace import Trace
 from tests.reporting.programs import EVIL, training
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -83,7 +83,7 @@ class Document(HTMLParser):
 
 
 def page_of(*traces: Trace, **options: Any) -> str:
-    return to_page(gather(list(traces), **options))
+    return to_page(build_report(list(traces), **options))
 
 
 @pytest.fixture(scope="module")
@@ -221,8 +221,8 @@ def test_before_and_after_is_what_compare_says() -> None:
 
 
 def test_what_gives_no_time_back_stands_beside_the_fixes() -> None:
-    told = Headline((), cautions=(Caution(2, "capture-incomplete", "Graphs `as a whole`"),))
-    page = to_page(replace(gather([training()]), headline=told))
+    told = Headline((), cautions=(HeadlineCaution(2, "capture-incomplete", "Graphs `as a whole`"),))
+    page = to_page(replace(build_report([training()]), headline=told))
     assert '<li><a href="#finding-2">Graphs <code>as a whole</code></a></li>' in page
     assert "Nothing that was found gives time back." in page
 
@@ -306,7 +306,7 @@ def test_the_view_saves_the_page_but_never_over_a_capture(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", ["a" * 500, "<" * 500, "\x1b" * 500, '"' * 3, "名" * 300])
 def test_clipped_text_takes_no_more_room_than_given(words: str) -> None:
-    assert len(clipped(words, 60)) <= 60
+    assert len(clipped_text(words, 60)) <= 60
 
 
 @pytest.mark.parametrize(
@@ -319,4 +319,4 @@ def test_clipped_text_takes_no_more_room_than_given(words: str) -> None:
     ],
 )
 def test_every_entry_has_a_colour(key: str, colour: str) -> None:
-    assert paint(key) == colour
+    assert css_color(key) == colour

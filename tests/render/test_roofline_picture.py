@@ -11,25 +11,31 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.roofline import roofline
+from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.render.cells import safe_text
-from gpusight.render.pictures import FORMATS, draw
-from gpusight.render.pictures.figure import Axis, Dots, Figure, Line
-from gpusight.render.pictures.frame import NARROW, WIDE, lay_out, size_of
-from gpusight.render.pictures.labels import Box, dot_names, line_labels, radius
-from gpusight.render.pictures.roofline import roofline_figure
-from gpusight.render.pictures.ticks import scale, unit_of
-from gpusight.result import Composite, Fmt
+from gpusight.readers.open import open_trace
+from gpusight.render.cell_text import safe_text
+from gpusight.render.charts.chart_frame import (
+    NARROW,
+    WIDE,
+    axis_scale,
+    lay_out_figure,
+    size_of,
+    unit_of,
+)
+from gpusight.render.charts.chart_labels import LabelBox, dot_names, line_labels, radius
+from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.figure import ChartAxis, DotSeries, Figure, LineSeries
+from gpusight.render.charts.kernel_charts import roofline_figure
+from gpusight.results import Composite, Fmt
+from gpusight.trace.trace import Trace
 from tests.render.hostile import HOSTILE
 from tests.shared import SHARED, needs_shared
 from tests.traces import build_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
-FLOPS = Axis("FLOP/s reached", Fmt.REAL, log=True, unit="FLOP/s")
+FLOPS = ChartAxis("FLOP/s reached", Fmt.REAL, log=True, unit="FLOP/s")
 SM_ROOF = {
     "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": 5000.0,
     "sm__cycles_elapsed.avg.per_second": 1e9,
@@ -87,7 +93,7 @@ def typical() -> dict[str, dict[str, float]]:
 
 
 def test_the_unit_of_an_axis_has_a_prefix() -> None:
-    labels = [tick.label for tick in scale(FLOPS, 1e8, 5e13).ticks(7)]
+    labels = [tick.label for tick in axis_scale(FLOPS, 1e8, 5e13).ticks(7)]
     assert labels[:3] == ["100 MFLOP/s", "1 GFLOP/s", "10 GFLOP/s"]
     assert labels[-1] == "10 TFLOP/s"
     assert unit_of(Fmt.REAL, 0.5, "FLOP/s") == (1.0, "FLOP/s")
@@ -96,7 +102,7 @@ def test_the_unit_of_an_axis_has_a_prefix() -> None:
 
 def test_kernels_lie_under_their_roofs() -> None:
     drawn = picture(typical())
-    lines = {s.name: s for s in drawn.series if isinstance(s, Line)}
+    lines = {s.name: s for s in drawn.series if isinstance(s, LineSeries)}
     assert list(lines) == ["dram", "l2", "fp32"]
     assert not lines["dram"].dashed
     assert lines["l2"].dashed
@@ -104,7 +110,7 @@ def test_kernels_lie_under_their_roofs() -> None:
     # The slope of DRAM ends where the flat roof begins: 10¹³ FLOP/s at 10 FLOP a byte.
     assert (lines["dram"].x[-1], lines["dram"].y[-1]) == (10.0, 1e13)
     assert lines["fp32"].x[0] == 10.0
-    dots = {s.name.partition(":")[0]: s for s in drawn.series if isinstance(s, Dots)}
+    dots = {s.name.partition(":")[0]: s for s in drawn.series if isinstance(s, DotSeries)}
     assert dots["compute-bound"].x == pytest.approx((80.0,))
     assert dots["compute-bound"].y == pytest.approx((8e12,))
     assert dots["memory-bound"].names == ("scale",)
@@ -121,7 +127,7 @@ def test_roofs_of_one_height_share_a_line() -> None:
         for form, value in ((".peak_sustained", 80_000.0), ("", 4e7))
     }
     drawn = picture({"gemm": launch(0, 1e6, **tensor)})
-    labels = [s.label for s in drawn.series if isinstance(s, Line)]
+    labels = [s.label for s in drawn.series if isinstance(s, LineSeries)]
     assert labels == [
         "DRAM 1.000 TB/s", "fp32 10.00 TFLOP/s", "tensor bf16, tensor fp16 80.00 TFLOP/s",
     ]  # fmt: skip
@@ -130,20 +136,22 @@ def test_roofs_of_one_height_share_a_line() -> None:
 def test_kernels_without_flops_are_named_below() -> None:
     drawn = picture(typical())
     assert "copy (25.0% of the time, 90.0% of DRAM's peak)" in drawn.footnotes[0]
-    assert "copy" not in [name for s in drawn.series if isinstance(s, Dots) for name in s.names]
+    assert "copy" not in [
+        name for s in drawn.series if isinstance(s, DotSeries) for name in s.names
+    ]
     unknown = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6)})
     assert unknown.footnotes == ("Left out for lack of counters: 1 kernel (50.0% of the time)",)
 
 
 def test_a_class_keeps_its_colour_but_only_those_there_are_in_the_legend() -> None:
-    frame = lay_out(picture({"scale": launch(1e6, 8e6), "tiny": launch(1e6, 1e6)}), WIDE)
+    frame = lay_out_figure(picture({"scale": launch(1e6, 8e6), "tiny": launch(1e6, 1e6)}), WIDE)
     found = {key.text.partition(":")[0]: key.slot for key in frame.keys}
     assert found == {"memory-bound": "0", "latency-bound": "2"}
 
 
 def test_what_lies_far_to_the_right_stays_at_the_edge() -> None:
     drawn = picture({"spin": launch(8e7, 8.0), "scale": launch(1e6, 8e6)})
-    spin = next(s for s in drawn.series if isinstance(s, Dots) and "spin" in s.labels)
+    spin = next(s for s in drawn.series if isinstance(s, DotSeries) and "spin" in s.labels)
     assert spin.names == ("spin ▸",)
     assert drawn.x.high == 10.0 * 1000
     assert drawn.footnotes[0].startswith("▸ at the edge")
@@ -159,7 +167,7 @@ def test_bigger_dots_take_more_time() -> None:
     sizes = {
         label: radius(series, number)
         for series in roofline_figure(answer(slow)).series
-        if isinstance(series, Dots)
+        if isinstance(series, DotSeries)
         for number, label in enumerate(series.labels)
     }
     assert sizes["gemm"] > sizes["scale"] == sizes["tiny"] >= 4
@@ -181,7 +189,7 @@ def test_only_one_gpu_is_drawn() -> None:
 
 def test_launches_are_drawn_too() -> None:
     drawn = roofline_figure(answer(trace_of(typical()), launches=True))
-    assert sum(len(s.x) for s in drawn.series if isinstance(s, Dots)) == 3
+    assert sum(len(s.x) for s in drawn.series if isinstance(s, DotSeries)) == 3
 
 
 def test_nothing_to_place_is_said() -> None:
@@ -193,7 +201,7 @@ def test_nothing_to_place_is_said() -> None:
 def test_the_edge_is_the_same_in_a_png() -> None:
     image = pytest.importorskip("matplotlib.image")
     figure = picture({"spin": launch(8e7, 8.0), "scale": launch(1e6, 8e6)})
-    frame = lay_out(figure, size_of(figure))
+    frame = lay_out_figure(figure, size_of(figure))
     pixels = image.imread(io.BytesIO(draw(figure, "png")))
     scale_up = pixels.shape[1] / frame.size.width
     x, y = frame.right * scale_up, frame.y(8e12) * scale_up
@@ -211,12 +219,12 @@ def crowd(count: int = 40) -> Figure:
     )
 
 
-def boxes(figure: Figure, size: Any) -> tuple[list[Box], list[Box]]:
-    frame = lay_out(figure, size)
+def boxes(figure: Figure, size: Any) -> tuple[list[LabelBox], list[LabelBox]]:
+    frame = lay_out_figure(figure, size)
     rims = [
-        Box(frame.x(x) - r, frame.y(y) - r, 2 * r, 2 * r)
+        LabelBox(frame.x(x) - r, frame.y(y) - r, 2 * r, 2 * r)
         for dots in figure.series
-        if isinstance(dots, Dots)
+        if isinstance(dots, DotSeries)
         for n, (x, y) in enumerate(zip(dots.x, dots.y, strict=True))
         for r in (radius(dots, n),)
     ]
@@ -227,7 +235,7 @@ def boxes(figure: Figure, size: Any) -> tuple[list[Box], list[Box]]:
 @pytest.mark.parametrize("figure", [crowd(), picture(typical())], ids=["crowd", "typical"])
 def test_names_lie_neither_on_each_other_nor_on_dots(figure: Figure, size: Any) -> None:
     names, rims = boxes(figure, size_of(figure, size))
-    frame = lay_out(figure, size_of(figure, size))
+    frame = lay_out_figure(figure, size_of(figure, size))
     assert names
     assert not any(a.meets(b) for a, b in combinations(names, 2))
     assert not any(name.meets(rim) for name in names for rim in rims)
@@ -247,11 +255,11 @@ def test_of_kernels_with_one_name_the_largest_is_named() -> None:
         counters=trace.table("counters").to_dicts(),
     )
     figure = roofline_figure(answer(alike))
-    assert [name.text for name in dot_names(lay_out(figure, WIDE))] == ["same"]
+    assert [name.text for name in dot_names(lay_out_figure(figure, WIDE))] == ["same"]
 
 
 def test_labels_follow_the_slope_of_their_lines() -> None:
-    frame = lay_out(picture(typical()), WIDE)
+    frame = lay_out_figure(picture(typical()), WIDE)
     angles = {label.text.split()[0]: label.angle for label in line_labels(frame)}
     assert angles["fp32"] == 0
     assert -90 < angles["DRAM"] < 0
@@ -261,7 +269,7 @@ def test_labels_follow_the_slope_of_their_lines() -> None:
 # Formats ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CHART_FORMATS)
 def test_every_format_is_drawn_the_same_every_time(form: str) -> None:
     if form in {"png", "pdf"}:
         pytest.importorskip("matplotlib")

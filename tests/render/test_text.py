@@ -8,11 +8,10 @@ import re
 import polars as pl
 import pytest
 
-from gpusight.render.cells import display_width
-from gpusight.render.layout import Look, lay_out
-from gpusight.render.plain import to_plain
-from gpusight.render.terminal import print_colored, screen_width, wants_color
-from gpusight.result import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.render.cell_text import display_width
+from gpusight.render.table_layout import TableOptions, lay_out
+from gpusight.render.terminal_tables import print_colored, screen_width, to_plain, wants_color
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import FIELDS, HOSTILE, hostile
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -20,7 +19,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 def colored(result: TableResult | Composite, width: int | None) -> str:
     out = io.StringIO()
-    print_colored(result, Look(width=width, bars=True), out)
+    print_colored(result, TableOptions(width=width, bars=True), out)
     return out.getvalue()
 
 
@@ -38,7 +37,7 @@ def small() -> TableResult:
 
 
 def test_a_plain_table() -> None:
-    assert to_plain(small(), Look(width=60)) == (
+    assert to_plain(small(), TableOptions(width=60)) == (
         "Kernels\n"
         "Share     Total   Calls  Name\n"
         "-----  --------  ------  -----------------------------------\n"
@@ -49,40 +48,43 @@ def test_a_plain_table() -> None:
 
 
 def test_wide_shows_everything() -> None:
-    text = to_plain(small(), Look(width=None, every_field=True))
+    text = to_plain(small(), TableOptions(width=None, every_field=True))
     assert "void at::native::vectorized_elementwise_kernel<4, float>" in text
     assert "Bytes" in text
 
 
 def test_rows_left_out_are_counted() -> None:
-    text = to_plain(small(), Look(limit=1))
+    text = to_plain(small(), TableOptions(limit=1))
     assert "… and 1 more row (use --top 0 for all)" in text
     assert "832 ns" not in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 300])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
-    for text in (to_plain(hostile(), Look(width=width)), ANSI.sub("", colored(hostile(), width))):
+    for text in (
+        to_plain(hostile(), TableOptions(width=width)),
+        ANSI.sub("", colored(hostile(), width)),
+    ):
         table = [line for line in text.splitlines() if "note" not in line]
         assert max(map(display_width, table)) <= max(width, 40)
 
 
 def test_too_narrow_leaves_numbers_out_from_the_right_and_says_so() -> None:
-    layout = lay_out(small(), Look(width=40))
+    layout = lay_out(small(), TableOptions(width=40))
     assert [c.heading for c in layout.columns] == ["Share", "Total", "Name"]
     assert layout.columns_left_out == ("Calls",)
-    assert "no room for: Calls" in to_plain(small(), Look(width=40))
+    assert "no room for: Calls" in to_plain(small(), TableOptions(width=40))
 
 
 def test_a_narrow_gap_saves_a_column() -> None:
     fields = (Field("a", "A", Fmt.COUNT, ""), Field("b", "B", Fmt.TEXT, ""))
     frame = pl.DataFrame({"a": [123456], "b": ["twelve chars"]})
-    layout = lay_out(TableResult("t", "T", fields, frame), Look(width=20))
+    layout = lay_out(TableResult("t", "T", fields, frame), TableOptions(width=20))
     assert (layout.gap, layout.columns_left_out) == (1, ())
 
 
 def test_hostile_names_are_escaped_in_plain_text() -> None:
-    text = to_plain(hostile(), Look(width=None))
+    text = to_plain(hostile(), TableOptions(width=None))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\x9b" not in text
@@ -101,7 +103,7 @@ def test_hostile_names_are_escaped_in_colour() -> None:
 
 def test_bars_are_drawn_in_colour_only() -> None:
     assert "█" in colored(small(), 100)
-    assert "█" not in to_plain(small(), Look(width=100))
+    assert "█" not in to_plain(small(), TableOptions(width=100))
 
 
 def test_a_composite_says_notes_first_and_what_is_missing() -> None:
@@ -113,7 +115,7 @@ def test_a_composite_says_notes_first_and_what_is_missing() -> None:
         "ranges", "the capture has no NVTX ranges.", "capture with --trace=nvtx"
     )
     result = Composite("summary", "Summary", facts, (small(), missing), notes=("events dropped",))
-    text = to_plain(result, Look(width=60))
+    text = to_plain(result, TableOptions(width=60))
     assert text.startswith("Summary\nnote: events dropped\n\nGPU busy  50.0%\nCPU       word")
     assert "\n\nKernels\n" in text
     assert "ranges: the capture has no NVTX ranges; capture with" in text
@@ -124,7 +126,7 @@ def test_a_composite_says_notes_first_and_what_is_missing() -> None:
 def test_many_short_facts_stand_in_two_columns() -> None:
     facts = tuple(Fact(f"k{i}", f"Fact {i}", i / 10, Fmt.SHARE, "") for i in range(9))
     result = Composite("summary", "Summary", facts, ())
-    assert to_plain(result, Look(width=80)).splitlines()[2:] == [
+    assert to_plain(result, TableOptions(width=80)).splitlines()[2:] == [
         "Fact 0  0.0%                            Fact 5  50.0%",
         "Fact 1  10.0%                           Fact 6  60.0%",
         "Fact 2  20.0%                           Fact 7  70.0%",
@@ -132,12 +134,12 @@ def test_many_short_facts_stand_in_two_columns() -> None:
         "Fact 4  40.0%",
     ]
     assert "Fact 5  50.0% ██████\n" in ANSI.sub("", colored(result, 80))
-    assert len(to_plain(result, Look(width=40)).splitlines()) == 11
+    assert len(to_plain(result, TableOptions(width=40)).splitlines()) == 11
 
 
 def test_an_empty_table_says_so() -> None:
     assert "no rows" in to_plain(
-        TableResult("kernels", "Kernels", FIELDS, small().frame.clear()), Look()
+        TableResult("kernels", "Kernels", FIELDS, small().frame.clear()), TableOptions()
     )
 
 

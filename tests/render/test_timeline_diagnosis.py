@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.ledger.ledger import DeviceLedger, Entry, Ledger
-from gpusight.analyses.steps.focus import Focus
-from gpusight.analyses.steps.step import Step
-from gpusight.findings.finding import Confidence, Evidence
-from gpusight.findings.timeline.diagnosis import ReplayFacts, TimelineDiagnosis
-from gpusight.findings.timeline.finding import TimelineFinding
-from gpusight.findings.timeline.rule import Where
-from gpusight.render.csv import to_csv
-from gpusight.render.diagnosis import forms
-from gpusight.render.diagnosis.timeline_text import lines_of
-from gpusight.render.diagnosis.view import DiagnosisView
-from gpusight.render.layout import Look
+from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger, LedgerEntry
+from gpusight.analysis.steps.step_list import TraceStep
+from gpusight.analysis.steps.step_window import StepWindow
+from gpusight.render import diagnosis_view
+from gpusight.render.csv_json import to_csv
+from gpusight.render.diagnosis_text import timeline_lines
+from gpusight.render.diagnosis_view import DiagnosisView
+from gpusight.render.table_layout import TableOptions
+from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+from gpusight.rules.rule import FindingLocation
+from gpusight.rules.timeline_diagnosis import ReplayFacts, TimelineDiagnosis
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
-STEPS = tuple(Step(f"step_{n}", n, n * 10_000_000, (n + 1) * 10_000_000) for n in range(12))
+STEPS = tuple(TraceStep(f"step_{n}", n, n * 10_000_000, (n + 1) * 10_000_000) for n in range(12))
 
 
 def finding(rule: str, ms: float | None, **changed: Any) -> TimelineFinding:
@@ -51,14 +50,17 @@ def finding(rule: str, ms: float | None, **changed: Any) -> TimelineFinding:
         code="loader = DataLoader(dataset)\nnext(loader)",
         afterwards="Look again.",
         misleads="Never.",
-        where=(Where("range", "data", 80.0 * MS, 10), Where("call", "cudaFree", None, 5)),
+        where=(
+            FindingLocation("range", "data", 80.0 * MS, 10),
+            FindingLocation("call", "cudaFree", None, 5),
+        ),
     )
     return replace(made, **changed)
 
 
-def entries(**shares: float) -> tuple[Entry, ...]:
+def entries(**shares: float) -> tuple[LedgerEntry, ...]:
     named = {key.replace("__", "/"): share for key, share in shares.items()}
-    return tuple(Entry(name, round(share * 1e8), share) for name, share in named.items())
+    return tuple(LedgerEntry(name, round(share * 1e8), share) for name, share in named.items())
 
 
 STARVED = entries(compute__matmul=0.15, compute__softmax=0.04, copy__h2d=0.004, idle__input=0.806)
@@ -67,11 +69,11 @@ BUSY = entries(compute__matmul=0.92, compute__softmax=0.05, idle__queued=0.03)
 
 def diagnosis(
     *findings: TimelineFinding,
-    ledger: tuple[Entry, ...] = STARVED,
+    ledger: tuple[LedgerEntry, ...] = STARVED,
     **changed: Any,
 ) -> TimelineDiagnosis:
     made = TimelineDiagnosis(
-        focus=Focus(20_000_000, 120_000_000, STEPS[2:], STEPS[:2], "ranges that count"),
+        focus=StepWindow(20_000_000, 120_000_000, STEPS[2:], STEPS[:2], "ranges that count"),
         findings=findings,
         clean=("host-sync", "alloc-churn"),
         not_applicable={"memory-growth": "no memory was recorded", "exposed-copy": "no copies"},
@@ -84,7 +86,7 @@ def diagnosis(
 
 
 def text(found: TimelineDiagnosis, details: int = 3, width: int | None = 80) -> str:
-    return forms.as_text(found, Look(width), details=details)
+    return diagnosis_view.diagnosis_to_text(found, TableOptions(width), details=details)
 
 
 def test_ten_lines_say_it() -> None:
@@ -161,10 +163,10 @@ def test_what_another_finding_covers_is_not_called_unjudged() -> None:
     assert "\ncovered by input-starved: host-sync\n" in shown
     assert "not judged: exposed-copy: no copies" in shown
     assert "same cause" not in shown
-    markdown = forms.as_markdown(found, limit=0, details=0)
+    markdown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
     assert "\nCovered by `input-starved`: host-sync.\n" in markdown
     assert "same cause" not in markdown
-    page = forms.as_page(found, limit=0, details=0)
+    page = diagnosis_view.diagnosis_to_page(found, limit=0, details=0)
     assert "Covered by input-starved: host-sync" in page
     assert "1 rule could not be judged" in page
     assert [one["rule"] for one in found.document()["not_applicable"]] == [
@@ -186,7 +188,7 @@ def test_a_fix_that_gives_nothing_by_itself() -> None:
 
 
 def test_without_steps_times_are_of_the_window() -> None:
-    whole = Focus(20_000_000, 120_000_000)
+    whole = StepWindow(20_000_000, 120_000_000)
     found = diagnosis(finding("input-starved", 80.0), focus=whole)
     found = replace(found, replay=ReplayFacts(0.004, 0, 100_000_000))
     shown = text(found)
@@ -210,13 +212,13 @@ def test_several_gpus() -> None:
     shown = text(found)
     assert "GPU 3 busy 19.4% (all 2: 19.4% to 97.0%)" in shown.replace("\n", " ")
     assert "idle/input 80.6% · compute 19.0%" in shown
-    page = forms.as_page(found)
+    page = diagnosis_view.diagnosis_to_page(found)
     assert page.count('class="bar"') == 2
-    assert "GPU 0: compute 97.0%" in forms.as_markdown(found, limit=0, details=0)
+    assert "GPU 0: compute 97.0%" in diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
 
 
 def test_the_bar_is_as_wide_as_the_screen() -> None:
-    lines = list(lines_of(diagnosis(), Look(60, bars=True), details=0))
+    lines = list(timeline_lines(diagnosis(), TableOptions(60, bars=True), details=0))
     bar, legend = (line for line in lines if line.parts)
     assert [(len(piece), style) for piece, style in bar.parts] == [
         (48, "yellow"),
@@ -229,7 +231,7 @@ def test_the_bar_is_as_wide_as_the_screen() -> None:
 
 def test_markdown() -> None:
     found = diagnosis(finding("input-starved", 80.0, code="```\nx = `1`"))
-    shown = forms.as_markdown(found, limit=0, details=0)
+    shown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
     assert "> 2 of 12 steps left out as warm-up: step\\_0, step\\_1" in shown
     assert "| `input-starved` | `data` holds the launching thread" in shown
     assert "### 1. input-starved: `data` holds" in shown
@@ -238,11 +240,13 @@ def test_markdown() -> None:
     assert "Nothing found by: `host-sync`, `alloc-churn`." in shown
     assert "- memory-growth: no memory was recorded" in shown
     cuda = diagnosis(finding("input-starved", 80.0, code="cudaFree(x);\n"))
-    assert "```cuda\n" in forms.as_markdown(cuda, limit=0, details=0)
+    assert "```cuda\n" in diagnosis_view.diagnosis_to_markdown(cuda, limit=0, details=0)
 
 
 def test_the_page_needs_nothing_else() -> None:
-    page = forms.as_page(diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0)))
+    page = diagnosis_view.diagnosis_to_page(
+        diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
+    )
     assert page.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in page
     assert page.count('<section class="kernel">') == 2
@@ -254,10 +258,10 @@ def test_the_page_needs_nothing_else() -> None:
 
 def test_csv_and_json() -> None:
     found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
-    rows = list(csv.DictReader(io.StringIO(to_csv(forms.as_table(found)))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(diagnosis_view.diagnosis_table(found)))))
     assert [row["rule"] for row in rows] == ["input-starved", "launch-bound"]
     assert (rows[0]["rank"], float(rows[0]["recoverable_ns"])) == ("1", 80e6)
-    document = json.loads(json.dumps(forms.document(found, limit=1)))
+    document = json.loads(json.dumps(diagnosis_view.diagnosis_document(found, limit=1)))
     assert [one["rule"] for one in document["findings"]] == ["input-starved"]
     assert set(document) >= {"findings", "clean", "not_applicable", "ledger", "window", "meta"}
     assert set(document["findings"][0]) >= {
@@ -285,13 +289,13 @@ def test_names_of_others_are_only_shown(name: str) -> None:
         fix=f"Move `{name}` away.",
         code=f"# {name}\nx()",
         evidence=(Evidence("e", 1.0, "ns", f"Time in `{name}`"),),
-        where=(Where("range", name, 1.0, 1),),
+        where=(FindingLocation("range", name, 1.0, 1),),
     )
     meta = {"path": f"/tmp/{name}", "gpu": name, "device": 0}
     found = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
-    page = forms.as_page(found)
-    shown = [text(found, 0), page, forms.as_markdown(found, limit=0, details=0)]
-    shown.append(forms.as_fragment(found, limit=0, details=0))
+    page = diagnosis_view.diagnosis_to_page(found)
+    shown = [text(found, 0), page, diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)]
+    shown.append(diagnosis_view.diagnosis_to_fragment(found, limit=0, details=0))
     for one in shown:
         assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(one)
     assert "</script>" not in page

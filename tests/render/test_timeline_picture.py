@@ -6,17 +6,22 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.excerpt import timeline
-from gpusight.analyses.select import Selection
-from gpusight.readers import open_trace
-from gpusight.render.cells import safe_text
-from gpusight.render.pictures import draw
-from gpusight.render.pictures.board import Board, Cells, Heading, Plot, Strip
-from gpusight.render.pictures.figure import Axis
-from gpusight.render.pictures.ink import Box, Boxes, Words
-from gpusight.render.pictures.rows import paint
-from gpusight.render.pictures.timeline import timeline_figure
-from gpusight.result import Composite, Fmt
+from gpusight.analysis.selection import Selection
+from gpusight.readers.open import open_trace
+from gpusight.render.cell_text import safe_text
+from gpusight.render.charts.draw_chart import draw
+from gpusight.render.charts.figure import (
+    ChartAxis,
+    ChartStrip,
+    StripCells,
+    StripChart,
+    StripHeading,
+    StripPlot,
+)
+from gpusight.render.charts.strip_chart import BoxesMark, BoxMark, TextMark, lay_out_strip_chart
+from gpusight.render.charts.timeline_chart import timeline_figure
+from gpusight.results import Composite, Fmt
+from gpusight.viewer.timeline_snapshot import timeline
 from tests.render.boards import SVG, rows_of, svg_of, texts_of
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA
@@ -29,7 +34,7 @@ def us(start: int, end: int, name: str, **more: Any) -> Row:
     return {"start_ns": start * US, "end_ns": end * US, "name": name, **more}
 
 
-def figure(trace: Any, selection: Selection | None = None, **options: Any) -> Board:
+def figure(trace: Any, selection: Selection | None = None, **options: Any) -> StripChart:
     found = timeline(trace, selection or Selection(), **options)
     assert isinstance(found, Composite), found
     return timeline_figure(found)
@@ -52,19 +57,19 @@ def small() -> Any:
 def test_rows_stand_below_what_they_belong_to() -> None:
     board = figure(small())
     shown = [
-        row.text if isinstance(row, Heading) else row.name
+        row.text if isinstance(row, StripHeading) else row.name
         for row in board.rows
-        if isinstance(row, (Heading, Strip))
+        if isinstance(row, (StripHeading, ChartStrip))
     ]
     assert shown == [
         *("GPU 0", "Ledger", "Stream 7"),
         *("main (8)", "NVTX ranges", "", "CUDA calls"),
     ]
-    assert rows_of(board, Heading)[1].detail == "train (pid 7)"
+    assert rows_of(board, StripHeading)[1].detail == "train (pid 7)"
 
 
 def test_slices_are_where_the_events_are() -> None:
-    strips = {strip.name: strip.cells for strip in rows_of(figure(small()), Strip)}
+    strips = {strip.name: strip.cells for strip in rows_of(figure(small()), ChartStrip)}
     stream = strips["Stream 7"]
     assert list(stream.x) == [20_000, 70_000]
     assert list(stream.ends) == [60_000, 90_000]
@@ -77,7 +82,7 @@ def test_time_begins_at_the_excerpts_start() -> None:
     board = figure(small(), window=(30_000, 80_000))
     assert (board.x.low, board.x.high) == (0, 50_000)
     assert board.x.label == "time since 30.00 µs"
-    stream = next(s.cells for s in rows_of(board, Strip) if s.name == "Stream 7")
+    stream = next(s.cells for s in rows_of(board, ChartStrip) if s.name == "Stream 7")
     assert (list(stream.x), list(stream.ends)) == ([0, 40_000], [30_000, 50_000])
 
 
@@ -101,7 +106,7 @@ def test_the_step_that_is_shown_stands_out() -> None:
 def test_a_column_of_short_events_is_as_tall_as_the_part_that_they_take() -> None:
     trace = build_trace(kernels=[us(n * 4, n * 4 + 1, "sgemm") for n in range(10_000)])
     board = figure(trace, tracks=["stream"])
-    (strip,) = rows_of(board, Strip)
+    (strip,) = rows_of(board, ChartStrip)
     assert set(strip.cells.parts) == {4 / 15}  # a quarter, as tall to a pixel
     assert sum(e - s for s, e in zip(strip.cells.x, strip.cells.ends, strict=True)) <= 40_000_000
     assert any("summed up" in note for note in board.footnotes)
@@ -133,7 +138,7 @@ def test_values_over_time_are_areas() -> None:
     board = figure(
         build_trace(kernels=[us(0, 100, "sgemm")], gpu_metrics=metrics), tracks=["metric"]
     )
-    (plot,) = rows_of(board, Plot)
+    (plot,) = rows_of(board, StripPlot)
     assert (plot.y.fmt, plot.y.high) == (Fmt.SHARE, 1.0)
     assert set(plot.series[0].parts[0].y) == {0.25}  # type: ignore[union-attr]
 
@@ -141,7 +146,7 @@ def test_values_over_time_are_areas() -> None:
 # Names --------------------------------------------------------------------------------------------
 
 
-def hostile() -> Board:
+def hostile() -> StripChart:
     ranges = [us(n * 100, n * 100 + 99, name) for n, name in enumerate(HOSTILE[:-1])]
     trace = build_trace(
         {"path": f"/tmp/{HOSTILE[1]}"},
@@ -172,18 +177,22 @@ def test_names_stay_text() -> None:
 # Cells --------------------------------------------------------------------------------------------
 
 
-def board_of(cells: Cells) -> Board:
-    return Board("t", Axis("", Fmt.TIME, low=0.0, high=1000.0), (Strip("s", cells),))
+def board_of(cells: StripCells) -> StripChart:
+    return StripChart("t", ChartAxis("", Fmt.TIME, low=0.0, high=1000.0), (ChartStrip("s", cells),))
 
 
 def test_labels_are_cut_to_what_fits_or_left_out() -> None:
-    cells = Cells(
+    cells = StripCells(
         (0.0, 200.0, 290.0),
         (200.0, 290.0, 300.0),
         ("host/0", "host/1", "host/2"),
         labels=("short", "a label that is far too long", "no room"),
     )
-    shown = [i.text for i in paint(board_of(cells), 1040).ink if isinstance(i, Words) and i.on]
+    shown = [
+        i.text
+        for i in lay_out_strip_chart(board_of(cells), 1040).ink
+        if isinstance(i, TextMark) and i.on
+    ]
     assert shown[0] == "short"
     assert shown[1].startswith("a label")
     assert shown[1].endswith("…")
@@ -191,26 +200,30 @@ def test_labels_are_cut_to_what_fits_or_left_out() -> None:
 
 
 def test_what_stands_for_a_label_is_written_instead_of_a_part_of_it() -> None:
-    cells = Cells(
+    cells = StripCells(
         (0.0,), (60.0,), ("host/0",), labels=("matmul 12.5%",), brief=("12.5%",), titles=("t",)
     )
-    shown = [i.text for i in paint(board_of(cells), 1040).ink if isinstance(i, Words) and i.on]
+    shown = [
+        i.text
+        for i in lay_out_strip_chart(board_of(cells), 1040).ink
+        if isinstance(i, TextMark) and i.on
+    ]
     assert shown == ["12.5%"]
 
 
 def test_cells_that_say_nothing_are_drawn_together() -> None:
     n = 500
-    cells = Cells(
+    cells = StripCells(
         tuple(float(i) for i in range(n)),
         tuple(i + 0.5 for i in range(n)),
         ("host/0",) * n,
         titles=("told",) * n,
     )
-    ink = paint(board_of(cells), 1040).ink
-    assert [len(i.boxes) for i in ink if isinstance(i, Boxes)] == [n]
-    assert not [i for i in ink if isinstance(i, Box)]
+    ink = lay_out_strip_chart(board_of(cells), 1040).ink
+    assert [len(i.boxes) for i in ink if isinstance(i, BoxesMark)] == [n]
+    assert not [i for i in ink if isinstance(i, BoxMark)]
 
 
 def test_what_is_said_of_cells_must_be_of_all() -> None:
     with pytest.raises(ValueError, match="differs in number"):
-        Cells((0.0, 1.0), (1.0,), ("host/0",))
+        StripCells((0.0, 1.0), (1.0,), ("host/0",))

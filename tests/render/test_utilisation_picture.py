@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.utilisation import utilisation
-from gpusight.render.pictures import FORMATS, draw
-from gpusight.render.pictures.board import Board, Heading, Plot
-from gpusight.render.pictures.figure import Line, Stack
-from gpusight.render.pictures.utilisation import utilisation_figure
-from gpusight.result import Composite
+from gpusight.analysis.gpu_utilization import utilization
+from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.figure import (
+    LineSeries,
+    StackSeries,
+    StripChart,
+    StripHeading,
+    StripPlot,
+)
+from gpusight.render.charts.usage_charts import utilisation_figure
+from gpusight.results import Composite
 from tests.render.boards import rows_of, texts_of
 from tests.render.test_pictures import Page
 from tests.traces import Row, build_trace
@@ -34,17 +39,17 @@ SAMPLES = [
 ]
 
 
-def figure(gpus: int = 1, **tables: Any) -> Board:
+def figure(gpus: int = 1, **tables: Any) -> StripChart:
     trace = build_trace({"path": "/home/me/run.sqlite"}, kernels=kernels(gpus), **tables)
-    found = utilisation(trace, bins=8, steps="all" if "ranges" in tables else None)
+    found = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
     assert isinstance(found, Composite)
     return utilisation_figure(found)
 
 
 def test_areas_are_the_bins() -> None:
-    (plot,) = rows_of(figure(ranges=STEPS), Plot)
+    (plot,) = rows_of(figure(ranges=STEPS), StripPlot)
     (stack,) = plot.series
-    assert isinstance(stack, Stack)
+    assert isinstance(stack, StackSeries)
     assert list(stack.x) == [*range(0, 400, 50), 400]
     (part,) = stack.parts
     assert (part.name, part.colour) == ("computing", "compute/matmul")
@@ -61,8 +66,8 @@ def test_steps_are_bands() -> None:
 
 def test_samples_are_lines_below() -> None:
     board = figure(gpu_metrics=SAMPLES)
-    _, below = rows_of(board, Plot)
-    lines = [line for line in below.series if isinstance(line, Line)]
+    _, below = rows_of(board, StripPlot)
+    lines = [line for line in below.series if isinstance(line, LineSeries)]
     assert [(line.name, set(line.y)) for line in lines] == [
         ("SMs Active", {0.5}),
         ("Tensor Active", {0.1}),
@@ -72,9 +77,9 @@ def test_samples_are_lines_below() -> None:
 
 def test_each_gpu_has_its_own_plot() -> None:
     board = figure(8)
-    assert [row.text for row in rows_of(board, Heading)] == [f"GPU {n}" for n in range(8)]
-    assert {plot.height for plot in rows_of(board, Plot)} == {56.0}
-    assert rows_of(figure(), Plot)[0].height > 100
+    assert [row.text for row in rows_of(board, StripHeading)] == [f"GPU {n}" for n in range(8)]
+    assert {plot.height for plot in rows_of(board, StripPlot)} == {56.0}
+    assert rows_of(figure(), StripPlot)[0].height > 100
 
 
 def test_it_says_in_words_what_it_shows() -> None:
@@ -84,7 +89,7 @@ def test_it_says_in_words_what_it_shows() -> None:
     assert {"GPU 0", "computing", "step 0", "100%"} <= set(texts_of(board))
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
         pytest.importorskip("matplotlib")

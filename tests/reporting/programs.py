@@ -10,7 +10,7 @@ from tests.traces import build_trace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 EVIL = '</script><img src=x onerror="window.hacked=1"><b>bold</b>\u202e\x1b[31m'
 """A name that would be markup, end a script, turn text round or colour a terminal."""

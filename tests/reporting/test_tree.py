@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.select import Selection
-from gpusight.model.trace import Trace
-from gpusight.reporting import tree as module
-from gpusight.reporting.tree import MOST_NODES, RangeTree, range_tree
-from gpusight.result import NotApplicable
+from gpusight.analysis.selection import Selection
+from gpusight.reports import range_tree as module
+from gpusight.reports.range_tree import MAX_NODES, RangeTree, range_tree
+from gpusight.results import NotApplicable
+from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
 
@@ -113,8 +113,8 @@ def test_what_lies_in_a_range_that_is_not_selected_is_outermost() -> None:
 def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MOST_NODES", 6)
-    monkeypatch.setattr(module, "_KEPT", 3)
+    monkeypatch.setattr(module, "MAX_NODES", 6)
+    monkeypatch.setattr(module, "_KEPT_NODES", 3)
     letters = "abcdefgh"
     inner = ((f"in_{x}", 100 * n + 1, 100 * n + 50 - n) for n, x in enumerate(letters))
     rows = ranges(*inner, *((x, 100 * n, 100 * n + 60 - n) for n, x in enumerate(letters)))
@@ -136,7 +136,7 @@ def test_no_tree_is_larger_than_a_page_can_bear() -> None:
     letters = [chr(97 + n % 26) * (1 + n // 26) for n in range(6_000)]
     rows = ranges(*((name, 10 * n, 10 * n + 9) for n, name in enumerate(letters)))
     found = tree(build_trace(ranges=rows))
-    assert len(found) <= MOST_NODES
+    assert len(found) <= MAX_NODES
     assert found.host_total_ns == 6_000 * 9
     assert int(found.calls[found.parent < 0].sum()) == 6_000
 

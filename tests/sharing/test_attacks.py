@@ -14,11 +14,10 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import GpusightError, UsageError
-from gpusight.sharing.hidden import telling, without_homes
-from gpusight.sharing.nsys_texts import thread_name
-from gpusight.sharing.report import Category
-from gpusight.sharing.share import options_of, share
-from gpusight.sharing.suspects import looks_of
+from gpusight.sharing.leak_report import Category, suspicions
+from gpusight.sharing.leak_tally import identifying_values, without_homes
+from gpusight.sharing.nsys_survey import thread_name
+from gpusight.sharing.sanitized_copy import options_of, share
 from tests.shared import DATA
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def test_home_folders_are_cut_in_annotations_of_traces_too(tmp_path: Path) -> No
     ],
 )
 def test_names_that_look_like_more_are_told(name: str, category: Category) -> None:
-    assert category in [found for found, _ in looks_of(name)]
+    assert category in [found for found, _ in suspicions(name)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,7 @@ def test_names_that_look_like_more_are_told(name: str, category: Category) -> No
     ],
 )
 def test_ordinary_names_are_not(name: str) -> None:
-    assert list(looks_of(name)) == []
+    assert list(suspicions(name)) == []
 
 
 @pytest.mark.parametrize("name", ["copy.sqlite", "folder"])
@@ -219,8 +218,8 @@ def test_words_that_everyone_uses_are_not_looked_for() -> None:
         (Category.HARDWARE_IDS, "Ubuntu"),
         (Category.USER_NAMES, "root"),
     ]
-    assert telling(hidden) == {}
-    grammar = telling([(Category.ENVIRONMENT, "F=() { return script; }")])
+    assert identifying_values(hidden) == {}
+    grammar = identifying_values([(Category.ENVIRONMENT, "F=() { return script; }")])
     assert not {"return", "script"} & grammar.keys()
 
 

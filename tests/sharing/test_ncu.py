@@ -11,14 +11,12 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import DamagedCaptureError
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
-from gpusight.readers.ncu.container import read_container
-from gpusight.readers.ncu.unpacked import read_content
-from gpusight.readers.protobuf.wire import WireError
-from gpusight.sharing.ncu import NcuCleaner
-from gpusight.sharing.ncu_wire import block, fields_of
-from gpusight.sharing.report import Category, Fate, Options
+from gpusight.readers.ncu.ncu_container import read_container, read_content
+from gpusight.readers.open import open_trace
+from gpusight.readers.protobuf_wire import WireError
+from gpusight.sharing.leak_report import Category, ShareOptions, Treatment
+from gpusight.sharing.share_ncu import NcuCleaner, fields_of, sized_block
+from gpusight.trace.schema import TABLES
 from tests.readers.ncu_reports import Parts, launch, report, rule, text, whole
 from tests.shared import DATA, EVERY_NCU_REPORT, name, needs_shared, tool
 from tests.sharing.spelled import found, secret
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 REPORTS = sorted(DATA.glob("*.ncu-rep.xz"))
-SHARE = Options(salt=b"salt")
-HASHED = Options(hash_names=True, salt=b"salt")
+SHARE = ShareOptions(salt=b"salt")
+HASHED = ShareOptions(hash_names=True, salt=b"salt")
 IDENTIFYING = "(?i)uuid|attribute_pci_"
 """Metrics that say which very GPU it was."""
 REMOVED = {
@@ -62,7 +60,7 @@ def values(trace: Trace, table: str, column: str) -> list[Any]:
     return frame[column].to_list()
 
 
-def check_tables(path: Path, copy: Path, options: Options, but: set[tuple[str, str]]) -> None:
+def check_tables(path: Path, copy: Path, options: ShareOptions, but: set[tuple[str, str]]) -> None:
     NcuCleaner(path).write(copy, options)
     one, other = open_trace(path, cache=False), open_trace(copy, cache=False)
     assert set(columns(one)) - but == set(columns(other)) - but
@@ -92,7 +90,7 @@ def test_every_copy_has_the_same_tables(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [SHARE, HASHED])
-def test_looking_and_writing_count_the_same(options: Options, tmp_path: Path) -> None:
+def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = NcuCleaner(REPORTS[0])
     assert cleaner.look(options) == cleaner.write(tmp_path / "copy.ncu-rep", options)
 
@@ -168,12 +166,12 @@ class Planting:
             if not field.is_bytes:
                 written.append(data[field.first : field.end])
             elif is_message(content) and len(path) < _LAYERS:
-                written.append(block(field.number, self.message(content, where)))
+                written.append(sized_block(field.number, self.message(content, where)))
             else:
                 kept = where in _KEPT_FIELDS or where[0] in (_NVTX, _COUNTER)
-                written.append(block(field.number, self.text(content, kept=kept)))
+                written.append(sized_block(field.number, self.text(content, kept=kept)))
         # A field that nobody knows, in every message.
-        written.append(block(777, self.text(b"", kept=False)))
+        written.append(sized_block(777, self.text(b"", kept=False)))
         return b"".join(written)
 
 
@@ -196,7 +194,7 @@ def planted_report(path: Path) -> tuple[bytes, Planting]:
         return bytes(content.data[span.start : span.end])
 
     session = b"".join(
-        whole(number, value) if isinstance(value, int) else block(number, value)
+        whole(number, value) if isinstance(value, int) else sized_block(number, value)
         for piece in container.session
         for number, found_values in piece.items()
         for value in found_values
@@ -204,24 +202,31 @@ def planted_report(path: Path) -> tuple[bytes, Planting]:
     settings = (
         text(1, "/opt/acme/app") + text(2, "/home/jane") + text(3, "--key k") + text(4, "K=v")
     )
-    session += block(9, settings) + text(7, "comment") + block(10, text(7, "sections"))
+    session += sized_block(9, settings) + text(7, "comment") + sized_block(10, text(7, "sections"))
     source = (
-        whole(1, 5) + text(2, "code") + block(4, b"\x7fELF") + block(8, block(1, text(1, "a.cu")))
+        whole(1, 5)
+        + text(2, "code")
+        + sized_block(4, b"\x7fELF")
+        + sized_block(8, sized_block(1, text(1, "a.cu")))
     )
-    extra = text(12, "c") + text(26, "ctx") + block(28, block(1, text(1, "m") + text(3, "f.py")))
+    extra = (
+        text(12, "c")
+        + text(26, "ctx")
+        + sized_block(28, sized_block(1, text(1, "m") + text(3, "f.py")))
+    )
     messages = [planting.message(at(result.span) + extra) for result in container.results[:2]]
     strings = [planting.text(s.encode(), kept=True) for s in container.strings]
-    header = whole(1, 1) + block(3, planting.message(session))
-    header += block(4, b"".join(block(1, s) for s in strings)) + block(
+    header = whole(1, 1) + sized_block(3, planting.message(session))
+    header += sized_block(4, b"".join(sized_block(1, s) for s in strings)) + sized_block(
         900, planting.text(b"", kept=False)
     )
     process = (
         whole(1, 7)
-        + block(2, planting.text(b"h", kept=False))
-        + block(3, planting.text(b"p", kept=False))
+        + sized_block(2, planting.text(b"h", kept=False))
+        + sized_block(3, planting.text(b"p", kept=False))
     )
     data = b"NVR\0" + sized(whole(1, 7)) + with_payload(header, planting.message(source))
-    data += with_payload(whole(2, len(messages)) + block(6, process), *messages)
+    data += with_payload(whole(2, len(messages)) + sized_block(6, process), *messages)
     return data, planting
 
 
@@ -235,7 +240,7 @@ def with_payload(header: bytes, *messages: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("path", "options"), [(REPORTS[1], HASHED), (REPORTS[2], SHARE)])
-def test_no_secret_is_in_the_copy(path: Path, options: Options, tmp_path: Path) -> None:
+def test_no_secret_is_in_the_copy(path: Path, options: ShareOptions, tmp_path: Path) -> None:
     data, planting = planted_report(path)
     (tmp_path / "report.ncu-rep").write_bytes(data)
     assert len(planting.secrets) > 1500
@@ -250,16 +255,21 @@ def test_no_secret_is_in_the_copy(path: Path, options: Options, tmp_path: Path) 
 
 
 def test_what_is_kept_is_listed(tmp_path: Path) -> None:
-    session = block(4, text(1, "Linux") + text(5, "acme-host") + block(7, text(1, "10.0.0.1")))
-    session += block(
+    session = sized_block(
+        4, text(1, "Linux") + text(5, "acme-host") + sized_block(7, text(1, "10.0.0.1"))
+    )
+    session += sized_block(
         6,
         whole(1, 0)
         + text(2, "NVIDIA H200 acme")
-        + block(3, text(1, "device__attribute_pci_bus_id") + block(2, whole(4, 9))),
+        + sized_block(3, text(1, "device__attribute_pci_bus_id") + sized_block(2, whole(4, 9))),
     )
-    session += block(9, text(1, "/opt/acme") + text(4, "TOKEN=abc"))
-    nvtx = block(
-        21, block(2, whole(1, 99) + block(2, whole(1, 0) + block(3, text(1, "acme step"))))
+    session += sized_block(9, text(1, "/opt/acme") + text(4, "TOKEN=abc"))
+    nvtx = sized_block(
+        21,
+        sized_block(
+            2, whole(1, 99) + sized_block(2, whole(1, 0) + sized_block(3, text(1, "acme step")))
+        ),
     )
     one = launch(
         "acme_kernel",
@@ -267,22 +277,26 @@ def test_what_is_kept_is_listed(tmp_path: Path) -> None:
         extra=nvtx + rule("SOL", "said"),
     )
     path = tmp_path / "report.ncu-rep"
-    source = whole(1, 5) + block(4, b"\x7fELF") + block(8, block(1, text(1, "a.cu") + text(2, "x")))
+    source = (
+        whole(1, 5)
+        + sized_block(4, b"\x7fELF")
+        + sized_block(8, sized_block(1, text(1, "a.cu") + text(2, "x")))
+    )
     path.write_bytes(report(one, session=session, sources=(source,)))
     leaks = {(x.category, x.fate) for x in NcuCleaner(path).look(SHARE).leaks}
     assert leaks >= {
-        (Category.ENVIRONMENT, Fate.REMOVED),
-        (Category.HOST_NAMES, Fate.REMOVED),
-        (Category.NETWORK, Fate.REMOVED),
-        (Category.FILE_PATHS, Fate.REMOVED),
-        (Category.FILE_CONTENTS, Fate.REMOVED),
-        (Category.CODE, Fate.REMOVED),
-        (Category.PROGRAM_OUTPUT, Fate.REMOVED),
-        (Category.PROCESSES, Fate.REMOVED),
-        (Category.HARDWARE_IDS, Fate.REMOVED),
-        (Category.MACHINE, Fate.SHORTENED),
-        (Category.KERNEL_NAMES, Fate.KEPT),
-        (Category.PROGRAM_TEXTS, Fate.KEPT),
+        (Category.ENVIRONMENT, Treatment.REMOVED),
+        (Category.HOST_NAMES, Treatment.REMOVED),
+        (Category.NETWORK, Treatment.REMOVED),
+        (Category.FILE_PATHS, Treatment.REMOVED),
+        (Category.FILE_CONTENTS, Treatment.REMOVED),
+        (Category.CODE, Treatment.REMOVED),
+        (Category.PROGRAM_OUTPUT, Treatment.REMOVED),
+        (Category.PROCESSES, Treatment.REMOVED),
+        (Category.HARDWARE_IDS, Treatment.REMOVED),
+        (Category.MACHINE, Treatment.SHORTENED),
+        (Category.KERNEL_NAMES, Treatment.KEPT),
+        (Category.PROGRAM_TEXTS, Treatment.KEPT),
     }
     NcuCleaner(path).write(tmp_path / "copy.ncu-rep", SHARE)
     trace = open_trace(tmp_path / "copy.ncu-rep", cache=False)

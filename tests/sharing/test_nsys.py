@@ -13,13 +13,12 @@ import polars as pl
 import pytest
 
 from gpusight.cli.main import main
-from gpusight.readers.nsys.report import ReportTables
+from gpusight.readers.nsys.native_report import ReportTables
 from gpusight.readers.open import open_trace
-from gpusight.sharing.hidden import is_telling
-from gpusight.sharing.nsys_session import session_values
-from gpusight.sharing.nsys_texts import diagnosis, thread_name
-from gpusight.sharing.report import Category, Fate
-from gpusight.sharing.share import check, options_of, share
+from gpusight.sharing.leak_report import Category, Treatment
+from gpusight.sharing.leak_tally import is_identifying
+from gpusight.sharing.nsys_survey import diagnosis, session_values, thread_name
+from gpusight.sharing.sanitized_copy import check, options_of, share
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, needs_shared
 from tests.sharing.planted import Planted, as_parquet, is_in, plant
 
@@ -113,7 +112,7 @@ def _check_session(report: Path, folder: Path) -> None:
     assert {category for category, _, _ in told} >= {Category.HOST_NAMES, Category.COMMAND_LINES}
     content = _copy(report, folder / "copy.sqlite").read_bytes()
     for category, where, value in told:
-        if is_telling(value, category) and len(value) > 8:
+        if is_identifying(value, category) and len(value) > 8:
             assert not is_in(value, content), (report.name, category, where)
 
 
@@ -174,7 +173,9 @@ def test_copies_with_hashed_names_give_the_same_numbers(capture: Path, tmp_path:
 
 def test_a_copy_has_nothing_more_to_lose(tmp_path: Path) -> None:
     copy = _copy(DATA / "gpt_tiny_osrt.sqlite", tmp_path / "copy.sqlite")
-    left = {leak.category for leak in check(copy, options_of()).leaks if leak.fate is Fate.REMOVED}
+    left = {
+        leak.category for leak in check(copy, options_of()).leaks if leak.fate is Treatment.REMOVED
+    }
     assert left <= {Category.PROCESSES, Category.THREAD_NAMES}  # `process 1`, `thread`
     again = _copy(copy, tmp_path / "again.sqlite")
     assert _ask("summary", again) == _ask("summary", copy)

@@ -11,12 +11,12 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import GpusightError, UsageError
-from gpusight.readers.blocks import BLOCK_BYTES
+from gpusight.readers.file_blocks import BLOCK_BYTES
 from gpusight.readers.open import open_trace
-from gpusight.sharing import share as sharing
-from gpusight.sharing.nsys import NsysCleaner
-from gpusight.sharing.report import Category, Found, Options
-from gpusight.sharing.share import check, options_of, share
+from gpusight.sharing import sanitized_copy as sharing
+from gpusight.sharing.leak_report import Category, LeakScan, ShareOptions
+from gpusight.sharing.sanitized_copy import check, options_of, share
+from gpusight.sharing.share_nsys import NsysCleaner
 from tests.shared import DATA
 
 CAPTURE = DATA / "graph.sqlite"
@@ -50,7 +50,7 @@ def test_a_folder_is_parquet(tmp_path: Path, name: str) -> None:
 def test_tables_of_many_pieces_become_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.nsys.sqlite._PIECE_ROWS", 10)
+    monkeypatch.setattr("gpusight.readers.nsys.sqlite_export._PIECE_ROWS", 10)
     capture = DATA / "gpt_small_forward.sqlite"
     whole = open_trace(capture, cache=False).table("kernels", ["start_ns", "end_ns", "stream"])
     for name in ("copy.sqlite", "copy"):
@@ -126,7 +126,7 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: NsysCleaner, output: Path, options: Options, *, name: str) -> None:
+    def fail(_: NsysCleaner, output: Path, options: ShareOptions, *, name: str) -> None:
         del options, name
         output.write_text("half")
         raise OSError(28, "No space left on device")
@@ -188,8 +188,8 @@ def test_what_lies_across_two_pieces_of_a_copy_is_found(
     monkeypatch.setattr(sharing, "_BLOCKS_AT_ONCE", 1)
     copy = tmp_path / "copy.json"
     copy.write_bytes(b"x" * (BLOCK_BYTES - 3) + b"node7.acme" + b"x" * BLOCK_BYTES)
-    found = Found((), hidden=((Category.HOST_NAMES, "node7.acme"),))
-    assert [leak.where for leak in sharing._remains(found, copy)] == ["names that are kept"]
+    found = LeakScan((), hidden=((Category.HOST_NAMES, "node7.acme"),))
+    assert [leak.where for leak in sharing._leftovers(found, copy)] == ["names that are kept"]
 
 
 def test_a_look_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

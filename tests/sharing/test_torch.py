@@ -10,13 +10,13 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import DamagedCaptureError, NotACaptureError
-from gpusight.model.kernel_names import classify
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
-from gpusight.render.share import closing
-from gpusight.sharing.report import Category, Fate, Options
-from gpusight.sharing.torch import TorchCleaner
-from gpusight.sharing.torch_names import hide_frame, short_frame
+from gpusight.naming.kernel_names import classify
+from gpusight.readers.open import open_trace
+from gpusight.render.share_view import closing_sentences
+from gpusight.sharing.leak_report import Category, ShareOptions, Treatment
+from gpusight.sharing.share_torch import TorchCleaner
+from gpusight.sharing.torch_values import hide_frame, short_frame
+from gpusight.trace.schema import TABLES
 from tests.shared import DATA, EVERY_TORCH_TRACE, name, needs_shared
 from tests.sharing.spelled import found, secret
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 TRACES = [DATA / f"{name}.json.gz" for name in ("torch_odd", "torch_checkpoint", "operators")]
-HASHED = Options(hash_names=True, salt=b"salt")
-SHARE = Options(salt=b"salt")
+HASHED = ShareOptions(hash_names=True, salt=b"salt")
+SHARE = ShareOptions(salt=b"salt")
 
 REMOVED = {
     ("cpu_ops", "stack"),
@@ -72,7 +72,7 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
-def copied(path: Path, options: Options = SHARE, output: str = "copy.json") -> dict[str, Any]:
+def copied(path: Path, options: ShareOptions = SHARE, output: str = "copy.json") -> dict[str, Any]:
     target = path.parent / output
     TorchCleaner(path).write(target, options)
     return read(target)
@@ -174,7 +174,7 @@ def test_the_date_is_taken_out_of_the_clock(tmp_path: Path) -> None:
     assert all(abs(t) < 1e12 for t in shown)
     leaks = TorchCleaner(path).look(SHARE).leaks
     assert [(x.where, x.fate) for x in leaks if x.category is Category.CAPTURE_TIME] == [
-        ("ts", Fate.REMOVED)
+        ("ts", Treatment.REMOVED)
     ]
 
 
@@ -193,8 +193,8 @@ def test_names_of_processes_and_threads_are_kept_where_everyone_has_them(tmp_pat
     path = write_trace(tmp_path / "trace.json", [*kept, *left, OPERATOR])
     assert copied(path)["traceEvents"] == [*kept, OPERATOR]
     leaks = {(x.category, x.count, x.fate) for x in TorchCleaner(path).look(SHARE).leaks}
-    assert (Category.PROCESSES, 1, Fate.REMOVED) in leaks
-    assert (Category.THREAD_NAMES, 1, Fate.REMOVED) in leaks
+    assert (Category.PROCESSES, 1, Treatment.REMOVED) in leaks
+    assert (Category.THREAD_NAMES, 1, Treatment.REMOVED) in leaks
 
 
 def test_tracks_with_labels_stay_apart(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_names_of_python_functions_are_the_programs_own_words(tmp_path: Path) ->
     ]
     view = gs.share_check(path)
     assert {(x.category, x.count, x.fate) for x in view.leaks} >= {
-        (Category.PYTHON_FUNCTIONS, 1, Fate.SHORTENED),
-        (Category.PYTHON_FUNCTIONS, 2, Fate.KEPT),
+        (Category.PYTHON_FUNCTIONS, 1, Treatment.SHORTENED),
+        (Category.PYTHON_FUNCTIONS, 2, Treatment.KEPT),
     }
-    assert "It would keep: 3 names of Python functions." in closing(view.shared)
+    assert "It would keep: 3 names of Python functions." in closing_sentences(view.shared)
     hashed = str(copied(path, HASHED, "hashed.json")["traceEvents"])
     assert "nn.Module: " in hashed
     assert not any(word in hashed for word in ("Acme", "fit", "acme"))
@@ -280,7 +280,9 @@ def test_groups_of_processes_keep_no_name_that_someone_chose(
     assert len(told) == 1, "equal names stay equal"
     assert (told == {group}) is kept
     leaks = TorchCleaner(path).look(SHARE).leaks
-    assert any(x.where == f"args: {keys[0]}" and x.fate is Fate.HASHED for x in leaks) is not kept
+    assert (
+        any(x.where == f"args: {keys[0]}" and x.fate is Treatment.HASHED for x in leaks) is not kept
+    )
 
 
 def test_an_address_is_no_label_of_a_profiler(tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_unknown_kinds_of_events_are_left_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [SHARE, HASHED])
-def test_looking_and_writing_count_the_same(options: Options, tmp_path: Path) -> None:
+def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = TorchCleaner(TRACES[0])
     assert cleaner.look(options) == cleaner.write(tmp_path / "copy.json.gz", options)
 
@@ -311,7 +313,9 @@ def test_looking_and_writing_count_the_same(options: Options, tmp_path: Path) ->
 def test_copies_with_equal_salt_can_be_compared(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "trace.json", [{**OPERATOR, "name": "acme::secret_op"}])
     names = [
-        copied(path, Options(hash_names=True, salt=salt), f"{n}.json")["traceEvents"][0]["name"]
+        copied(path, ShareOptions(hash_names=True, salt=salt), f"{n}.json")["traceEvents"][0][
+            "name"
+        ]
         for n, salt in enumerate((b"a", b"a", b"b", b""))
     ]
     assert names[0] == names[1]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.testclient import TestClient
 
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from gpusight.web.app import make_app
-from gpusight.web.guard import Guard
+from gpusight.web.request_guard import Guard
 from gpusight.web.session import Opened, Session
 
 if TYPE_CHECKING:

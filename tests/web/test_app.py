@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
 from gpusight.web.app import FILES
-from gpusight.web.questions import MOST_BINS, MOST_TRACKS
-from gpusight.web.served import Served
+from gpusight.web.loaded_capture import LoadedCapture
+from gpusight.web.routes import MAX_WINDOW_BINS, MAX_WINDOW_TRACKS
 from tests.traces import build_trace
 from tests.web.serving import TOKEN, Asking, asking
 from tests.web.test_wire import decoded
@@ -209,7 +209,7 @@ def test_one_capture_is_not_compared(built: Asking) -> None:
         ("window", {}, 404, "Not Found"),
         ("captures/0/window", {}, 400, "start is missing"),
         ("captures/0/window", {**WHOLE, "bins": 0, "tracks": "x"}, 400, "from 1 to 8,192"),
-        ("captures/0/window", {**WHOLE, "bins": MOST_BINS + 1, "tracks": "x"}, 400, "8,192"),
+        ("captures/0/window", {**WHOLE, "bins": MAX_WINDOW_BINS + 1, "tracks": "x"}, 400, "8,192"),
         ("captures/0/window", {**WHOLE, "bins": "nan", "tracks": "x"}, 400, "bins is 'nan'"),
         ("captures/0/window", {"start": "nan", "end": 1, "bins": 1}, 400, "start is 'nan'"),
         ("captures/0/window", {"start": "-inf", "end": 1, "bins": 1}, 400, "start is '-inf'"),
@@ -220,7 +220,7 @@ def test_one_capture_is_not_compared(built: Asking) -> None:
         ("captures/0/window", {**WHOLE, "bins": 9, "tracks": "../etc/passwd"}, 400, "passwd"),
         (
             "captures/0/window",
-            {**WHOLE, "bins": 9, "tracks": ",".join(map(str, range(MOST_TRACKS + 1)))},
+            {**WHOLE, "bins": 9, "tracks": ",".join(map(str, range(MAX_WINDOW_TRACKS + 1)))},
             400,
             "at most 1,024 at once",
         ),
@@ -276,10 +276,10 @@ def test_two_captures_are_compared() -> None:
 
 
 def test_a_bug_is_an_answer_too(built: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Served) -> None:
+    def broken(_: LoadedCapture) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Served, "info", property(broken))
+    monkeypatch.setattr(LoadedCapture, "info", property(broken))
     client = TestClient(
         built.client.app, base_url=str(built.client.base_url), raise_server_exceptions=False
     )

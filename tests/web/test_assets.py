@@ -14,8 +14,8 @@ PACKAGE = ROOT / "src" / "gpusight"
 BUILT = (
     "web/static/timeline.js",
     "web/static/timeline.css",
-    "render/report/assets/report.js",
-    "render/report/assets/report.css",
+    "render/html/assets/report.js",
+    "render/html/assets/report.css",
 )
 
 

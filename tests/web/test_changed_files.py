@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
 from tests.shared import DATA
 
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
 from gpusight.errors import GpusightError
-from gpusight.model.schema import TABLES
-from gpusight.readers import open_trace
+from gpusight.trace.schema import TABLES
+from gpusight.readers.open import open_trace
 path, found = Path(sys.argv[1]), {}
 trace = open_trace(path, cache=False)
 names = [name for name in TABLES if trace.has(name)]

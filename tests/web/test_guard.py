@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
-from gpusight.web.guard import HEADERS, MOST_QUERY_BYTES, Guard
+from gpusight.web.request_guard import HEADERS, MAX_QUERY_BYTES, Guard
 
 TOKEN, PORT = "s3cr3t-token_x", 8765
 OWN = f"127.0.0.1:{PORT}"
@@ -166,7 +166,7 @@ def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
 
 @pytest.mark.parametrize(("extra", "status"), [(0, 200), (1, 414)])
 def test_a_query_is_bounded(extra: int, status: int) -> None:
-    assert _status([OWN], b"x" * (MOST_QUERY_BYTES + extra)) == status
+    assert _status([OWN], b"x" * (MAX_QUERY_BYTES + extra)) == status
 
 
 def test_nothing_speaks_over_web_sockets(client: TestClient) -> None:

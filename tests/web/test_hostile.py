@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpusight.web.answers import LONGEST_NAME, LONGEST_TEXT
+from gpusight.web.payloads import MAX_NAME_CHARS, MAX_TEXT_CHARS
 from gpusight.web.server import serve
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -26,10 +26,10 @@ def test_names_of_any_length_make_small_answers() -> None:
         found = one.answer("captures/0/search", q="xx")["groups"]
         measured = one.answer("captures/0/measure", start=0, end=10)["kernels"]
         for name in [each["name"] for each in (*found, *measured)]:
-            assert len(name) == LONGEST_NAME
+            assert len(name) == MAX_NAME_CHARS
             assert name.endswith("x…")
         title = one.answer("captures/0/event", table="kernels", row=3)["title"]
-        assert title == f"3{LONG}"[: LONGEST_TEXT - 1] + "…"
+        assert title == f"3{LONG}"[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def test_a_gpu_may_have_any_number() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusight.errors import UsageError
-from gpusight.web.query import FURTHEST_NS, Query
+from gpusight.web.routes import MAX_TIME_NS, RequestQuery
 
 NUMBERS = {
     "0": 0,
@@ -15,7 +15,7 @@ NUMBERS = {
     "-0.5": -1,
     "1e3": 1000,
     str(2**53 + 1): 2**53 + 1,
-    str(FURTHEST_NS): FURTHEST_NS,
+    str(MAX_TIME_NS): MAX_TIME_NS,
     "": None,
     "x": None,
     "nan": None,
@@ -36,37 +36,37 @@ NUMBERS = {
 def test_times(text: str, value: int | None) -> None:
     if value is None:
         with pytest.raises(UsageError, match=r"^t is "):
-            Query({"t": text}).time("t")
+            RequestQuery({"t": text}).time("t")
     else:
-        assert Query({"t": text}).time("t") == value
+        assert RequestQuery({"t": text}).time("t") == value
 
 
 @pytest.mark.parametrize(("text", "fits"), [("0", False), ("1", True), ("8", True), ("9", False)])
 def test_bounds(text: str, fits: bool) -> None:
     if fits:
-        assert Query({"n": text}).whole("n", 1, 8) == int(text)
+        assert RequestQuery({"n": text}).whole("n", 1, 8) == int(text)
     else:
         with pytest.raises(UsageError, match="not a number from 1 to 8"):
-            Query({"n": text}).whole("n", 1, 8)
+            RequestQuery({"n": text}).whole("n", 1, 8)
 
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(UsageError, match=r"^n is missing$"):
-        Query({}).whole("n", 0, 1)
-    assert Query({}).whole("n", 0, 9, default=5) == 5
+        RequestQuery({}).whole("n", 0, 1)
+    assert RequestQuery({}).whole("n", 0, 9, default=5) == 5
 
 
 def test_a_stretch_has_a_length() -> None:
-    assert Query({"start": "-1", "end": "1"}).stretch() == (-1, 1)
+    assert RequestQuery({"start": "-1", "end": "1"}).stretch() == (-1, 1)
     for start, end in (("1", "1"), ("2", "1")):
         with pytest.raises(UsageError, match="end is not after start"):
-            Query({"start": start, "end": end}).stretch()
+            RequestQuery({"start": start, "end": end}).stretch()
 
 
 def test_names_are_distinct_and_bounded() -> None:
-    assert Query({"k": "a,b,,a"}).names("k", 2, 5) == ["a", "b"]
-    assert Query({"k": ""}).names("k", 2, 5) == []
+    assert RequestQuery({"k": "a,b,,a"}).names("k", 2, 5) == ["a", "b"]
+    assert RequestQuery({"k": ""}).names("k", 2, 5) == []
     with pytest.raises(UsageError, match="3 names: at most 2 at once"):
-        Query({"k": "a,b,c"}).names("k", 2, 5)
+        RequestQuery({"k": "a,b,c"}).names("k", 2, 5)
     with pytest.raises(UsageError, match="too long"):
-        Query({"k": "x" * 13}).names("k", 2, 5)
+        RequestQuery({"k": "x" * 13}).names("k", 2, 5)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpusight.errors import CaptureError, UsageError
-from gpusight.web import capture, ledger
-from gpusight.web.query import Query
-from gpusight.web.questions import Asked, window
+from gpusight.web import analysis_payloads, capture_payloads
+from gpusight.web.routes import RequestQuery, RouteRequest, window
 from gpusight.web.session import Opened, Session
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -22,9 +21,8 @@ from tests.web.serving import asking
 from tests.web.test_app import hand_built
 
 if TYPE_CHECKING:
-    from gpusight.model.trace import Trace
-    from gpusight.web.answers import CaptureInfo
-    from gpusight.web.told import LedgerInfo
+    from gpusight.trace.trace import Trace
+    from gpusight.web.payloads import CaptureInfo, LedgerInfo
 
 BROKEN = Opened("broken.sqlite", CaptureError("broken.sqlite cannot be read", why="it is cut off"))
 REPORT = DATA / "thrice.ncu-rep.xz"
@@ -94,13 +92,13 @@ def test_a_capture_without_gpu_work_has_a_timeline_but_no_ledger() -> None:
 
 
 def test_a_capture_that_is_still_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, usual = threading.Event(), capture.capture_info
+    go_on, usual = threading.Event(), capture_payloads.capture_payload
 
     def slow(*given: Any) -> CaptureInfo:
         assert go_on.wait(10)
         return usual(*given)
 
-    monkeypatch.setattr(capture, "capture_info", slow)
+    monkeypatch.setattr(capture_payloads, "capture_payload", slow)
     with asking(hand_built(), wait=False) as one:
         (state,) = one.answer("captures")["captures"]
         assert (state["state"], state["message"]) == ("reading", "reading the capture")
@@ -116,13 +114,13 @@ def test_the_timeline_does_not_wait_for_what_is_worked_out_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     go_on = threading.Event()
-    usual = ledger.ledger_info
+    usual = analysis_payloads.ledger_payload
 
     def slow(trace: Trace) -> LedgerInfo:
         assert go_on.wait(10)
         return usual(trace)
 
-    monkeypatch.setattr(ledger, "ledger_info", slow)
+    monkeypatch.setattr(analysis_payloads, "ledger_payload", slow)
     with asking(hand_built(), wait=False) as one:
         served = one.session.captures[0]
         assert served.settled.wait(10)
@@ -144,7 +142,7 @@ def test_what_computes_ends_when_the_session_is_stopped(monkeypatch: pytest.Monk
             trace.table("kernels", ["start_ns"])
             time.sleep(0.001)
 
-    monkeypatch.setattr(ledger, "ledger_info", endless)
+    monkeypatch.setattr(analysis_payloads, "ledger_payload", endless)
     session = Session([Opened("x", hand_built(), owned=False)])
     session.start()
     assert begun.wait(10)
@@ -165,7 +163,7 @@ def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal
     def broken(_: Trace) -> LedgerInfo:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(ledger, "ledger_info", broken)
+    monkeypatch.setattr(analysis_payloads, "ledger_payload", broken)
     with asking(hand_built()) as one:
         assert one.answer("captures/0")["tracks"]
         for question in ("findings", "ledger"):
@@ -186,8 +184,8 @@ def test_memory_does_not_grow_with_requests() -> None:
             for number in range(times):
                 start = info.start_ns + number * 1000
                 query = {"start": start, "end": info.end_ns, "bins": 1500, "tracks": keys}
-                given = Query({name: str(value) for name, value in query.items()})
-                window(Asked(served, given, ()))
+                given = RequestQuery({name: str(value) for name, value in query.items()})
+                window(RouteRequest(served, given, ()))
 
         look_around(30)
         before = _resident_bytes()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from gpusight.model.trace import Trace
-from gpusight.web import shared_trace
-from gpusight.web.shared_trace import SharedTrace, Stopped
+from gpusight.trace.trace import Trace
+from gpusight.web import loaded_capture
+from gpusight.web.loaded_capture import ServerStopped, SharedTrace
 from tests.traces import FakeSource, build_source
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_who_asks_after_the_stop_is_stopped() -> None:
         lambda: trace.row_count("ranges"),
         lambda: trace.has("ranges"),
     ):
-        with pytest.raises(Stopped):
+        with pytest.raises(ServerStopped):
             ask()
 
 
@@ -142,7 +142,7 @@ class Kept:
 def test_large_tables_are_let_go_of_where_a_cache_has_them(
     cached: bool, worth: int, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_trace, "_WORTH_BYTES", worth)
+    monkeypatch.setattr(loaded_capture, "_MIN_RELEASED_BYTES", worth)
     source, kept = _slow(), Kept()
     trace = SharedTrace(Trace(source, kept if cached else None), threading.Event())
     for _ in range(2):

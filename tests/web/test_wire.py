@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpusight.analyses.timeline.window import Bins, Points, Slices, Window
 from gpusight.errors import UsageError
-from gpusight.web.wire import COLUMNS, MOST_LINES, encode_window
+from gpusight.viewer.track_data import SeriesPoints, TimelineWindow, TrackBins, TrackSlices
+from gpusight.web.capture_payloads import MAX_WINDOW_LINES, WINDOW_COLUMNS, encode_window
 
 
 def _ints(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -23,9 +23,9 @@ def _reals(*values: float) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 NOTHING = _ints()
-NO_SLICES = Slices(*(NOTHING,) * 7)
-NO_BINS = Bins(*(NOTHING,) * 5)
-NO_POINTS = Points(NOTHING, NOTHING, _reals(), _reals(), _reals())
+NO_SLICES = TrackSlices(*(NOTHING,) * 7)
+NO_BINS = TrackBins(*(NOTHING,) * 5)
+NO_POINTS = SeriesPoints(NOTHING, NOTHING, _reals(), _reals(), _reals())
 
 
 def decoded(data: bytes) -> dict[str, Any]:
@@ -47,14 +47,14 @@ def decoded(data: bytes) -> dict[str, Any]:
 
 
 def test_every_column_comes_back() -> None:
-    window = Window(
+    window = TimelineWindow(
         start_ns=-5,
         end_ns=2**53,
         bins=3,
         lines=(("gpu0/stream7", 0), ("p1/t2/ranges", 4)),
         pending=("gpu0/ledger",),
         labels=("gemm", "ünï \U0001f680"),
-        slices=Slices(
+        slices=TrackSlices(
             line=_ints(0, 1, 1),
             start_ns=_ints(-7, 10, 2**53 - 1),
             end_ns=_ints(3, 20, 2**53),
@@ -63,8 +63,8 @@ def test_every_column_comes_back() -> None:
             label=_ints(1, 0, 1),
             colour=_ints(255, 0, 7),
         ),
-        bin_sums=Bins(_ints(1), _ints(2), _ints(10**15), _ints(4_000_000_000), _ints(3)),
-        points=Points(_ints(0), _ints(1), _reals(-0.5), _reals(1e300), _reals(0.25)),
+        bin_sums=TrackBins(_ints(1), _ints(2), _ints(10**15), _ints(4_000_000_000), _ints(3)),
+        points=SeriesPoints(_ints(0), _ints(1), _reals(-0.5), _reals(1e300), _reals(0.25)),
     )
     found = decoded(encode_window(window))
     assert (found["start_ns"], found["end_ns"], found["bins"]) == (-5, 2**53, 3)
@@ -74,23 +74,23 @@ def test_every_column_comes_back() -> None:
     ]
     assert found["pending"] == ["gpu0/ledger"]
     assert found["labels"] == ["gemm", "ünï \U0001f680"]
-    for part, columns in COLUMNS.items():
+    for part, columns in WINDOW_COLUMNS.items():
         for name in columns:
             assert found[part][name] == getattr(getattr(window, part), name).tolist()
 
 
 @pytest.mark.parametrize("count", range(9))
 def test_headers_of_any_length_are_padded(count: int) -> None:
-    window = Window(0, 1, 1, (), (), ("x" * count,), NO_SLICES, NO_BINS, NO_POINTS)
+    window = TimelineWindow(0, 1, 1, (), (), ("x" * count,), NO_SLICES, NO_BINS, NO_POINTS)
     assert decoded(encode_window(window))["labels"] == ["x" * count]
 
 
 def test_names_cannot_drive_what_shows_them() -> None:
-    window = Window(0, 1, 1, (), (), ("a\x1b[31m\u202eb\n",), NO_SLICES, NO_BINS, NO_POINTS)
+    window = TimelineWindow(0, 1, 1, (), (), ("a\x1b[31m\u202eb\n",), NO_SLICES, NO_BINS, NO_POINTS)
     assert decoded(encode_window(window))["labels"] == ["a\\x1b[31m\\u202eb\\n"]
 
 
 def test_more_lines_than_can_be_told_apart_are_refused() -> None:
-    lines = tuple(("t", line) for line in range(MOST_LINES + 1))
+    lines = tuple(("t", line) for line in range(MAX_WINDOW_LINES + 1))
     with pytest.raises(UsageError, match="65,537 lines"):
-        encode_window(Window(0, 1, 1, lines, (), (), NO_SLICES, NO_BINS, NO_POINTS))
+        encode_window(TimelineWindow(0, 1, 1, lines, (), (), NO_SLICES, NO_BINS, NO_POINTS))

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.timeline.timeline import Timeline
-from gpusight.findings.timeline.finding import TimelineFinding
-from gpusight.render.diagnosis.parts import value_of
+from gpusight.render.explanation import evidence_value
+from gpusight.rules.finding import TimelineFinding
 from gpusight.units import format_time
-from gpusight.web import judged as module
-from gpusight.web.comparison import compare_info
-from gpusight.web.findings import findings
-from gpusight.web.judged import Judged, judged
-from gpusight.web.ledger import ledger_info
+from gpusight.viewer.timeline_view import ViewerTimeline
+from gpusight.web import analysis_payloads as module
+from gpusight.web.analysis_payloads import (
+    StepSample,
+    comparison_payload,
+    findings_payload,
+    ledger_payload,
+    sample_steps,
+)
 from tests.shared import DATA
 from tests.traces import build_trace
 from tests.web.test_app import hand_built
@@ -27,7 +30,7 @@ CAPTURES = [DATA / name for name in ("dataload.sqlite", "torch_odd.json.gz", "od
 def test_the_ledger_is_that_of_the_command(path: Path) -> None:
     trace = gs.open(path)
     said = gs.ledger(trace).result.document()
-    found = ledger_info(trace)
+    found = ledger_payload(trace)
     assert found.steps == said["meta"]["steps"]
     assert len(found.devices) == len(said["devices"])
     for device, other in zip(found.devices, said["devices"], strict=True):
@@ -37,9 +40,9 @@ def test_the_ledger_is_that_of_the_command(path: Path) -> None:
 
 
 def test_the_findings_are_those_of_the_command() -> None:
-    timeline = Timeline(gs.open(DATA / "dataload.sqlite"))
+    timeline = ViewerTimeline(gs.open(DATA / "dataload.sqlite"))
     said = gs.diagnose(DATA / "dataload.sqlite")
-    found = findings(timeline, [])
+    found = findings_payload(timeline, [])
     assert found.step_ns == said.result.document()["window"]["step_ns"]
     assert [one.rule for one in found.findings] == [one.rule for one in said.findings]
     for one, other in zip(found.findings, said.findings, strict=True):
@@ -49,7 +52,7 @@ def test_the_findings_are_those_of_the_command() -> None:
         assert one.recoverable_ns_per_step == other.step_ns
         assert one.share == other.share
         assert one.confidence == other.confidence.value
-        assert [e.value for e in one.evidence] == [value_of(e) for e in other.evidence]
+        assert [e.value for e in one.evidence] == [evidence_value(e) for e in other.evidence]
         assert all(place.start_ns < place.end_ns for place in one.places)
         assert len(one.places) > 0
 
@@ -57,7 +60,7 @@ def test_the_findings_are_those_of_the_command() -> None:
 def test_the_comparison_is_that_of_the_command() -> None:
     before, after = DATA / "dataload.sqlite", DATA / "dataload.nsys-rep"
     said = gs.compare(before, after).result
-    found = compare_info(gs.open(before), gs.open(after))
+    found = comparison_payload(gs.open(before), gs.open(after))
     assert found.explanation == said.explanation
     assert found.notes == said.notes
     first = found.metrics[0]
@@ -69,27 +72,27 @@ def test_the_comparison_is_that_of_the_command() -> None:
 def test_captures_that_cannot_be_compared_say_why() -> None:
     rows = [{"start_ns": 0, "end_ns": 9, "name": "r"}]
     with pytest.raises(gs.GpusightError, match="shows no GPU work"):
-        compare_info(hand_built(), build_trace(ranges=rows))
+        comparison_payload(hand_built(), build_trace(ranges=rows))
 
 
 def test_what_fits_is_judged_as_a_whole() -> None:
-    assert judged(hand_built()) == Judged()
+    assert sample_steps(hand_built()) == StepSample()
 
 
 def test_of_more_work_than_fits_steps_of_the_middle_stand_for_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WORK", 20)
+    monkeypatch.setattr(module, "MAX_SAMPLED_WORK", 20)
     trace = hand_built()
     note = "judged on steps 2 to 3 of 6, which stand for the others"
-    assert judged(trace) == Judged(steps="2-3", note=note)
-    found = findings(Timeline(trace), [])
+    assert sample_steps(trace) == StepSample(steps="2-3", note=note)
+    found = findings_payload(ViewerTimeline(trace), [])
     assert (found.steps, found.notes[0]) == (2, note)
-    assert compare_info(trace, hand_built()).notes[:2] == (note, note)
+    assert comparison_payload(trace, hand_built()).notes[:2] == (note, note)
 
 
 def test_without_steps_the_middle_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WORK", 4)
+    monkeypatch.setattr(module, "MAX_SAMPLED_WORK", 4)
     rows = [{"start_ns": 7**n, "end_ns": 7**n + 1, "name": f"k{n}"} for n in range(8)]
     note = "judged on 4 of 8 kernels from the middle of the capture"
-    assert judged(build_trace(kernels=rows)) == Judged(window=(7**2, 7**5), note=note)
+    assert sample_steps(build_trace(kernels=rows)) == StepSample(window=(7**2, 7**5), note=note)

@@ -14,15 +14,109 @@ from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
-from gpusight.cli.documents import DOCUMENTS
 from gpusight.cli.output import write_error, write_out
-from gpusight.render.markdown import code, prose, table
-from gpusight.result import Fact, Field, Fmt
+from gpusight.render.markdown_tables import markdown_code, markdown_prose, markdown_table
+from gpusight.results import Fact, Field, Fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
+
+
+_LEDGER_DOCUMENT = (
+    "`ledger`: `window` (`start_ns`, `end_ns`); `devices`, each with `device`, `name`, "
+    "`entries` (`entry` such as `compute/matmul`, `copy/h2d`, `communication` or "
+    "`idle/input`, its `ns` and `share`; `parts` by precision or kind of memory; "
+    "`contributors` of idle entries: `kind`, `name`, `ns`, `count`) and `overlap`; `steps`, "
+    "each with `step`, `number`, `start_ns`, `end_ns`, and `devices` as above. The entries of "
+    "a device sum to the window, those of a step to the step."
+)
+_DIAGNOSIS_DOCUMENT = (
+    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out` and `step_ns`; "
+    "`findings`, the one that gives most back first, each with `rule`, `title`, "
+    "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
+    "(what it gives once the findings above are fixed), `confidence`, `confidence_reason`, "
+    "`robust`, `estimate`, `evidence` (`metric`, `value`, `unit`, `meaning`), `why`, `fix`, "
+    "`code`, `afterwards`, `misleads` and `where` (`kind`, `name`, `ns`, `count`); `clean`, "
+    "the rules that found nothing; `incomplete`, why the capture holds less than what ran; "
+    "`not_applicable` (`rule`, `reason`); `replay` (`error`, `steps`, "
+    "`length_ns`); `ledger` (`window`, `devices`). Of an Nsight Compute report: "
+    "`saved_ns` and `kernels`, each with its `findings`. Of both: the timeline's document and "
+    "`kernels`, those of the window by time (`name`, `label`, `calls`, `time_ns`, `share`, "
+    "`time_ns_per_step`, `gpu_saved_ns`) with the report's `findings`."
+)
+_WHATIF_DOCUMENT = (
+    "`whatif`: `window`, `measured_ns`, `unchanged_ns`, `error`, `changed_ns`, `saved_ns`, "
+    "`share`, `steps`; `changes`, each with `change`, `alone_ns` and `after_ns`; `ledger` "
+    "with `before` and `after`."
+)
+_DRILL_DOCUMENT = (
+    "`drill`: `window_ns`, `steps`, `kernel_ns`; `kernels` by time, each with `kernel` (its "
+    "number), `name`, `label`, `function`, `category`, `grid`, `block`, `launches`, `time_ns` "
+    "(both also `_per_step`), `share` of kernel time, `roof_share`, `verdict`, `why`, `measured` "
+    "and `measured_other_shapes` (launches in the reports given); `anchor` (`range`, `ranges`, "
+    "`step`, `profiler`, `program` or `unsure`: from where launches are counted), `why`, `exact`; "
+    "`runs`, each with `kernels`, `kernel_regex`, `kernel_name_base`, `launch_skip`, "
+    "`launch_count`, `nvtx_include` (a list), `nvtx_process_scope`, `profile_from_start`, `step`, "
+    "`command`, `environment` and `report`; `level`, `tool`, `installed`, `program`, `estimate_s`; "
+    "`diagnoses`, as of `diagnose` with both captures, one for each report."
+)
+_RECORD_DOCUMENT = (
+    "`record --dry-run`: `recorded` (false for a rank that is not chosen), `tool`, `version`, "
+    "`why`, `rank`, `command`, `environment` (what is added to it), `capture` and `notes`. "
+    "`record --summary FILE`, after the run: `tool`, `version`, `command`, `captures` (`path`, "
+    "`bytes`), `memory_snapshots`, `exit_code`, `seconds`, `notes` and `why_nothing`."
+)
+_COMPARE_DOCUMENT = (
+    "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
+    "`step_ns`, `period_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of "
+    "kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
+    "`step_time`, `step_period` and `headline`: which of them tells how fast the program is; "
+    "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "
+    "takes it, `text`); `explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, "
+    "`label`, `missing`: why a side does not know it); `ledger`, whose entries sum to the step "
+    "(`entry`, `part` of the step's change); `between`, the same of the time between steps; "
+    "`phases` (`phase`); `kernels` (`kernel`, `category`, `match`: `name`, `role`, `appeared` or "
+    "`vanished`, `before_names`, `after_names`, `ranges`, `calls_before`, `calls_after`, "
+    "`mean_ns_before`, `mean_ns_after`); `ranges` and `api_calls` (`name`, `calls_before`, "
+    "`calls_after`; on the host, and `gpu`, or null where it is not known); `copies` "
+    "(`operation`, `src_kind`, `dst_kind`, `bytes_before`, `bytes_after`, calls); `findings` "
+    "(`rule`, `title`, `fate`: `fixed`, `new` or `stayed`, `before_ns`, `after_ns`, "
+    "`captures_before`, `captures_after`, `capture` that `title` is of). Whatever changes has "
+    "`before`, `after`, `change`, "
+    "`ratio`, `low` and `high` (the interval of the change), `verdict` (`lower`, `higher`, "
+    "`same`, `unclear`, `appeared`, `vanished`) and `basis` (`repeats`, `steps`, `none`): ns, "
+    "bytes or counts a step."
+)
+_GATE_DOCUMENT = (
+    "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, `strict`, "
+    "`allow_missing`, `allow_changed` and `notes`; `passed`: whether the exit code is 0; "
+    "`outcome` (`passed`, `failed`, `inconclusive`); `differences`, which keep the captures from "
+    "being compared (`kind`, `text`, `allowed`); `checks`, each with `metric`, `judged` (the "
+    "metric that it is judged by: `step_period` for the step where much lies between), `limit`, "
+    "`kind` (`relative`, `absolute`, `ceiling`), `status` (`passed`, `failed`, `unsure`, "
+    "`inconclusive`, `missing`), "
+    "`most` (the largest value that is within the limit), `over` (by how much it is over that), "
+    "`before`, `after`, `change`, `ratio`, `low` and `high` (of the change; under a ceiling, of "
+    "the value), `verdict`, `basis` and `reason`; `explanation`, as of `compare`."
+)
+_BASELINE_DOCUMENT = (
+    "`baseline save` and `baseline show` write rows as below. The file that `save` makes is "
+    "another document, for `compare` and `gate` to read: what is in it may change with the "
+    "version."
+)
+DOCUMENTS = (
+    _LEDGER_DOCUMENT,
+    _DIAGNOSIS_DOCUMENT,
+    _WHATIF_DOCUMENT,
+    _DRILL_DOCUMENT,
+    _RECORD_DOCUMENT,
+    _COMPARE_DOCUMENT,
+    _GATE_DOCUMENT,
+    _BASELINE_DOCUMENT,
+)
+
 
 _GENERATED = "<!-- Generated by scripts/generate-docs; edit the code it comes from instead. -->"
 _EXIT_CODES = (
@@ -57,146 +151,146 @@ _JSON_TYPES = {
 }
 SECTIONS: dict[str, dict[str, str]] = {
     "info": {
-        "devices": "gpusight.analyses.info:DEVICE_FIELDS",
-        "processes": "gpusight.analyses.info:PROCESS_FIELDS",
-        "process_groups": "gpusight.analyses.info:GROUP_FIELDS",
-        "contents": "gpusight.analyses.info:CONTENT_FIELDS",
-        "rules": "gpusight.analyses.info:RULE_FIELDS",
-        "missing": "gpusight.analyses.info:MISSING_FIELDS",
-        "messages": "gpusight.analyses.info:MESSAGE_FIELDS",
+        "devices": "gpusight.analysis.capture_info:DEVICE_FIELDS",
+        "processes": "gpusight.analysis.capture_info:PROCESS_FIELDS",
+        "process_groups": "gpusight.analysis.capture_info:GROUP_FIELDS",
+        "contents": "gpusight.analysis.capture_info:CONTENT_FIELDS",
+        "rules": "gpusight.analysis.capture_info:RULE_FIELDS",
+        "missing": "gpusight.analysis.capture_info:MISSING_FIELDS",
+        "messages": "gpusight.analysis.capture_info:MESSAGE_FIELDS",
     },
     "summary": {
-        "gpu_time": "gpusight.analyses.gpu_time:FIELDS",
-        "categories": "gpusight.analyses.summary:CATEGORY_FIELDS",
-        "ranges": "gpusight.analyses.ranges:BRIEF_FIELDS",
+        "gpu_time": "gpusight.analysis.gpu_time:FIELDS",
+        "categories": "gpusight.analysis.capture_summary:CATEGORY_FIELDS",
+        "ranges": "gpusight.analysis.range_summary:BRIEF_FIELDS",
     },
     "steps": {
-        "steps": "gpusight.analyses.steps.report:STEP_FIELDS",
-        "phases": "gpusight.analyses.steps.report:PHASE_FIELDS",
+        "steps": "gpusight.analysis.steps.step_report:STEP_FIELDS",
+        "phases": "gpusight.analysis.steps.step_report:PHASE_FIELDS",
     },
-    "kernels": {"": "gpusight.analyses.kernels:FIELDS"},
-    "ops": {"": "gpusight.analyses.ops.fields:FIELDS"},
-    "launches": {"": "gpusight.analyses.launch_list:FIELDS"},
-    "ledger --format csv": {"": "gpusight.analyses.ledger.tables:LINE_FIELDS"},
+    "kernels": {"": "gpusight.analysis.kernel_summary:FIELDS"},
+    "ops": {"": "gpusight.analysis.operator_summary:FIELDS"},
+    "launches": {"": "gpusight.analysis.launch_list:FIELDS"},
+    "ledger --format csv": {"": "gpusight.analysis.ledger.ledger_tables:LINE_FIELDS"},
     "utilisation": {
-        "gpus": "gpusight.analyses.utilisation.fields:GPU_FIELDS",
-        "bins": "gpusight.analyses.utilisation.fields:BIN_FIELDS",
-        "metric_means": "gpusight.analyses.utilisation.metrics:MEAN_FIELDS",
-        "metrics": "gpusight.analyses.utilisation.metrics:METRIC_FIELDS",
-        "steps": "gpusight.analyses.utilisation.fields:STEP_FIELDS",
+        "gpus": "gpusight.analysis.gpu_utilization:GPU_FIELDS",
+        "bins": "gpusight.analysis.gpu_utilization:BIN_FIELDS",
+        "metric_means": "gpusight.analysis.gpu_utilization:MEAN_FIELDS",
+        "metrics": "gpusight.analysis.gpu_utilization:METRIC_FIELDS",
+        "steps": "gpusight.analysis.gpu_utilization:STEP_FIELDS",
     },
     "timeline": {
-        "tracks": "gpusight.analyses.excerpt.fields:TRACK_FIELDS",
-        "slices": "gpusight.analyses.excerpt.fields:SLICE_FIELDS",
-        "sums": "gpusight.analyses.excerpt.fields:SUM_FIELDS",
-        "points": "gpusight.analyses.excerpt.fields:POINT_FIELDS",
+        "tracks": "gpusight.viewer.timeline_snapshot:TRACK_FIELDS",
+        "slices": "gpusight.viewer.timeline_snapshot:SLICE_FIELDS",
+        "sums": "gpusight.viewer.timeline_snapshot:SUM_FIELDS",
+        "points": "gpusight.viewer.timeline_snapshot:POINT_FIELDS",
     },
-    "ranges": {"": "gpusight.analyses.ranges:FIELDS"},
-    "api": {"": "gpusight.analyses.api:FIELDS"},
-    "copies": {"": "gpusight.analyses.copies:FIELDS"},
+    "ranges": {"": "gpusight.analysis.range_summary:FIELDS"},
+    "api": {"": "gpusight.analysis.api_summary:FIELDS"},
+    "copies": {"": "gpusight.analysis.copy_summary:FIELDS"},
     "memory": {
-        "devices": "gpusight.analyses.memory.overview:DEVICE_FIELDS",
-        "out_of_memory": "gpusight.analyses.memory.failures:FAILURE_FIELDS",
-        "peak": "gpusight.analyses.memory.peak:PEAK_FIELDS",
-        "blocks": "gpusight.analyses.memory.peak:BLOCK_FIELDS",
-        "steps": "gpusight.analyses.memory.growth:STEP_FIELDS",
-        "reserved": "gpusight.analyses.memory.segments:RESERVED_FIELDS",
-        "segments": "gpusight.analyses.memory.segments:SEGMENT_FIELDS",
-        "kinds": "gpusight.analyses.memory.overview:KIND_FIELDS",
-        "timeline": "gpusight.analyses.memory.timeline:TIMELINE_FIELDS",
+        "devices": "gpusight.analysis.memory.memory_usage:DEVICE_FIELDS",
+        "out_of_memory": "gpusight.analysis.memory.memory_peak:FAILURE_FIELDS",
+        "peak": "gpusight.analysis.memory.memory_peak:PEAK_FIELDS",
+        "blocks": "gpusight.analysis.memory.memory_peak:BLOCK_FIELDS",
+        "steps": "gpusight.analysis.memory.device_memory:STEP_FIELDS",
+        "reserved": "gpusight.analysis.memory.allocations:RESERVED_FIELDS",
+        "segments": "gpusight.analysis.memory.allocations:SEGMENT_FIELDS",
+        "kinds": "gpusight.analysis.memory.memory_usage:KIND_FIELDS",
+        "timeline": "gpusight.analysis.memory.memory_peak:TIMELINE_FIELDS",
     },
     "flops": {
-        "steps": "gpusight.analyses.flops.tables:STEP_FIELDS",
-        "operators": "gpusight.analyses.flops.tables:OPERATOR_FIELDS",
-        "not_counted": "gpusight.analyses.flops.tables:REST_FIELDS",
+        "steps": "gpusight.analysis.flops.flops_tables:STEP_FIELDS",
+        "operators": "gpusight.analysis.flops.flops_tables:OPERATOR_FIELDS",
+        "not_counted": "gpusight.analysis.flops.flops_tables:REST_FIELDS",
     },
     "questions": {
-        "forward_time": "gpusight.analyses.questions.forward_time:TIME_FIELDS",
-        "passes": "gpusight.analyses.questions.forward_time:PASS_FIELDS",
-        "top_kernels": "gpusight.analyses.questions.kernels:TOP_FIELDS",
-        "other_kernels": "gpusight.analyses.questions.kernels:OTHER_FIELDS",
-        "shares": "gpusight.analyses.questions.shares:FIELDS",
-        "attention": "gpusight.analyses.questions.attention:FIELDS",
+        "forward_time": "gpusight.analysis.questions.forward_time:TIME_FIELDS",
+        "passes": "gpusight.analysis.questions.forward_time:PASS_FIELDS",
+        "top_kernels": "gpusight.analysis.questions.kernel_questions:TOP_FIELDS",
+        "other_kernels": "gpusight.analysis.questions.kernel_questions:OTHER_FIELDS",
+        "shares": "gpusight.analysis.questions.kernel_questions:FIELDS",
+        "attention": "gpusight.analysis.questions.attention_question:FIELDS",
     },
     "questions --batch": {
-        "numbers": "gpusight.analyses.questions.summary:NUMBER_FIELDS",
-        "answers": "gpusight.analyses.questions.summary:ANSWER_FIELDS",
-        "failed": "gpusight.analyses.questions.summary:SKIPPED_FIELDS",
-        "skipped": "gpusight.analyses.questions.summary:SKIPPED_FIELDS",
+        "numbers": "gpusight.analysis.questions.question_answers:NUMBER_FIELDS",
+        "answers": "gpusight.analysis.questions.question_answers:ANSWER_FIELDS",
+        "failed": "gpusight.analysis.questions.question_answers:SKIPPED_FIELDS",
+        "skipped": "gpusight.analysis.questions.question_answers:SKIPPED_FIELDS",
     },
-    "kernels REPORT.ncu-rep": {"": "gpusight.analyses.counters.kernel_table:FIELDS"},
-    "summary REPORT.ncu-rep": {"kernels": "gpusight.analyses.counters.overview:SUMMARY_FIELDS"},
-    "launches REPORT.ncu-rep": {"": "gpusight.analyses.counters.kernel_table:LAUNCH_FIELDS"},
-    "counters": {"": "gpusight.analyses.counters.listing:FIELDS"},
-    "counters --wide": {"": "gpusight.analyses.counters.listing:WIDE_FIELDS"},
-    "counters --list": {"": "gpusight.analyses.counters.listing:LIST_FIELDS"},
-    "counters --instances": {"": "gpusight.analyses.counters.listing:INSTANCE_FIELDS"},
-    "counters --source": {"": "gpusight.analyses.counters.source:FIELDS"},
-    "counters --source --metrics": {"": "gpusight.analyses.counters.source:METRIC_FIELDS"},
+    "kernels REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:FIELDS"},
+    "summary REPORT.ncu-rep": {
+        "kernels": "gpusight.analysis.counters.measured_kernels:SUMMARY_FIELDS"
+    },
+    "launches REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:LAUNCH_FIELDS"},
+    "counters": {"": "gpusight.analysis.counters.counter_tables:FIELDS"},
+    "counters --wide": {"": "gpusight.analysis.counters.counter_tables:WIDE_FIELDS"},
+    "counters --list": {"": "gpusight.analysis.counters.counter_tables:LIST_FIELDS"},
+    "counters --instances": {"": "gpusight.analysis.counters.counter_tables:INSTANCE_FIELDS"},
+    "counters --source": {"": "gpusight.analysis.counters.source_lines:FIELDS"},
+    "counters --source --metrics": {"": "gpusight.analysis.counters.source_lines:METRIC_FIELDS"},
     "join": {
-        "kernels": "gpusight.analyses.join.tables:KERNEL_FIELDS",
-        "unmeasured": "gpusight.analyses.join.tables:UNMEASURED_FIELDS",
-        "unused": "gpusight.analyses.join.tables:UNUSED_FIELDS",
+        "kernels": "gpusight.analysis.join.joined_kernels:KERNEL_FIELDS",
+        "unmeasured": "gpusight.analysis.join.joined_kernels:UNMEASURED_FIELDS",
+        "unused": "gpusight.analysis.join.joined_kernels:UNUSED_FIELDS",
     },
     "occupancy": {
-        "limiters": "gpusight.analyses.occupancy.fields:LIMITER_FIELDS",
-        "kernels": "gpusight.analyses.occupancy.fields:FIELDS",
-        "advice": "gpusight.analyses.occupancy.fields:ADVICE_FIELDS",
-        "limits": "gpusight.analyses.occupancy.tables:LIMIT_FIELDS",
-        "block_sizes": "gpusight.analyses.occupancy.tables:BLOCK_FIELDS",
-        "registers": "gpusight.analyses.occupancy.tables:REGISTER_FIELDS",
-        "shared_memory": "gpusight.analyses.occupancy.tables:SHARED_FIELDS",
+        "limiters": "gpusight.analysis.occupancy.kernel_occupancy:LIMITER_FIELDS",
+        "kernels": "gpusight.analysis.occupancy.kernel_occupancy:FIELDS",
+        "advice": "gpusight.analysis.occupancy.kernel_occupancy:ADVICE_FIELDS",
+        "limits": "gpusight.analysis.occupancy.occupancy_changes:LIMIT_FIELDS",
+        "block_sizes": "gpusight.analysis.occupancy.occupancy_changes:BLOCK_FIELDS",
+        "registers": "gpusight.analysis.occupancy.occupancy_changes:REGISTER_FIELDS",
+        "shared_memory": "gpusight.analysis.occupancy.occupancy_changes:SHARED_FIELDS",
     },
     "roofline": {
-        "kernels": "gpusight.analyses.roofline.tables:FIELDS",
-        "roofs": "gpusight.analyses.roofline.tables:ROOF_FIELDS",
+        "kernels": "gpusight.analysis.roofline.roofline_report:FIELDS",
+        "roofs": "gpusight.analysis.roofline.roofline_report:ROOF_FIELDS",
     },
-    "roofline --launches": {"launches": "gpusight.analyses.roofline.tables:LAUNCH_FIELDS"},
+    "roofline --launches": {"launches": "gpusight.analysis.roofline.roofline_report:LAUNCH_FIELDS"},
     "doctor": {
-        "tools": "gpusight.capture.doctor.report:TOOL_FIELDS",
-        "checks": "gpusight.capture.doctor.report:CHECK_FIELDS",
+        "tools": "gpusight.recording.doctor.checkup:TOOL_FIELDS",
+        "checks": "gpusight.recording.doctor.checkup:CHECK_FIELDS",
     },
     "orion build": {
-        "classes": "gpusight.analyses.orion.summary:CLASS_FIELDS",
-        "left_out": "gpusight.analyses.orion.summary:LEFT_OUT_FIELDS",
-        "differences": "gpusight.analyses.orion.matching:DIFFERENCE_FIELDS",
-        "rows": "gpusight.analyses.orion.summary:ROW_FIELDS",
-        "launches": "gpusight.analyses.orion.summary:LAUNCH_FIELDS",
+        "classes": "gpusight.analysis.orion.orion_build:CLASS_FIELDS",
+        "left_out": "gpusight.analysis.orion.orion_build:LEFT_OUT_FIELDS",
+        "differences": "gpusight.analysis.orion.orion_matching:DIFFERENCE_FIELDS",
+        "rows": "gpusight.analysis.orion.orion_build:ROW_FIELDS",
+        "launches": "gpusight.analysis.orion.orion_build:LAUNCH_FIELDS",
     },
     "orion build, of files that disagree": {
-        "": "gpusight.analyses.orion.matching:DISAGREEMENT_FIELDS"
+        "": "gpusight.analysis.orion.orion_matching:DISAGREEMENT_FIELDS"
     },
-    "orion check": {"broken": "gpusight.analyses.orion.check:BROKEN_FIELDS"},
+    "orion check": {"broken": "gpusight.analysis.orion.orion_check:BROKEN_FIELDS"},
     "orion plot": {
-        "unmeasured": "gpusight.analyses.orion.timeline:UNMEASURED_FIELDS",
-        "series": "gpusight.analyses.orion.timeline:SERIES_FIELDS",
+        "unmeasured": "gpusight.analysis.orion.orion_utilization:UNMEASURED_FIELDS",
+        "series": "gpusight.analysis.orion.orion_utilization:SERIES_FIELDS",
     },
-    "drill --format csv": {"": "gpusight.analyses.drill.tables:FIELDS"},
+    "drill --format csv": {"": "gpusight.analysis.drill.drill_result:FIELDS"},
     "whatif --format csv": {
-        "changes": "gpusight.analyses.whatif.tables:CHANGE_FIELDS",
-        "ledger": "gpusight.analyses.whatif.tables:LEDGER_FIELDS",
+        "changes": "gpusight.analysis.scenario:CHANGE_FIELDS",
+        "ledger": "gpusight.analysis.scenario:LEDGER_FIELDS",
     },
-    "compare --format csv": {"": "gpusight.render.comparison.tables:COMPARISON_FIELDS"},
-    "diagnose --format csv": {
-        "": "gpusight.render.diagnosis.timeline_tables:TIMELINE_FINDING_FIELDS"
-    },
-    "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.diagnosis.tables:FINDING_FIELDS"},
-    "diagnose --list-rules": {"": "gpusight.render.diagnosis.rule_list:RULE_FIELDS"},
+    "compare --format csv": {"": "gpusight.render.comparison_view:COMPARISON_FIELDS"},
+    "diagnose --format csv": {"": "gpusight.render.diagnosis_summary:TIMELINE_FINDING_FIELDS"},
+    "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.explanation:FINDING_FIELDS"},
+    "diagnose --list-rules": {"": "gpusight.render.rule_reference:RULE_FIELDS"},
     "baseline": {
-        "captures": "gpusight.comparison.baseline:CAPTURE_FIELDS",
-        "times": "gpusight.comparison.baseline:TIME_FIELDS",
-        "counts": "gpusight.comparison.baseline:COUNT_FIELDS",
-        "bytes": "gpusight.comparison.baseline:BYTE_FIELDS",
+        "captures": "gpusight.comparison.baseline_page:CAPTURE_FIELDS",
+        "times": "gpusight.comparison.baseline_page:TIME_FIELDS",
+        "counts": "gpusight.comparison.baseline_page:COUNT_FIELDS",
+        "bytes": "gpusight.comparison.baseline_page:BYTE_FIELDS",
     },
     "share": {
-        "categories": "gpusight.render.share:CATEGORY_FIELDS",
-        "places": "gpusight.render.share:PLACE_FIELDS",
-        "remains": "gpusight.render.share:REMAIN_FIELDS",
+        "categories": "gpusight.render.share_view:CATEGORY_FIELDS",
+        "places": "gpusight.render.share_view:PLACE_FIELDS",
+        "remains": "gpusight.render.share_view:REMAIN_FIELDS",
     },
-    "sql --tables": {"": "gpusight.render.catalogue:TABLE_FIELDS"},
-    "sql --columns": {"": "gpusight.render.catalogue:COLUMN_FIELDS"},
-    "stats --list": {"": "gpusight.cli.reports:LIST_FIELDS"},
-    "stats --output DIR": {"": "gpusight.cli.reports:SUMMARY_FIELDS"},
+    "sql --tables": {"": "gpusight.render.table_export:TABLE_FIELDS"},
+    "sql --columns": {"": "gpusight.render.table_export:COLUMN_FIELDS"},
+    "stats --list": {"": "gpusight.cli.commands.stats:LIST_FIELDS"},
+    "stats --output DIR": {"": "gpusight.cli.commands.stats:SUMMARY_FIELDS"},
 }
 """Where the row fields of each command are declared, by section."""
 
@@ -206,9 +300,9 @@ def cli_page() -> str:
     parts = [
         "# Command line",
         "`record` makes a capture, `doctor` says with what. Others read one and never write to it.",
-        table(("command", "what it shows"), (False, False), _command_list()),
+        markdown_table(("command", "what it shows"), (False, False), _command_list()),
         "## Exit codes",
-        table(("code", "meaning"), (True, False), _EXIT_CODES),
+        markdown_table(("code", "meaning"), (True, False), _EXIT_CODES),
         _WHAT_IS_WRITTEN,
     ]
     for name in COMMANDS:
@@ -255,8 +349,8 @@ def _command_parts(name: str) -> Iterator[str]:
 
 def _argument_table(parser: argparse.ArgumentParser) -> str:
     own = [a for a in parser._actions if not isinstance(a, argparse._HelpAction)]
-    rows = [(_spelling(a), prose((a.help or "").replace("%%", "%"))) for a in own]
-    return table(("argument", "meaning"), (False, False), rows)
+    rows = [(_spelling(a), markdown_prose((a.help or "").replace("%%", "%"))) for a in own]
+    return markdown_table(("argument", "meaning"), (False, False), rows)
 
 
 def _spelling(action: argparse.Action) -> str:
@@ -264,12 +358,12 @@ def _spelling(action: argparse.Action) -> str:
     words = ", ".join(action.option_strings)
     takes_value = not words or action.nargs != 0
     spelling = " ".join(filter(None, (words, value if takes_value else "")))
-    return code(spelling)
+    return markdown_code(spelling)
 
 
 def model_page() -> str:
     """Write the reference of the model's tables."""
-    from gpusight.model.schema import TABLES
+    from gpusight.trace.schema import TABLES
 
     parts = ["# The model", _MODEL_INTRODUCTION]
     for entry in TABLES.values():
@@ -278,7 +372,7 @@ def model_page() -> str:
             for c in entry.columns
         ]
         parts += [f"## `{entry.name}`", f"{_inline(entry.meaning)}."]
-        parts.append(table(("column", "type", "unit", "meaning"), (False,) * 4, rows))
+        parts.append(markdown_table(("column", "type", "unit", "meaning"), (False,) * 4, rows))
     return _page(parts)
 
 
@@ -336,73 +430,73 @@ _SUMMARY_SECTIONS = (
 
 
 def _info_facts() -> str:
-    from gpusight.analyses.info import info
+    from gpusight.analysis.capture_info import info
 
     return _fact_table(info(_demo()).facts)
 
 
 def _summary_facts() -> str:
-    from gpusight.analyses.summary import summary
+    from gpusight.analysis.capture_summary import summary
 
     return _fact_table(summary(_demo()).facts)
 
 
 def _steps_facts() -> str:
-    return _field_table(_fields("gpusight.analyses.steps.report:FACTS"))
+    return _field_table(_fields("gpusight.analysis.steps.step_report:FACTS"))
 
 
 def _utilisation_facts() -> str:
-    return _field_table(_fields("gpusight.analyses.utilisation.fields:FACTS"))
+    return _field_table(_fields("gpusight.analysis.gpu_utilization:FACTS"))
 
 
 def _timeline_facts() -> str:
-    return _field_table(_fields("gpusight.analyses.excerpt.fields:FACTS"))
+    return _field_table(_fields("gpusight.viewer.timeline_snapshot:FACTS"))
 
 
 def _memory_facts() -> str:
-    return _field_table(_fields("gpusight.analyses.memory.facts:FACT_FIELDS"))
+    return _field_table(_fields("gpusight.analysis.memory.memory_usage:FACT_FIELDS"))
 
 
 def _flops_facts() -> str:
-    from gpusight.analyses.flops.report import FACTS
+    from gpusight.analysis.flops.achieved_flops import FLOPS_FACTS as FACTS
 
     return _fact_table(FACTS)
 
 
 def _questions_facts() -> str:
-    from gpusight.analyses.questions.report import FACTS
+    from gpusight.analysis.questions.question_answers import QUESTION_FACTS as FACTS
 
     return _fact_table(FACTS)
 
 
 def _join_facts() -> str:
-    from gpusight.analyses.join.report import FACTS
+    from gpusight.analysis.join.joined_kernels import JOIN_FACTS as FACTS
 
     return _fact_table(FACTS)
 
 
 def _occupancy_facts() -> str:
-    from gpusight.analyses.occupancy.calculator import CALCULATOR_FACTS
-    from gpusight.analyses.occupancy.fields import FACTS
+    from gpusight.analysis.occupancy.block_occupancy import CALCULATOR_FACTS
+    from gpusight.analysis.occupancy.kernel_occupancy import FACTS
 
     known = {fact.key for fact in FACTS}
     return _fact_table((*FACTS, *(fact for fact in CALCULATOR_FACTS if fact.key not in known)))
 
 
 def _roofline_facts() -> str:
-    from gpusight.analyses.roofline.report import FACTS
+    from gpusight.analysis.roofline.roofline_report import ROOFLINE_FACTS as FACTS
 
     return _fact_table(FACTS)
 
 
 def _doctor_facts() -> str:
-    from gpusight.capture.doctor.report import FACTS
+    from gpusight.recording.doctor.checkup import FACTS
 
     return _fact_table(FACTS)
 
 
 def _baseline_facts() -> str:
-    return _field_table(_fields("gpusight.comparison.baseline:FACTS"))
+    return _field_table(_fields("gpusight.comparison.baseline_page:FACTS"))
 
 
 def _demo() -> Trace:
@@ -410,7 +504,7 @@ def _demo() -> Trace:
     from importlib import resources
 
     from gpusight.cli.commands.demo import CAPTURES
-    from gpusight.readers import open_trace
+    from gpusight.readers.open import open_trace
 
     with resources.as_file(resources.files("gpusight").joinpath(CAPTURES["nsys"])) as path:
         return open_trace(path, cache=False)
@@ -418,7 +512,7 @@ def _demo() -> Trace:
 
 def _fact_table(facts: Iterable[Fact]) -> str:
     rows = [(f"`{f.key}`", _JSON_TYPES[f.fmt], f.label, _inline(f.meaning)) for f in facts]
-    return table(("key", "type", "label", "meaning"), (False,) * 4, rows)
+    return markdown_table(("key", "type", "label", "meaning"), (False,) * 4, rows)
 
 
 _JSON_INTRODUCTION = (
@@ -446,7 +540,7 @@ def _field_table(fields: Iterable[Field]) -> str:
         (f"`{f.key}`", _JSON_TYPES[f.fmt], f.label if f.shown else "", _inline(f.meaning))
         for f in fields
     ]
-    return table(("key", "type", "column", "meaning"), (False,) * 4, rows)
+    return markdown_table(("key", "type", "column", "meaning"), (False,) * 4, rows)
 
 
 def _page(parts: Iterable[str]) -> str:
@@ -455,14 +549,14 @@ def _page(parts: Iterable[str]) -> str:
 
 def kernel_rules_page() -> str:
     """Write the reference of the rules for kernels."""
-    from gpusight.render.diagnosis.rules_page import kernel_rules_parts
+    from gpusight.render.rule_reference import kernel_rules_parts
 
     return _page(kernel_rules_parts())
 
 
 def timeline_rules_page() -> str:
     """Write the reference of the rules for timelines."""
-    from gpusight.render.diagnosis.timeline_rules_page import timeline_rules_parts
+    from gpusight.render.rule_reference import timeline_rules_parts
 
     return _page(timeline_rules_parts())
 

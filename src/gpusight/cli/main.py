@@ -27,7 +27,7 @@ from gpusight.errors import (
     is_unexpected,
     shows_tracebacks,
 )
-from gpusight.render.cells import safe_lines, safe_text
+from gpusight.render.cell_text import safe_lines, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ def run() -> NoReturn:
     Freeing the tables of a large capture one by one takes longer than many a command.
     """
     code = main()
-    cache = sys.modules.get("gpusight.readers.cache")
+    cache = sys.modules.get("gpusight.readers.column_cache")
     with contextlib.suppress(OSError):  # reported already, or nobody is listening
         for failure in cache.flush_caches() if cache is not None else ():
             write_error(f"gpusight: note: {safe_text(failure)}")

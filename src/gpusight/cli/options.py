@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpusight.analyses.select import Selection
+    from gpusight.analysis.selection import Selection
 
-FORMATS = ("table", "json", "csv", "markdown")
+
+TABLE_FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
     "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
     "ncu .ncu-rep or what it printed as CSV; torch.profiler .json[.gz], key_averages text or "
     "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
-_MOST_WHOLE = 2**53
+_MAX_WHOLE_NUMBER = 2**53
 """Up to here every whole number is also a float, so that none changes on the way."""
-_MOST_REAL = 1e12
+_MAX_REAL_NUMBER = 1e12
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)%")
 
 
@@ -72,10 +73,14 @@ def add_launch(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_output(parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = FORMATS) -> None:
+def add_output(
+    parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = TABLE_FORMATS
+) -> None:
     """Declare how the answer is written, and where to."""
     group = parser.add_argument_group("output")
-    several = len(formats) > len(FORMATS) + 1  # too wide for the line that shows how to call it
+    several = (
+        len(formats) > len(TABLE_FORMATS) + 1
+    )  # too wide for the line that shows how to call it
     group.add_argument(
         "--format",
         choices=formats,
@@ -161,7 +166,7 @@ def add_actions(
 
 def selection(args: argparse.Namespace) -> Selection:
     """Give the part of the capture that the arguments select."""
-    from gpusight.analyses.select import Selection
+    from gpusight.analysis.selection import Selection
 
     return Selection(within=args.within, device=args.device, process=args.process)
 
@@ -193,7 +198,7 @@ class FocusOptions(TypedDict):
 
 def focus(args: argparse.Namespace) -> FocusOptions:
     """Give the time that the arguments of `add_focus` choose."""
-    from gpusight.analyses.steps.chosen import read_window
+    from gpusight.analysis.steps.step_list import parse_window as read_window
 
     window = None if args.window is None else read_window(args.window)
     return {"steps": args.steps, "window": window, "warmup": args.warmup}
@@ -210,7 +215,7 @@ def number(text: str, *, least: int = 0) -> int:
         value = int(text)
     except ValueError:
         value = -1
-    if not least <= value <= _MOST_WHOLE:
+    if not least <= value <= _MAX_WHOLE_NUMBER:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
     return value
 
@@ -234,7 +239,7 @@ def positive(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if _MOST_REAL <= value < math.inf:
+    if _MAX_REAL_NUMBER <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is too large")
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

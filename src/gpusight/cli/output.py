@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from gpusight import output_files
 from gpusight.errors import GpusightError, UsageError
-from gpusight.evidence import refuse_capture
-from gpusight.render.blocks import sentence
-from gpusight.render.cells import safe_lines, safe_text
-from gpusight.result import NotApplicable
+from gpusight.render.cell_text import safe_lines, safe_text
+from gpusight.render.table_layout import sentence
+from gpusight.results import NotApplicable
+from gpusight.sniff import refuse_capture
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
     from typing import TextIO
 
-    from gpusight.render.layout import Look
-    from gpusight.result import Result
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.results import Result
 
 _SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 _PICTURES = frozenset({".svg", ".png", ".pdf", ".html", ".htm", ".jpg", ".jpeg", ".gif", ".webp"})
@@ -42,7 +42,7 @@ def present(result: Result, args: argparse.Namespace) -> int:
         write_error(f"gpusight: {safe_text(result.command)}: {sentence(result)}")
         return EXIT_NOT_APPLICABLE
     if form == "table" and not args.output and is_colored(args):
-        from gpusight.render.terminal import print_colored
+        from gpusight.render.terminal_tables import print_colored
 
         print_colored(result, look_of(args, bars=True), sys.stdout)
     else:
@@ -61,18 +61,18 @@ def warn_apart(args: argparse.Namespace) -> None:
 def render(result: Result, form: str, args: argparse.Namespace) -> Iterable[str]:
     """Give a result as pieces of text in one of the formats; tables are plain."""
     if form == "json":
-        from gpusight.render.json import json_pieces
+        from gpusight.render.csv_json import json_chunks as json_pieces
 
         return json_pieces(result, limit=args.top)
     if form == "csv":
-        from gpusight.render.csv import csv_pieces
+        from gpusight.render.csv_json import csv_chunks as csv_pieces
 
         return csv_pieces(result, limit=args.top)
     if form == "markdown":
-        from gpusight.render.markdown import to_markdown
+        from gpusight.render.markdown_tables import to_markdown
 
         return [to_markdown(result, limit=_top(args))]
-    from gpusight.render.plain import to_plain
+    from gpusight.render.terminal_tables import to_plain
 
     return [to_plain(result, look_of(args))]
 
@@ -91,10 +91,10 @@ def chosen_format(args: argparse.Namespace) -> str:
     return form
 
 
-def look_of(args: argparse.Namespace, *, bars: bool = False) -> Look:
+def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Give how tables are to look."""
-    from gpusight.render.layout import Look
-    from gpusight.render.terminal import screen_width
+    from gpusight.render.table_layout import TableOptions as Look
+    from gpusight.render.terminal_tables import screen_width
 
     width = None if args.wide else screen_width()
     return Look(width=width, limit=_top(args), every_field=args.wide, bars=bars)
@@ -106,7 +106,7 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     if output and output != "-":
         form = getattr(args, "format", None) or Path(output).suffix.lower().removeprefix(".")
         if form == "csv" and not getattr(args, "csv_raw", False):
-            from gpusight.render.csv import escape_formulas
+            from gpusight.render.csv_json import escape_formulas
 
             pieces = map(escape_formulas, pieces)
         write_file(Path(output), pieces, capture=getattr(args, "file", None))
@@ -187,6 +187,6 @@ def _top(args: argparse.Namespace) -> int:
 
 def is_colored(args: argparse.Namespace) -> bool:
     """Tell whether standard output takes colours, and nobody asked for none."""
-    from gpusight.render.terminal import wants_color
+    from gpusight.render.terminal_tables import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

@@ -1,18 +1,30 @@
-"""What a comparison needs to know about a capture: small enough to be kept in a repository.
+"""What a comparison needs to know about a capture.
 
-Times of steps vary, so every quantity is kept as a series: its mean a step, in blocks of
-consecutive steps. With few steps a block is a step. Where no steps are known, the whole window
-stands for one.
+Small enough for a repository; series of steps, joined to blocks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.steps.step_launches import done_ns, rows_of_steps
+from gpusight.analysis.steps.step_list import TraceStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.steps.step_window import StepWindow
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Floats: TypeAlias = NDArray[np.float64]
+
 
 FORMAT = 2
 """Raise it when a meaning changes; files of another format are refused."""
@@ -23,7 +35,7 @@ Series: TypeAlias = tuple[float, ...]
 """One value for each block: the mean a step."""
 
 
-class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The launches of one kernel inside one range, in steps only."""
 
     name: str
@@ -37,7 +49,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     calls: Series
 
 
-class Calls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CallDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ranges, or API calls, of one name, from the start of a step to that of the next."""
 
     name: str
@@ -50,7 +62,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Most of its time is on the thread of the steps, inside no other range but the step."""
 
 
-class Copies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CopyDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies or fills of one direction between two kinds of memory, from step to step."""
 
     operation: str
@@ -61,7 +73,7 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bytes: Series
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A finding of `diagnose`."""
 
     rule: str
@@ -107,16 +119,16 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     phases: dict[str, Series]
     """Durations of GPU work of steps by phase, summed over GPUs; empty where phases are not
     known."""
-    kernels: tuple[Kernels, ...]
+    kernels: tuple[KernelDigest, ...]
     """They sum to `kernel_ns`. The most expensive first; the rest as one row with an empty name."""
     order: tuple[int, ...]
     """Launches of the median step, in order, as positions in `kernels`; empty when too many."""
-    ranges: tuple[Calls, ...]
-    api: tuple[Calls, ...]
-    copies: tuple[Copies, ...]
+    ranges: tuple[CallDigest, ...]
+    api: tuple[CallDigest, ...]
+    copies: tuple[CopyDigest, ...]
     memory_peak: dict[str, int]
     """Largest number of bytes in use at once, by GPU; empty where that is not known."""
-    findings: tuple[Found, ...]
+    findings: tuple[DigestFinding, ...]
     """The one that gives most back first."""
     missing: dict[str, str]
     """Parts that the capture cannot tell, and why: `memory_peak`, `ranges`, `findings` …"""
@@ -145,3 +157,187 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Give it as plain objects, for JSON."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
+
+
+@dataclass(frozen=True)
+class StepBlocks:
+    """The steps of a digest; one that is the whole window where none are known."""
+
+    steps: tuple[TraceStep, ...]
+    known: bool
+    """Whether these are steps; else one stands for the window."""
+    begun_ns: Ints
+    """When each step began, or when the one before was done."""
+    done_ns: Ints
+    """When all its GPU work was done; these spans do not overlap."""
+    following: tuple[TraceStep, ...] = ()
+    """The one after the last, left out though it was; none where it is not known."""
+    next_ns: tuple[int, ...] = ()
+    """When that began."""
+    apart: bool = True
+    """Whether what lies between steps counts."""
+
+    @classmethod
+    def of(cls, focus: StepWindow, work: pl.DataFrame, *, apart: bool = True) -> StepBlocks:
+        """Lay out the steps of a window; `work` is the GPU work of their process."""
+        if not focus.steps:
+            whole = TraceStep("window", 0, focus.start_ns, focus.end_ns)
+            bounds = np.array([focus.start_ns], np.int64), np.array([focus.end_ns], np.int64)
+            return cls((whole,), False, *bounds, apart=False)
+        every = sorted((*focus.steps, *focus.left_out), key=lambda step: step.start_ns)
+        # GPU work that a step left over from the one before is not its own, warm-up included.
+        done = np.maximum.accumulate(done_ns(work, every))
+        starts = np.array([step.start_ns for step in every], np.int64)
+        begun = np.maximum(starts, np.append(starts[:1], done[:-1]))
+        kept = np.isin(starts, [step.start_ns for step in focus.steps])
+        after = int(np.flatnonzero(kept)[-1]) + 1
+        steps = tuple(step for step, keep in zip(every, kept, strict=True) if keep)
+        later = tuple(every[after : after + 1]), tuple(begun[after : after + 1].tolist())
+        return cls(steps, True, begun[kept], done[kept], *later, apart)
+
+    @property
+    def took_ns(self) -> Ints:
+        """How long each step took."""
+        return self.done_ns - self.begun_ns
+
+    @property
+    def sizes(self) -> Ints:
+        """Steps in each block: they differ by one at most."""
+        count, blocks = len(self.steps), min(len(self.steps), MOST_BLOCKS)
+        return np.bincount(np.arange(count) * blocks // count, minlength=blocks)
+
+    @property
+    def of_step(self) -> Ints:
+        """The block of each step."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @property
+    def median_step(self) -> int:
+        """Position of the step that took the median time, the earlier of two."""
+        return int(np.argsort(self.took_ns, kind="stable")[(len(self.steps) - 1) // 2])
+
+    @property
+    def pauses(self) -> tuple[Ints, Ints]:
+        """When each step was done and the next one began: one less where nothing follows."""
+        if not self.apart:
+            return self.done_ns, self.done_ns
+        ends = np.append(self.begun_ns[1:], np.array(self.next_ns, np.int64))
+        starts = self.done_ns[: len(ends)]
+        return starts, np.maximum(starts, ends)
+
+    def mean_after(self, by_pause: Ints) -> Floats:
+        """Give the mean a step of values by pause (the last dimension); the last one as usual."""
+        missing = len(self.steps) - by_pause.shape[-1]
+        usual = by_pause.mean(axis=-1, keepdims=True) if by_pause.shape[-1] else 0.0
+        filled = np.broadcast_to(usual, (*by_pause.shape[:-1], missing))
+        return self.mean(np.concatenate((by_pause, filled), axis=-1))
+
+    def between_ns(self) -> Series:
+        """Give the time between steps; after the last one it is not known, and counts as usual."""
+        starts, ends = self.pauses
+        return rounded(self.mean_after(ends - starts))
+
+    @property
+    def until_ns(self) -> Ints:
+        """When the host began the next step; of the last, where nothing follows, its own end."""
+        ends = np.array([step.end_ns for step in self.steps], np.int64)
+        if not self.apart:
+            return ends
+        starts = [step.start_ns for step in (*self.steps[1:], *self.following)]
+        ends[: len(starts)] = np.maximum(ends[: len(starts)], starts)
+        return ends
+
+    def mean(self, by_step: Ints | Floats) -> Floats:
+        """Give the mean a step in each block, of values by step (the last dimension)."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return np.add.reduceat(np.asarray(by_step, np.float64), starts, axis=-1) / self.sizes
+
+    def launched(self, work: pl.DataFrame) -> pl.DataFrame:
+        """Keep the work launched from the start of a step to that of the next, in that order.
+
+        It gets the columns of `_placed`.
+        """
+        until = self.until_ns.tolist()
+        steps = [replace(step, end_ns=end) for step, end in zip(self.steps, until, strict=True)]
+        rows, step = rows_of_steps(work, steps)
+        return self._placed(work[rows], step, "launch_ns")
+
+    def begun_in(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Keep host events that began in a step or before the next, with columns of `_placed`."""
+        starts = np.array([step.start_ns for step in self.steps], np.int64)
+        times = events["start_ns"].to_numpy()
+        at = np.searchsorted(starts, times, side="right") - 1
+        inside = (at >= 0) & (times < self.until_ns[at])
+        kept = events.filter(pl.Series(inside, dtype=pl.Boolean))
+        return self._placed(kept, at[inside], "start_ns")
+
+    def _placed(self, events: pl.DataFrame, step: Ints, time: str) -> pl.DataFrame:
+        """Add `step`, `block`, `ns`, and `after`: whether it was only after the end of the step."""
+        ends = np.array([one.end_ns for one in self.steps], np.int64)
+        return events.with_columns(
+            pl.Series("step", step, pl.Int64),
+            pl.Series("block", self.of_step[step], pl.Int64),
+            (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+            (pl.col(time) >= pl.Series(ends[step])).alias("after"),
+        )
+
+    def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Floats:
+        """Add a column up (or count) by code (rows) and block (columns), as means a step.
+
+        What comes after the last step, where nothing follows, counts as it usually does.
+        """
+        blocks, unseen = len(self.sizes), len(self.steps) - len(self.pauses[0])
+        key = code * blocks + events["block"].to_numpy()
+        weights = None if column is None else events[column].to_numpy().astype(np.float64)
+        sums = np.bincount(key, weights, codes * blocks).reshape(codes, blocks).astype(np.float64)
+        if unseen and len(self.steps) > 1:
+            after = events["after"].to_numpy()
+            own = None if weights is None else weights[after]
+            sums[:, -1] += np.bincount(code[after], own, codes) / (len(self.steps) - 1)
+        means: Floats = sums / self.sizes
+        return means
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Groups numbered by what they cost, the most expensive first; the cheapest are one."""
+
+    code: Ints
+    """The number of each event's group."""
+    groups: Ints
+    """The original number of each group that stands alone."""
+    count: int
+    """Groups, that of the rest included where there is one."""
+
+    @property
+    def rest(self) -> bool:
+        """Whether the last group holds what is left."""
+        return self.count > len(self.groups)
+
+
+def ranked(code: Ints, cost: Ints, most: int) -> Ranked:
+    """Number the groups of events anew: `most` of them, and the rest as one more."""
+    known, dense = np.unique(code, return_inverse=True)
+    total = np.bincount(dense, cost.astype(np.float64), len(known))
+    order = np.argsort(-total, kind="stable")
+    new = np.empty(len(known), np.int64)
+    new[order] = np.minimum(np.arange(len(known)), most)
+    return Ranked(new[dense], known[order[:most]], min(len(known), most + 1))
+
+
+# Rounding -----------------------------------------------------------------------------------------
+
+
+def rounded(values: Floats, decimals: int = 0) -> Series:
+    """Give values as a series of short numbers."""
+    return tuple(np.round(values, decimals).tolist())
+
+
+def rounded_parts(parts: Floats, whole: Series) -> list[Series]:
+    """Round parts (rows) to whole numbers that still sum to the whole of each block."""
+    down = np.floor(parts)
+    short = np.round(np.asarray(whole) - down.sum(axis=0)).astype(np.int64)
+    # Those that lost most by rounding down are rounded up, as many as it takes.
+    rank = np.argsort(np.argsort(down - parts, axis=0, kind="stable"), axis=0, kind="stable")
+    found = down + (rank < short)
+    return [tuple(row) for row in found.tolist()]

@@ -1,18 +1,4 @@
-"""The folder of the cache: what in it gpusight made, and may therefore read and delete.
-
-    CHOSEN/                    GPUSIGHT_CACHE_DIR, or the cache folder of the platform
-      gpusight-cache/          of this user alone (0700), with the marker CACHEDIR.TAG
-        IDENTITY/              one capture, with the marker gpusight-entry
-          kernels.name.column  an Arrow file that carries its own checksum, written elsewhere
-          ranges-1.derived     in the folder (part-…) and then renamed
-          outline.record
-          export.sqlite        what an installed nsys made of a report, and export.record
-          part-…               of a process that writes now or was killed
-
-Whatever is not in this picture is not ours: it is neither read nor deleted, and no link is
-followed. A folder is used only if this user owns it, nobody else may write to it, and its marker
-is there. Folders are held open while they are used, so nobody can exchange one after its check.
-"""
+"""The folder of the cache: where it is, whether it is safe to use, its locks, its size limit."""
 
 from __future__ import annotations
 
@@ -32,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
+
 
 try:
     import fcntl
@@ -103,12 +90,12 @@ def limit_bytes() -> int:
 _inputs: set[Path] = set()
 
 
-def protect(capture: Path) -> None:
+def check_capture_apart(capture: Path) -> None:
     """Never delete an entry that this capture lies in, as long as the process runs."""
     _inputs.add(Path(os.path.realpath(capture)))
 
 
-def check_place(capture: Path | None = None) -> Path:
+def check_cache_folder(capture: Path | None = None) -> Path:
     """Give the chosen folder, with links resolved; raises CacheError if it must not be used."""
     shown = cache_dir()
     chosen = Path(os.path.realpath(shown))
@@ -158,10 +145,10 @@ def _refused(
     return CacheError(f"the cache in {folder} is not used", why=why, hint=hint)
 
 
-class Folder:
+class CacheFolder:
     """A folder held open: what it is asked for is in it, whatever becomes of its path."""
 
-    def __init__(self, path: Path, inside: Folder | None = None) -> None:
+    def __init__(self, path: Path, inside: CacheFolder | None = None) -> None:
         self.path = path
         self._fd: int | None = None
         if _HOLDS_FOLDERS_OPEN:
@@ -259,17 +246,17 @@ def _is_foreign(found: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def open_root(*, make: bool = False) -> Iterator[Folder]:
+def open_root(*, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of the cache; raises FileNotFoundError if there is none, or CacheError."""
     chosen = Path(os.path.realpath(cache_dir()))
     if make:
         chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with Folder(chosen) as place, _marked(place, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
+    with CacheFolder(chosen) as place, _marked(place, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
         yield root
 
 
 @contextlib.contextmanager
-def open_entry(name: str, *, make: bool = False) -> Iterator[Folder]:
+def open_entry(name: str, *, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of a capture, like `open_root`."""
     with (
         open_root(make=make) as root,
@@ -283,12 +270,14 @@ def _text(name: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _marked(place: Folder, name: str, marker: str, text: bytes, *, make: bool) -> Iterator[Folder]:
+def _marked(
+    place: CacheFolder, name: str, marker: str, text: bytes, *, make: bool
+) -> Iterator[CacheFolder]:
     made = make and place.make(name)
     path = place.path / name
     if stat.S_ISLNK(place.status(name).st_mode):
         raise _refused(path, "its folder is a link", "delete the link")
-    with Folder(path, place) as folder:
+    with CacheFolder(path, place) as folder:
         if made:
             folder.close_to_others()
         _check_owner(folder)
@@ -305,7 +294,7 @@ def _marked(place: Folder, name: str, marker: str, text: bytes, *, make: bool) -
         yield folder
 
 
-def _check_owner(folder: Folder) -> None:
+def _check_owner(folder: CacheFolder) -> None:
     found = folder.status()
     if not hasattr(os, "geteuid"):
         return
@@ -317,7 +306,7 @@ def _check_owner(folder: Folder) -> None:
         raise _refused(folder.path, why, f"chmod 700 {folder.path}")
 
 
-def _has_marker(folder: Folder, marker: str, text: bytes) -> bool:
+def _has_marker(folder: CacheFolder, marker: str, text: bytes) -> bool:
     try:
         fd = folder.open(marker, os.O_RDONLY)
     except OSError:  # missing, a link, a folder, somebody else's: then it proves nothing
@@ -326,7 +315,7 @@ def _has_marker(folder: Folder, marker: str, text: bytes) -> bool:
         return file.read(len(text) + 1) == text
 
 
-def _write_marker(folder: Folder, marker: str, text: bytes) -> None:
+def _write_marker(folder: CacheFolder, marker: str, text: bytes) -> None:
     part = folder.new_part()
     with os.fdopen(folder.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(text)
@@ -336,7 +325,7 @@ def _write_marker(folder: Folder, marker: str, text: bytes) -> None:
 
 
 @contextlib.contextmanager
-def lock(entry: Folder, *, alone: bool) -> Iterator[bool]:
+def lock_entry(entry: CacheFolder, *, alone: bool) -> Iterator[bool]:
     """Keep others from deleting an entry that is written to; says whether that worked.
 
     The system releases the lock with the process, however that ends: no clock, no process ids.
@@ -367,7 +356,7 @@ def cache_info() -> CacheInfo:
     notes: list[str] = []
     captures, total = 0, 0
     try:
-        check_place()
+        check_cache_folder()
         with open_root() as root:
             for name in _entries(root):
                 captures += 1
@@ -390,7 +379,7 @@ def cache_info() -> CacheInfo:
 def clear_cache() -> CacheInfo:
     """Delete everything that the cache holds; gives what was deleted, and notes on what was not."""
     shown = cache_dir()
-    check_place()
+    check_cache_folder()
     captures, total, kept = 0, 0, 0
     try:
         with open_root() as root:
@@ -415,7 +404,7 @@ def clear_cache() -> CacheInfo:
     return CacheInfo(shown, captures, total, notes)
 
 
-def trim(keep: str, limit: int) -> None:
+def trim_cache(keep: str, limit: int) -> None:
     """Delete what killed processes left, and captures over the limit, the oldest first."""
     with open_root() as root:
         ages = {name: _changed_ns(root, name) for name in _entries(root)}
@@ -427,12 +416,12 @@ def trim(keep: str, limit: int) -> None:
                 _delete(root, name)
 
 
-def _entries(root: Folder) -> list[str]:
+def _entries(root: CacheFolder) -> list[str]:
     """Name the entries that gpusight can prove to have made."""
     return [n for n in root.names() if _ENTRY.fullmatch(n) and _is_ours(root, n)]
 
 
-def _is_ours(root: Folder, name: str) -> bool:
+def _is_ours(root: CacheFolder, name: str) -> bool:
     try:
         with _marked(root, name, _MARKER, _text(name), make=False):
             return True
@@ -442,10 +431,10 @@ def _is_ours(root: Folder, name: str) -> bool:
         return False
 
 
-def _delete(root: Folder, name: str) -> bool:
+def _delete(root: CacheFolder, name: str) -> bool:
     """Delete the files of an entry that gpusight wrote, then the entry; False if it stays."""
     try:
-        with Folder(root.path / name, root) as entry, lock(entry, alone=True) as alone:
+        with CacheFolder(root.path / name, root) as entry, lock_entry(entry, alone=True) as alone:
             if not alone or _holds_input(entry.path):
                 return False
             for file in entry.names():
@@ -460,13 +449,13 @@ def _delete(root: Folder, name: str) -> bool:
     return root.delete_folder(name)
 
 
-def _sweep(root: Folder, name: str) -> None:
+def _sweep(root: CacheFolder, name: str) -> None:
     """Delete unfinished files, unless a process is writing to the entry."""
     try:
-        with Folder(root.path / name, root) as entry:
+        with CacheFolder(root.path / name, root) as entry:
             parts = [n for n in entry.names() if _PART.fullmatch(n)]
             if parts and not _holds_input(entry.path):
-                with lock(entry, alone=True) as alone:
+                with lock_entry(entry, alone=True) as alone:
                     for part in parts if alone else ():
                         entry.delete(part)
     except OSError:
@@ -477,15 +466,15 @@ def _holds_input(folder: Path) -> bool:
     return any(folder in capture.parents for capture in _inputs)
 
 
-def _size(root: Folder, name: str) -> int:
+def _size(root: CacheFolder, name: str) -> int:
     try:
-        with Folder(root.path / name, root) as entry:
+        with CacheFolder(root.path / name, root) as entry:
             return sum(_file_size(entry, file) for file in entry.names() if _FILE.fullmatch(file))
     except OSError:
         return 0  # deleted meanwhile
 
 
-def _file_size(entry: Folder, name: str) -> int:
+def _file_size(entry: CacheFolder, name: str) -> int:
     try:
         found = entry.status(name)
     except OSError:
@@ -493,7 +482,7 @@ def _file_size(entry: Folder, name: str) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def _changed_ns(root: Folder, name: str) -> int:
+def _changed_ns(root: CacheFolder, name: str) -> int:
     try:
         return root.status(name).st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""Tell what a path is by its content, and open it."""
+"""Open a capture: the reader is chosen by the file's content."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.evidence import (
+from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
+from gpusight.readers.guarded_source import GuardedSource, reading
+from gpusight.sniff import (
     GZIP,
     JAX_PLANE,
     LOG_BYTES,
+    NCU_MESSAGE,
     NCU_PRINTED,
     NCU_REPORT,
-    NCU_SAID,
     NSYS_REPORT,
     PICKLE,
     SQLITE,
     XZ,
     ZSTANDARD,
-    holds,
+    contains_pattern,
     inflated_head,
     is_capture_name,
+    not_a_capture,
 )
-from gpusight.model.trace import Trace
-from gpusight.readers.blocks import BLOCK_BYTES, Blocks, head_of
-from gpusight.readers.guarded import GuardedSource, reading
-from gpusight.readers.refusal import not_a_capture
+from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
     import os
 
-    from gpusight.model.trace import TraceSource
-    from gpusight.readers.nsys.raw import RawTables
+    from gpusight.readers.nsys.raw_tables import RawTables
+    from gpusight.trace.trace import TraceSource
+
 
 _SNIFF_BYTES = 16_384
-_MOST_NAMED = 1000
+_MAX_PROFILES_LISTED = 1000
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
 _KEY_AVERAGES = "Self CPU"
@@ -65,9 +66,10 @@ _FOREIGN = (
 
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
-    from gpusight.readers.cache import CachedSource
-    from gpusight.readers.cache_folder import protect
-    from gpusight.readers.identity import file_status, identity
+    from gpusight.readers.cache_folder import check_capture_apart as protect
+    from gpusight.readers.column_cache import CachedSource
+    from gpusight.readers.guarded_source import capture_identity as identity
+    from gpusight.readers.guarded_source import file_status
 
     location = _expanded(Path(path))
     with reading(location):
@@ -106,22 +108,22 @@ def _source(path: Path, *, cache: bool) -> TraceSource:
 
 
 def _nsys_source(raw: RawTables) -> TraceSource:
-    from gpusight.readers.nsys.source import NsysSource
+    from gpusight.readers.nsys.nsys_source import NsysSource
 
     return NsysSource(raw)
 
 
 def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
     if head.startswith(SQLITE):
-        from gpusight.readers.nsys.sqlite import SqliteTables
+        from gpusight.readers.nsys.sqlite_export import SqliteTables
 
         return SqliteTables(path)
     if head.startswith(NSYS_REPORT):
-        from gpusight.readers.nsys.report import ReportTables
+        from gpusight.readers.nsys.native_report import ReportTables
 
         return ReportTables(path, cache=cache)
     if head.startswith(_ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
-        from gpusight.readers.nsys.folder import FolderTables
+        from gpusight.readers.nsys.export_folder import FolderTables
 
         return FolderTables.from_arrow_file(path)
     return None
@@ -132,7 +134,7 @@ def _other_source(path: Path, head: bytes) -> TraceSource:
     packing = _packing(head)
     text = _unpacked(path, head, packing[0]) if packing else head
     if text.startswith(NCU_REPORT):
-        from gpusight.readers.ncu.source import NcuSource
+        from gpusight.readers.ncu.ncu_report import NcuSource
 
         return NcuSource(path)
     if _NCU_PAGE.match(_letters(text)):
@@ -148,11 +150,11 @@ def _framework_source(path: Path, text: bytes) -> TraceSource | None:
     start = text.removeprefix(_BOM).lstrip()[:1]
     # The length of a profile's first plane may look like a bracket; what follows it does not.
     if start in (b"{", b"[") and not JAX_PLANE.match(text):
-        from gpusight.readers.chrome.source import ChromeSource
+        from gpusight.readers.chrome_source import ChromeSource
 
         return ChromeSource(path)
     if text.startswith(PICKLE):
-        from gpusight.readers.torch.snapshot import snapshot_source
+        from gpusight.readers.torch.memory_snapshot import snapshot_source
 
         return snapshot_source(path)
     is_text = not JAX_PLANE.match(text)
@@ -162,10 +164,10 @@ def _framework_source(path: Path, text: bytes) -> TraceSource | None:
         from gpusight.readers.torch.key_averages import key_averages_source
 
         return key_averages_source(path)
-    if is_text and (NCU_SAID.search(_letters(text)) or _is_deep_in(path, text, NCU_PRINTED)):
+    if is_text and (NCU_MESSAGE.search(_letters(text)) or _is_deep_in(path, text, NCU_PRINTED)):
         return _ncu_printed(path)
     if text.startswith(_PROTOBUF_FIELD_1):
-        from gpusight.readers.jax.xplane import xplane_source
+        from gpusight.readers.jax.jax_profile import xplane_source
 
         return xplane_source(path)
     return None
@@ -180,7 +182,7 @@ def _is_printed_table(path: Path, text: bytes) -> bool:
 
 
 def _ncu_printed(path: Path) -> TraceSource:
-    from gpusight.readers.ncu.printed.source import ncu_csv_source
+    from gpusight.readers.ncu.text_source import ncu_csv_source
 
     return ncu_csv_source(path)
 
@@ -194,7 +196,7 @@ def _is_deep_in(path: Path, text: bytes, pattern: re.Pattern[bytes]) -> bool:
     """Look for the beginning of a table in a log that begins with something else."""
     if b"\0" in text or len(text) < _SNIFF_BYTES:
         return False
-    return holds(pattern, islice(Blocks(path), _LOG_BLOCKS))
+    return contains_pattern(pattern, islice(FileBlocks(path), _LOG_BLOCKS))
 
 
 def _packing(head: bytes) -> tuple[str, str] | None:
@@ -251,14 +253,14 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
 
 
 def _folder_source(path: Path) -> TraceSource:
-    from gpusight.readers.nsys.folder import FolderTables, table_files
+    from gpusight.readers.nsys.export_folder import FolderTables, table_files
 
     files = table_files(path)
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
         return _nsys_source(FolderTables(path, files))
     inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
     # What jax.profiler.trace(FOLDER) writes lies deeper.
-    profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MOST_NAMED)
+    profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MAX_PROFILES_LISTED)
     inside = inside or sorted(str(f.relative_to(path)) for f in profiles)
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""

@@ -1,1 +1,4 @@
-"""Captures to give away: copies without what tells about the machine, its users and their data."""
+"""Sanitized copies of captures for sharing.
+
+Without what identifies the machine, its users and their data.
+"""

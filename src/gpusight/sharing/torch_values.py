@@ -1,30 +1,161 @@
-"""Values of a PyTorch trace, some thousand at a time; each distinct text is looked at once."""
+"""Names and values of a PyTorch trace, some thousand at a time.
+
+Each distinct text is checked once.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
+import sys
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpusight.readers.chrome.cutting import NOT_JSON
-from gpusight.readers.paths import file_name
-from gpusight.sharing.names import hash_text
-from gpusight.sharing.profiler_words import is_group, is_said, is_type
-from gpusight.sharing.report import Category, Fate
-from gpusight.sharing.torch_names import KERNELS, Naming
-from gpusight.sharing.torch_rules import Rule
+from gpusight.readers import chrome_source
+from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.name_columns import file_name, shown_file
+from gpusight.sharing.hashed_names import hash_kernel, hash_range, hash_text
+from gpusight.sharing.known_words import is_call, is_group, is_operator, is_profiler_label, is_type
+from gpusight.sharing.leak_report import Category, Treatment
+from gpusight.sharing.leak_tally import without_homes
+from gpusight.sharing.torch_allow_list import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from gpusight.sharing.report import Options
-    from gpusight.sharing.tally import Tally
+    from gpusight.sharing.leak_report import ShareOptions
+    from gpusight.sharing.leak_tally import LeakTally
 
+    Hide: TypeAlias = Callable[[str, bytes], str]
     Column: TypeAlias = "list[bytes | None]"
+
+
+_FRAME = re.compile(r"(?P<file>[^()]*?)\((?P<line>-?\d+)\): (?P<function>.*)", re.DOTALL)
+_MODULE = re.compile(r"nn\.Module: (?P<name>.*?)(?P<number>_\d{1,6})?", re.DOTALL)
+_BUILT_IN = re.compile(r"<built-in (?P<what>method|function) (?P<name>\w+).*>", re.DOTALL)
+_GENERATED = re.compile(r"\b[a-z2-7]{2}/c[a-z2-7]{40,80}\.py$")
+"""Files that torch.compile writes are named by a hash already; analyses tell them by that."""
+_PACKAGES = """
+    accelerate apex datasets deepspeed diffusers einops fairscale flash_attn flax functorch
+    flashinfer huggingface_hub ignite jax jaxlib lightning megatron numpy optax pandas peft
+    pytorch_lightning
+    scipy sglang tensorflow timm tokenizers torch torchaudio torchdata torchgen torchrec torchtext
+    torchvision tqdm transformer_engine transformers triton trl vllm xformers
+"""
+_PUBLIC = sys.stdlib_module_names | set(_PACKAGES.split())
+"""Packages that everyone has: where in them a function lies tells nothing."""
+_HIDDEN_FOLDER = "~/"
+"""Stands for the folders of a file: without one, `queue.py` would be taken for Python's own."""
+_PARTS = """
+    _dynamo _functorch _higher_order_ops _inductor _ops _subclasses _tensor _utils ao autocast
+    autocast_mode autograd backends checkpoint container conv cuda data data_parallel dataloader
+    distributed fetch fsdp function functional fx grad_mode graph init jit linear loss lr_scheduler
+    models module modules nn optim optimizer parallel profiler pooling runtime streams testing
+    torch utils worker
+"""
+_FOLDERS = frozenset(_PARTS.split())
+"""Parts of paths inside PyTorch that analyses look at, or that everyone knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventNaming:
+    """What the names of one kind of event tell, and what is done with them."""
+
+    category: Category
+    hide: Hide
+    """Makes the name that stands in a copy with hashed names."""
+    show: Callable[[str], str] | None = None
+    """Makes the name that stands in any other copy; none where it stays but for home folders."""
+
+    def clean(self, name: str, salt: bytes | None) -> str:
+        """Give the name as it may stand in the copy; hashed where a salt is given."""
+        if salt is not None:
+            return self.hide(name, salt)
+        return without_homes(name) if self.show is None else self.show(name)
+
+
+def short_frame(name: str) -> str:
+    """Shorten the path of a Python frame to the file, or to where it lies in a public package."""
+    match = _FRAME.fullmatch(name)
+    if match is None:
+        return name if name.startswith("<") or _MODULE.fullmatch(name) else _without_folders(name)
+    return f"{_short_path(match['file'])}({match['line']}): {match['function']}"
+
+
+def hide_frame(name: str, salt: bytes) -> str:
+    """Hash a Python frame but for the line, and for what is PyTorch's or Python's own."""
+    match = _FRAME.fullmatch(name)
+    if match is not None:
+        path = _hidden_path(_short_path(match["file"]), salt)
+        return f"{path}({match['line'][:7]}): {hash_range(match['function'], salt)}"
+    match = _MODULE.fullmatch(name)
+    if match is not None:
+        return f"nn.Module: {hash_range(match['name'], salt)}{match['number'] or ''}"
+    match = _BUILT_IN.fullmatch(name)
+    if match is not None:
+        return f"<built-in {match['what']} {hash_range(match['name'], salt)}>"
+    return hash_range(name, salt)
+
+
+def _short_path(path: str) -> str:
+    if path.startswith("<"):  # code without a file, such as <string>
+        return path
+    shown = shown_file(path) or ""
+    generated = _GENERATED.search(shown)
+    if generated is not None:
+        return generated.group()
+    first = shown.partition("/")[0].removesuffix(".py")
+    if first in _PUBLIC or "/" not in shown:
+        return shown
+    return _HIDDEN_FOLDER + file_name(shown)
+
+
+def _without_folders(text: str) -> str:
+    """Shorten whatever looks like a path in a text that is no frame."""
+    return " ".join(file_name(word) if "/" in word else word for word in text.split(" "))
+
+
+def _hidden_path(path: str, salt: bytes) -> str:
+    if _GENERATED.fullmatch(path):
+        return f"zz/c{''.join(hash_text(path[i:], salt) for i in range(3))}.py"
+    return "/".join(_hidden_part(part, salt) for part in path.split("/"))
+
+
+def _hidden_part(part: str, salt: bytes) -> str:
+    stem, dot, ending = part.partition(".")
+    is_file = dot + ending in {"", ".py", ".pyx"}
+    if is_file and (stem in _FOLDERS or stem in _PUBLIC or part == "~"):
+        return part
+    return hash_range(stem, salt) + dot + ending if is_file else hash_range(part, salt)
+
+
+def _hide_unless(known: Callable[[str], bool], otherwise: Hide) -> Hide:
+    return lambda name, salt: name if known(name) else otherwise(name, salt)
+
+
+_RANGE = EventNaming(Category.PROGRAM_TEXTS, _hide_unless(is_operator, hash_range))
+_CALL = EventNaming(Category.CALLS, _hide_unless(is_call, hash_range))
+_COPIED = EventNaming(Category.PROFILER, _hide_unless(is_profiler_label, hash_range))
+KERNELS = EventNaming(Category.KERNEL_NAMES, hash_kernel)
+_PYTHON = EventNaming(Category.PYTHON_FUNCTIONS, hide_frame, short_frame)
+
+NAMINGS: dict[str, EventNaming] = {
+    chrome_source.OPERATOR: _RANGE,
+    chrome_source.ANNOTATION: _RANGE,
+    chrome_source.GPU_ANNOTATION: _RANGE,
+    chrome_source.KERNEL: KERNELS,
+    chrome_source.COPY: _COPIED,
+    chrome_source.FILL: _COPIED,
+    chrome_source.RUNTIME: _CALL,
+    chrome_source.DRIVER: _CALL,
+    chrome_source.PYTHON: _PYTHON,
+}
+"""Of the kinds whose names are the program's; those of the others are the profiler's own words."""
+
 
 _NUMBERS = re.compile(rb'[^"{]*')
 """The decoder has seen that values are JSON: without texts and objects, numbers are left."""
@@ -44,9 +175,9 @@ _THREAD = re.compile(r"thread -?\d{1,18} \((?P<name>.*)\)\s*", re.DOTALL)
 _SWITCH = rf"(?:-?\d{{1,9}}|{(1 << 63) - 1}|True|False)"
 """A size, a position or a switch; the largest number stands for the end of a dimension."""
 _CONCRETE = re.compile(rf"{_SWITCH}|\[(?:{_SWITCH}(?:, ?|(?=\])))*\]")
-_CATEGORIES = {Rule.WORD: Category.UNKNOWN, Rule.GROUP: Category.PROGRAM_TEXTS}
+_CATEGORIES = {ValueRule.WORD: Category.UNKNOWN, ValueRule.GROUP: Category.PROGRAM_TEXTS}
 """What a text tells that is none of the words of its rule."""
-_MOST_KEPT = 1 << 16
+_MAX_MEMOIZED = 1 << 16
 _FIRST_TRACK = 1_000_000
 """Labels of tracks are numbered below zero from here: no track of a profiler is."""
 _NULL = b"null"
@@ -61,16 +192,16 @@ class _Memo(dict[bytes, "bytes | None"]):
         self._clean = clean
 
     def __missing__(self, raw: bytes) -> bytes | None:
-        if len(self) > _MOST_KEPT:
+        if len(self) > _MAX_MEMOIZED:
             self.clear()
         cleaned = self[raw] = self._clean(raw)
         return cleaned
 
 
-class Values:
+class ValueWriter:
     """Writes columns of values as they may stand in the copy, and counts what they tell."""
 
-    def __init__(self, options: Options, tally: Tally) -> None:
+    def __init__(self, options: ShareOptions, tally: LeakTally) -> None:
         self._tally = tally
         self._hashed = options.hash_names
         self._salt = options.salt or secrets.token_bytes(32)
@@ -78,22 +209,22 @@ class Values:
         self._tracks: dict[str, int] = {}
         self._shift_us: int | None = None
 
-    def column(self, rule: Rule, where: str, raw: Sequence[Any]) -> Column:
+    def column(self, rule: ValueRule, where: str, raw: Sequence[Any]) -> Column:
         """Write the values of one key."""
-        if rule in (Rule.NUMBERS, Rule.QUOTED):
-            return self._numbers(_NUMBERS if rule is Rule.NUMBERS else _QUOTED, where, raw)
-        if rule is Rule.TIME:
+        if rule in (ValueRule.NUMBERS, ValueRule.QUOTED):
+            return self._numbers(_NUMBERS if rule is ValueRule.NUMBERS else _QUOTED, where, raw)
+        if rule is ValueRule.TIME:
             return self._times(where, raw)
         values = list(map(bytes, raw))
-        if rule is Rule.TRACK:
-            self._tally.add_all(Category.PROCESS_NUMBERS, where, Fate.KEPT, set(values))
+        if rule is ValueRule.TRACK:
+            self._tally.add_all(Category.PROCESS_NUMBERS, where, Treatment.KEPT, set(values))
         memo = self._memo((rule, where), lambda text: self._text(rule, where, text))
         return [memo[value] for value in values]
 
-    def names(self, naming: Naming | None, where: str, raw: Sequence[Any]) -> Column:
+    def names(self, naming: EventNaming | None, where: str, raw: Sequence[Any]) -> Column:
         """Write names of events; those that no rule is for are the profiler's own words."""
         if naming is None:
-            return self.column(Rule.WORD, where, raw)
+            return self.column(ValueRule.WORD, where, raw)
         memo = self._memo((naming, where), lambda text: self._name(naming, where, text))
         return [memo[bytes(value)] for value in raw]
 
@@ -117,7 +248,7 @@ class Values:
     def _number(self, pattern: re.Pattern[bytes], where: str, value: bytes) -> bytes:
         if pattern.fullmatch(value):
             return value
-        self._tally.add(Category.UNKNOWN, f"{where}: no number", Fate.REMOVED, value)
+        self._tally.add(Category.UNKNOWN, f"{where}: no number", Treatment.REMOVED, value)
         return _NULL
 
     def _times(self, where: str, raw: Sequence[Any]) -> Column:
@@ -144,55 +275,57 @@ class Values:
     def _origin(self, where: str, time_us: int) -> int:
         if time_us < _DATED_FROM:
             return 0
-        self._tally.add(Category.CAPTURE_TIME, where, Fate.REMOVED, 0)
+        self._tally.add(Category.CAPTURE_TIME, where, Treatment.REMOVED, 0)
         return time_us // _SECOND_US * _SECOND_US - _MARGIN_US
 
     # Texts ----------------------------------------------------------------------------------------
 
-    def _name(self, naming: Naming, where: str, raw: bytes) -> bytes:
+    def _name(self, naming: EventNaming, where: str, raw: bytes) -> bytes:
         text = text_of(raw)
         if text is None:
             return _NULL
         cleaned = naming.clean(text, self._salt if self._hashed else None)
-        changed = Fate.HASHED if self._hashed else Fate.SHORTENED
-        fate = Fate.KEPT if cleaned == text else changed
+        changed = Treatment.HASHED if self._hashed else Treatment.SHORTENED
+        fate = Treatment.KEPT if cleaned == text else changed
         self._tally.add(naming.category, where, fate, text)
         self._tally.hide(naming.category, text)
         if not self._hashed:
             self._tally.keep(cleaned)
         return _json(cleaned)
 
-    def _text(self, rule: Rule, where: str, raw: bytes) -> bytes:
-        if rule is Rule.TYPES:
+    def _text(self, rule: ValueRule, where: str, raw: bytes) -> bytes:
+        if rule is ValueRule.TYPES:
             return _json(_each(_value_of(raw), is_type))
-        if rule is Rule.CONCRETE:
+        if rule is ValueRule.CONCRETE:
             return self._concrete(where, raw)
-        if rule is Rule.KERNEL:
+        if rule is ValueRule.KERNEL:
             return self._name(KERNELS, where, raw)
         text = text_of(raw)
         if text is None:
             return self._number(_NUMBERS, where, raw)
-        if rule is Rule.TRACK:
+        if rule is ValueRule.TRACK:
             return self._track(text)
-        known = is_group(text) if rule is Rule.GROUP else is_said(text) or is_type(text)
+        known = (
+            is_group(text) if rule is ValueRule.GROUP else is_profiler_label(text) or is_type(text)
+        )
         return _json(text) if known else self._hashed_always(_CATEGORIES[rule], where, text)
 
     def _hashed_always(self, category: Category, where: str, text: str) -> bytes:
         """Hash a text that stands in no copy; equal ones stay equal."""
-        self._tally.add(category, where, Fate.HASHED, text)
+        self._tally.add(category, where, Treatment.HASHED, text)
         self._tally.hide(category, text)
         return _json(hash_text(text, self._salt))
 
     def _concrete(self, where: str, raw: bytes) -> bytes:
         value = _value_of(raw)
         kept = _each(value, lambda text: _CONCRETE.fullmatch(text) is not None)
-        self._tally.add(Category.VALUES, where, Fate.SHORTENED, raw)
+        self._tally.add(Category.VALUES, where, Treatment.SHORTENED, raw)
         return _json(kept)
 
     def _track(self, text: str) -> bytes:
-        if _TRACK.fullmatch(text) or is_said(text):
+        if _TRACK.fullmatch(text) or is_profiler_label(text):
             return _json(text)
-        self._tally.add(Category.THREAD_NAMES, "labels of tracks", Fate.REMOVED, text)
+        self._tally.add(Category.THREAD_NAMES, "labels of tracks", Treatment.REMOVED, text)
         number = self._tracks.setdefault(text, len(self._tracks))
         return b"%d" % -(_FIRST_TRACK + number)
 
@@ -202,9 +335,9 @@ class Values:
             return None
         thread = _THREAD.fullmatch(text)
         name = file_name(thread["name"] if thread else text).strip()
-        if is_said(name):
+        if is_profiler_label(name):
             return raw if thread or "/" not in text else _json(name)
-        self._tally.add(category, where, Fate.REMOVED, text)
+        self._tally.add(category, where, Treatment.REMOVED, text)
         self._tally.hide(category, text)
         return None
 

@@ -12,27 +12,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpusight.errors import (
-    GpusightError,
-    InternalError,
-    UsageError,
-    internal_error,
-    is_unexpected,
-)
+from gpusight.errors import GpusightError, InternalError, UsageError, internal_error, is_unexpected
+from gpusight.web.loaded_capture import ServerStopped
 from gpusight.web.pool import BusyError, GoneError, Pool
-from gpusight.web.query import Query, read_whole
-from gpusight.web.questions import QUESTIONS, Asked
-from gpusight.web.shared_trace import Stopped
+from gpusight.web.routes import ROUTES, RequestQuery, RouteRequest, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
-    from gpusight.web.questions import Question
+    from gpusight.web.routes import Route as Question
     from gpusight.web.session import Session
 
     Endpoint = Callable[[Request], Awaitable[Response]]
+
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -56,13 +50,17 @@ def make_app(session: Session) -> Starlette:
     routes = [Route(path, _file(*file)) for path, file in FILES.items()]
     routes.append(Route("/api/captures", _overview(session)))
     routes += [
-        Route(f"/api/captures/{{number}}{end}", _question(session, pool, question))
-        for end, question in QUESTIONS.items()
+        Route(f"/api/captures/{{number}}{end}", _route_endpoint(session, pool, question))
+        for end, question in ROUTES.items()
     ]
     routes.append(Route("/api/compare", _comparison(session)))
     app = Starlette(
         routes=routes,
-        exception_handlers={GpusightError: _failed, Stopped: _stopped, HTTPException: _absent},
+        exception_handlers={
+            GpusightError: _failed,
+            ServerStopped: _stopped,
+            HTTPException: _absent,
+        },
     )
     app.router.redirect_slashes = False
     return app
@@ -80,40 +78,40 @@ def _file(name: str, media_type: str) -> Endpoint:
 
 def _overview(session: Session) -> Endpoint:
     async def answer(_: Request) -> Response:
-        return _told(session.overview())
+        return _json_response(session.overview())
 
     return answer
 
 
 def _comparison(session: Session) -> Endpoint:
     async def answer(_: Request) -> Response:
-        return _told(session.comparison)
+        return _json_response(session.comparison)
 
     return answer
 
 
-def _question(session: Session, pool: Pool, question: Question) -> Endpoint:
+def _route_endpoint(session: Session, pool: Pool, question: Question) -> Endpoint:
     async def answer(request: Request) -> Response:
         served = session.capture(_number(request))
         if served is None:
             raise HTTPException(404, "no such capture")
-        asked = Asked(served, Query(request.query_params), session.reports)
+        asked = RouteRequest(served, RequestQuery(request.query_params), session.reports)
         try:
-            return await pool.run(request, lambda: _answered(question, asked))
+            return await pool.run(request, lambda: _route_response(question, asked))
         except GpusightError as error:
             return _error(_status(error), served.reason(error))
 
     return answer
 
 
-def _answered(question: Question, asked: Asked) -> Response:
+def _route_response(question: Question, asked: RouteRequest) -> Response:
     """Answer, and keep a bug from ending the server or printing on its terminal."""
     try:
-        return _told(question(asked))
+        return _json_response(question(asked))
     except GpusightError:
         raise
     except BaseException as error:  # a panic of Polars is no Exception
-        if not is_unexpected(error) or isinstance(error, Stopped):
+        if not is_unexpected(error) or isinstance(error, ServerStopped):
             raise
         raise internal_error(error) from error
 
@@ -124,7 +122,7 @@ def _number(request: Request) -> int:
     return -1 if value is None else value
 
 
-def _told(answer: object) -> Response:
+def _json_response(answer: object) -> Response:
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/octet-stream")
     return Response(msgspec.json.encode(answer, enc_hook=_plain), media_type=_JSON)

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from gpusight.errors import GpusightError, UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 from gpusight.web.app import make_app
-from gpusight.web.connections import MOST_WAITING, bounded_protocol
-from gpusight.web.guard import MOST_QUERY_BYTES, Guard
+from gpusight.web.request_guard import (
+    MAX_QUERY_BYTES,
+    MAX_WAITING_CONNECTIONS,
+    Guard,
+    bounded_protocol,
+)
 from gpusight.web.session import Opened, Session
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ _PATIENCE_S = 1.0
 """A moment before the server starts, in which what fails at once does."""
 _STOPPING_S = 0.6
 """What stopping may take; whatever is still at work then ends by itself."""
-_MOST_HEAD_BYTES = MOST_QUERY_BYTES + (1 << 15)
+_MOST_HEAD_BYTES = MAX_QUERY_BYTES + (1 << 15)
 """Of the first line and the headers of a request."""
 
 
@@ -134,7 +138,7 @@ def _quiet_server(app: Guard) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=bounded_protocol(),
-        backlog=MOST_WAITING,
+        backlog=MAX_WAITING_CONNECTIONS,
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -17,18 +17,16 @@ from gpusight.errors import (
     is_unexpected,
     shows_tracebacks,
 )
-from gpusight.web.answers import overview
+from gpusight.web.loaded_capture import LoadedCapture, ServerStopped, SharedTrace
+from gpusight.web.payloads import COMPUTING, FAILED, NONE, CompareInfo, LedgerInfo, overview
 from gpusight.web.pool import release_memory
-from gpusight.web.served import Served
-from gpusight.web.shared_trace import SharedTrace, Stopped
-from gpusight.web.told import COMPUTING, FAILED, NONE, CompareInfo, LedgerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
-    from gpusight.web.answers import Overview
+    from gpusight.trace.trace import Trace
+    from gpusight.web.payloads import Overview
 
 _BOTH = 2
 _LARGE = 500_000
@@ -66,18 +64,18 @@ class Session:
         ]
         self._threads.append(threading.Thread(target=self._compare, name="compare", daemon=True))
 
-    def _made(self, number: int, file: Opened) -> Served:
+    def _made(self, number: int, file: Opened) -> LoadedCapture:
         if isinstance(file.trace, GpusightError):
-            served = Served(number, file.name, None, file.path)
+            served = LoadedCapture(number, file.name, None, file.path)
             served.fails(file.trace)
             served.settles()
             return served
-        return Served(number, file.name, SharedTrace(file.trace, self.stopping), file.path)
+        return LoadedCapture(number, file.name, SharedTrace(file.trace, self.stopping), file.path)
 
     # Asking ---------------------------------------------------------------------------------------
 
     @property
-    def captures(self) -> tuple[Served, ...]:
+    def captures(self) -> tuple[LoadedCapture, ...]:
         """All files but those that are known to be reports of measured launches."""
         return tuple(one for one in self._served if not one.is_report)
 
@@ -86,7 +84,7 @@ class Session:
         """Reports of measured launches."""
         return [one.trace for one in self._served if one.is_report and one.trace is not None]
 
-    def capture(self, number: int) -> Served | None:
+    def capture(self, number: int) -> LoadedCapture | None:
         """Give a capture by its number."""
         return next((one for one in self.captures if one.number == number), None)
 
@@ -132,13 +130,13 @@ class Session:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _serve(self, one: Served) -> None:
+    def _serve(self, one: LoadedCapture) -> None:
         """Read a capture, work out what there is to tell, and hold it until the end."""
         try:
             self._read(one)
             one.settles()
             self._look_into(one)
-        except Stopped:
+        except ServerStopped:
             pass
         except BaseException as error:  # a panic of Polars is no Exception
             one.fails(internal_error(error))
@@ -150,35 +148,35 @@ class Session:
         self.stopping.wait()
         self._close(one)
 
-    def _read(self, one: Served) -> None:
+    def _read(self, one: LoadedCapture) -> None:
         try:
             if one.trace is not None and not self._is_report(one, one.trace):
                 self._build(one, one.trace)
         except GpusightError as error:
             one.fails(error)
 
-    def _is_report(self, one: Served, trace: Trace) -> bool:
+    def _is_report(self, one: LoadedCapture, trace: Trace) -> bool:
         one.is_report = trace.has("profiles")
         one.told.set()
         return one.is_report
 
-    def _build(self, one: Served, trace: Trace) -> None:
-        from gpusight.analyses.timeline.timeline import Timeline
-        from gpusight.web.capture import capture_info
+    def _build(self, one: LoadedCapture, trace: Trace) -> None:
+        from gpusight.viewer.timeline_view import ViewerTimeline as Timeline
+        from gpusight.web.capture_payloads import capture_payload as capture_info
 
         timeline = Timeline(trace)
         one.succeeds(timeline, capture_info(one.number, one.name, trace, timeline))
 
-    def _look_into(self, one: Served) -> None:
+    def _look_into(self, one: LoadedCapture) -> None:
         """Work out ledger and findings, once all captures can be looked at."""
         for other in self._served:
             other.settled.wait()
         if not one.is_ready:
             return
         self._let_look(one)
-        from gpusight.web import details  # noqa: F401 - so that the first click need not wait
-        from gpusight.web.findings import findings
-        from gpusight.web.ledger import ledger_info
+        from gpusight.web import analysis_payloads  # noqa: F401 - so that the first click need not wait
+        from gpusight.web.analysis_payloads import findings_payload as findings
+        from gpusight.web.analysis_payloads import ledger_payload as ledger_info
 
         timeline = one.timeline
         with self._turn:
@@ -193,7 +191,7 @@ class Session:
             except GpusightError as error:
                 one.fails(error)
 
-    def _let_look(self, one: Served) -> None:
+    def _let_look(self, one: LoadedCapture) -> None:
         """Leave the processors to the first picture of a large capture, if anybody is looking."""
         large = sum(track.events for track in one.timeline.tracks) > _LARGE
         if large and one.seen.wait(_FIRST_LOOK_S):
@@ -210,25 +208,25 @@ class Session:
                 assert one.trace is not None, "what is ready was opened"
                 one.trace.let_go()
             release_memory()
-        except Stopped:
+        except ServerStopped:
             pass
         except BaseException as error:  # a panic of Polars is no Exception
             self.comparison = CompareInfo(FAILED, str(internal_error(error)))
             if shows_tracebacks() or not is_unexpected(error):
                 raise
 
-    def _compare_first(self, ready: Sequence[Served]) -> None:
+    def _compare_first(self, ready: Sequence[LoadedCapture]) -> None:
         if len(ready) < _BOTH:
             self.comparison = CompareInfo(NONE, "two captures are needed to compare them")
             return
-        from gpusight.web.comparison import compare_info
+        from gpusight.web.analysis_payloads import comparison_payload as compare_info
 
         try:
             self.comparison = compare_info(*(one.timeline.trace for one in ready[:_BOTH]))
         except GpusightError as error:
             self.comparison = CompareInfo(FAILED, ready[0].reason(ready[1].reason(error)))
 
-    def _close(self, one: Served) -> None:
+    def _close(self, one: LoadedCapture) -> None:
         if one.trace is not None and self._files[one.number].owned:
             one.trace.close()
 

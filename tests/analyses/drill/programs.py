@@ -10,14 +10,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusight.analyses.drill.functions import FUNCTION, function_of
+from gpusight.analysis.drill.drill_kernels import FUNCTION, function_of
 from tests.traces import PROCESS, THREAD, build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analyses.drill.plan import Run
-    from gpusight.model.trace import Trace
+    from gpusight.analysis.drill.launch_plan import PlannedRun
+    from gpusight.trace.trace import Trace
 
 MAIN, AUTOGRAD = THREAD, THREAD + 1
 
@@ -113,7 +113,7 @@ class Program:
             tables["ranges"] = self.ranges
         return build_trace(None, api_calls=calls, kernels=kernels, **tables)
 
-    def measured(self, run: Run) -> list[int]:
+    def measured(self, run: PlannedRun) -> list[int]:
         """Give the launches, by number, that Nsight Compute would measure."""
         assert run.base == FUNCTION
         passed = [
@@ -123,7 +123,7 @@ class Program:
         ]
         return passed[run.skip : run.skip + run.count]
 
-    def _included(self, run: Run, at: int, launch: Launch) -> bool:
+    def _included(self, run: PlannedRun, at: int, launch: Launch) -> bool:
         if not run.include:
             return True
         return any(

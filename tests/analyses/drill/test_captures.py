@@ -9,12 +9,10 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.drill.anchors import Anchor
-from gpusight.analyses.drill.functions import FUNCTION
-from gpusight.analyses.drill.pick import pick
-from gpusight.analyses.drill.plan import plan
-from gpusight.analyses.drill.totals import pick_totals, plan_totals
-from gpusight.result import NotApplicable
+from gpusight.analysis.drill.drill_kernels import FUNCTION, pick_kernels
+from gpusight.analysis.drill.launch_anchors import LaunchAnchor
+from gpusight.analysis.drill.launch_plan import pick_totals, plan_launches, plan_totals
+from gpusight.results import NotApplicable
 from tests.shared import (
     DATA,
     EVERY_REPORT,
@@ -28,20 +26,20 @@ from tests.shared import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.analyses.drill.pick import Picked
-    from gpusight.analyses.drill.plan import Run
+    from gpusight.analysis.drill.drill_kernels import DrillSelection
+    from gpusight.analysis.drill.launch_plan import PlannedRun
 
 JAX = sorted(DATA.glob("jax*"))
-_FROM_FIRST = {Anchor.PROGRAM, Anchor.PROFILER}
+_FROM_FIRST = {LaunchAnchor.PROGRAM, LaunchAnchor.PROFILER}
 
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE, *JAX], ids=name)
 def test_every_capture_is_answered(path: Path) -> None:
-    found = pick(gs.open(path))
+    found = pick_kernels(gs.open(path))
     if isinstance(found, NotApplicable):
         assert found.reason
         return
-    planned = plan(found)
+    planned = plan_launches(found)
     if planned is None:
         assert not found.chosen
         return
@@ -53,7 +51,7 @@ def test_every_capture_is_answered(path: Path) -> None:
             assert set(run.covers) <= _hit(found, run)
 
 
-def _hit(found: Picked, run: Run) -> set[int | None]:
+def _hit(found: DrillSelection, run: PlannedRun) -> set[int | None]:
     """Give the groups of the launches that a run measures, counted from the first."""
     column = "function" if run.base == FUNCTION else "mangled_name"
     names = found.launches[column].cast(pl.String)
@@ -72,9 +70,9 @@ def _hit(found: Picked, run: Run) -> set[int | None]:
 )
 def test_ncu_recorded_the_launches_where_they_are_looked_for(timeline: str, report: str) -> None:
     """These reports hold the launches from the beginning of the step on, unfiltered."""
-    found = pick(gs.open(SHARED / timeline))
+    found = pick_kernels(gs.open(SHARED / timeline))
     assert not isinstance(found, NotApplicable)
-    planned = plan(found)
+    planned = plan_launches(found)
     assert planned is not None
     assert planned.exact
     wanted = {k.group: (k.function, *k.shape) for k in found.chosen}

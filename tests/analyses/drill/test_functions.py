@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.drill.functions import function_of, functions, pattern_of
-from gpusight.capture.nvtx_filter import include
+from gpusight.analysis.drill.drill_kernels import function_of, functions, pattern_of
+from gpusight.recording.ncu_command import include_filter
 from tests.shared import EVERY_NCU_REPORT, EVERY_SQLITE, name
 from tests.traces import build_trace
 
@@ -102,4 +102,4 @@ def test_patterns_need_no_brackets() -> None:
 def test_nvtx_ranges_are_written_as_ncu_reads_them(
     text: str, domain: str | None, push_pop: bool, written: str | None
 ) -> None:
-    assert include(text, domain=domain, push_pop=push_pop) == written
+    assert include_filter(text, domain=domain, push_pop=push_pop) == written

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.drill.anchors import Anchor, Means
-from gpusight.analyses.drill.pick import Picked, pick
-from gpusight.analyses.drill.plan import MOST_LAUNCHES, LaunchPlan, plan
-from gpusight.analyses.select import Selection
-from gpusight.result import NotApplicable
+from gpusight.analysis.drill.drill_kernels import DrillSelection, pick_kernels
+from gpusight.analysis.drill.launch_anchors import AnchorSupport, LaunchAnchor
+from gpusight.analysis.drill.launch_plan import MAX_LAUNCHES_PER_RUN, LaunchPlan, plan_launches
+from gpusight.analysis.selection import Selection
+from gpusight.results import NotApplicable
 from tests.analyses.drill.programs import AUTOGRAD, Launch, Program, Range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 GEMM = Launch("void lib::gemm<float>(float*)", took_ns=900)
 GEMM_WIDE = Launch("void lib::gemm<float>(float*)", grid=8, took_ns=700)
@@ -25,14 +25,14 @@ SUM = Launch("sum_kernel", took_ns=50)
 BACKWARD = Launch("void lib::gemm_bwd<float>(float*)", took_ns=950, thread=AUTOGRAD)
 
 
-def picked(trace: Trace, top: int = 3) -> Picked:
-    found = pick(trace, top=top)
+def picked(trace: Trace, top: int = 3) -> DrillSelection:
+    found = pick_kernels(trace, top=top)
     assert not isinstance(found, NotApplicable)
     return found
 
 
-def planned(trace: Trace, means: Means | None = None, top: int = 3) -> LaunchPlan:
-    found = plan(picked(trace, top), means)
+def planned(trace: Trace, means: AnchorSupport | None = None, top: int = 3) -> LaunchPlan:
+    found = plan_launches(picked(trace, top), means)
     assert found is not None
     return found
 
@@ -59,8 +59,8 @@ def test_inside_a_range_the_shortest_run_is_hit(
 ) -> None:
     program = Program([*before, *steps(bodies, kind=kind)])
     chosen = picked(program.trace(), top)
-    found = plan(chosen)
-    if found is None or found.anchor is not Anchor.RANGE:
+    found = plan_launches(chosen)
+    if found is None or found.anchor is not LaunchAnchor.RANGE:
         return  # no step holds all of them, or the steps are of another kind
     wanted = {k.group: (k.name, k.shape[0] or 0) for k in chosen.chosen}
     for run in found.runs:
@@ -71,7 +71,7 @@ def test_inside_a_range_the_shortest_run_is_hit(
 
 
 def _brute(
-    bodies: Sequence[Sequence[Launch]], chosen: Picked, wanted: list[tuple[str, int]]
+    bodies: Sequence[Sequence[Launch]], chosen: DrillSelection, wanted: list[tuple[str, int]]
 ) -> int:
     """Find the shortest run by trying all, among launches of the wanted functions."""
     names = {name for name, _ in wanted}
@@ -94,7 +94,7 @@ def test_a_step_that_is_a_range_is_counted_inside() -> None:
     body = [SUM, GEMM, ADD, GEMM_WIDE, SUM]
     program = Program([GEMM, GEMM, *steps([body] * 4)])
     found = planned(program.trace(), top=2)
-    assert found.anchor is Anchor.RANGE
+    assert found.anchor is LaunchAnchor.RANGE
     (run,) = found.runs
     assert (run.include, run.skip, run.count) == (("step_0/", "step_0"), 0, 2)
     assert run.process_scope
@@ -104,8 +104,8 @@ def test_a_step_that_is_a_range_is_counted_inside() -> None:
 def test_without_process_scope_kernels_of_other_threads_are_not_counted_in_a_range() -> None:
     body = [GEMM, BACKWARD, SUM]
     program = Program(steps([body] * 4), calls=["cuInit"])
-    old = Means(process_scope=False)
-    assert planned(program.trace(), old, top=2).anchor is Anchor.PROGRAM
+    old = AnchorSupport(process_scope=False)
+    assert planned(program.trace(), old, top=2).anchor is LaunchAnchor.PROGRAM
     of_main = Program(steps([[GEMM, ADD, BACKWARD]] * 4))
     (run,) = planned(of_main.trace(), old, top=1).runs
     assert not run.process_scope
@@ -115,7 +115,7 @@ def test_without_process_scope_kernels_of_other_threads_are_not_counted_in_a_ran
 
 def test_start_end_ranges_hold_for_all_threads_in_every_version() -> None:
     program = Program(steps([[GEMM, BACKWARD]] * 4, kind="start_end", domain="mine"))
-    found = planned(program.trace(), Means(process_scope=False), top=2)
+    found = planned(program.trace(), AnchorSupport(process_scope=False), top=2)
     (run,) = found.runs
     assert (run.include, run.process_scope) == (("mine@step_0/", "mine@step_0"), False)
     assert set(program.keys(program.measured(run))) == {GEMM.key, BACKWARD.key}
@@ -133,7 +133,7 @@ def test_ranges_of_one_name_are_skipped_by_what_each_launches() -> None:
     body = [SUM, GEMM, ADD]
     program = Program([Range("train_step", body) for _ in range(8)])
     found = planned(program.trace(), top=1)
-    assert found.anchor is Anchor.RANGES
+    assert found.anchor is LaunchAnchor.RANGES
     (run,) = found.runs
     assert (run.include, run.skip, run.count) == (("train_step/", "train_step"), 2, 1)
     assert program.keys(program.measured(run)) == [GEMM.key]
@@ -145,7 +145,7 @@ def test_ranges_of_one_name_are_counted_exactly_from_the_start_of_the_program() 
     program = Program([Range("train_step", body) for body in bodies], calls=["cuInit"])
     found = planned(program.trace(), top=2)
     (run,) = found.runs
-    assert found.anchor is Anchor.RANGES
+    assert found.anchor is LaunchAnchor.RANGES
     assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
 
 
@@ -153,7 +153,7 @@ def test_a_capture_from_the_start_is_counted_from_the_start() -> None:
     launches = [SUM, ADD, SUM, GEMM, SUM, GEMM_WIDE]
     program = Program(launches, calls=["cuInit", "cuModuleGetLoadingMode"])
     found = planned(program.trace(), top=2)
-    assert found.anchor is Anchor.PROGRAM
+    assert found.anchor is LaunchAnchor.PROGRAM
     (run,) = found.runs
     assert run.from_start
     assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
@@ -162,7 +162,7 @@ def test_a_capture_from_the_start_is_counted_from_the_start() -> None:
 def test_a_capture_from_the_programs_own_start_of_the_profiler_is_counted_from_there() -> None:
     program = Program([SUM, GEMM], calls=["cuProfilerStart"])
     found = planned(program.trace(), top=1)
-    assert found.anchor is Anchor.PROFILER
+    assert found.anchor is LaunchAnchor.PROFILER
     assert not found.runs[0].from_start
     in_ranges = Program(steps([[GEMM, ADD]] * 4), calls=["cuProfilerStart"])
     assert not planned(in_ranges.trace()).runs[0].from_start
@@ -173,11 +173,11 @@ def test_steps_that_gpusight_marked_need_gpusight_again() -> None:
         [Range(f"step {n}", [ADD, GEMM], "start_end", "gpusight") for n in range(4)],
         calls=["cuProfilerStart"],
     )
-    found = planned(program.trace(), Means(injectable=True), top=1)
-    assert found.anchor is Anchor.STEP
+    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
+    assert found.anchor is LaunchAnchor.STEP
     (run,) = found.runs
     assert (run.step, run.include, run.from_start) == (0, (), False)
-    assert planned(program.trace(), Means(), top=1).anchor is Anchor.UNSURE
+    assert planned(program.trace(), AnchorSupport(), top=1).anchor is LaunchAnchor.UNSURE
 
 
 def test_steps_that_the_program_tells_are_counted_as_it_does() -> None:
@@ -186,9 +186,9 @@ def test_steps_that_the_program_tells_are_counted_as_it_does() -> None:
     program = Program([Range(f"step {n}", [other, GEMM, ADD]) for n in range(5, 9)])
     for one in program.ranges:
         one["domain_key"] = None
-    found = planned(program.trace(), Means(injectable=True), top=1)
+    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
     (run,) = found.runs
-    assert found.anchor is Anchor.STEP
+    assert found.anchor is LaunchAnchor.STEP
     assert (run.step, run.skip, run.count) == (5, 1, 1)
 
 
@@ -200,13 +200,13 @@ def test_steps_of_an_optimizer_are_counted_from_its_end() -> None:
     program = Program(parts)
     for one in program.ranges:
         one["domain_key"] = None
-    found = planned(program.trace(), Means(injectable=True), top=1)
-    assert found.anchor is Anchor.STEP
+    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
+    assert found.anchor is LaunchAnchor.STEP
     (run,) = found.runs
     assert run.step is not None
     assert run.step > 0
     assert (run.skip, run.count) == (0, 1)
-    assert planned(program.trace(), Means(), top=1).anchor is Anchor.UNSURE
+    assert planned(program.trace(), AnchorSupport(), top=1).anchor is LaunchAnchor.UNSURE
 
 
 @settings(max_examples=40, deadline=None)
@@ -216,10 +216,10 @@ def test_an_approximate_run_holds_the_kernels_wherever_it_begins(
 ) -> None:
     shown = Program([launch for _ in range(6) for launch in [*body, GEMM]])
     chosen = picked(shown.trace(), 2)
-    found = plan(chosen)
+    found = plan_launches(chosen)
     if found is None or not chosen.focus.steps:
         return  # nothing repeats
-    assert found.anchor is Anchor.UNSURE
+    assert found.anchor is LaunchAnchor.UNSURE
     real = Program([launch for _ in range(40) for launch in [*body, GEMM]][shift:])
     for run in found.runs:
         wanted = {(k.name, k.shape[0]) for k in chosen.chosen if k.group in run.covers}
@@ -228,7 +228,7 @@ def test_an_approximate_run_holds_the_kernels_wherever_it_begins(
 
 def test_kernels_that_lie_far_apart_get_runs_of_their_own() -> None:
     filler = Launch("void lib::gemm<float>(float*)", grid=2, took_ns=1)
-    apart = [GEMM, *[filler] * (MOST_LAUNCHES + 5), GEMM_WIDE]
+    apart = [GEMM, *[filler] * (MAX_LAUNCHES_PER_RUN + 5), GEMM_WIDE]
     program = Program(steps([apart] * 3))
     found = planned(program.trace(), top=2)
     assert [run.count for run in found.runs] == [1, 1]
@@ -243,7 +243,7 @@ def test_kernels_between_steps_are_counted_from_the_start() -> None:
     parts = [part for step in steps([[ADD]] * 4) for part in (step, GEMM)]
     program = Program(parts, calls=["cuInit"])
     found = planned(program.trace(), top=1)
-    assert found.anchor is Anchor.PROGRAM
+    assert found.anchor is LaunchAnchor.PROGRAM
     assert program.keys(program.measured(found.runs[0])) == [GEMM.key]
 
 
@@ -251,9 +251,9 @@ def test_launches_outside_the_selection_count_but_are_not_wanted() -> None:
     """The same kernel runs before and inside `attention`: the one inside is hit."""
     step: list[Launch | Range] = [GEMM, ADD, Range("attention", [SUM, GEMM]), GEMM]
     program = Program([part for _ in range(4) for part in step], calls=["cuInit"])
-    found = pick(program.trace(), Selection(within="attention"), top=1)
-    assert isinstance(found, Picked)
-    counted = plan(found)
+    found = pick_kernels(program.trace(), Selection(within="attention"), top=1)
+    assert isinstance(found, DrillSelection)
+    counted = plan_launches(found)
     assert counted is not None
     (run,) = counted.runs
     (measured,) = program.measured(run)
@@ -265,10 +265,10 @@ def test_from_the_start_only_launches_inside_the_selection_are_hit() -> None:
     inner = Range("inner", [GEMM])
     program = Program([GEMM, GEMM, inner, GEMM], calls=["cuInit"])
     trace = program.trace()
-    found = pick(trace, Selection(within="inner"), top=1)
-    assert isinstance(found, Picked)
+    found = pick_kernels(trace, Selection(within="inner"), top=1)
+    assert isinstance(found, DrillSelection)
     whole = replace(found, focus=replace(found.focus, start_ns=0, steps=()))
-    counted = plan(whole)
+    counted = plan_launches(whole)
     assert counted is not None
-    assert counted.anchor is Anchor.PROGRAM
+    assert counted.anchor is LaunchAnchor.PROGRAM
     assert program.measured(counted.runs[0]) == [2]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.analyses.drill.window import shortest_window, sure_length
+from gpusight.analysis.drill.launch_plan import shortest_window, sure_length
 
 
 def brute(keys: list[int], wanted: int, parts: list[tuple[int, int]]) -> int | None:

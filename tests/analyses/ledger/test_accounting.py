@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusight.analyses.ledger.accounting import Accounting
-from gpusight.analyses.ledger.report import LedgerReport, ledger_report
-from gpusight.analyses.schedule.build import build
-from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_timeline
-from gpusight.reporting.gather import gather
+from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.analysis.schedule_builder import build_schedule
+from gpusight.reports.report_builder import build_report
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
 from tests.reporting.programs import training
 
 if TYPE_CHECKING:
-    from gpusight.analyses.schedule.schedule import Schedule
-    from gpusight.model.trace import Trace
+    from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.trace.trace import Trace
 
 
 @pytest.fixture
@@ -23,16 +23,16 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Lists the windows that were laid out."""
     laid_out: list[tuple[int, int]] = []
 
-    def watched(trace: Trace, start_ns: int, end_ns: int, **options: Any) -> Schedule:
+    def watched(trace: Trace, start_ns: int, end_ns: int, **options: Any) -> GpuSchedule:
         laid_out.append((start_ns, end_ns))
-        return build(trace, start_ns, end_ns, **options)
+        return build_schedule(trace, start_ns, end_ns, **options)
 
-    monkeypatch.setattr("gpusight.analyses.ledger.accounting.build", watched)
+    monkeypatch.setattr("gpusight.analysis.ledger.device_ledger.build_schedule", watched)
     return laid_out
 
 
 def test_a_report_lays_every_window_out_once(windows: list[tuple[int, int]]) -> None:
-    gather([training()])
+    build_report([training()])
     assert windows
     assert len(windows) == len(set(windows))
 

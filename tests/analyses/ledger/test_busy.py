@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpusight.analyses.ledger.labels import label
-from gpusight.analyses.ledger.overlap import overlap
-from gpusight.analyses.schedule.build import build
+from gpusight.analysis.ledger.ledger_entries import label_work
+from gpusight.analysis.ledger.ledger_report import device_overlap
+from gpusight.analysis.schedule_builder import build_schedule
 from tests.analyses.ledger.windows import US, accounts, entries, kernel, us
 from tests.traces import build_trace
 
@@ -69,7 +69,7 @@ def test_entries_have_parts() -> None:
 
 
 def test_groups_add_up() -> None:
-    from gpusight.analyses.ledger.ledger import DeviceLedger
+    from gpusight.analysis.ledger.device_ledger import DeviceLedger
 
     kernels = [kernel(0, 10), kernel(10, 16, name=SOFTMAX)]
     (one,) = accounts(0, 20, kernels=kernels, copies=[us(16, 17)])
@@ -85,8 +85,8 @@ def test_overlap_stands_beside_the_ledger() -> None:
         kernels=[kernel(0, 20), kernel(10, 25, stream=8), kernel(18, 40, name=NCCL, stream=9)],
         copies=[us(5, 30, stream=10)],
     )
-    schedule = build(trace, 0, 50 * US)
-    found = overlap(schedule, label(schedule), 0)
+    schedule = build_schedule(trace, 0, 50 * US)
+    found = device_overlap(schedule, label_work(schedule), 0)
     assert found.kernels_ns == 15 * US
     assert (found.copy_ns, found.copy_hidden_ns) == (25 * US, 20 * US)
     assert (found.communication_ns, found.communication_hidden_ns) == (22 * US, 7 * US)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.analyses.ledger.report import DeviceReport, LedgerReport, ledger_report
-from gpusight.readers import open_trace
-from gpusight.result import NotApplicable
+from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport, ledger_report
+from gpusight.readers.open import open_trace
+from gpusight.results import NotApplicable
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name
 from tests.shared import needs_shared as needs_shared_captures
 
@@ -23,7 +23,7 @@ def report(path: Path) -> LedgerReport | NotApplicable:
         return ledger_report(trace)
 
 
-def only_device(path: Path) -> DeviceReport:
+def only_device(path: Path) -> DeviceLedgerReport:
     found = report(path)
     assert isinstance(found, LedgerReport), found
     (device,) = found.devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.ledger.names import is_compiling, is_input, is_reading, is_waiting
+from gpusight.analysis.ledger.input_detection import is_compiling, is_input, is_reading, is_waiting
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.ledger.causes import Cause
-from gpusight.analyses.ledger.hosts import HostTime, host_time
-from gpusight.analyses.ledger.ledger import account, ledger
-from gpusight.analyses.schedule.build import build
+from gpusight.analysis.ledger.device_ledger import account, build_ledger
+from gpusight.analysis.ledger.idle_causes import HostTime, host_time
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.schedule_builder import build_schedule
 from tests.traces import build_trace
 
 _KERNELS = ("gemm", "softmax_warp_forward<float>", "ncclDevKernel_AllReduce", "my_kernel")
@@ -68,8 +68,8 @@ def tables(draw: st.DrawFn) -> Tables:
 
 def _ledger(found: Tables, start: int, end: int) -> dict[int, dict[str, int]]:
     trace = build_trace(**found)
-    schedule = build(trace, start, end)
-    made = ledger(schedule, host_time(trace, schedule))
+    schedule = build_schedule(trace, start, end)
+    made = build_ledger(schedule, host_time(trace, schedule))
     return {d.device: {e.entry: e.ns for e in d.entries} for d in made.devices}
 
 
@@ -112,7 +112,7 @@ def test_parts_of_the_window_add_up_to_it(
     found: Tables, window: tuple[int, int], cuts: list[int]
 ) -> None:
     trace = build_trace(**found)
-    schedule = build(trace, *window)
+    schedule = build_schedule(trace, *window)
     inside = sorted({cut for cut in cuts if window[0] < cut < window[1]})
     bounds = np.array([window[0], *inside, window[1]], np.int64)
     for one in account(schedule, host_time(trace, schedule)):
@@ -124,7 +124,9 @@ def test_parts_of_the_window_add_up_to_it(
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, len(Cause) - 1)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, len(IdleCause) - 1)), min_size=1, max_size=8
+    ),
     st.lists(st.integers(0, 90), min_size=9, max_size=9),
     st.lists(st.integers(-20, 700), min_size=2, max_size=6),
 )
@@ -135,7 +137,7 @@ def test_host_time_that_is_moved_still_sums_to_the_time(
     """A replay moves moments: whatever it asks, the causes sum to what it asked about."""
     length = np.array([n for n, _ in stretches], np.int64)
     ends = np.cumsum(length)
-    by_cause = np.zeros((len(length), len(Cause)), np.int64)
+    by_cause = np.zeros((len(length), len(IdleCause)), np.int64)
     by_cause[np.arange(len(length)), [cause for _, cause in stretches]] = length
     lane = np.zeros(len(length), np.int64)
     hosts = HostTime.of_stretches(lane, ends - length, ends, by_cause)

@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analyses.ledger.contributors import Contributor, families
-from gpusight.analyses.ledger.report import LedgerReport, StepTimes, ledger_report
-from gpusight.analyses.ledger.tables import lines, page
-from gpusight.analyses.select import Selection
-from gpusight.analyses.steps.step import Step
+from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
+from gpusight.analysis.ledger.ledger_report import LedgerReport, StepTimes, ledger_report
+from gpusight.analysis.ledger.ledger_tables import ledger_lines_table, ledger_page
+from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_list import TraceStep
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.result import NotApplicable
+from gpusight.results import NotApplicable
 from tests.analyses.ledger.windows import AUTOGRAD, US, kernel, launch, us
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -37,7 +37,7 @@ def report(within: str | None = None, **tables: Any) -> LedgerReport:
     return found
 
 
-def contributors(entry: str, **tables: Any) -> list[Contributor]:
+def contributors(entry: str, **tables: Any) -> list[IdleContributor]:
     (device,) = report(**tables).devices
     return list(device.contributors[entry])
 
@@ -120,7 +120,7 @@ def _ns(step: dict[str, Any]) -> dict[str, int]:
 
 def test_lines_and_documents_of_steps_say_the_same() -> None:
     """One table holds all steps: a step without GPU time of its own has no lines in it."""
-    steps = (Step("a", 0, 0, 10), Step("b", 1, 10, 10), Step("c", 2, 10, 40))
+    steps = (TraceStep("a", 0, 0, 10), TraceStep("b", 1, 10, 10), TraceStep("c", 2, 10, 40))
     times = StepTimes(steps, ("compute/matmul", "idle/input"), np.array([[4, 6], [0, 0], [0, 30]]))
     assert times.lines.rows() == [
         (0, "compute/matmul", 4, 0.4),
@@ -139,7 +139,7 @@ def test_lines_and_documents_of_steps_say_the_same() -> None:
 
 def test_lines_of_the_window_come_before_those_of_steps() -> None:
     found = report(ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")])
-    rows = lines(found).frame.select("step", "number", "entry", "ns").rows()
+    rows = ledger_lines_table(found).frame.select("step", "number", "entry", "ns").rows()
     assert [row[0] for row in rows] == [None] * 3 + ["step_0"] * 3 + ["step_1"] * 3
     assert rows[0] == (None, None, "compute/matmul", 27 * US)
     assert rows[3] == ("step_0", 0, "compute/matmul", 14 * US)
@@ -170,7 +170,7 @@ def test_much_unknown_time_is_said() -> None:
 
 def test_several_gpus_are_compared() -> None:
     kernels = [kernel(6, 20, 1, device=0), kernel(57, 70, 2, device=1)]
-    found = page(report(kernels=kernels), by_step=True)
+    found = ledger_page(report(kernels=kernels), by_step=True)
     assert [s.command for s in found.sections] == [
         "gpus",
         "entries_0",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpusight.analyses.ledger.hosts import host_time
-from gpusight.analyses.ledger.ledger import Account, account
-from gpusight.analyses.schedule.build import build
+from gpusight.analysis.ledger.device_ledger import DeviceAccount, account
+from gpusight.analysis.ledger.idle_causes import host_time
+from gpusight.analysis.schedule_builder import build_schedule
 from tests.traces import build_trace
 
 US = 1_000
@@ -30,10 +30,10 @@ def kernel(
     return us(start, end, correlation=correlation, **{"name": "gemm"} | columns)
 
 
-def accounts(start: float, end: float, **tables: Any) -> list[Account]:
+def accounts(start: float, end: float, **tables: Any) -> list[DeviceAccount]:
     """Account for the window of a trace of these rows."""
     trace = build_trace(**tables)
-    schedule = build(trace, round(start * US), round(end * US))
+    schedule = build_schedule(trace, round(start * US), round(end * US))
     return account(schedule, host_time(trace, schedule))
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.questions import questions
-from gpusight.analyses.questions.attention_flops import Sizes
+from gpusight.analysis.questions.attention_question import AttentionSizes
+from gpusight.analysis.questions.question_answers import questions
 from gpusight.errors import GpusightError
-from gpusight.readers import open_trace
-from gpusight.render.layout import Look
-from gpusight.render.plain import to_plain
-from gpusight.result import Composite, NotApplicable
+from gpusight.readers.open import open_trace
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.results import Composite, NotApplicable
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
 from tests.shared import name as capture
 
-GPT = Sizes.of("4,12,512,64")
+GPT = AttentionSizes.of("4,12,512,64")
 Kernel = tuple[int, int, str, int]
 """Begin, end, name and when its launch began."""
 
@@ -180,7 +180,7 @@ def test_every_capture_answers_or_says_why(path: Path) -> None:
         found = questions(open_trace(path, cache=False))
     except GpusightError:
         return
-    text = to_plain(found, Look(width=80, limit=20))
+    text = to_plain(found, TableOptions(width=80, limit=20))
     assert max(map(len, text.splitlines())) <= 80
     if isinstance(found, NotApplicable):
         assert found.reason

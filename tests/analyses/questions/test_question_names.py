@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.questions.names import attention_part, family, forward_rank
+from gpusight.analysis.questions.forward_passes import attention_part, family, forward_rank
 
 
 @pytest.mark.parametrize(

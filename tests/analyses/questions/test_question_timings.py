@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.analyses.questions.timings import read_timings
+from gpusight.analysis.questions.wall_clock_timings import read_timings
 from gpusight.errors import UsageError
-from gpusight.readers.timings import read_timings_file
+from gpusight.readers.file_blocks import read_timings_file
 
 MEASURED_NS = 14e6
 

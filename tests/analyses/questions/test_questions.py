@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.questions import questions
-from gpusight.analyses.questions.attention_flops import Sizes
-from gpusight.analyses.questions.timings import read_timings
-from gpusight.analyses.select import Selection
+from gpusight.analysis.questions.attention_question import AttentionSizes
+from gpusight.analysis.questions.question_answers import questions
+from gpusight.analysis.questions.wall_clock_timings import read_timings
+from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.result import Composite, NotApplicable, TableResult
+from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.trace.trace import Trace
 from tests.traces import THREAD, Row, build_trace
 
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma_kernel"
@@ -264,7 +264,7 @@ def attending(*names: str) -> Recorded:
     ],
 )
 def test_attention_by_ranges_or_by_the_order_of_kernels(names: tuple[str, ...]) -> None:
-    result = page(attending(*names).trace(), model=Sizes.of("4,12,512,64"))
+    result = page(attending(*names).trace(), model=AttentionSizes.of("4,12,512,64"))
     rows = {row["part"]: row for row in section(result, "attention")}
     assert {part: row["call_ns"] for part, row in rows.items()} == {
         "scores": 40,
@@ -311,7 +311,7 @@ def test_sizes_that_were_recorded_count() -> None:
     for key, name in enumerate((GEMM, SOFTMAX, GEMM_2)):
         runs = (100 + 10 * key, 110 + 10 * key)
         made.launch(name, 10 * key + 1, runs, op=key)
-    told = answers(made.trace(cpu_ops=ops), model=Sizes.of("4,12,512,64"))["e"]
+    told = answers(made.trace(cpu_ops=ops), model=AttentionSizes.of("4,12,512,64"))["e"]
     assert told["scores_flops"] == told["final_flops"] == 2 * 8 * 128 * 128 * 64
     assert told["softmax_flops"] == 5 * 2 * 4 * 128 * 128
 
@@ -335,7 +335,7 @@ def test_norms_end_attention() -> None:
 def test_fused_attention_is_one_kernel() -> None:
     made = Recorded().range("forward", 0, 100)
     made.launch(FLASH, 1, (10, 30)).launch(FLASH, 2, (30, 50)).launch(GEMM, 3, (50, 60))
-    told = answers(made.trace(), model=Sizes.of("1,2,16,8"))["e"]
+    told = answers(made.trace(), model=AttentionSizes.of("1,2,16,8"))["e"]
     assert (told["part"], told["calls"], told["call_ns"]) == ("fused", 2, 20)
     assert told["flops"] == 4 * 1 * 2 * 16 * 16 * 8
     assert "one fused kernel" in told["answer"]
@@ -344,7 +344,7 @@ def test_fused_attention_is_one_kernel() -> None:
 @pytest.mark.parametrize("text", ["4,12,512", "a,b,c,d", "0,1,1,1", "", "1,2,3,4,5"])
 def test_sizes_must_be_four_numbers(text: str) -> None:
     with pytest.raises(UsageError, match="sizes of a model"):
-        Sizes.of(text)
+        AttentionSizes.of(text)
 
 
 # Without ranges -----------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ def test_a_capture_where_nothing_takes_time_is_told_by_the_command_asked() -> No
 @pytest.mark.parametrize("text", ["1099511627775," * 3 + "1099511627775", "1,1,2000000000,1"])
 def test_sizes_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="beyond 64 bits"):
-        Sizes.of(text)
+        AttentionSizes.of(text)
 
 
 def test_of_several_processes_without_steps_the_busiest_is_looked_at() -> None:

@@ -15,7 +15,7 @@ from tests.traces import PROCESS, THREAD, build_trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 LATENCY_NS = 2_000
 GAP_NS = 1_200

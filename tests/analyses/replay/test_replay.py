@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.ledger.hosts import host_time
-from gpusight.analyses.replay import changes
-from gpusight.analyses.replay.replay import Replay
-from gpusight.analyses.schedule.build import build
-from gpusight.analyses.schedule.schedule import CallKind
+from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.ledger.idle_causes import host_time
+from gpusight.analysis.replay import changes
+from gpusight.analysis.replay.window_replay import Replay
+from gpusight.analysis.schedule_builder import build_schedule
 from tests.analyses.replay.simulator import GAP_NS, TAIL_NS, Do, simulate, trace_of
 from tests.traces import PROCESS, THREAD
 
@@ -28,7 +28,7 @@ AUTOGRAD = THREAD + 1
 def replayed(script: Sequence[Do]) -> Replay:
     run = simulate(script)
     trace = trace_of(run)
-    schedule = build(trace, 0, run.end_ns)
+    schedule = build_schedule(trace, 0, run.end_ns)
     return Replay(schedule, host_time(trace, schedule))
 
 
@@ -102,7 +102,7 @@ def test_faster_kernels_give_what_they_give(name: str, factor: int) -> None:
     truth = simulate(
         [replace(d, gpu_ns=d.gpu_ns // factor) if d.what == "launch" else d for d in script]
     )
-    outcome = replay.run(changes.take(ops, faster))
+    outcome = replay.run(changes.set_duration(ops, faster))
     # How long a wait takes to return is known where it was seen; elsewhere it is the usual time.
     assert outcome.total_ns == pytest.approx(truth.end_ns, rel=0.02)
 
@@ -167,7 +167,7 @@ def test_threads_that_launch_side_by_side_are_two_chains() -> None:
         kernel |= {"stream": 8, "correlation": kernel["correlation"] + 1000}
     one.calls += two.calls
     one.kernels += two.kernels
-    schedule = build(trace_of(one), 0, max(one.end_ns, two.end_ns))
+    schedule = build_schedule(trace_of(one), 0, max(one.end_ns, two.end_ns))
     assert len(set(schedule.calls.lane)) == 2
 
 
@@ -184,7 +184,7 @@ def test_graphs_that_are_there_are_left_alone() -> None:
     for call in run.calls:
         call["name"] = "cudaGraphLaunch"
     trace = trace_of(run)
-    schedule = build(trace, 0, run.end_ns)
+    schedule = build_schedule(trace, 0, run.end_ns)
     assert Replay(schedule, host_time(trace, schedule)).run(changes.as_graphs()).saved_ns == 0
 
 
@@ -192,7 +192,7 @@ def test_a_step_is_a_graph_where_nothing_waits() -> None:
     run = simulate(launches(40, before_ns=20 * US, gpu_ns=2 * US))
     trace = trace_of(run)
     marks = [(run.calls[n]["start_ns"], PROCESS, THREAD) for n in (0, 20)]
-    schedule = build(trace, 0, run.end_ns, marks=[marks[0], marks[1]])
+    schedule = build_schedule(trace, 0, run.end_ns, marks=[marks[0], marks[1]])
     replay = Replay(schedule, host_time(trace, schedule))
     outcome = replay.run(changes.as_graphs())
     # The second graph comes after the first: two launches, and what the first graph takes longer.
@@ -203,12 +203,12 @@ def test_a_step_is_a_graph_where_nothing_waits() -> None:
 def test_work_on_its_way_when_the_window_begins_gets_faster_too(first: int) -> None:
     run = simulate(PROGRAMS["two steps ahead"])
     trace = trace_of(run)
-    schedule = build(trace, run.calls[2 * first]["start_ns"], run.end_ns)
+    schedule = build_schedule(trace, run.calls[2 * first]["start_ns"], run.end_ns)
     replay = Replay(schedule, host_time(trace, schedule))
     assert replay.unchanged.total_ns == replay.measured_ns
     ops = np.arange(len(schedule.ops))
     halved = (schedule.ops.end_ns - schedule.ops.start_ns) // 2
-    saved = replay.run(changes.take(ops, halved)).saved_ns
+    saved = replay.run(changes.set_duration(ops, halved)).saved_ns
     assert saved / replay.measured_ns == pytest.approx(0.5, abs=0.03)
 
 
@@ -216,21 +216,21 @@ def test_marks_on_a_thread_that_calls_nothing_hold_nothing() -> None:
     run = simulate(PROGRAMS["gpu-bound"])
     trace = trace_of(run)
     elsewhere = [(0, PROCESS, THREAD + 5), (run.end_ns, PROCESS, THREAD + 5)]
-    schedule = build(trace, 0, run.end_ns, marks=elsewhere)
+    schedule = build_schedule(trace, 0, run.end_ns, marks=elsewhere)
     replay = Replay(schedule, host_time(trace, schedule))
     ops = np.arange(len(schedule.ops))
-    faster = replay.run(changes.take(ops, replay.program.duration_ns // 2))
+    faster = replay.run(changes.set_duration(ops, replay.program.duration_ns // 2))
     assert faster.saved_ns > 0.4 * replay.measured_ns
 
 
 def test_streams_of_two_gpus_are_two_queues() -> None:
-    schedule = build(trace_of(simulate(PROGRAMS["two GPUs"])), 0, 10_000 * US)
+    schedule = build_schedule(trace_of(simulate(PROGRAMS["two GPUs"])), 0, 10_000 * US)
     assert len(set(schedule.ops.queue)) == 2
 
 
 def test_calls_across_the_beginning_of_the_window_count_in_part() -> None:
     run = simulate([Do("malloc", own_ns=100 * US), Do("launch", 10 * US, gpu_ns=20 * US)])
-    schedule = build(trace_of(run), 40 * US, run.end_ns)
+    schedule = build_schedule(trace_of(run), 40 * US, run.end_ns)
     assert schedule.calls.start_ns[0] == 40 * US
     assert schedule.calls.end_ns[0] == 100 * US
 
@@ -244,7 +244,7 @@ def test_work_that_becomes_one_takes_its_launches_along() -> None:
     script = PROGRAMS["host-bound"]
     replay = replayed(script)
     groups = np.arange(len(replay.schedule.ops)) // 5
-    outcome = replay.run(changes.as_one(groups, np.full(12, 4 * US)))
+    outcome = replay.run(changes.fuse(groups, np.full(12, 4 * US)))
     fused = [*launches(4, before_ns=20 * US, gpu_ns=4 * US), Do("sync")] * 3
     assert outcome.total_ns == pytest.approx(simulate(fused).end_ns, rel=0.02)
 
@@ -254,14 +254,14 @@ def test_work_that_is_gone_takes_its_launches_along() -> None:
     replay = replayed(script)
     every_other = np.arange(0, len(replay.schedule.ops), 2)
     left = [*launches(10, before_ns=20 * US, gpu_ns=3 * US), Do("sync")] * 3
-    outcome = replay.run(changes.gone(every_other))
+    outcome = replay.run(changes.remove(every_other))
     assert outcome.total_ns == pytest.approx(simulate(left).end_ns, rel=0.02)
 
 
 def test_copies_beside_the_kernels_cost_no_time_of_their_own() -> None:
     replay = replayed(PROGRAMS["pageable"])
     copies = np.flatnonzero(replay.schedule.ops.kind == 1)
-    outcome = replay.run(changes.apart(copies))
+    outcome = replay.run(changes.own_stream(copies))
     assert outcome.total_ns == pytest.approx(4 * 800 * US, rel=0.05)
 
 
@@ -278,7 +278,7 @@ def test_further_launches_cost_host_and_gpu() -> None:
 def test_changes_add_up_in_any_order_to_the_same() -> None:
     replay = replayed(PROGRAMS["gpu-bound"])
     ops = np.arange(len(replay.schedule.ops))
-    faster = changes.take(ops, replay.program.duration_ns // 10)
+    faster = changes.set_duration(ops, replay.program.duration_ns // 10)
     graphs = changes.as_graphs()
     assert replay.run(faster, graphs).total_ns == replay.run(graphs, faster).total_ns
 
@@ -286,7 +286,9 @@ def test_changes_add_up_in_any_order_to_the_same() -> None:
 def test_the_hosts_of_a_replay_fill_its_time() -> None:
     replay = replayed(PROGRAMS["host-bound"])
     ops = np.arange(len(replay.schedule.ops))
-    outcome = replay.run(changes.take(ops, replay.program.duration_ns // 2), changes.as_graphs())
+    outcome = replay.run(
+        changes.set_duration(ops, replay.program.duration_ns // 2), changes.as_graphs()
+    )
     hosts = replay.hosts_of(outcome)
     whole = hosts.spent(np.array([0]), np.array([0]), outcome.timing.call_end_ns[-1:])
     assert whole.sum() == outcome.timing.call_end_ns[-1]
@@ -313,10 +315,10 @@ def test_any_program_is_reproduced_and_nothing_makes_it_slower(script: list[Do])
     assert replay.unchanged.total_ns == replay.measured_ns
     ops, calls = np.arange(len(replay.schedule.ops)), np.arange(len(replay.schedule.calls))
     for change in (
-        changes.take(ops, replay.program.duration_ns // 2),
+        changes.set_duration(ops, replay.program.duration_ns // 2),
         changes.without_waiting(calls),
         changes.free_calls(calls),
         changes.without_host_time(calls, replay.program.gap_ns // 2),
-        changes.gone(ops[::2]),
+        changes.remove(ops[::2]),
     ):
         assert replay.run(change).saved_ns >= 0

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpusight.analyses.ledger.causes import Cause
-from gpusight.analyses.timeline.colours import CODES, COLOURS, by_name
-from gpusight.model.kernel_names import CATEGORIES
-from gpusight.render.palette import COLOURS as PALETTE
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.naming.kernel_patterns import CATEGORIES
+from gpusight.render.charts.chart_colors import COLORS as PALETTE
+from gpusight.viewer.track_style import CODES, COLORS, by_name
 
 
 def test_every_entry_of_the_ledger_has_a_code_that_fits_a_byte() -> None:
     entries = {f"compute/{c}" for c in CATEGORIES} - {"compute/communication"}
-    entries |= {"communication", "compute/graph", *(cause.entry for cause in Cause)}
-    assert entries <= set(COLOURS)
-    assert len(set(COLOURS)) == len(COLOURS) <= 256
-    assert all(COLOURS[code] == key for key, code in CODES.items())
+    entries |= {"communication", "compute/graph", *(cause.entry for cause in IdleCause)}
+    assert entries <= set(COLORS)
+    assert len(set(COLORS)) == len(COLORS) <= 256
+    assert all(COLORS[code] == key for key, code in CODES.items())
 
 
 def test_every_code_has_a_colour_in_the_palette() -> None:
-    assert {key for key in COLOURS if not key.startswith("host/")} == set(PALETTE)
+    assert {key for key in COLORS if not key.startswith("host/")} == set(PALETTE)
 
 
 def test_names_without_their_numbers_decide() -> None:
@@ -28,4 +28,4 @@ def test_names_without_their_numbers_decide() -> None:
     assert codes[0] == codes[1]
     assert codes[2] == codes[3]
     assert codes[4] == codes[5]
-    assert {COLOURS[code].split("/")[0] for code in codes} == {"host"}
+    assert {COLORS[code].split("/")[0] for code in codes} == {"host"}

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from gpusight.analyses.attribution.attribute import attribute
-from gpusight.analyses.projection import ProjectedRanges, project_ranges
-from gpusight.analyses.select import GPU_WORK
-from gpusight.analyses.timeline.details import KINDS, Details, details
-from gpusight.analyses.timeline.details_causes import causes_of_work
-from gpusight.analyses.timeline.details_kin import children, launched_inside
+from gpusight.analysis.attribution.work_causes import attribute
+from gpusight.analysis.range_projection import ProjectedRanges, project_ranges
+from gpusight.analysis.selection import GPU_WORK
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
-from gpusight.render.cells import show
+from gpusight.readers.open import open_trace
+from gpusight.render.cell_text import show
+from gpusight.trace.trace import Trace
+from gpusight.viewer.event_details import KINDS, EventDescription, event_details
+from gpusight.viewer.event_facts import causes_of_work
+from gpusight.viewer.related_events import children, launched_inside
 from tests.shared import DATA
 from tests.traces import build_trace
 
@@ -67,11 +67,11 @@ def program() -> Trace:
     )
 
 
-def facts(found: Details) -> dict[str, Any]:
+def facts(found: EventDescription) -> dict[str, Any]:
     return {fact.key: fact.value for section in found.sections for fact in section.facts}
 
 
-def shown(found: Details) -> dict[str, str]:
+def shown(found: EventDescription) -> dict[str, str]:
     every = [fact for section in found.sections for fact in section.facts]
     return {fact.key: show(fact.value, fact.fmt) for fact in every}
 
@@ -80,7 +80,7 @@ def shown(found: Details) -> dict[str, str]:
 
 
 def test_a_kernel_with_all_that_is_known_of_it() -> None:
-    found = details(program(), "kernels", 0)
+    found = event_details(program(), "kernels", 0)
     assert (found.kind, found.title) == ("Kernel", "ampere_sgemm_128x64_tn")
     assert shown(found) == {
         "duration_ns": "200 ns",
@@ -120,13 +120,13 @@ def test_a_kernel_with_all_that_is_known_of_it() -> None:
 
 def test_what_the_capture_does_not_tell_is_left_out() -> None:
     trace = build_trace(kernels=[{"start_ns": 5, "end_ns": 9, "name": "k", "stream": 7}])
-    told = facts(details(trace, "kernels", 0))
+    told = facts(event_details(trace, "kernels", 0))
     assert not set(told) & {"grid", "block", "occupancy", "limiters", "queued_ns", "rank", "graph"}
     assert None not in told.values()
 
 
 def test_a_copy_with_its_bandwidth_and_neighbours() -> None:
-    found = details(program(), "copies", 0)
+    found = event_details(program(), "copies", 0)
     assert (found.kind, found.title) == ("Copy", "Device-to-Host")
     told = shown(found)
     assert (told["rate"], told["bytes"]) == ("1.000 TB/s", "1.000 MB")
@@ -140,7 +140,7 @@ def test_work_in_a_graph_is_not_said_to_have_queued() -> None:
         api_calls=[{"start_ns": 0, "end_ns": 5, "name": "cudaGraphLaunch", "correlation": 9}],
         kernels=[kernel(10, 20, correlation=9, graph_node=3, graph=1)],
     )
-    told = facts(details(trace, "kernels", 0))
+    told = facts(event_details(trace, "kernels", 0))
     assert "queued_ns" not in told
     assert (told["graph"], told["graph_node"], told["launch_ns"]) == (1, 3, 5)
 
@@ -150,7 +150,7 @@ def test_fills_and_graphs_have_no_names_of_their_own() -> None:
         memsets=[{"start_ns": 0, "end_ns": 8, "bytes": 64, "value": 0}],
         graph_launches=[{"start_ns": 0, "end_ns": 8, "graph": 4}],
     )
-    fill, graph = (details(trace, table, 0) for table in ("memsets", "graph_launches"))
+    fill, graph = (event_details(trace, table, 0) for table in ("memsets", "graph_launches"))
     assert (fill.kind, fill.title, facts(fill)["bytes"]) == ("Memset", "Memset", 64)
     assert (graph.kind, graph.title, facts(graph)["graph"]) == ("CUDA graph", "CUDA graph", 4)
 
@@ -184,7 +184,7 @@ def test_causes_are_those_that_looking_at_everything_gives(name: str) -> None:
 
 
 def test_a_launch_with_what_it_launched() -> None:
-    found = details(program(), "api_calls", 1)
+    found = event_details(program(), "api_calls", 1)
     assert (found.kind, found.title) == ("API call", "cudaLaunchKernel")
     assert (facts(found)["work"], facts(found)["gpu_ns"]) == (1, 100)
     assert list(found.links) == [
@@ -201,17 +201,17 @@ def test_of_many_launched_pieces_the_first_are_linked_and_all_counted() -> None:
         api_calls=[{"start_ns": 0, "end_ns": 5, "name": "cudaGraphLaunch", "correlation": 9}],
         kernels=[kernel(10 * n, 10 * n + 5, correlation=9) for n in range(1, 31)],
     )
-    found = details(trace, "api_calls", 0)
+    found = event_details(trace, "api_calls", 0)
     assert [link.row for link in found.links if link.relation == "launched"] == list(range(20))
     assert (facts(found)["work"], facts(found)["gpu_ns"]) == (30, 150)
 
 
 def test_a_range_with_what_happens_inside() -> None:
-    found = details(program(), "ranges", 0)
+    found = event_details(program(), "ranges", 0)
     told = facts(found)
     assert (told["work"], told["gpu_ns"], told["first_ns"], told["last_ns"]) == (4, 1400, 100, 1500)
     assert told["children"] == 2
-    inner = details(program(), "ranges", 1)
+    inner = event_details(program(), "ranges", 1)
     assert (facts(inner)["work"], facts(inner)["children"]) == (2, 1)
     assert ("in range", "ranges", 0) in inner.links
     assert ("next on the thread", "ranges", 3) in inner.links
@@ -229,7 +229,7 @@ def test_an_operator_knows_its_forward_one_and_what_surrounds_it() -> None:
         api_calls=[{"start_ns": 65, "end_ns": 70, "thread": 12, "correlation": 1}],
         kernels=[kernel(80, 100, correlation=1)],
     )  # fmt: skip
-    found = details(trace, "cpu_ops", 2)
+    found = event_details(trace, "cpu_ops", 2)
     assert ("in operator", "cpu_ops", 1) in found.links
     assert ("forward operator", "cpu_ops", 0) in found.links
     assert ("in range", "ranges", 0) in found.links
@@ -240,7 +240,7 @@ def test_nothing_is_said_of_launches_where_calls_are_not_known() -> None:
     trace = build_trace(
         ranges=[{"start_ns": 0, "end_ns": 100, "name": "step"}], kernels=[kernel(10, 20)]
     )
-    assert "work" not in facts(details(trace, "ranges", 0))
+    assert "work" not in facts(event_details(trace, "ranges", 0))
 
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "gpt_tiny_osrt.sqlite"])
@@ -286,7 +286,7 @@ def report() -> Trace:
 
 
 def test_counters_are_those_of_the_launch_that_matches() -> None:
-    told = facts(details(program(), "kernels", 1, report=report()))
+    told = facts(event_details(program(), "kernels", 1, report=report()))
     assert (told["launch"], told["measured_ns"]) == (4, 110.0)
     assert told["measured_sm_share"] == pytest.approx(0.41)
     assert told["measured_occupancy"] == pytest.approx(0.26)
@@ -295,7 +295,7 @@ def test_counters_are_those_of_the_launch_that_matches() -> None:
 
 
 def test_a_kernel_that_was_not_measured_has_no_counters() -> None:
-    found = details(program(), "kernels", 2, report=report())
+    found = event_details(program(), "kernels", 2, report=report())
     assert "Measured with counters" not in [section.title for section in found.sections]
 
 
@@ -312,7 +312,7 @@ def test_every_event_can_be_looked_at(name: str) -> None:
     for table in (table for table in KINDS if trace.has(table)):
         rows = trace.row_count(table)
         for row in {0, rows // 2, rows - 1}:
-            found = details(trace, table, row)
+            found = event_details(trace, table, row)
             assert found.title
             assert None not in facts(found).values()
             assert all(0 <= link.row < trace.row_count(link.table) for link in found.links)
@@ -322,7 +322,9 @@ def test_every_event_can_be_looked_at(name: str) -> None:
 def test_hostile_names_stay_as_they_are() -> None:
     name = "</script><img src=x onerror=alert(1)>"
     trace = build_trace(kernels=[{"end_ns": 1, "name": name}], ranges=[{"end_ns": 9, "name": name}])
-    assert details(trace, "kernels", 0).title == details(trace, "ranges", 0).title == name
+    assert (
+        event_details(trace, "kernels", 0).title == event_details(trace, "ranges", 0).title == name
+    )
 
 
 @pytest.mark.parametrize(
@@ -337,4 +339,4 @@ def test_hostile_names_stay_as_they_are() -> None:
 )
 def test_what_is_no_event_is_refused(table: str, row: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        details(program(), table, row)
+        event_details(program(), table, row)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpusight.analyses.timeline.layout import Group, kept, lay_out
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
+from gpusight.viewer.track_events import LineGroup, kept, lay_out
 from tests.traces import build_source
 
 EVENTS = pl.DataFrame(
@@ -36,8 +36,8 @@ def test_events_are_put_line_by_line_in_order_of_start_those_of_no_thread_first(
 
 def test_groups_are_lines_taken_together() -> None:
     assert lay_out(EVENTS, ["thread"]).groups() == [
-        Group({"thread": None}, first=0, lines=1, events=2, busy_ns=20),
-        Group({"thread": 2}, first=1, lines=2, events=4, busy_ns=145),
+        LineGroup({"thread": None}, first=0, lines=1, events=2, busy_ns=20),
+        LineGroup({"thread": 2}, first=1, lines=2, events=4, busy_ns=145),
     ]
 
 

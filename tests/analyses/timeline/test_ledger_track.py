@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gpusight.analyses.ledger.report import LedgerReport, ledger_report
-from gpusight.analyses.timeline import ledger_track
-from gpusight.analyses.timeline.colours import COLOURS
-from gpusight.analyses.timeline.ledger_track import LedgerLine, ledger_lines
-from gpusight.analyses.timeline.line import Line
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.readers.open import open_trace
+from gpusight.viewer import ledger_track
+from gpusight.viewer.ledger_track import LedgerLine, ledger_lines
+from gpusight.viewer.level_of_detail import EventLine
+from gpusight.viewer.track_style import COLORS
 from tests.shared import DATA
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 CAPTURES = [
     DATA / name
@@ -36,13 +36,13 @@ US = 1_000
 
 
 def sums(line: LedgerLine, start_ns: int, end_ns: int) -> dict[str, int]:
-    ns, _ = Line.of(line.start_ns, line.end_ns, line.colour).sums(start_ns, end_ns)
-    return {COLOURS[code]: int(ns[code]) for code in np.flatnonzero(ns)}
+    ns, _ = EventLine.of(line.start_ns, line.end_ns, line.colour).sums(start_ns, end_ns)
+    return {COLORS[code]: int(ns[code]) for code in np.flatnonzero(ns)}
 
 
 def told(line: LedgerLine) -> list[tuple[int, int, str]]:
     rows = zip(line.start_ns.tolist(), line.end_ns.tolist(), line.colour.tolist(), strict=True)
-    return [(start, end, COLOURS[code]) for start, end, code in rows]
+    return [(start, end, COLORS[code]) for start, end, code in rows]
 
 
 def report_of(trace: Trace) -> LedgerReport:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.timeline import totals
-from gpusight.analyses.timeline.line import Line
+from gpusight.viewer import level_of_detail
+from gpusight.viewer.level_of_detail import EventLine
 
 
 class Event(NamedTuple):
@@ -54,9 +54,9 @@ parts = st.integers(1, 24)
 leasts = st.integers(1, 70)
 
 
-def line_of(events: list[Event]) -> Line:
+def line_of(events: list[Event]) -> EventLine:
     table = np.array(events, np.int64).reshape(-1, 3)
-    return Line.of(table[:, 0], table[:, 1], table[:, 2].astype(np.uint8))
+    return EventLine.of(table[:, 0], table[:, 1], table[:, 2].astype(np.uint8))
 
 
 def edges_of(window: tuple[int, int], bins: int) -> list[int]:
@@ -76,7 +76,7 @@ def bin_row(events: list[Event], start: int, end: int) -> tuple[int, int, int]:
     return busy.total(), len(begins), colour
 
 
-def bins_of(line: Line, edges: list[int], least: int) -> list[Row]:
+def bins_of(line: EventLine, edges: list[int], least: int) -> list[Row]:
     found = line.bins(np.array(edges, np.int64), least)
     columns = (found.bin, found.busy_ns, found.count, found.colour)
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -102,7 +102,7 @@ def test_bins(
     narrow = [event for event in events if event.end - event.start < least]
     rows = [bin_row(narrow, *edges[k : k + 2]) for k in range(bins)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(totals, "_LEAST_BLOCK", block)
+        patch.setattr(level_of_detail, "_LEAST_BLOCK", block)
         found = bins_of(line_of(events), edges, least)
     assert found == [(k, *row) for k, row in enumerate(rows) if row[:2] != (0, 0)]
 
@@ -191,7 +191,7 @@ def test_read_only_arrays_are_enough() -> None:
     start.setflags(write=False)
     colour = np.zeros(10, np.uint8)
     colour.setflags(write=False)
-    line = Line.of(start, start, colour)
+    line = EventLine.of(start, start, colour)
     assert line.start_ns is start
     assert bins_of(line, [0, 50, 100], 1) == [(0, 0, 5, 0), (1, 0, 5, 0)]
 
@@ -201,10 +201,10 @@ def test_read_only_arrays_are_enough() -> None:
 )
 def test_refuses_what_is_no_line(start: list[int], end: list[int]) -> None:
     with pytest.raises(ValueError, match=r"overlap|length"):
-        Line.of(np.array(start), np.array(end), np.zeros(len(start), np.uint8))
+        EventLine.of(np.array(start), np.array(end), np.zeros(len(start), np.uint8))
 
 
 def test_an_event_takes_thirty_bytes_at_most() -> None:
     start = np.arange(0, 2_000_000, 10)
     colour = (np.arange(len(start)) % 256).astype(np.uint8)
-    assert Line.of(start, start + 7, colour).nbytes / len(start) < 30
+    assert EventLine.of(start, start + 7, colour).nbytes / len(start) < 30

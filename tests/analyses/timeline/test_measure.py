@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.timeline.measure import (
-    Measured,
-    MeasuredDevice,
-    MeasuredKernel,
-    MeasuredKind,
+from gpusight.errors import UsageError
+from gpusight.viewer.selection_measures import (
+    DeviceMeasures,
+    KernelMeasures,
+    KindMeasures,
+    SelectionMeasures,
     measure,
 )
-from gpusight.analyses.timeline.timeline import Timeline
-from gpusight.errors import UsageError
+from gpusight.viewer.timeline_view import ViewerTimeline
 from tests.traces import build_trace
 
 KERNELS = {
@@ -39,7 +39,7 @@ spans = st.lists(
 Span = tuple[int, int, str, int]
 
 
-def timeline_of(work: list[Span]) -> Timeline:
+def timeline_of(work: list[Span]) -> ViewerTimeline:
     tables: dict[str, Any] = {table: [] for table in TABLES}
     for start, length, what, device in work:
         times = {"start_ns": start, "end_ns": start + length, "device": device, "stream": start % 3}
@@ -47,7 +47,7 @@ def timeline_of(work: list[Span]) -> Timeline:
             tables["kernels"].append({**times, "name": what})
         else:
             tables[what].append(times)
-    return Timeline(build_trace(**tables, devices=[{"device": 0}]))
+    return ViewerTimeline(build_trace(**tables, devices=[{"device": 0}]))
 
 
 def inside(span: Span, start: int, end: int) -> int:
@@ -90,31 +90,31 @@ def test_equals_a_loop(work: list[Span], start: int, width: int) -> None:
 
 def test_reads_like_this() -> None:
     work = [(0, 10, "sgemm", 0), (5, 10, "sgemm", 0), (12, 8, "copies", 0), (90, 1, "memsets", 1)]
-    assert measure(timeline_of(work), 2, 16) == Measured(
+    assert measure(timeline_of(work), 2, 16) == SelectionMeasures(
         2,
         16,
         (
-            MeasuredDevice(
+            DeviceMeasures(
                 0,
                 "NVIDIA H200",
                 14,
-                (MeasuredKind("compute/matmul", 18, 2), MeasuredKind("copy/h2d", 4, 1)),
+                (KindMeasures("compute/matmul", 18, 2), KindMeasures("copy/h2d", 4, 1)),
             ),
-            MeasuredDevice(1, "", 0, ()),
+            DeviceMeasures(1, "", 0, ()),
         ),
-        (MeasuredKernel("sgemm", 2, 18),),
+        (KernelMeasures("sgemm", 2, 18),),
     )
 
 
 def test_the_twenty_with_most_time() -> None:
     kernels = [{"start_ns": n * 100, "end_ns": n * 101, "name": f"kernel_{n}"} for n in range(50)]
-    measured = measure(Timeline(build_trace(kernels=kernels)), 0, 10_000)
+    measured = measure(ViewerTimeline(build_trace(kernels=kernels)), 0, 10_000)
     assert [kernel.total_ns for kernel in measured.kernels] == list(range(49, 29, -1))
 
 
 def test_a_capture_without_gpu_work() -> None:
-    timeline = Timeline(build_trace(ranges=[{"start_ns": 0, "end_ns": 9, "name": "step"}]))
-    assert measure(timeline, 0, 5) == Measured(0, 5, (), ())
+    timeline = ViewerTimeline(build_trace(ranges=[{"start_ns": 0, "end_ns": 9, "name": "step"}]))
+    assert measure(timeline, 0, 5) == SelectionMeasures(0, 5, (), ())
 
 
 def test_refuses_a_stretch_without_length() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.timeline import pack as packing
-from gpusight.analyses.timeline.pack import pack
+from gpusight.viewer import track_events as packing
+from gpusight.viewer.track_events import pack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

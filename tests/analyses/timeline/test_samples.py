@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analyses.timeline import reducer
-from gpusight.analyses.timeline.samples import Samples
+from gpusight.viewer import level_of_detail
+from gpusight.viewer.level_of_detail import SampledValues
 
 Taken = list[tuple[int, float]]
 Row = tuple[int, float, float, float]
@@ -34,10 +34,12 @@ def edges_of(window: tuple[int, int, int]) -> list[int]:
 
 def found(samples: Taken, window: tuple[int, int, int], how: tuple[int, int], holds: bool) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reducer, "_BLOCK", how[0])
-        patch.setattr(reducer, "_FEW", how[1])
+        patch.setattr(level_of_detail, "_BLOCK", how[0])
+        patch.setattr(level_of_detail, "_MAX_DIRECT_VALUES", how[1])
         times, levels = np.array(samples, np.float64).reshape(-1, 2).T
-        bins = Samples.of(times.astype(np.int64), levels, holds).bins(np.array(edges_of(window)))
+        bins = SampledValues.of(times.astype(np.int64), levels, holds).bins(
+            np.array(edges_of(window))
+        )
     return list(zip(*(column.tolist() for column in bins), strict=True))
 
 
@@ -81,12 +83,14 @@ def test_held(samples: Taken, window: tuple[int, int, int], how: tuple[int, int]
 
 def test_all_that_was_taken_at_the_start_of_a_bin_counts() -> None:
     # Nine, then two at the same moment: the last of those holds, the first was still seen.
-    samples = Samples.of(np.array([0, 5, 5]), np.array([9, 7, 3]), holds=True)
+    samples = SampledValues.of(np.array([0, 5, 5]), np.array([9, 7, 3]), holds=True)
     assert [column.tolist() for column in samples.bins(np.array([5, 8]))] == [[0], [3], [7], [3]]
 
 
 def test_what_is_no_finite_number_is_no_sample() -> None:
-    samples = Samples.of(np.array([0, 1, 2, 3]), np.array([4.0, np.nan, np.inf, 2.0]), holds=False)
+    samples = SampledValues.of(
+        np.array([0, 1, 2, 3]), np.array([4.0, np.nan, np.inf, 2.0]), holds=False
+    )
     assert len(samples) == 2
     bins = samples.bins(np.array([0, 4]))
     assert [column.tolist() for column in bins] == [[0], [2.0], [4.0], [3.0]]
@@ -95,18 +99,18 @@ def test_what_is_no_finite_number_is_no_sample() -> None:
 def test_short_bins_of_large_values_are_exact() -> None:
     # Sums up to here are beyond what a float holds exactly; those of a bin are not.
     times = np.arange(0, 10**13, 10**9)
-    samples = Samples.of(times, np.full(len(times), 141 * 2**30), holds=True)
+    samples = SampledValues.of(times, np.full(len(times), 141 * 2**30), holds=True)
     assert samples.bins(np.array([10**12 + 1, 10**12 + 3])).mean.tolist() == [141 * 2**30]
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_none_and_one(holds: bool) -> None:
-    nothing = Samples.of(np.empty(0, np.int64), np.empty(0), holds)
+    nothing = SampledValues.of(np.empty(0, np.int64), np.empty(0), holds)
     assert nothing.bins(np.array([0, 5, 10])).bin.tolist() == []
-    one = Samples.of(np.array([7]), np.array([3]), holds)
+    one = SampledValues.of(np.array([7]), np.array([3]), holds)
     assert one.bins(np.array([0, 5, 10, 15])).bin.tolist() == ([1, 2] if holds else [1])
 
 
 def test_refuses_what_is_out_of_order() -> None:
     with pytest.raises(ValueError, match="order"):
-        Samples.of(np.array([3, 2]), np.array([1.0, 1.0]), holds=True)
+        SampledValues.of(np.array([3, 2]), np.array([1.0, 1.0]), holds=True)

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from gpusight.analyses.timeline.search import NamedEvents, next_event, search
 from gpusight.errors import UsageError
-from gpusight.model.trace import Trace
+from gpusight.trace.trace import Trace
+from gpusight.viewer.event_search import NamedEvents, next_event, search
 from tests.traces import build_trace
 
 GEMM = "void gemm<float*, 4>(float const*)"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from gpusight.analyses.timeline.shelf import Shelf
+from gpusight.viewer.timeline_view import LruCache
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Thing:
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    shelf, built = Shelf(100), list[str]()
+    shelf, built = LruCache(100), list[str]()
 
     def build(key: str) -> Thing:
         built.append(key)
@@ -29,14 +29,14 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
 
 
 def test_what_is_larger_than_all_that_fits_is_kept_alone() -> None:
-    shelf = Shelf(100)
+    shelf = LruCache(100)
     shelf.take("small", lambda: Thing(10))
     shelf.take("huge", lambda: Thing(1_000))
     assert shelf.nbytes == 1_000
 
 
 def test_two_threads_do_not_build_the_same() -> None:
-    shelf, built, begun = Shelf(100), list[int](), threading.Barrier(4)
+    shelf, built, begun = LruCache(100), list[int](), threading.Barrier(4)
 
     def build() -> Thing:
         built.append(1)
@@ -53,7 +53,7 @@ def test_two_threads_do_not_build_the_same() -> None:
 
 
 def test_what_is_there_can_be_taken_while_something_else_is_built() -> None:
-    shelf, building, done = Shelf(100), threading.Event(), threading.Event()
+    shelf, building, done = LruCache(100), threading.Event(), threading.Event()
     shelf.take("there", lambda: Thing(1))
 
     def build_slowly() -> Thing:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
 
-from gpusight.analyses.timeline.timeline import Timeline
 from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace
+from gpusight.viewer.timeline_view import ViewerTimeline
 from tests.shared import DATA
 from tests.traces import Rows, build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analyses.timeline.window import Window
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.track_data import TimelineWindow
 
 SHOWN = (
     *("kernels", "copies", "memsets", "graph_launches", "gpu_ranges", "ranges", "cpu_ops"),
@@ -58,7 +58,7 @@ def tangle(chance: random.Random, table: str, count: int, **choices: Sequence[ob
 
 
 @cache
-def tangled() -> Timeline:
+def tangled() -> ViewerTimeline:
     chance = random.Random(8)
     streams: dict[str, list[object]] = {
         "stream": [7, 13, None],
@@ -76,19 +76,19 @@ def tangled() -> Timeline:
         row["correlation"] = number
     for row in rows["ranges"]:
         row["kind"] = chance.choice(("push_pop", "start_end", "mark"))
-    return Timeline(build_trace(None, **rows))
+    return ViewerTimeline(build_trace(None, **rows))
 
 
 @cache
-def captured(name: str) -> Timeline:
-    return Timeline(open_trace(DATA / name, cache=False))
+def captured(name: str) -> ViewerTimeline:
+    return ViewerTimeline(open_trace(DATA / name, cache=False))
 
 
 CASES = ("tangled", "odd_cpu.sqlite", "jax_graph.trace.json.gz", "graph.sqlite")
 
 
 @pytest.fixture(params=CASES)
-def timeline(request: pytest.FixtureRequest) -> Timeline:
+def timeline(request: pytest.FixtureRequest) -> ViewerTimeline:
     return tangled() if request.param == "tangled" else captured(request.param)
 
 
@@ -101,7 +101,7 @@ def events_of(trace: Trace) -> list[Event]:
 
 
 @cache
-def placed(timeline: Timeline) -> dict[tuple[str, int], list[Event]]:
+def placed(timeline: ViewerTimeline) -> dict[tuple[str, int], list[Event]]:
     """Ask of every event where it stands."""
     lines: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in events_of(timeline.trace):
@@ -112,7 +112,7 @@ def placed(timeline: Timeline) -> dict[tuple[str, int], list[Event]]:
     return lines
 
 
-def random_windows(timeline: Timeline) -> list[tuple[int, int, int]]:
+def random_windows(timeline: ViewerTimeline) -> list[tuple[int, int, int]]:
     """Choose stretches of all sizes, some of which reach out of the capture."""
     chance = random.Random(5)
     length = timeline.end_ns - timeline.start_ns
@@ -125,12 +125,12 @@ def random_windows(timeline: Timeline) -> list[tuple[int, int, int]]:
     return windows
 
 
-def keys(timeline: Timeline) -> list[str]:
+def keys(timeline: ViewerTimeline) -> list[str]:
     return [track.key for track in timeline.tracks if not track.series]
 
 
 def test_every_event_stands_on_one_line_and_those_of_a_line_do_not_overlap(
-    timeline: Timeline,
+    timeline: ViewerTimeline,
 ) -> None:
     counted: dict[str, int] = defaultdict(int)
     for (key, _), events in placed(timeline).items():
@@ -142,7 +142,9 @@ def test_every_event_stands_on_one_line_and_those_of_a_line_do_not_overlap(
     assert counted == {track.key: track.events for track in shown}
 
 
-def test_slices_and_bins_together_are_all_of_a_line_and_nothing_else(timeline: Timeline) -> None:
+def test_slices_and_bins_together_are_all_of_a_line_and_nothing_else(
+    timeline: ViewerTimeline,
+) -> None:
     for start, end, bins in random_windows(timeline):
         window = timeline.window(keys(timeline), start, end, bins)
         width = -(-(end - start) // window.bins)
@@ -156,7 +158,7 @@ def test_slices_and_bins_together_are_all_of_a_line_and_nothing_else(timeline: T
             assert bins_of(window, line) == summed(window, narrow)
 
 
-def slices_of(window: Window, timeline: Timeline, line: int) -> list[Event]:
+def slices_of(window: TimelineWindow, timeline: ViewerTimeline, line: int) -> list[Event]:
     slices, key = window.slices, window.lines[line][0]
     tables = next(track.tables for track in timeline.tracks if track.key == key)
     return [
@@ -169,13 +171,13 @@ def slices_of(window: Window, timeline: Timeline, line: int) -> list[Event]:
     ]
 
 
-def bins_of(window: Window, line: int) -> dict[int, tuple[int, int]]:
+def bins_of(window: TimelineWindow, line: int) -> dict[int, tuple[int, int]]:
     sums = window.bin_sums
     rows = zip(sums.line, sums.bin, sums.busy_ns, sums.count, strict=True)
     return {int(b): (int(busy), int(count)) for at, b, busy, count in rows if at == line}
 
 
-def summed(window: Window, events: list[Event]) -> dict[int, tuple[int, int]]:
+def summed(window: TimelineWindow, events: list[Event]) -> dict[int, tuple[int, int]]:
     """Sum events up bin by bin, as `Window.bins` says where those begin."""
     length = window.end_ns - window.start_ns
     sums = {}
@@ -189,7 +191,9 @@ def summed(window: Window, events: list[Event]) -> dict[int, tuple[int, int]]:
     return sums
 
 
-def test_labels_are_distinct_and_say_the_same_as_the_spot_of_a_slice(timeline: Timeline) -> None:
+def test_labels_are_distinct_and_say_the_same_as_the_spot_of_a_slice(
+    timeline: ViewerTimeline,
+) -> None:
     window = timeline.window(keys(timeline), timeline.start_ns, timeline.end_ns, 300)
     assert len(set(window.labels)) == len(window.labels)
     slices = window.slices
@@ -232,7 +236,7 @@ TABLES_OF_ONE: dict[str, Rows] = {
 
 
 def test_slices_are_named_and_coloured_by_what_they_are() -> None:
-    timeline = Timeline(build_trace(None, **TABLES_OF_ONE))
+    timeline = ViewerTimeline(build_trace(None, **TABLES_OF_ONE))
     window = timeline.window(keys(timeline), 0, 800, 800)
     slices = window.slices
     looks = {
@@ -265,7 +269,7 @@ def test_names_that_differ_in_numbers_look_alike_and_long_ones_are_cut() -> None
     rows = [
         {"start_ns": 10 * n, "end_ns": 10 * n + 10, "name": name} for n, name in enumerate(names)
     ]
-    timeline = Timeline(build_trace(ranges=rows))
+    timeline = ViewerTimeline(build_trace(ranges=rows))
     window = timeline.window(["p0/t0/ranges"], 0, 50, 50)
     assert window.labels == ("step_1", "step_22", "a b", "x" * 119 + "…", names[4])
     colours = [timeline.colours[code] for code in window.slices.colour]
@@ -274,7 +278,7 @@ def test_names_that_differ_in_numbers_look_alike_and_long_ones_are_cut() -> None
 
 
 def test_only_tracks_asked_for_are_answered_each_once() -> None:
-    timeline = Timeline(
+    timeline = ViewerTimeline(
         build_trace(kernels=[{"name": "k", "end_ns": 9}], api_calls=[{"end_ns": 4}])
     )
     window = timeline.window(["p0/t0/api", "gpu0/stream7", "p0/t0/api"], 0, 10, 10)
@@ -282,7 +286,7 @@ def test_only_tracks_asked_for_are_answered_each_once() -> None:
 
 
 def test_a_bin_is_never_narrower_than_a_nanosecond() -> None:
-    timeline = Timeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
+    timeline = ViewerTimeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
     assert timeline.window([], 0, 5, 2_000).bins == 5
 
 
@@ -298,7 +302,7 @@ ABSURD = {
 
 @pytest.mark.parametrize("case", ABSURD)
 def test_what_makes_no_sense_is_refused(case: str) -> None:
-    timeline = Timeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
+    timeline = ViewerTimeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
     with pytest.raises(UsageError):
         timeline.window(*ABSURD[case])
 
@@ -308,7 +312,7 @@ def test_picking_finds_what_is_there_or_near() -> None:
         {"start_ns": 10, "end_ns": 20, "name": "k"},
         {"start_ns": 50, "end_ns": 60, "name": "l"},
     ]
-    timeline = Timeline(
+    timeline = ViewerTimeline(
         build_trace(kernels=rows, memory_events=[{"bytes": 1, "address": 1, "time_ns": 3}])
     )
     found = [timeline.pick("gpu0/stream7", 0, time, 5) for time in (10, 24, 30, 46)]
@@ -325,7 +329,7 @@ def test_picking_finds_what_is_there_or_near() -> None:
 
 
 def test_a_row_that_no_track_shows_has_no_spot() -> None:
-    timeline = Timeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
+    timeline = ViewerTimeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
     assert timeline.spot("kernels", 1) is None
     assert timeline.spot("kernels", -1) is None
     assert timeline.spot("devices", 0) is None
@@ -343,7 +347,7 @@ def test_the_ledger_pends_until_it_is_computed_then_fills_its_stretch() -> None:
             {"start_ns": 250, "end_ns": 290, "correlation": 2},
         ],
     )
-    timeline = Timeline(trace)
+    timeline = ViewerTimeline(trace)
     before = timeline.window(["gpu0/ledger"], 0, 400, 400)
     assert (before.lines, before.pending) == ((), ("gpu0/ledger",))
     timeline.prepare_ledger()
@@ -368,8 +372,8 @@ def test_a_ledger_that_cannot_be_computed_is_empty_and_says_why(
     def refuse(*_: object) -> None:
         raise UsageError("no such thing")
 
-    monkeypatch.setattr("gpusight.analyses.timeline.ledger_track.ledger_lines", refuse)
-    timeline = Timeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
+    monkeypatch.setattr("gpusight.viewer.ledger_track.ledger_lines", refuse)
+    timeline = ViewerTimeline(build_trace(kernels=[{"name": "k", "end_ns": 9}]))
     timeline.prepare_ledger()
     assert timeline.window(["gpu0/ledger"], 0, 9, 9).pending == ()
     assert timeline.notes == ("the ledger is not shown: no such thing",)
@@ -386,7 +390,7 @@ def test_memory_and_metrics_are_points() -> None:
             {"time_ns": 60, "bytes": 8, "allocated_bytes": 18, "reserved_bytes": 64},
         ],
     )
-    timeline = Timeline(trace)
+    timeline = ViewerTimeline(trace)
     window = timeline.window(["gpu0/memory", "gpu0/metric"], 0, 100, 10)
     assert window.lines == (("gpu0/memory", 0), ("gpu0/memory", 1), ("gpu0/metric", 0))
     points = window.points
@@ -403,7 +407,7 @@ def test_memory_and_metrics_are_points() -> None:
 
 def test_lines_are_let_go_of_beyond_the_budget_and_built_again() -> None:
     rows = [{"start_ns": n, "end_ns": n + 1, "name": "k", "stream": n % 5} for n in range(100)]
-    timeline = Timeline(build_trace(kernels=rows), most_bytes=1_000)
+    timeline = ViewerTimeline(build_trace(kernels=rows), most_bytes=1_000)
     shown = [timeline.window(keys(timeline), 0, 100, 4).bin_sums.busy_ns.tolist() for _ in range(3)]
     assert shown[0] == shown[1] == shown[2]
     assert timeline.kept_bytes <= 1_000
@@ -422,10 +426,10 @@ def test_more_lines_than_can_be_shown_are_refused_before_they_are_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deep = [{"start_ns": n, "end_ns": 100 - n, "name": "r"} for n in range(5)]
-    timeline = Timeline(build_trace(ranges=deep))
+    timeline = ViewerTimeline(build_trace(ranges=deep))
     assert len(timeline.window(keys(timeline), 0, 100, 10).lines) == 5
     kept = timeline.kept_bytes
-    monkeypatch.setattr("gpusight.analyses.timeline.timeline.MOST_LINES", 4)
+    monkeypatch.setattr("gpusight.viewer.timeline_view.MAX_LINES", 4)
     with pytest.raises(UsageError, match="these tracks have 5 lines"):
         timeline.window(keys(timeline), 0, 100, 10)
     assert timeline.kept_bytes == kept

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.timeline.timeline import Timeline
 from gpusight.errors import MissingDataError
+from gpusight.viewer.timeline_view import ViewerTimeline
 from tests.traces import Rows, build_trace
 
 MIB = 1 << 20
 
 
-def told(timeline: Timeline, *fields: str) -> list[tuple[object, ...]]:
+def told(timeline: ViewerTimeline, *fields: str) -> list[tuple[object, ...]]:
     return [tuple(getattr(track, field) for field in fields) for track in timeline.tracks]
 
 
@@ -42,7 +42,7 @@ def test_gpus_come_first_then_processes_each_with_its_threads() -> None:
     )
     gpu, host = ("GPU 0 · NVIDIA H200", ""), ("python3 (pid 4711)", "python3 (4711)")
     loader = ("python3 (pid 4711)", "loader (4712)")
-    assert told(Timeline(trace), "key", "kind", "name", "group", "thread") == [
+    assert told(ViewerTimeline(trace), "key", "kind", "name", "group", "thread") == [
         ("gpu0/ledger", "ledger", "Ledger", *gpu),
         ("gpu0/stream7", "stream", "Stream 7", *gpu),
         ("gpu0/ranges", "ranges", "Annotations", *gpu),
@@ -71,7 +71,7 @@ def test_the_stream_with_most_gpu_time_and_the_thread_with_most_calls_come_first
         api_calls=[{"thread": 1}, {"thread": 2}, {"thread": 2, "start_ns": 1}],
         ranges=[{"thread": 1, "name": "r", "start_ns": n} for n in range(5)],
     )
-    assert told(Timeline(trace), "key", "thread", "events") == [
+    assert told(ViewerTimeline(trace), "key", "thread", "events") == [
         ("gpu0/ledger", "", 0),
         ("gpu0/stream13", "", 1),
         ("gpu0/stream7", "", 1),
@@ -103,7 +103,7 @@ def test_streams_are_named_so_that_they_can_be_told_apart(case: str) -> None:
         processes=[{"process": n, "pid": n} for n in (1, 2)],
         streams=[{"stream": 13, "name": "fast lane"}],
     )
-    streams = [t for t in Timeline(trace).tracks if t.kind == "stream"]
+    streams = [t for t in ViewerTimeline(trace).tracks if t.kind == "stream"]
     assert [t.name for t in streams] == names
     assert len({t.key for t in streams}) == len(names)
 
@@ -115,14 +115,14 @@ def test_work_whose_table_does_not_tell_its_context_stands_with_the_other_work_o
         kernels=[{"name": "k", "end_ns": 9}],
         memsets=[{"context": None, "process": None, "start_ns": 10, "end_ns": 12}],
     )
-    assert told(Timeline(trace), "key", "events")[1:] == [("gpu0/stream7", 2)]
+    assert told(ViewerTimeline(trace), "key", "events")[1:] == [("gpu0/stream7", 2)]
 
 
 def test_migrations_of_unified_memory_have_a_track_of_their_own() -> None:
     trace = build_trace(
         copies=[{"kind": "Unified Host-to-Device", "end_ns": 5}, {"start_ns": 9, "end_ns": 10}]
     )
-    assert told(Timeline(trace), "key", "name")[1:] == [
+    assert told(ViewerTimeline(trace), "key", "name")[1:] == [
         ("gpu0/unified", "Unified memory"),
         ("gpu0/stream7", "Stream 7"),
     ]
@@ -136,7 +136,7 @@ def test_annotations_over_several_streams_say_which() -> None:
             for kind in ("annotation", "module")
         ]
     )
-    assert {t.name for t in Timeline(trace).tracks} == {
+    assert {t.name for t in ViewerTimeline(trace).tracks} == {
         *("Annotations of stream 7", "Annotations of stream 20"),
         *("Modules of stream 7", "Modules of stream 20"),
     }
@@ -147,7 +147,7 @@ def test_what_waited_stands_on_the_thread_of_the_call_that_waited() -> None:
         api_calls=[{"name": "cudaStreamSynchronize", "correlation": 8, "thread": 12}],
         syncs=[{"correlation": 8}, {"correlation": 9}],
     )
-    assert told(Timeline(trace), "kind", "thread", "events") == [
+    assert told(ViewerTimeline(trace), "kind", "thread", "events") == [
         ("api", "Thread 12", 1),
         ("syncs", "Thread 12", 1),
         ("syncs", "thread not recorded", 1),
@@ -161,7 +161,7 @@ def test_the_gpu_side_of_a_collective_is_a_kernel_already() -> None:
             {"name": "allreduce", "side": "gpu", "thread": None, "start_ns": 7, "end_ns": 9},
         ]
     )
-    timeline = Timeline(trace)
+    timeline = ViewerTimeline(trace)
     assert told(timeline, "kind", "events") == [("collectives", 1)]
     assert timeline.spot("collectives", 1) is None
 
@@ -177,7 +177,7 @@ def test_a_series_tells_its_unit_and_where_its_scale_ends() -> None:
             {"bytes": MIB, "allocated_bytes": MIB, "device": None, "time_ns": 3},
         ],
     )
-    assert told(Timeline(trace), "key", "lines", "events", "series", "unit", "high") == [
+    assert told(ViewerTimeline(trace), "key", "lines", "events", "series", "unit", "high") == [
         ("gpu0/metric", 1, 9, True, "%", 100.0),
         ("gpu0/metric.2", 1, 3, True, "", 2.0),
         ("gpu0/memory", 2, 1, True, "bytes", 8.0 * MIB),
@@ -191,7 +191,7 @@ def test_a_clock_is_in_what_it_was_sampled_in_whatever_its_name_says(
 ) -> None:
     name = "GPC Clock Frequency [MHz]"
     trace = build_trace(gpu_metrics=[{"time_ns": 1, "metric": name, "value": sampled}])
-    [track] = told(Timeline(trace), "name", "unit", "high")
+    [track] = told(ViewerTimeline(trace), "name", "unit", "high")
     assert track == ("GPC Clock Frequency", unit, sampled)
 
 
@@ -201,13 +201,13 @@ def test_the_capture_reaches_from_the_first_event_to_the_last_end() -> None:
         ranges=[{"start_ns": 40, "end_ns": 90, "name": "r"}, {"start_ns": 45, "name": "s"}],
         memory_events=[{"bytes": MIB, "address": 1}],  # held before the capture began: time 0
     )
-    timeline = Timeline(trace)
+    timeline = ViewerTimeline(trace)
     assert (timeline.start_ns, timeline.end_ns) == (40, 90)
 
 
 def test_a_capture_of_nothing_but_memory_reaches_from_its_first_event_to_its_last() -> None:
     events = [{"time_ns": n, "bytes": MIB, "address": n} for n in (5, 7)]
-    timeline = Timeline(build_trace(memory_events=events))
+    timeline = ViewerTimeline(build_trace(memory_events=events))
     assert (timeline.start_ns, timeline.end_ns) == (5, 7)
 
 
@@ -216,7 +216,7 @@ def test_hundreds_of_threads_and_streams_are_all_there() -> None:
         kernels=[{"start_ns": n, "name": "k", "stream": n} for n in range(400)],
         os_calls=[{"start_ns": n, "name": "poll", "thread": n} for n in range(300)],
     )
-    tracks = Timeline(trace).tracks
+    tracks = ViewerTimeline(trace).tracks
     assert len({track.key for track in tracks}) == len(tracks) == 1 + 400 + 300
 
 
@@ -224,7 +224,7 @@ def test_a_capture_without_any_time_is_refused_in_the_words_of_its_tool() -> Non
     meta = {"source": "ncu-report", "tool": "Nsight Compute"}
     trace = build_trace(meta, profiles=[{"launch": 0, "kind": "kernel", "name": "gemm"}])
     with pytest.raises(MissingDataError, match=r"no timeline.*one by one"):
-        Timeline(trace)
+        ViewerTimeline(trace)
 
 
 def test_sizes_that_no_memory_has_are_noted_and_all_else_is_shown() -> None:
@@ -232,6 +232,6 @@ def test_sizes_that_no_memory_has_are_noted_and_all_else_is_shown() -> None:
         kernels=[{"name": "k", "end_ns": 5}],
         memory_events=[{"bytes": 1 << 60, "address": 1, "time_ns": 2}],
     )
-    timeline = Timeline(trace)
+    timeline = ViewerTimeline(trace)
     assert [track.kind for track in timeline.tracks] == ["ledger", "stream"]
     assert "memory is not shown" in timeline.notes[0]

@@ -9,7 +9,7 @@ from tests.findings.timeline.traces import Capture
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.rules.context import RuleContext
 
 
 def _pointwise(functor: str) -> str:
@@ -100,6 +100,6 @@ def program(
     return capture
 
 
-def of(kernels: Sequence[tuple[str, float]], **options: Any) -> Timeline:
+def of(kernels: Sequence[tuple[str, float]], **options: Any) -> RuleContext:
     """Judge such a program."""
     return program(kernels, **options).timeline()

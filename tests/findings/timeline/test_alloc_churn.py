@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.alloc_churn import AllocChurn
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.alloc_churn import AllocChurn
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -95,7 +94,7 @@ def test_a_program_without_steps_that_takes_memory_again_and_again() -> None:
 
 def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
-    assert isinstance(RULE.check(judged(kernels=kernels)), Absent)
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
 
 
 @needs_shared

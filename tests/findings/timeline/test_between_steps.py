@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.between_steps import BetweenSteps
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.between_steps import BetweenSteps
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -207,11 +206,11 @@ def test_ranges_around_a_part_of_each_step_say_nothing_of_the_rest() -> None:
 
 
 def test_one_step_cannot_be_judged() -> None:
-    assert isinstance(RULE.check(judged(kernels=[{"end_ns": 10, "name": "k"}])), Absent)
+    assert isinstance(RULE.check(judged(kernels=[{"end_ns": 10, "name": "k"}])), RuleNotApplicable)
     capture = Capture("torch-json")
     capture.range("ProfilerStep#3", 0, 300)
     capture.launch((10, 15), (17, 290))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared

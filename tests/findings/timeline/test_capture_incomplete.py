@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rules.capture_incomplete import CaptureIncomplete
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN
+from gpusight.rules.timeline.capture_incomplete import CaptureIncomplete
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened
 from tests.shared import needs_shared
 

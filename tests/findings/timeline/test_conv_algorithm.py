@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent, Found
-from gpusight.findings.timeline.rules.conv_algorithm import ConvAlgorithm
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
+from gpusight.rules.timeline.conv_algorithm import ConvAlgorithm
 from tests.findings.timeline.gpu_traces import (
     ADD,
     CONV_FP32,
@@ -83,10 +82,10 @@ def test_clean(kernels: list[tuple[str, float]]) -> None:
 def test_absent_without_kernels() -> None:
     capture = Capture()
     capture.copy((0, 5), (6, 9))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["conv", "healthy", "gpt_small_train"])
 def test_not_planted(name: str) -> None:
-    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), Found)
+    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), RuleMatch)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.dependency_stall import DependencyStall
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.dependency_stall import DependencyStall
 from tests.findings.timeline.traces import Capture, evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
@@ -62,7 +61,7 @@ def test_waiting_for_what_the_capture_does_not_show_is_not_blamed_on_streams() -
     capture = steps(recorded=False)
     capture.tables["kernels"] = [k for k in capture.tables["kernels"] if k["name"] != "produce"]
     verdict = RULE.check(capture.timeline())
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert verdict.reason.startswith("launched work waited 20.0% of the time for nothing")
     assert "another program on the GPU" in verdict.reason
 
@@ -73,7 +72,7 @@ def test_short_gaps_are_how_streams_work() -> None:
 
 def test_without_calls_nothing_can_be_said() -> None:
     verdict = RULE.check(steps().timeline(without=("api_calls",)))
-    assert verdict == Absent("no GPU work is linked to the call that launched it")
+    assert verdict == RuleNotApplicable("no GPU work is linked to the call that launched it")
 
 
 def turns(*, blocks: int = 4, waits: bool = True, count: int = 6, **second: str) -> Capture:
@@ -160,7 +159,7 @@ def test_a_host_function_that_holds_nothing_up_is_clean() -> None:
 
 def test_late_work_without_a_host_function_is_not_blamed_on_one() -> None:
     verdict = RULE.check(functions(name="cudaStreamIsCapturing").timeline())
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert verdict.reason.startswith("launched work waited 20.0% of the time for nothing")
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.elementwise_chain import ElementwiseChain
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.elementwise_chain import ElementwiseChain
 from tests.findings.timeline.gpu_traces import (
     ADAM,
     ADD,
@@ -124,7 +123,7 @@ def test_streams_are_apart() -> None:
 def test_absent_without_kernels() -> None:
     capture = Capture()
     capture.copy((0, 5), (6, 9))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared

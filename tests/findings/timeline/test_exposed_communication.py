@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.exposed_communication import ExposedCommunication
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.exposed_communication import ExposedCommunication
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -96,7 +95,9 @@ def test_graphs_traced_whole_hide_their_kernels() -> None:
     rows = [{"start_ns": n * 1_000_000, "end_ns": n * 1_000_000 + 900_000} for n in range(4)]
     timeline = judged(graph_launches=rows)
     verdict = RULE.check(timeline)
-    assert verdict == Absent("CUDA graphs were traced as a whole: their kernels are not visible")
+    assert verdict == RuleNotApplicable(
+        "CUDA graphs were traced as a whole: their kernels are not visible"
+    )
 
 
 @needs_shared

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusight.findings.timeline.rules.exposed_copy import ExposedCopy
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN
+from gpusight.rules.timeline.exposed_copy import ExposedCopy
 from tests.findings.timeline.traces import Capture, evidence, found, opened, saved_us
 from tests.shared import needs_shared
 

@@ -6,14 +6,12 @@ import json
 
 import pytest
 
-from gpusight.findings.timeline.products import on_lanes
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.fp32_no_tensor_cores import Fp32NoTensorCores
-from gpusight.findings.timeline.rules.unfused_attention import UnfusedAttention
-from gpusight.findings.timeline.rules.unfused_optimizer import UnfusedOptimizer
-from gpusight.findings.timeline.tensor_rate import targets
-from gpusight.findings.verdict import CLEAN
-from gpusight.model.hardware import find_gpu
+from gpusight.hardware.gpu_lookup import find_gpu
+from gpusight.rules.patterns.fp32_gemms import gemms_on_cuda_cores, targets
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.fp32_no_tensor_cores import Fp32NoTensorCores
+from gpusight.rules.timeline.unfused_attention import UnfusedAttention
+from gpusight.rules.timeline.unfused_optimizer import UnfusedOptimizer
 from tests.findings.timeline.gpu_traces import (
     ADD,
     CONV_FP32,
@@ -131,19 +129,19 @@ def test_shapes_tell_what_waits_for_memory(rows: int, *, is_found: bool) -> None
     ],
 )
 def test_absent(name: str, reason: str) -> None:
-    assert RULE.check(of(PRODUCTS, name=name)) == Absent(reason)
+    assert RULE.check(of(PRODUCTS, name=name)) == RuleNotApplicable(reason)
 
 
 def test_absent_where_names_do_not_tell() -> None:
     verdict = RULE.check(of([("matmul_naive(float*, float*, float*, int)", 100.0), (ADD, 5.0)]))
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "names" in verdict.reason
 
 
 def test_absent_without_kernels() -> None:
     capture = Capture()
     capture.copy((0, 5), (6, 9))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 def test_fusing_and_tensor_cores_compose_in_any_order() -> None:
@@ -180,7 +178,7 @@ def test_a_real_pair() -> None:
     timeline = opened("nsys/gpt_small_train.sqlite")
     gpu = timeline.gpu
     assert gpu is not None
-    half = targets(gpu)[1].change(timeline, on_lanes(timeline.kernels))
+    half = targets(gpu)[1].change(timeline, gemms_on_cuda_cores(timeline.kernels))
     fused = found(UnfusedOptimizer(), timeline).change
     predicted_ms = timeline.replay.run(*half, *fused).total_ns / timeline.per_step / 1e6
     assert predicted_ms == pytest.approx(42.7, rel=0.15)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.framework import Framework, framework_of
-from gpusight.findings.timeline.repetition import Repetition, repetition
+from gpusight.rules.formatting import Framework, framework_of
+from gpusight.rules.patterns.host_stalls import LaunchRepetition, repetition
 from tests.findings.timeline.traces import Capture
 from tests.traces import build_trace
 
@@ -36,7 +36,7 @@ def test_jax_takes_the_words_for_cuda_where_it_has_none() -> None:
     assert Framework.JAX.choose(torch="t", cuda="c", jax="j") == "j"
 
 
-def steps(*sequences: str) -> Repetition:
+def steps(*sequences: str) -> LaunchRepetition:
     """Compare steps whose kernels have names of one letter."""
     capture = Capture()
     for step, names in enumerate(sequences):
@@ -68,4 +68,4 @@ def test_one_step_has_nothing_to_be_compared_with() -> None:
     capture.range("ProfilerStep#1", 0, 900)
     for number, name in enumerate("aaab"):
         capture.launch((number * 50, number * 50 + 5), (number * 50 + 7, number * 50 + 17), name)
-    assert repetition(capture.timeline()) == Repetition(4, 0.75, None)
+    assert repetition(capture.timeline()) == LaunchRepetition(4, 0.75, None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.graph_candidate import GraphCandidate
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.graph_candidate import GraphCandidate
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -63,7 +62,7 @@ def test_steps_of_different_kernels_are_no_candidates() -> None:
 
 def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(99)]
-    assert isinstance(RULE.check(judged(kernels=kernels)), Absent)
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
 
 
 @needs_shared

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analyses.replay.changes import without_waiting
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.host_sync import HostSync
-from gpusight.findings.timeline.waits import waits
-from gpusight.findings.verdict import CLEAN
+from gpusight.analysis.replay.changes import without_waiting
+from gpusight.rules.patterns.blocking_waits import waits
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.host_sync import HostSync
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -157,7 +156,7 @@ def test_a_program_without_steps_must_lose_time_by_it() -> None:
 
 def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
-    assert isinstance(RULE.check(judged(kernels=kernels)), Absent)
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
 
 
 @needs_shared

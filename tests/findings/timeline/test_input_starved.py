@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.input_starved import InputStarved
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.input_starved import InputStarved
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -96,11 +95,11 @@ def test_a_step_that_only_has_its_own_name_is_not_named() -> None:
 def test_without_calls_or_names_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
     verdict = RULE.check(judged(kernels=kernels))
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "no API calls" in verdict.reason
     nameless = loop("load", 800, 100).timeline(without=("ranges",))
     verdict = RULE.check(nameless)
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "nothing names" in verdict.reason
 
 

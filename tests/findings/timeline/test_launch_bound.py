@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent, Found
-from gpusight.findings.timeline.rules.launch_bound import LaunchBound
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
+from gpusight.rules.timeline.launch_bound import LaunchBound
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -140,12 +139,12 @@ def test_advice_speaks_the_language_of_the_program() -> None:
 
 def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
-    assert isinstance(RULE.check(judged(kernels=kernels)), Absent)
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
     unlinked = loop()
     for row in unlinked.tables["kernels"]:
         row["correlation"] = None
     verdict = RULE.check(unlinked.timeline())
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "linked" in verdict.reason
 
 
@@ -169,4 +168,4 @@ def test_planted(capture: str, least_ms: float, most_ms: float) -> None:
 @needs_shared
 @pytest.mark.parametrize("capture", ["graph", "graph_node", "healthy", "pageable"])
 def test_clean_captures(capture: str) -> None:
-    assert not isinstance(RULE.check(opened(f"nsys/{capture}.sqlite")), Found)
+    assert not isinstance(RULE.check(opened(f"nsys/{capture}.sqlite")), RuleMatch)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.layout_transpose import LayoutTranspose
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.layout_transpose import LayoutTranspose
 from tests.findings.timeline.gpu_traces import (
     ADD,
     BATCH_NORM,
@@ -95,7 +94,7 @@ def test_absent_where_graphs_hide_the_kernels() -> None:
             }
         )
     verdict = RULE.check(capture.timeline())
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "graphs" in verdict.reason
 
 

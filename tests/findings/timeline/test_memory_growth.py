@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusight.findings.timeline.judge import judge
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.memory_growth import MemoryGrowth
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.engine import run_rules
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.memory_growth import MemoryGrowth
 from tests.findings.timeline.traces import Capture, evidence, found, opened
 from tests.shared import needs_shared
 
@@ -63,7 +62,7 @@ def test_a_leak_is_found_with_the_steps_until_the_gpu_is_full() -> None:
 
 def test_it_is_a_finding_though_it_gives_back_no_time() -> None:
     timeline = steps([n * 20 * MB for n in range(10)]).timeline()
-    (finding,) = judge(timeline, [RULE]).findings
+    (finding,) = run_rules(timeline, [RULE]).findings
     assert finding.rule == "memory-growth"
     assert finding.recoverable_ns is None
 
@@ -95,13 +94,13 @@ def test_near_misses_do_not_trip(levels: list[float]) -> None:
 
 def test_few_steps_cannot_tell() -> None:
     verdict = RULE.check(steps([0, 20 * MB, 40 * MB]).timeline())
-    assert isinstance(verdict, Absent)
+    assert isinstance(verdict, RuleNotApplicable)
     assert "too few" in verdict.reason
 
 
 def test_without_memory_events_it_is_absent() -> None:
     timeline = steps([n * 20 * MB for n in range(10)]).timeline(without=("memory_events",))
-    assert RULE.check(timeline) == Absent("the capture has no memory events")
+    assert RULE.check(timeline) == RuleNotApplicable("the capture has no memory events")
 
 
 @needs_shared

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpusight.findings.timeline.judge import judge
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.exposed_copy import ExposedCopy
-from gpusight.findings.timeline.rules.pageable_copy import PageableCopy
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.engine import run_rules
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.exposed_copy import ExposedCopy
+from gpusight.rules.timeline.pageable_copy import PageableCopy
 from tests.findings.timeline.traces import Capture, evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
@@ -84,14 +83,14 @@ def test_near_misses_do_not_trip(
 def test_a_capture_that_does_not_say_what_memory_it_was() -> None:
     capture = steps(50 * MB, 5_000.0, src_kind=None, dst_kind=None)
     verdict = PageableCopy().check(capture.timeline())
-    assert verdict == Absent(
+    assert verdict == RuleNotApplicable(
         "the capture does not say whether the host memory of copies was pinned"
     )
 
 
 def test_it_stands_for_exposed_copies_when_there_are_no_others() -> None:
     timeline = steps(50_400_000, 5_000.0).timeline()
-    judgement = judge(timeline, [PageableCopy(), ExposedCopy()])
+    judgement = run_rules(timeline, [PageableCopy(), ExposedCopy()])
     assert [finding.rule for finding in judgement.findings] == ["pageable-copy"]
 
 

@@ -10,13 +10,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_timeline
-from gpusight.findings.timeline.finding import TimelineFinding
-from gpusight.findings.timeline.places import PlaceInTime, Places, places, places_of_kernels
-from gpusight.findings.timeline.rule import Where
-from gpusight.model.intervals import Intervals, coverage
-from gpusight.model.trace import Trace
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.rules.finding import TimelineFinding
+from gpusight.rules.locations import (
+    FindingLocator,
+    TimelineLocation,
+    find_locations,
+    locations_of_kernels,
+)
+from gpusight.rules.rule import FindingLocation
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.trace.intervals import Intervals, coverage
+from gpusight.trace.trace import Trace
 from tests.findings.timeline.test_dependency_stall import steps as held_up
 from tests.findings.timeline.traces import US, Capture
 from tests.shared import DATA, SHARED, needs_shared
@@ -46,22 +51,22 @@ def dataload() -> tuple[Trace, TimelineDiagnosis]:
     return trace, diagnosed(trace)
 
 
-def of(trace: Trace, rule: str, *, most: int = 8) -> tuple[PlaceInTime, ...]:
+def of(trace: Trace, rule: str, *, most: int = 8) -> tuple[TimelineLocation, ...]:
     diagnosis = diagnosed(trace)
     finding = next(finding for finding in diagnosis.findings if finding.rule == rule)
-    return places(trace, diagnosis, finding, most)
+    return find_locations(trace, diagnosis, finding, most)
 
 
-def named(diagnosis: TimelineDiagnosis, *where: Where) -> TimelineFinding:
+def named(diagnosis: TimelineDiagnosis, *where: FindingLocation) -> TimelineFinding:
     """A finding of a rule that only names places."""
     return replace(diagnosis.findings[0], rule="a-rule-of-a-user", where=where)
 
 
-def _spans(found: tuple[PlaceInTime, ...]) -> list[tuple[int, int]]:
+def _spans(found: tuple[TimelineLocation, ...]) -> list[tuple[int, int]]:
     return [(place.start_ns, place.end_ns) for place in found]
 
 
-def spans_in_step_us(found: tuple[PlaceInTime, ...]) -> set[tuple[float, float]]:
+def spans_in_step_us(found: tuple[TimelineLocation, ...]) -> set[tuple[float, float]]:
     """Give when places begin and end, from the start of their step of a millisecond."""
     return {(start / US % 1_000, end / US % 1_000) for start, end in _spans(found)}
 
@@ -74,7 +79,7 @@ def test_input_is_shown_by_the_hole_that_it_leaves() -> None:
     first = diagnosis.findings[0]
     assert first.rule == "input-starved"
     ranges = trace.table("ranges", ["start_ns", "end_ns", "name"])
-    for place in places(trace, diagnosis, first):
+    for place in find_locations(trace, diagnosis, first):
         assert place.table == "ranges"
         start, end, name = ranges.row(place.row)
         assert name == "data"
@@ -89,7 +94,7 @@ def test_nothing_runs_on_the_gpu_where_input_is_shown() -> None:
     work = [trace.table(t, ["start_ns", "end_ns"]) for t in ("kernels", "copies", "memsets")]
     times = pl.concat(work)
     busy = Intervals.from_arrays(times["start_ns"].to_numpy(), times["end_ns"].to_numpy())
-    found = places(trace, diagnosis, diagnosis.findings[0])
+    found = find_locations(trace, diagnosis, diagnosis.findings[0])
     starts, ends = (np.array(times) for times in zip(*_spans(found), strict=True))
     assert len(found) == 8
     assert coverage(busy, starts, ends).tolist() == [0] * 8
@@ -98,11 +103,11 @@ def test_nothing_runs_on_the_gpu_where_input_is_shown() -> None:
 
 def test_places_are_of_different_steps_the_longest_first() -> None:
     trace, diagnosis = dataload()
-    found = places(trace, diagnosis, diagnosis.findings[0], most=5)
+    found = find_locations(trace, diagnosis, diagnosis.findings[0], most=5)
     steps = [place.label.split(":")[0] for place in found]
     assert len(found) == 5
     assert len(set(steps)) == 5
-    longest = places(trace, diagnosis, diagnosis.findings[0], most=1)
+    longest = find_locations(trace, diagnosis, diagnosis.findings[0], most=1)
     assert longest == found[:1]
 
 
@@ -164,7 +169,7 @@ def test_copies_are_shown_themselves() -> None:
 def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None:
     trace = open_trace(SHARED / "nsys" / "gpt_small_train.sqlite", cache=False)
     diagnosis = diagnosed(trace)
-    found = places(trace, diagnosis, diagnosis.findings[0])
+    found = find_locations(trace, diagnosis, diagnosis.findings[0])
     ranges = trace.table("ranges", ["start_ns", "name"])
     begun = ranges.filter(pl.col("name") == "optimizer")["start_ns"].to_list()
     assert diagnosis.findings[0].rule == "unfused-optimizer"
@@ -181,16 +186,16 @@ def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None
 @pytest.mark.parametrize(
     ("where", "first"),
     [
-        (Where("range", "backward"), ("ranges", "backward")),
-        (Where("call", "cudaLaunchKernel"), ("api_calls", "cudaLaunchKernel")),
-        (Where("kernel", "gemm f32 tn 64x64"), ("kernels", "gemm f32 tn 64x64")),
+        (FindingLocation("range", "backward"), ("ranges", "backward")),
+        (FindingLocation("call", "cudaLaunchKernel"), ("api_calls", "cudaLaunchKernel")),
+        (FindingLocation("kernel", "gemm f32 tn 64x64"), ("kernels", "gemm f32 tn 64x64")),
     ],
 )
 def test_findings_of_any_rule_are_shown_by_what_they_name(
-    where: Where, first: tuple[str, str]
+    where: FindingLocation, first: tuple[str, str]
 ) -> None:
     trace, diagnosis = dataload()
-    place = places(trace, diagnosis, named(diagnosis, where))[0]
+    place = find_locations(trace, diagnosis, named(diagnosis, where))[0]
     assert place.table in (first[0], None)
     assert first[1] in place.label
     assert diagnosis.focus.start_ns <= place.start_ns < place.end_ns <= diagnosis.focus.end_ns
@@ -198,14 +203,14 @@ def test_findings_of_any_rule_are_shown_by_what_they_name(
 
 def test_names_that_differ_by_numbers_are_found() -> None:
     trace, diagnosis = dataload()
-    found = places(trace, diagnosis, named(diagnosis, Where("range", "step_#")))
+    found = find_locations(trace, diagnosis, named(diagnosis, FindingLocation("range", "step_#")))
     assert len({place.start_ns for place in found}) == 8
 
 
 def test_a_step_is_found_by_its_name() -> None:
     trace, diagnosis = dataload()
     step = diagnosis.focus.steps[2]
-    found = places(trace, diagnosis, named(diagnosis, Where("step", step.name)))
+    found = find_locations(trace, diagnosis, named(diagnosis, FindingLocation("step", step.name)))
     assert [(p.start_ns, p.end_ns) for p in found] == [(step.start_ns, step.end_ns)]
     assert found[0].label.startswith(f"{step.name} ")
 
@@ -213,16 +218,18 @@ def test_a_step_is_found_by_its_name() -> None:
 def test_memory_that_grows_is_shown_over_all_steps() -> None:
     trace, diagnosis = dataload()
     finding = replace(named(diagnosis), rule="memory-growth")
-    (place,) = places(trace, diagnosis, finding)
+    (place,) = find_locations(trace, diagnosis, finding)
     assert (place.start_ns, place.end_ns) == (diagnosis.focus.start_ns, diagnosis.focus.end_ns)
 
 
-@pytest.mark.parametrize("where", [(), (Where("range", "nothing is called so"),)])
-def test_the_middle_step_is_shown_where_nothing_is_named(where: tuple[Where, ...]) -> None:
+@pytest.mark.parametrize("where", [(), (FindingLocation("range", "nothing is called so"),)])
+def test_the_middle_step_is_shown_where_nothing_is_named(
+    where: tuple[FindingLocation, ...],
+) -> None:
     trace, diagnosis = dataload()
     finding = named(diagnosis, *where)
     middle = diagnosis.focus.steps[len(diagnosis.focus.steps) // 2]
-    (place,) = places(trace, diagnosis, replace(finding, rule="capture-incomplete"))
+    (place,) = find_locations(trace, diagnosis, replace(finding, rule="capture-incomplete"))
     assert (place.start_ns, place.end_ns) == (middle.start_ns, middle.end_ns)
 
 
@@ -232,7 +239,7 @@ def test_every_finding_has_a_place_in_the_capture(path: Path) -> None:
     diagnosis = diagnose_timeline(trace)
     if not isinstance(diagnosis, TimelineDiagnosis):
         return
-    found = Places(trace, diagnosis)
+    found = FindingLocator(trace, diagnosis)
     for finding in diagnosis.findings:
         shown = found.of(finding)
         assert 1 <= len(shown) <= 8
@@ -251,14 +258,14 @@ def test_launches_of_a_measured_kernel_are_found_however_it_is_spelled() -> None
         for n in range(3)
     ]
     trace = build_trace(kernels=[*rows, {"start_ns": 500, "end_ns": 900, "name": "other"}])
-    found = places_of_kernels(trace, "gemm<float, 4>(float*)")
+    found = locations_of_kernels(trace, "gemm<float, 4>(float*)")
     assert [(p.row, p.end_ns - p.start_ns) for p in found] == [(2, 12), (1, 11), (0, 10)]
-    assert places_of_kernels(trace, "not_there") == ()
+    assert locations_of_kernels(trace, "not_there") == ()
 
 
 def test_launches_of_a_kernel_are_those_of_the_window() -> None:
     trace, diagnosis = dataload()
     names = trace.table("kernels", ["name"])["name"].cast(str)
-    found = places_of_kernels(trace, names[0], diagnosis.focus, most=3)
+    found = locations_of_kernels(trace, names[0], diagnosis.focus, most=3)
     assert len({place.label.split(":")[0] for place in found}) == 3
     assert all(diagnosis.focus.start_ns <= place.start_ns for place in found)

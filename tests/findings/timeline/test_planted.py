@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_timeline
-from gpusight.readers import open_trace
+from gpusight.readers.open import open_trace
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
 from tests.shared import EVERY_SQLITE, SHARED, needs_shared
 
 NSYS = SHARED / "nsys"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.profiler_overhead import ProfilerOverhead
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.profiler_overhead import ProfilerOverhead
 from tests.findings.timeline.traces import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -63,7 +62,7 @@ def test_clean(capture: Capture) -> None:
 
 def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
-    assert isinstance(RULE.check(judged(kernels=kernels)), Absent)
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
 
 
 @needs_shared

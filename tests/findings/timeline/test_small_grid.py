@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.finding import Confidence
-from gpusight.findings.timeline.rule import Absent, Found
-from gpusight.findings.timeline.rules.small_grid import SmallGrid
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
+from gpusight.rules.timeline.small_grid import SmallGrid
 from tests.findings.timeline.gpu_traces import (
     BATCH_NORM,
     CONV_TF32,
@@ -96,11 +95,11 @@ def test_kernels_side_by_side_fill_the_gpu() -> None:
 
 def test_absent_without_grids_or_sms() -> None:
     unknown = RULE.check(of(KERNELS, blocks=33, name="Some GPU"))
-    assert unknown == Absent("it is not known how many SMs the GPU has")
+    assert unknown == RuleNotApplicable("it is not known how many SMs the GPU has")
     capture = program(KERNELS, sm_count=132)
     for row in capture.tables["kernels"]:
         del row["grid_x"]
-    assert RULE.check(capture.timeline()) == Absent("the capture has no grid sizes")
+    assert RULE.check(capture.timeline()) == RuleNotApplicable("the capture has no grid sizes")
 
 
 @needs_shared
@@ -108,4 +107,4 @@ def test_absent_without_grids_or_sms() -> None:
     "name", ["healthy", "gpt_small_train", "gpt_small_forward", "tiny", "conv"]
 )
 def test_not_planted(name: str) -> None:
-    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), Found)
+    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), RuleMatch)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.diagnosis import TimelineDiagnosis, diagnose_timeline
-from gpusight.findings.timeline.start import find_start
+from gpusight.rules.patterns.program_start import find_start
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
 from tests.findings.timeline.traces import US, Capture
 from tests.traces import build_trace
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent, Found
-from gpusight.findings.timeline.rules.fp32_no_tensor_cores import Fp32NoTensorCores
-from gpusight.findings.timeline.rules.unfused_attention import UnfusedAttention
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
+from gpusight.rules.timeline.fp32_no_tensor_cores import Fp32NoTensorCores
+from gpusight.rules.timeline.unfused_attention import UnfusedAttention
 from tests.findings.timeline.gpu_traces import (
     ADD,
     FLASH,
@@ -163,7 +162,7 @@ def test_a_fused_call_that_falls_back_is_told_why() -> None:
 def test_absent_without_kernels() -> None:
     capture = Capture()
     capture.copy((0, 5), (6, 9))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared
@@ -183,4 +182,4 @@ def test_planted(name: str, attentions: int) -> None:
 @needs_shared
 @pytest.mark.parametrize("name", ["conv", "healthy", "tiny", "item", "dataload"])
 def test_not_planted(name: str) -> None:
-    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), Found)
+    assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), RuleMatch)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.unfused_optimizer import UnfusedOptimizer
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.unfused_optimizer import UnfusedOptimizer
 from tests.findings.timeline.gpu_traces import (
     ADAM,
     ADD,
@@ -96,7 +95,7 @@ def test_clean(kernels: list[tuple[str, float]]) -> None:
 def test_absent_without_kernels() -> None:
     capture = Capture()
     capture.copy((0, 5), (6, 9))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared

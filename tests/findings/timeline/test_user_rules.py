@@ -14,13 +14,13 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import RuleError
-from gpusight.findings.timeline.user_rules import user_rules
+from gpusight.rules.user_rules import user_rules
 from tests.findings.timeline.traces import Capture
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
-    from gpusight.findings.timeline.rule import Verdict
-    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXTS = """\
@@ -54,7 +54,7 @@ def found(**given: str) -> str:
         "confidence": "gs.Confidence.LOW",
         "confidence_reason": "'r'",
     } | given
-    return f"return gs.Found({', '.join(f'{name}={text}' for name, text in fields.items())})"
+    return f"return gs.RuleMatch({', '.join(f'{name}={text}' for name, text in fields.items())})"
 
 
 def small_copies() -> Capture:
@@ -182,9 +182,12 @@ BROKEN = {
     "afterwards": (f"{HEAD}    afterwards = None\n", r"afterwards is None, not text"),
     "empty text": (HEAD.replace("It costs.", " "), r"why is empty"),
     "limits": (f"{HEAD}    limits = 5\n", r"limits is 5, not a mapping"),
-    "a limit": (f"{HEAD}    limits = {{'N': 5}}\n", r"limits\['N'\] is 5, not a gpusight.Limit"),
+    "a limit": (
+        f"{HEAD}    limits = {{'N': 5}}\n",
+        r"limits\['N'\] is 5, not a gpusight.Threshold",
+    ),
     "its number": (
-        f"{HEAD}    limits = {{'N': gs.Limit('x', 'y')}}\n",
+        f"{HEAD}    limits = {{'N': gs.Threshold('x', 'y')}}\n",
         r"limits\['N'\].value is 'x', not a number",
     ),
     "least share": (f"{HEAD}    least_share = 5\n", r"least_share is 5, not a share from 0 to 1"),
@@ -214,7 +217,7 @@ WRONG = {
     ),
     "the class": ("return gs.Clean", r"check gave type, not Found, Clean or Absent"),
     "in its change": (
-        "return gs.Found('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
+        "return gs.RuleMatch('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
         r"rule 'mine' failed at .*mine\.py:11: AttributeError",
     ),
     "exits": ("raise SystemExit(1)", r"rule 'mine' failed at .*mine\.py:11: SystemExit: 1"),
@@ -229,10 +232,13 @@ WRONG = {
         r"failed at .*mine\.py:11: SystemExit: 1",
     ),
     "a change of gpusight": (
-        found(change="(gs.changes.gone([10**9]),)"),
+        found(change="(gs.changes.remove([10**9]),)"),
         r"rule 'mine' failed at .*mine\.py:10: IndexError",
     ),
-    "a reason": ("return gs.Absent(5)", r"mine\.py:10 cannot be used: reason is 5, not text"),
+    "a reason": (
+        "return gs.RuleNotApplicable(5)",
+        r"mine\.py:10 cannot be used: reason is 5, not text",
+    ),
     "title": (found(title="None"), r"title is None, not text"),
     "empty title": (found(title="''"), r"title is empty"),
     "confidence": (found(confidence="'high'"), r"confidence is 'high', not a gpusight.Confidence"),
@@ -246,9 +252,9 @@ WRONG = {
         found(evidence="(gs.Evidence('m', 1, 'ms', 'w'),)"),
         r"evidence\[0\].unit is 'ms', not one of share, byte",
     ),
-    "where": (found(where="(gs.Where('range', 5),)"), r"where\[0\].name is 5, not text"),
+    "where": (found(where="(gs.FindingLocation('range', 5),)"), r"where\[0\].name is 5, not text"),
     "its time": (
-        found(where="[gs.Where('range', 'a', -1)]"),
+        found(where="[gs.FindingLocation('range', 'a', -1)]"),
         r"where\[0\].ns is -1, not 0 or more",
     ),
     "recoverable": (found(recoverable_ns="-1.0"), r"recoverable_ns is -1.0, not 0 or more"),
@@ -301,7 +307,7 @@ def test_an_interrupt_stays_one(tmp_path: Path) -> None:
 def test_lists_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
     body = found(
         evidence="[gs.Evidence('n', numpy.int64(3), '', 'w')]",
-        where="[gs.Where('range', 'a', numpy.float32(2), numpy.int32(1))]",
+        where="[gs.FindingLocation('range', 'a', numpy.float32(2), numpy.int32(1))]",
         change="[lambda p: p.changed(own_ns=p.own_ns * 0.5)]",
     )
     path = written(tmp_path, checking(body).replace("import", "import numpy\nimport", 1))
@@ -361,8 +367,8 @@ class Own(gs.Rule):
     id = "own"
     detects = why = fix = misleads = estimate = "text"
 
-    def check(self, timeline: Timeline) -> Verdict:
-        return gs.Absent(f"{timeline.steps} steps seen")
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        return gs.RuleNotApplicable(f"{timeline.steps} steps seen")
 
 
 @pytest.mark.parametrize("given", [Own, Own()])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.findings.timeline.rule import Absent
-from gpusight.findings.timeline.rules.warmup_in_window import WarmupInWindow
-from gpusight.findings.verdict import CLEAN
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.warmup_in_window import WarmupInWindow
 from tests.findings.timeline.traces import Capture, evidence, found, opened
 from tests.shared import needs_shared
 
@@ -119,7 +118,7 @@ def test_one_step_cannot_be_judged() -> None:
     capture = Capture("torch-json")
     capture.range("ProfilerStep#3", 0, 300)
     capture.launch((10, 15), (17, 290))
-    assert isinstance(RULE.check(capture.timeline()), Absent)
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
 
 
 @needs_shared

@@ -6,17 +6,17 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import gpusight
-from gpusight.analyses.steps.focus import Focus, focus
-from gpusight.findings.timeline.part import judged_part
-from gpusight.findings.timeline.rule import Found
+from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.rules.context import sample_steps
+from gpusight.rules.rule import RuleMatch
 from tests.shared import SHARED
 from tests.traces import THREAD, build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpusight.findings.timeline.rule import Rule
-    from gpusight.findings.timeline.timeline import Timeline
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import Rule
     from tests.traces import Rows
 
 US = 1_000
@@ -24,28 +24,28 @@ MAIN = THREAD
 """The main thread: the one that `build_trace` gives to rows that name none."""
 
 
-def judged(meta: Mapping[str, Any] | None = None, **tables: Rows) -> Timeline:
+def judged(meta: Mapping[str, Any] | None = None, **tables: Rows) -> RuleContext:
     """Give the timeline of these rows, judged as a capture would be."""
     tables.setdefault("devices", [{"device": 0}])
     trace = build_trace(meta, **tables)
-    chosen = focus(trace)
-    assert isinstance(chosen, Focus)
-    return judged_part(trace, chosen)
+    chosen = step_window(trace)
+    assert isinstance(chosen, StepWindow)
+    return sample_steps(trace, chosen)
 
 
-def found(rule: Rule, timeline: Timeline) -> Found:
+def found(rule: Rule, timeline: RuleContext) -> RuleMatch:
     """Ask a rule that must find something."""
     verdict = rule.check(timeline)
-    assert isinstance(verdict, Found), verdict
+    assert isinstance(verdict, RuleMatch), verdict
     return verdict
 
 
-def saved_us(found: Found, timeline: Timeline) -> float:
+def saved_us(found: RuleMatch, timeline: RuleContext) -> float:
     """Replay what a finding changes: microseconds that it gives back a step."""
     return timeline.replay.run(*found.change).saved_ns / timeline.per_step / US
 
 
-def evidence(found: Found) -> dict[str, float]:
+def evidence(found: RuleMatch) -> dict[str, float]:
     """Give the numbers of a finding by name."""
     return {e.metric: e.value for e in found.evidence}
 
@@ -108,15 +108,15 @@ class Capture:
         times = {"start_ns": round(start * US), "end_ns": round(end * US)}
         self.tables[table].append({"name": name, **times, **columns})
 
-    def timeline(self, *, without: tuple[str, ...] = (), **meta: Any) -> Timeline:
+    def timeline(self, *, without: tuple[str, ...] = (), **meta: Any) -> RuleContext:
         """Judge what was written down, without some of the tables if asked."""
         tables = {name: rows for name, rows in self.tables.items() if name not in without}
         return judged({"source": self.source, **meta}, **tables)
 
 
-def opened(capture: str) -> Timeline:
+def opened(capture: str) -> RuleContext:
     """Judge one of the shared captures."""
     trace = gpusight.open(SHARED / capture)
-    chosen = focus(trace)
-    assert isinstance(chosen, Focus)
-    return judged_part(trace, chosen)
+    chosen = step_window(trace)
+    assert isinstance(chosen, StepWindow)
+    return sample_steps(trace, chosen)

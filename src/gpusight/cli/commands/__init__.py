@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gpusight.cli.commands import (
-    api,
+    api_calls,
     baseline,
     cache,
     compare,
@@ -43,7 +43,7 @@ from gpusight.cli.commands import (
     steps,
     summary,
     timeline,
-    utilisation,
+    utilization,
     whatif,
 )
 
@@ -77,13 +77,13 @@ COMMANDS: dict[str, Command] = {
     "summary": summary,
     "steps": steps,
     "ledger": ledger,
-    "utilisation": utilisation,
+    "utilisation": utilization,
     "timeline": timeline,
     "kernels": kernels,
     "ops": ops,
     "launches": launches,
     "ranges": ranges,
-    "api": api,
+    "api": api_calls,
     "copies": copies,
     "memory": memory,
     "flops": flops,

@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.result import Composite
+    from gpusight.results import Composite
 
 SUMMARY = "save captures as a small baseline for compare and gate"
 DESCRIPTION = (
@@ -60,7 +60,7 @@ def _declare_save(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("summary")
     group.add_argument(
         "--format",
-        choices=options.FORMATS,
+        choices=options.TABLE_FORMATS,
         default="table",
         help="how to write what was saved (default: table)",
     )
@@ -85,14 +85,14 @@ def run(args: argparse.Namespace) -> int:
 def _save(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from gpusight.cli.digests import read_digests
+    from gpusight.cli.capture_input import read_digests
     from gpusight.cli.output import present, write_out
-    from gpusight.comparison.baseline import COMMAND, baseline_page
-    from gpusight.comparison.files import check_place, save_baseline
-    from gpusight.comparison.sides import side_meant
+    from gpusight.comparison.baseline_file import check_place, save_baseline
+    from gpusight.comparison.baseline_page import COMMAND, baseline_page
+    from gpusight.comparison.inputs import side_inputs as side_meant
     from gpusight.errors import UsageError
-    from gpusight.render.cells import safe_text
-    from gpusight.result import NotApplicable
+    from gpusight.render.cell_text import safe_text
+    from gpusight.results import NotApplicable
 
     if args.output == "-":
         raise UsageError("a baseline is written to a file", hint=f"give -o {DEFAULT_FILE}")
@@ -119,8 +119,8 @@ def _show(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from gpusight.cli.output import present
-    from gpusight.comparison.baseline import baseline_page
-    from gpusight.comparison.files import load_baseline
+    from gpusight.comparison.baseline_file import load_baseline
+    from gpusight.comparison.baseline_page import baseline_page
 
     paths = [Path(name) for name in args.file]
     digests = [digest for path in paths for digest in load_baseline(path)]

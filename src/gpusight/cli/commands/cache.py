@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
     from gpusight.readers.cache_folder import cache_info, clear_cache
-    from gpusight.result import Composite, Fact, Fmt
+    from gpusight.results import Composite, Fact, Fmt
 
     clearing = args.action == "clear"
     state = clear_cache() if clearing else cache_info()

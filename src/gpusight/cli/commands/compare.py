@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
-from gpusight.render.pictures import FORMATS as PICTURES
+from gpusight.render.charts.draw_chart import CHART_FORMATS as PICTURES
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpusight.comparison.outcome import Comparison
-    from gpusight.render.layout import Look
-    from gpusight.result import NotApplicable
+    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.results import NotApplicable
 
 SUMMARY = "before and after: what changed, by how much, how surely, and why"
 DESCRIPTION = (
@@ -31,7 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight compare 'base/*.json.gz' 'new/*.json.gz' -o compare.html",
     "gpusight compare baseline.json run.nsys-rep --format markdown",
 )
-_FORMATS = (*options.FORMATS, *PICTURES)
+_FORMATS = (*options.TABLE_FORMATS, *PICTURES)
 _LISTS = ("kernels", "ranges", "api_calls", "copies", "ledger", "between", "phases", "findings")
 
 
@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
-    from gpusight.cli.pictures import to_screen
-    from gpusight.result import NotApplicable
+    from gpusight.cli.picture_output import to_screen
+    from gpusight.results import NotApplicable
 
     form = _format(args)
     found = _compared(args)
@@ -91,7 +91,7 @@ def _format(args: argparse.Namespace) -> str:
     from pathlib import Path
 
     from gpusight.cli.output import chosen_format
-    from gpusight.cli.pictures import picture_format
+    from gpusight.cli.picture_output import picture_format
 
     if not args.format and args.output and Path(args.output).suffix.lower() == ".htm":
         return "html"
@@ -99,11 +99,12 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def _compared(args: argparse.Namespace) -> Comparison | NotApplicable:
-    from gpusight.cli.digests import read_sides
-    from gpusight.comparison.compare import compare
-    from gpusight.comparison.inference import CONFIDENCE, LEAST
-    from gpusight.comparison.sides import side_meant
-    from gpusight.result import NotApplicable
+    from gpusight.cli.capture_input import read_sides
+    from gpusight.comparison.compare_digests import compare
+    from gpusight.comparison.inputs import side_inputs as side_meant
+    from gpusight.comparison.significance import CONFIDENCE
+    from gpusight.comparison.significance import MIN_EFFECT as LEAST
+    from gpusight.results import NotApplicable
 
     old, new = map(side_meant, _sides(args))
     _keep_captures([*old.paths, *new.paths], args)
@@ -138,7 +139,7 @@ def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
     """Refuse, before anything is read, to write over what is read."""
     from pathlib import Path
 
-    from gpusight.evidence import refuse_capture
+    from gpusight.sniff import refuse_capture
 
     if args.output and args.output != "-":
         for path in paths:
@@ -151,13 +152,13 @@ def _write(found: Comparison, form: str, args: argparse.Namespace) -> None:
     from gpusight.cli.output import emit, is_colored
 
     if form in PICTURES and form != "html":
-        from gpusight.cli.pictures import emit_picture
-        from gpusight.render.comparison.picture import waterfall
-        from gpusight.render.pictures import draw
+        from gpusight.cli.picture_output import emit_picture
+        from gpusight.render.charts.draw_chart import draw
+        from gpusight.render.charts.ledger_charts import waterfall
 
         emit_picture(draw(waterfall(found), form), form, args)
     elif form == "table" and not args.output and is_colored(args):
-        from gpusight.render.comparison.text import print_text
+        from gpusight.render.comparison_text import print_comparison as print_text
 
         print_text(found, _look(args, bars=True), sys.stdout, hints=_hints(args))
     else:
@@ -166,23 +167,23 @@ def _write(found: Comparison, form: str, args: argparse.Namespace) -> None:
 
 def _text(found: Comparison, form: str, args: argparse.Namespace) -> str:
     if form == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
         return encode(_document(found, args.top))
     if form == "csv":
-        from gpusight.render.comparison.tables import as_table
-        from gpusight.render.csv import to_csv
+        from gpusight.render.comparison_view import as_table
+        from gpusight.render.csv_json import to_csv
 
         return to_csv(as_table(found), limit=args.top)
     if form == "markdown":
-        from gpusight.render.comparison.markdown import to_document
+        from gpusight.render.comparison_text import comparison_to_markdown as to_document
 
         return to_document(found, limit=args.top)
     if form == "html":
-        from gpusight.render.comparison.html import to_page
+        from gpusight.render.html.comparison_page import comparison_to_page as to_page
 
         return to_page(found, limit=args.top)
-    from gpusight.render.comparison.text import to_text
+    from gpusight.render.comparison_text import comparison_to_text as to_text
 
     return to_text(found, _look(args), hints=_hints(args))
 
@@ -192,7 +193,7 @@ def _document(found: Comparison, top: int | None) -> dict[str, Any]:
     return told | {key: told[key][:top] for key in _LISTS if top and key in told}
 
 
-def _look(args: argparse.Namespace, *, bars: bool = False) -> Look:
+def _look(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Give how tables are to look; without --top they have the rows that changed enough."""
     from dataclasses import replace
 
@@ -206,7 +207,7 @@ def _hints(args: argparse.Namespace) -> tuple[str, ...]:
     import shlex
     from pathlib import Path
 
-    from gpusight.comparison.files import is_baseline
+    from gpusight.comparison.baseline_file import is_baseline
 
     gate = "gpusight gate lets CI fail when it becomes slower (docs/gate.md)"
     after = args.vs[0]

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.copies import copies
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.copy_summary import copies
+    from gpusight.cli.capture_input import run_analysis
 
     return run_analysis(args, copies)

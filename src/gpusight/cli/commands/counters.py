@@ -10,8 +10,8 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.model.trace import Trace
-    from gpusight.result import Result, TableResult
+    from gpusight.results import Result, TableResult
+    from gpusight.trace.trace import Trace
 
 SUMMARY = "hardware counters of each launch, by metric or by source line"
 DESCRIPTION = (
@@ -75,9 +75,9 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from gpusight.cli.capture_input import answer
     from gpusight.cli.output import chosen_format, present
-    from gpusight.cli.running import answer
-    from gpusight.result import TableResult
+    from gpusight.results import TableResult
 
     read = chosen_format(args) in {"table", "markdown"}
     result = answer(args, lambda trace: _ask(trace, args, read=read))
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(trace: Trace, args: argparse.Namespace, *, read: bool) -> Result:
-    from gpusight.analyses.counters.forms import brief_counters, counters
+    from gpusight.analysis.counters.counter_tables import brief_counters, counters
 
     selection = options.selection(args)
     chosen = {"kernel": args.kernel, "launches": args.launch}
@@ -99,7 +99,7 @@ def _ask(trace: Trace, args: argparse.Namespace, *, read: bool) -> Result:
 
 def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
     """Shorten kernels' names, and write each value with its unit."""
-    from gpusight.analyses.counters.listing import short_kernels
+    from gpusight.analysis.counters.counter_tables import short_kernels
 
     if not args.wide and not args.source and "kernel" in result.frame.columns:
         result = short_kernels(result)

@@ -9,8 +9,8 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.findings.diagnose import AnyDiagnosis, Question
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
+    from gpusight.rules.diagnosis import AnyDiagnosis, DiagnoseOptions
 
 SUMMARY = "what holds the program or its kernels back, and what a fix would give back"
 DESCRIPTION = (
@@ -31,7 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight diagnose report.ncu-rep --kernel '*gemm*' --lines",
     "gpusight diagnose --list-rules",
 )
-FORMATS = (*options.FORMATS, "html")
+FORMATS = (*options.TABLE_FORMATS, "html")
 DETAILS = 3
 EXIT_GATE = 1
 
@@ -90,7 +90,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import emit, is_colored
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
 
     _keep_rules(args)
     if args.list_rules:
@@ -111,7 +111,7 @@ def _keep_rules(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.errors import UsageError
-    from gpusight.evidence import same_file
+    from gpusight.sniff import same_file
 
     if not args.output or args.output == "-":
         return
@@ -124,11 +124,10 @@ def _keep_rules(args: argparse.Namespace) -> None:
 def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
     from pathlib import Path
 
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
     from gpusight.errors import UsageError
-    from gpusight.evidence import refuse_capture
-    from gpusight.findings.diagnose import diagnose_captures
+    from gpusight.rules.diagnosis import diagnose_captures
+    from gpusight.sniff import refuse_capture
 
     if not args.file:
         raise UsageError("no capture was given", hint="gpusight diagnose FILE, or --list-rules")
@@ -144,9 +143,9 @@ def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
         return found
 
 
-def _question(args: argparse.Namespace) -> Question:
-    from gpusight.findings.diagnose import Question
-    from gpusight.findings.timeline.user_rules import user_rules
+def _question(args: argparse.Namespace) -> DiagnoseOptions:
+    from gpusight.rules.diagnosis import DiagnoseOptions as Question
+    from gpusight.rules.user_rules import user_rules
 
     return Question(
         selection=options.selection(args),
@@ -161,8 +160,8 @@ def _question(args: argparse.Namespace) -> Question:
 
 def _list_rules(args: argparse.Namespace) -> int:
     from gpusight.cli.output import chosen_format, emit, look_of, present
-    from gpusight.findings.timeline.user_rules import user_rules
-    from gpusight.render.diagnosis.rule_list import rule_list, rule_text
+    from gpusight.render.rule_reference import rule_list, rule_text
+    from gpusight.rules.user_rules import user_rules
 
     args.file = None
     rules = rule_list(user_rules(args.rules))
@@ -185,7 +184,7 @@ def _format(args: argparse.Namespace) -> str:
 
 def _refused(absent: NotApplicable, form: str, args: argparse.Namespace) -> int:
     from gpusight.cli.output import present
-    from gpusight.cli.pictures import to_screen
+    from gpusight.cli.picture_output import to_screen
 
     if form != "json":
         to_screen(args)
@@ -196,7 +195,7 @@ def _draw(found: AnyDiagnosis, args: argparse.Namespace) -> None:
     import sys
 
     from gpusight.cli.output import look_of
-    from gpusight.render.diagnosis.forms import print_text
+    from gpusight.render.diagnosis_view import print_diagnosis as print_text
 
     print_text(found, look_of(args, bars=True), sys.stdout, details=_details(args))
 
@@ -206,23 +205,25 @@ def _details(args: argparse.Namespace, default: int = DETAILS) -> int:
 
 
 def _text(found: AnyDiagnosis, form: str, args: argparse.Namespace) -> str:
-    from gpusight.render.diagnosis import forms
+    from gpusight.render import diagnosis_view
 
     if form == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
-        return encode(forms.document(found, limit=args.top))
+        return encode(diagnosis_view.diagnosis_document(found, limit=args.top))
     if form == "csv":
-        from gpusight.render.csv import to_csv
+        from gpusight.render.csv_json import to_csv
 
-        return to_csv(forms.as_table(found), limit=args.top)
+        return to_csv(diagnosis_view.diagnosis_table(found), limit=args.top)
     if form == "markdown":
-        return forms.as_markdown(found, limit=_top(args), details=_details(args))
+        return diagnosis_view.diagnosis_to_markdown(found, limit=_top(args), details=_details(args))
     if form == "html":
-        return forms.as_page(found, limit=args.top or 0, details=_details(args, 0))
+        return diagnosis_view.diagnosis_to_page(
+            found, limit=args.top or 0, details=_details(args, 0)
+        )
     from gpusight.cli.output import look_of
 
-    return forms.as_text(found, look_of(args), details=_details(args))
+    return diagnosis_view.diagnosis_to_text(found, look_of(args), details=_details(args))
 
 
 def _top(args: argparse.Namespace) -> int:
@@ -234,7 +235,7 @@ def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
     if args.fail_over is None:
         return 0
     from gpusight.cli.output import write_error
-    from gpusight.findings.diagnose import shares, unknowns
+    from gpusight.rules.diagnosis import shares, unknowns
     from gpusight.units import format_share
 
     over = [(what, share) for what, share in shares(found) if share > args.fail_over]

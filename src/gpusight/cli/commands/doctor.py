@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpusight.cli import options
 
 if TYPE_CHECKING:
-    from gpusight.capture.doctor.check import Checkup
+    from gpusight.recording.doctor.machine import Checkup
 
 SUMMARY = "what this machine can capture with, and the fix for what is missing"
 DESCRIPTION = (
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from pathlib import Path
 
-    from gpusight.capture.doctor import examine
-    from gpusight.capture.names import absolute
-    from gpusight.cli.progress import progress
+    from gpusight.cli.capture_input import progress
+    from gpusight.recording.capture_names import absolute
+    from gpusight.recording.doctor.checkup import examine
 
     absolute(Path())  # one that was deleted cannot be looked at
     with progress("looking at this machine", quiet=args.quiet):
@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
 def _show(checkup: Checkup, args: argparse.Namespace) -> None:
     import sys
 
-    from gpusight.capture.doctor.report import page
     from gpusight.cli.output import chosen_format, emit, is_colored, look_of, present
-    from gpusight.render.doctor import print_text, to_text
+    from gpusight.recording.doctor.checkup import checkup_page as page
+    from gpusight.render.doctor_view import doctor_to_text as to_text
+    from gpusight.render.doctor_view import print_doctor as print_text
 
     args.top = args.top or 0
     if chosen_format(args) != "table":
@@ -84,10 +85,10 @@ def _show(checkup: Checkup, args: argparse.Namespace) -> None:
 
 def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     """Say which required tools cannot capture without limits; gives the exit code."""
-    from gpusight.capture.doctor.check import Can
-    from gpusight.capture.request import Tool
     from gpusight.cli.output import write_error
-    from gpusight.render.cells import safe_text
+    from gpusight.recording.doctor.machine import Ability as Can
+    from gpusight.recording.request import Tool
+    from gpusight.render.cell_text import safe_text
 
     verdicts = [checkup.verdict(Tool(name)) for name in args.require]
     unfit = [verdict for verdict in verdicts if verdict.can is not Can.YES]

@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from gpusight.analyses.drill.question import Question
-    from gpusight.analyses.drill.report import Drill
-    from gpusight.findings.drilled import Drilled
-    from gpusight.render.layout import Look
-    from gpusight.result import NotApplicable
+    from gpusight.analysis.drill.drill_result import DrillOptions, DrillResult
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.results import NotApplicable
+    from gpusight.rules.drill_workflow import MeasuredDrill
 
 SUMMARY = "which kernels to measure, how ncu hits them, and what it shows in terms of a step"
 DESCRIPTION = (
@@ -117,7 +116,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format",
-        choices=options.FORMATS,
+        choices=options.TABLE_FORMATS,
         help="how to write the answer (default: table, or what the name given to -o ends in)",
     )
     group.add_argument(
@@ -129,7 +128,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
 
     args.file = args.files[0]
     _check_output(args)
@@ -146,7 +145,7 @@ def _check_output(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.cli.output import chosen_format
-    from gpusight.evidence import refuse_capture
+    from gpusight.sniff import refuse_capture
 
     chosen_format(args)
     if args.output and args.output != "-":
@@ -154,8 +153,8 @@ def _check_output(args: argparse.Namespace) -> None:
             refuse_capture(Path(args.output), file)
 
 
-def _question(args: argparse.Namespace) -> Question:
-    from gpusight.analyses.drill.question import Question
+def _question(args: argparse.Namespace) -> DrillOptions:
+    from gpusight.analysis.drill.drill_result import DrillOptions as Question
 
     return Question.of(
         selection=options.selection(args),
@@ -178,12 +177,11 @@ def _program(args: argparse.Namespace) -> list[str] | None:
     return words or None
 
 
-def _answered(question: Question, args: argparse.Namespace) -> Drilled | NotApplicable:
+def _answered(question: DrillOptions, args: argparse.Namespace) -> MeasuredDrill | NotApplicable:
     from pathlib import Path
 
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
-    from gpusight.findings.drilled import drill
+    from gpusight.cli.capture_input import open_capture, progress
+    from gpusight.rules.drill_workflow import drill
 
     # A running program has the terminal to itself.
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet or args.run_it):
@@ -198,26 +196,26 @@ def _answered(question: Question, args: argparse.Namespace) -> Drilled | NotAppl
         )
 
 
-def _announce(drill: Drill) -> None:
+def _announce(drill: DrillResult) -> None:
     """Show what is run before it runs."""
     import shlex
     import sys
 
     from gpusight.cli.output import write_error
-    from gpusight.render.cells import safe_text
+    from gpusight.render.cell_text import safe_text
 
     for command in drill.commands:
         write_error(f"gpusight: $ {safe_text(shlex.join(command.argv))}")
     sys.stderr.flush()
 
 
-def _show(found: Drilled, args: argparse.Namespace) -> None:
+def _show(found: MeasuredDrill, args: argparse.Namespace) -> None:
     import sys
 
-    from gpusight.analyses.drill.tables import page
+    from gpusight.analysis.drill.drill_result import drill_page as page
     from gpusight.cli.output import chosen_format, emit, is_colored, write_out
-    from gpusight.render import drill as render
-    from gpusight.render.terminal import print_colored
+    from gpusight.render import drill_view as render
+    from gpusight.render.terminal_tables import print_colored
 
     form = chosen_format(args)
     if form == "table" and not args.output and is_colored(args):
@@ -228,16 +226,16 @@ def _show(found: Drilled, args: argparse.Namespace) -> None:
         emit([_text(found, form, args)], args)
 
 
-def _text(found: Drilled, form: str, args: argparse.Namespace) -> str:
-    from gpusight.render import drill as render
+def _text(found: MeasuredDrill, form: str, args: argparse.Namespace) -> str:
+    from gpusight.render import drill_view as render
 
     if form == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
         return encode(render.document(found))
     if form == "csv":
-        from gpusight.analyses.drill.tables import kernel_table
-        from gpusight.render.csv import to_csv
+        from gpusight.analysis.drill.drill_result import kernel_table
+        from gpusight.render.csv_json import to_csv
 
         return to_csv(kernel_table(found.drill))
     if form == "markdown":
@@ -245,7 +243,7 @@ def _text(found: Drilled, form: str, args: argparse.Namespace) -> str:
     return render.as_text(found, _look(args))
 
 
-def _look(args: argparse.Namespace, *, bars: bool = False) -> Look:
+def _look(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     from dataclasses import replace
 
     from gpusight.cli.output import look_of

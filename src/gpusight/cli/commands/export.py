@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.model.trace import Trace
+    from gpusight.trace.trace import Trace
 
 SUMMARY = "tables as CSV, Parquet, JSON or Arrow; a timeline for Perfetto"
 DESCRIPTION = (
@@ -49,10 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
     from gpusight.cli.output import warn_apart, write_out
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
-    from gpusight.render.cells import safe_text
+    from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
 
     with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, trace: Trace) -> list[Path]:
-    from gpusight.render.export import export
+    from gpusight.render.table_export import export
 
     chosen = options.selection(args)
     out = Path(args.output)

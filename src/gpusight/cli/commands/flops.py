@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.flops import flops
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.flops.achieved_flops import flops
+    from gpusight.cli.capture_input import run_analysis
 
     analysis = functools.partial(flops, by=args.by, peak=args.peak, bandwidth=args.bandwidth)
     return run_analysis(args, analysis)

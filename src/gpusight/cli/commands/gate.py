@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpusight.comparison.config import GateConfig
-    from gpusight.comparison.gate import Gate
-    from gpusight.comparison.sides import Meant
-    from gpusight.result import NotApplicable
+    from gpusight.comparison.gate_check import Gate
+    from gpusight.comparison.gate_limits import GateConfig
+    from gpusight.comparison.inputs import SideInputs
+    from gpusight.results import NotApplicable
 
 SUMMARY = "let CI fail when a program became slower: limits against a baseline"
 DESCRIPTION = (
@@ -127,9 +127,9 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from gpusight.cli.output import present
-    from gpusight.comparison.sides import side_meant
+    from gpusight.comparison.inputs import side_inputs as side_meant
     from gpusight.errors import GpusightError, reason_of
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
     reports = _reports(args)
@@ -164,8 +164,7 @@ def _reports(args: argparse.Namespace) -> list[Path | None]:
 def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
     """Replace the reports of an earlier run: a green one must not outlive an error."""
     from gpusight.cli.output import write_file
-    from gpusight.render.gate.junit import error_junit
-    from gpusight.render.gate.markdown import error_markdown
+    from gpusight.render.gate_view import error_junit, error_markdown
 
     if junit is not None and _is_replaceable(junit, b"<?xml"):
         write_file(junit, [error_junit(reason)])
@@ -178,8 +177,8 @@ def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.cli.output import chosen_format, write_file
-    from gpusight.render.gate.markdown import error_markdown
-    from gpusight.render.json import encode
+    from gpusight.render.csv_json import encode_json as encode
+    from gpusight.render.gate_view import error_markdown
 
     if not args.output or args.output == "-":
         return
@@ -212,9 +211,16 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     from dataclasses import replace
     from pathlib import Path
 
-    from gpusight.comparison.comparable import check_kinds
-    from gpusight.comparison.config import NAME, GateConfig, find_config, load_config
-    from gpusight.comparison.limits import DEFAULT, joined, read_limit
+    from gpusight.comparison.comparability import check_kinds
+    from gpusight.comparison.gate_limits import (
+        DEFAULT,
+        NAME,
+        GateConfig,
+        find_config,
+        joined,
+        load_config,
+        read_limit,
+    )
     from gpusight.errors import UsageError
 
     path = Path(args.config) if args.config else find_config(Path.cwd())
@@ -240,12 +246,13 @@ def _settings(args: argparse.Namespace) -> GateConfig:
 
 
 def _judged(
-    old: Meant, new: Meant, args: argparse.Namespace, settings: GateConfig
+    old: SideInputs, new: SideInputs, args: argparse.Namespace, settings: GateConfig
 ) -> Gate | NotApplicable:
-    from gpusight.cli.digests import read_sides
-    from gpusight.comparison.gate import gate
-    from gpusight.comparison.inference import CONFIDENCE, LEAST
-    from gpusight.result import NotApplicable
+    from gpusight.cli.capture_input import read_sides
+    from gpusight.comparison.gate_check import gate
+    from gpusight.comparison.significance import CONFIDENCE
+    from gpusight.comparison.significance import MIN_EFFECT as LEAST
+    from gpusight.results import NotApplicable
 
     sides = read_sides(old, new, args)
     if isinstance(sides, NotApplicable):
@@ -266,8 +273,8 @@ def _tell_apart(args: argparse.Namespace) -> None:
 
     Only where nothing else can be meant: files of `baseline save` first, then captures.
     """
-    from gpusight.comparison.files import is_baseline
-    from gpusight.comparison.sides import side_paths
+    from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.inputs import side_paths
     from gpusight.errors import UsageError
 
     if args.file:
@@ -291,7 +298,7 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
     from pathlib import Path
 
     from gpusight.errors import UsageError
-    from gpusight.evidence import refuse_capture, same_file
+    from gpusight.sniff import refuse_capture, same_file
 
     outputs = [settings.junit, settings.markdown]
     outputs += [Path(args.output)] if args.output and args.output != "-" else []
@@ -316,9 +323,7 @@ def _write(found: Gate, args: argparse.Namespace, settings: GateConfig) -> None:
     import sys
 
     from gpusight.cli.output import emit, is_colored, look_of, write_file
-    from gpusight.render.gate.junit import to_junit
-    from gpusight.render.gate.markdown import to_markdown
-    from gpusight.render.gate.text import print_text
+    from gpusight.render.gate_view import print_text, to_junit, to_markdown
 
     if settings.junit is not None:
         write_file(settings.junit, [to_junit(found)])
@@ -343,14 +348,14 @@ def _format(args: argparse.Namespace) -> str:
 
 def _text(found: Gate, form: str, args: argparse.Namespace) -> str:
     if form == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
         return encode(found.document())
     if form == "markdown":
-        from gpusight.render.gate.markdown import to_markdown
+        from gpusight.render.gate_view import to_markdown
 
         return to_markdown(found)
     from gpusight.cli.output import look_of
-    from gpusight.render.gate.text import to_text
+    from gpusight.render.gate_view import to_text
 
     return to_text(found, look_of(args).width)

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.info import info
+    from gpusight.analysis.capture_info import info
+    from gpusight.cli.capture_input import answer
     from gpusight.cli.output import present
-    from gpusight.cli.running import answer
 
     return present(answer(args, info), args)

@@ -35,12 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.join.report import join
+    from gpusight.analysis.join.joined_kernels import join
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
     from gpusight.cli.output import present
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
-    from gpusight.evidence import refuse_capture
-    from gpusight.result import with_warnings
+    from gpusight.results import with_warnings
+    from gpusight.sniff import refuse_capture
 
     if args.output and args.output != "-":
         refuse_capture(Path(args.output), args.report)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.kernels import kernel_launches, kernels
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.kernel_summary import kernel_launches, kernels
+    from gpusight.cli.capture_input import run_analysis
 
     return run_analysis(args, kernel_launches if args.launches else kernels)

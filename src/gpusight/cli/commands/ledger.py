@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, pictures
-from gpusight.render.pictures import FORMATS
+from gpusight.cli import options, picture_output
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analyses.ledger.report import LedgerReport
-    from gpusight.result import NotApplicable
+    from gpusight.analysis.ledger.ledger_report import LedgerReport
+    from gpusight.results import NotApplicable
 
 SUMMARY = "where the time went, every nanosecond in one entry"
 DESCRIPTION = (
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
     parser.add_argument(
         "--by-step",
         action="store_true",
@@ -47,24 +47,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.ledger.tables import lines, page
+    from gpusight.analysis.ledger.ledger_tables import ledger_lines_table as lines
+    from gpusight.analysis.ledger.ledger_tables import ledger_page as page
     from gpusight.cli.output import chosen_format, emit, present
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
 
     report = _report(args)
-    picture = pictures.picture_format(args)
+    picture = picture_output.picture_format(args)
     if isinstance(report, NotApplicable):
         if picture is not None:
-            pictures.to_screen(args)
+            picture_output.to_screen(args)
         return present(report, args)
     if picture is not None:
-        from gpusight.render.ledger import draw_ledger
+        from gpusight.render.ledger_view import draw_ledger
 
-        pictures.emit_picture(draw_ledger(report, picture), picture, args)
+        picture_output.emit_picture(draw_ledger(report, picture), picture, args)
         return 0
     form = chosen_format(args)
     if form == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
         emit([encode(report.document())], args)
         return 0
@@ -74,10 +75,9 @@ def run(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> LedgerReport | NotApplicable:
     from pathlib import Path
 
-    from gpusight.analyses.ledger.report import ledger_report
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
-    from gpusight.result import NotApplicable, with_warnings
+    from gpusight.analysis.ledger.ledger_report import ledger_report
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
+    from gpusight.results import NotApplicable, with_warnings
 
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, pictures
-from gpusight.render.pictures import FORMATS
+from gpusight.cli import options, picture_output
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.result import Composite, Result
+    from gpusight.results import Composite, Result
 
 SUMMARY = "memory in use over time, and who held it at the peak"
 DESCRIPTION = (
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
     parser.add_argument(
         "--timeline",
         action="store_true",
@@ -41,15 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.memory import memory
-    from gpusight.cli.running import answer
+    from gpusight.analysis.memory.memory_usage import memory
+    from gpusight.cli.capture_input import answer
 
     result = answer(args, lambda trace: memory(trace, options.selection(args)))
-    return pictures.present(result, args, _draw, _shown)
+    return picture_output.present_picture(result, args, _draw, _shown)
 
 
 def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.pictures.results import draw_result
+    from gpusight.render.charts.draw_chart import draw_result
 
     return draw_result(result, form)
 
@@ -57,8 +57,8 @@ def _draw(result: Composite, form: str) -> bytes:
 def _shown(result: Result, args: argparse.Namespace) -> Result:
     """Leave the many points of the timeline out of what people read."""
     from gpusight.cli.output import chosen_format
-    from gpusight.render.pictures.results import without_points
-    from gpusight.result import Composite
+    from gpusight.render.charts.draw_chart import without_points
+    from gpusight.results import Composite
 
     read = chosen_format(args) in {"table", "markdown"} and not args.timeline
     return without_points(result) if isinstance(result, Composite) and read else result

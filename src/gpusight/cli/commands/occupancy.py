@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, pictures
-from gpusight.render.pictures import FORMATS
+from gpusight.cli import options, picture_output
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
-    from gpusight.result import Composite, Result, TableResult
+    from gpusight.results import Composite, Result, TableResult
 
 SUMMARY = "warps on an SM: theoretical and achieved occupancy, and what limits it"
 DESCRIPTION = (
@@ -71,22 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_OVER[0],
         help="what the picture varies (default: block, the threads of a block)",
     )
-    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    closely = pictures.picture_format(args) is not None
+    closely = picture_output.picture_format(args) is not None
     result = _calculated(args) if args.file is None else _of_capture(args, closely=closely)
 
     def draw(result: Composite, form: str) -> bytes:
         return _draw(result, form, args.over)
 
-    return pictures.present(result, args, draw, _brief)
+    return picture_output.present_picture(result, args, draw, _brief)
 
 
 def _calculated(args: argparse.Namespace) -> Composite:
-    from gpusight.analyses.occupancy import occupancy_of
+    from gpusight.analysis.occupancy.block_occupancy import occupancy_of
     from gpusight.errors import UsageError
 
     if args.gpu is None:
@@ -108,8 +108,8 @@ def _calculated(args: argparse.Namespace) -> Composite:
 
 
 def _of_capture(args: argparse.Namespace, *, closely: bool) -> Result:
-    from gpusight.analyses.occupancy import occupancy
-    from gpusight.cli.running import answer
+    from gpusight.analysis.occupancy.kernel_occupancy import occupancy
+    from gpusight.cli.capture_input import answer
     from gpusight.errors import UsageError
 
     for name in ("block", "regs", "shmem", "barriers"):
@@ -128,9 +128,9 @@ def _of_capture(args: argparse.Namespace, *, closely: bool) -> Result:
 
 def _brief(result: Result, args: argparse.Namespace) -> Result:
     """Show people the block sizes that they choose from; documents hold all of them."""
-    from gpusight.analyses.occupancy.tables import usual_sizes
+    from gpusight.analysis.occupancy.occupancy_changes import usual_sizes
     from gpusight.cli.output import chosen_format
-    from gpusight.result import Composite, TableResult
+    from gpusight.results import Composite, TableResult
 
     if not isinstance(result, Composite) or chosen_format(args) not in {"table", "markdown"}:
         return result
@@ -143,8 +143,8 @@ def _brief(result: Result, args: argparse.Namespace) -> Result:
 
 
 def _draw(result: Composite, form: str, over: str) -> bytes:
-    from gpusight.render.pictures import draw
-    from gpusight.render.pictures.occupancy import occupancy_figure
+    from gpusight.render.charts.draw_chart import draw
+    from gpusight.render.charts.kernel_charts import occupancy_figure
 
     return draw(occupancy_figure(result, over), form, result=result)
 

@@ -9,9 +9,9 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analyses.select import Selection
-    from gpusight.model.trace import Trace
-    from gpusight.result import Result
+    from gpusight.analysis.selection import Selection
+    from gpusight.results import Result
+    from gpusight.trace.trace import Trace
 
 SUMMARY = "operators: their own time on the CPU and the GPU"
 DESCRIPTION = (
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.ops import ops
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.operator_summary import ops
+    from gpusight.cli.capture_input import run_analysis
 
     def analysis(trace: Trace, selection: Selection) -> Result:
         return ops(trace, selection, by=args.by)

@@ -1,17 +1,38 @@
-"""`gpusight questions`: five questions about a forward pass, a training step and attention."""
+"""`gpusight questions`: five questions about a training step, of one capture or of a folder."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.errors import UsageError
+from gpusight.cli.capture_input import open_capture, progress
+from gpusight.cli.commands.stats import find_captures, stats_answers
+from gpusight.cli.output import EXIT_NOT_APPLICABLE, chosen_format, present, write_error, write_file
+from gpusight.errors import (
+    CaptureError,
+    GpusightError,
+    MissingDataError,
+    NotACaptureError,
+    UsageError,
+)
+from gpusight.output_files import cannot_write
+from gpusight.render.cell_text import safe_text
+from gpusight.results import NotApplicable
+from gpusight.sniff import encodable_text, refuse_capture
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
-    from gpusight.analyses.questions.timings import Timings
+    from gpusight.analysis.questions.attention_question import AttentionSizes
+    from gpusight.analysis.questions.wall_clock_timings import WallClockTimings
+    from gpusight.results import Composite
+    from gpusight.trace.trace import Trace
+
 
 SUMMARY = "five questions about a training step, answered with numbers"
 DESCRIPTION = (
@@ -62,8 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     if args.batch is not None:
-        from gpusight.cli.questions import ask_folder
-
         if args.file is not None or args.compare or args.timings:
             raise UsageError(
                 "--batch asks of every capture alike",
@@ -76,13 +95,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_one(args: argparse.Namespace) -> int:
-    from gpusight.analyses.questions import questions
-    from gpusight.analyses.questions.attention_flops import Sizes
+    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
+    from gpusight.analysis.questions.question_answers import questions
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
     from gpusight.cli.output import present
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
-    from gpusight.evidence import refuse_capture
-    from gpusight.result import with_warnings
+    from gpusight.results import with_warnings
+    from gpusight.sniff import refuse_capture
 
     if args.output and args.output != "-":
         if args.compare:
@@ -111,8 +129,178 @@ def _refuse_timings(target: Path, timings: str | None) -> None:
         raise UsageError(f"{target} is the timings themselves", hint="choose another name for -o")
 
 
-def _timings(path: str | None) -> Timings | None:
-    from gpusight.analyses.questions.timings import read_timings
-    from gpusight.readers.timings import read_timings_file
+def _timings(path: str | None) -> WallClockTimings | None:
+    from gpusight.analysis.questions.wall_clock_timings import read_timings
+    from gpusight.readers.file_blocks import read_timings_file
 
     return None if path is None else read_timings(read_timings_file(Path(path)), path)
+
+
+BATCH_REPORTS = (
+    "nvtx_sum",
+    "cuda_api_sum",
+    "cuda_gpu_kern_sum",
+    "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum",
+)
+"""Reports of `nsys stats` that are written of each capture."""
+
+
+_MAX_NAME_BYTES = 160
+"""What names of files keep of a capture's name; file systems take 255 with the report's name."""
+_MAX_REASON_CHARS = 200
+
+
+def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
+    """Ask of every capture; write reports, answers side by side, and say what was skipped.
+
+    A capture that fails does not keep the others from being asked; the exit code is then 2.
+    """
+    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
+    from gpusight.analysis.questions.question_answers import side_by_side
+    from gpusight.render.csv_json import to_json
+    from gpusight.render.markdown_tables import to_markdown
+
+    _check_folders(folder, out)
+    model = None if args.model is None else Sizes.of(args.model)
+    captures = _captures(folder, out)
+    names = _file_names(captures)
+    pages: dict[str, Composite | NotApplicable] = {}
+    skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for label, path in captures.items():
+        found = _answer_or_reason(label, path, out / names[label], model, args)
+        if isinstance(found, BaseException):
+            kept, said = (skipped, "skipped") if _is_other(found) else (failed, "failed")
+            name = encodable_text(str(path.relative_to(folder)))
+            kept[name] = why = _reason(found, path)
+            write_error(f"gpusight: {said} {safe_text(name)}: {safe_text(why)}")
+        else:
+            pages[encodable_text(label)] = found
+    if not pages and not failed:
+        raise UsageError(f"no capture is in {folder}", hint="give a folder of captures")
+    _make_folder(out)
+    summary = side_by_side(pages, skipped, failed)
+    write_file(out / "summary.md", [to_markdown(summary)])
+    write_file(out / "summary.json", [to_json(summary)])
+    write_error(f"gpusight: wrote summary.md, summary.json and reports to {safe_text(str(out))}")
+    args.output = None
+    if chosen_format(args) == "table":  # sentences do not fit a terminal; summary.md has them
+        kept_parts = (part for part in summary.sections if part.command != "answers")
+        summary = replace(summary, sections=tuple(kept_parts))
+    present(summary, args)
+    if failed:
+        return GpusightError.exit_code
+    nothing = all(isinstance(page, NotApplicable) for page in pages.values())
+    return EXIT_NOT_APPLICABLE if nothing else 0
+
+
+def _check_folders(folder: Path, out: Path) -> None:
+    """Keep captures and what is made of them apart."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="give a folder of captures to --batch")
+    target, source = out.resolve(), folder.resolve()
+    if target == source or source in target.parents:
+        where = "holds the captures" if target == source else "lies in the folder of the captures"
+        raise UsageError(f"{out} {where}", hint="choose a folder elsewhere for -o")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is not a folder", hint="choose a folder for -o")
+
+
+def _captures(folder: Path, out: Path) -> dict[str, Path]:
+    """Label what lies in the folder, each once; hidden files and links back are not looked at."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise CaptureError(f"{folder} cannot be read", why=error.strerror or str(error)) from error
+    around = {folder.resolve(), *folder.resolve().parents}
+    seen = [p for p in inside if not p.name.startswith(".") and p.resolve() not in around]
+    if not seen:
+        raise UsageError(f"no capture is in {folder}", why="it is empty")
+    once = {path.resolve(): path for path in reversed(find_captures(seen).values())}
+    for path in once.values():
+        refuse_capture(out / "report", str(path))
+    return find_captures(sorted(once.values()))
+
+
+def _file_names(labels: Iterable[str]) -> dict[str, str]:
+    """Give each capture a name that every file system and terminal takes, and no two the same."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for label in labels:
+        plain = (
+            re.sub(r"[^\w.=+@ -]", "_", label).encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
+        )
+        tries = (plain if n == 1 else f"{plain}_{n}" for n in count(1))
+        names[label] = next(name for name in tries if name.casefold() not in taken)
+        taken.add(names[label].casefold())
+    return names
+
+
+def _answer_or_reason(
+    label: str, path: Path, target: Path, model: AttentionSizes | None, args: argparse.Namespace
+) -> Composite | NotApplicable | BaseException:
+    """Ask of one capture and write its reports; or give what went wrong with it.
+
+    Damaged files may trip over anything. What was not foreseen is told with its type, so that it is
+    not taken for the file's fault, and the other captures are still asked.
+    """
+    from polars.exceptions import PanicException
+
+    try:
+        trace = open_capture(str(path), args)
+        assert trace.meta, "every capture says what it is"
+        page = _answer_capture(trace, label, model, args)
+        _make_folder(target.parent)
+        _write_reports(label, path, target, args)
+    except BrokenPipeError:
+        raise
+    except (Exception, PanicException) as error:  # noqa: BLE001 - told, and the exit code is 2
+        return error
+    return page
+
+
+def _is_other(error: BaseException) -> bool:
+    """Tell whether a file is something else than a capture, which is no failure."""
+    return isinstance(error, NotACaptureError)
+
+
+def _reason(error: BaseException, path: Path) -> str:
+    """Say in a line what went wrong; what was not foreseen with its type."""
+    if isinstance(error, GpusightError):
+        return encodable_text(str(error).removeprefix(f"{path} "))
+    first = encodable_text(str(error)).partition("\n")[0][:_MAX_REASON_CHARS]
+    return f"unexpected {type(error).__name__}: {first}"
+
+
+def _answer_capture(
+    trace: Trace, label: str, model: AttentionSizes | None, args: argparse.Namespace
+) -> Composite | NotApplicable:
+    """Ask of one capture; what is asked for may be missing in this one, but not in the others."""
+    from gpusight.analysis.questions.question_answers import questions
+
+    chosen = options.selection(args)
+    try:
+        with progress(f"asking of {label}", quiet=args.quiet):
+            return questions(trace, chosen, model=model, **options.focus(args))
+    except (UsageError, MissingDataError) as error:
+        return NotApplicable("questions", str(error))
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+
+
+def _write_reports(label: str, path: Path, target: Path, args: argparse.Namespace) -> None:
+    """Write the reports as text; a report without data is a text that says so."""
+    from gpusight.render import stats_tables
+
+    for answer in stats_answers({label: path}, BATCH_REPORTS, args):
+        report = answer.made
+        text = f"{answer.report}: {safe_text(answer.reason or '')}\n"
+        if report is not None:
+            text = f"{stats_tables.stats_heading(report)}\n\n{stats_tables.stats_to_column(report)}"
+        write_file(target.with_name(f"{target.name}.{answer.report}.txt"), [text])

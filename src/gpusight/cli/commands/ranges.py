@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.ranges import ranges
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.range_summary import ranges
+    from gpusight.cli.capture_input import run_analysis
 
     return run_analysis(args, ranges)

@@ -10,9 +10,9 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.capture.command import Command
-    from gpusight.capture.record import Recording, RecordingPlan
-    from gpusight.capture.request import Request
+    from gpusight.recording.record_program import Recording, RecordingPlan
+    from gpusight.recording.request import RecordRequest
+    from gpusight.recording.tools import ToolCommand
 
 SUMMARY = "run a program and record what it does on the GPU"
 DESCRIPTION = (
@@ -153,8 +153,8 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     import os
 
-    from gpusight.capture.launch import become
-    from gpusight.capture.record import plan_recording, record
+    from gpusight.recording.launch_program import exec_program as become
+    from gpusight.recording.record_program import plan_recording, record
 
     request = _request(args)
     plan = plan_recording(request)
@@ -172,9 +172,9 @@ def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
     """Refuse places that take no files before the program runs for an hour."""
     from pathlib import Path
 
-    from gpusight.capture.names import prepare_folder
     from gpusight.errors import RecordError
-    from gpusight.evidence import refuse_capture
+    from gpusight.recording.capture_names import prepare_folder
+    from gpusight.sniff import refuse_capture
 
     prepare_folder(plan.own.parent)
     if args.summary:
@@ -190,9 +190,9 @@ def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
             prepare_folder(target.parent)
 
 
-def _request(args: argparse.Namespace) -> Request:
-    from gpusight.capture.asked import make_request
+def _request(args: argparse.Namespace) -> RecordRequest:
     from gpusight.errors import UsageError
+    from gpusight.recording.parse_request import make_request
 
     if args.format and not args.dry_run:
         raise UsageError("--format says how --dry-run prints", hint="for scripts: --summary FILE")
@@ -222,12 +222,12 @@ def _request(args: argparse.Namespace) -> Request:
     )
 
 
-def _show_plan(request: Request, plan: RecordingPlan | None, args: argparse.Namespace) -> int:
+def _show_plan(request: RecordRequest, plan: RecordingPlan | None, args: argparse.Namespace) -> int:
     import json
     import shlex
 
     from gpusight.cli.output import write_out
-    from gpusight.render.cells import safe_text
+    from gpusight.render.cell_text import safe_text
 
     if args.format == "json":
         write_out(json.dumps(_plan_document(request, plan), indent=2) + "\n")
@@ -239,7 +239,7 @@ def _show_plan(request: Request, plan: RecordingPlan | None, args: argparse.Name
     return 0
 
 
-def _plan_document(request: Request, plan: RecordingPlan | None) -> dict[str, Any]:
+def _plan_document(request: RecordRequest, plan: RecordingPlan | None) -> dict[str, Any]:
     if plan is None:
         return {"recorded": False, "command": list(request.program), "environment": {}}
     return {
@@ -263,11 +263,11 @@ def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
             _say(plan, f"$ {_short(plan.command)}")
 
 
-def _short(command: Command) -> str:
+def _short(command: ToolCommand) -> str:
     """Write a command line for people; the variables of our own recorder only by name."""
     import shlex
 
-    from gpusight.capture.record import INJECTED
+    from gpusight.recording.record_program import INJECTED
 
     own = [f"{name}=…" for name in command.environment if name in INJECTED]
     others = {name: text for name, text in command.environment.items() if name not in INJECTED}
@@ -317,8 +317,8 @@ def _next(done: Recording) -> str:
     """Give the command to type; without a GPU torch has recorded operators, and no kernels."""
     import shlex
 
-    from gpusight.capture.choose import has_gpu
-    from gpusight.capture.request import Tool
+    from gpusight.recording.choose_tool import has_gpu
+    from gpusight.recording.request import Tool
 
     command = "ops" if done.tool is Tool.TORCH and not has_gpu() else "diagnose"
     name = str(done.path)
@@ -329,7 +329,7 @@ def _say(plan: RecordingPlan, text: str) -> None:
     import sys
 
     from gpusight.cli.output import write_error
-    from gpusight.render.cells import safe_text
+    from gpusight.render.cell_text import safe_text
 
     rank = "" if plan.rank is None else f"rank {plan.rank.rank}: "
     write_error(f"gpusight: {rank}{safe_text(text)}")

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.comparison.digest import Digest
-    from gpusight.comparison.sides import Meant
-    from gpusight.reporting.report import Report
-    from gpusight.result import NotApplicable
+    from gpusight.comparison.inputs import SideInputs
+    from gpusight.reports.report_contents import Report
+    from gpusight.results import NotApplicable
 
 SUMMARY = "everything about a capture as one HTML file"
 DESCRIPTION = (
@@ -61,15 +61,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import EXIT_NOT_APPLICABLE, emit, write_error
-    from gpusight.render.blocks import sentence
-    from gpusight.result import NotApplicable
+    from gpusight.render.table_layout import sentence
+    from gpusight.results import NotApplicable
 
     _check_place(args)
     found = _gathered(args)
     if isinstance(found, NotApplicable):
         write_error(f"gpusight: report: {sentence(found)}")
         return EXIT_NOT_APPLICABLE
-    from gpusight.render.report.page import to_page
+    from gpusight.render.html.report_page import to_page
 
     args.file = args.file[0]
     emit([to_page(found)], args)
@@ -82,7 +82,7 @@ def _check_place(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.errors import UsageError
-    from gpusight.evidence import refuse_capture
+    from gpusight.sniff import refuse_capture
 
     if args.output is None and sys.stdout.isatty():
         raise UsageError("a report is a page, which needs a file", hint="add: -o report.html")
@@ -100,11 +100,10 @@ def _gathered(args: argparse.Namespace) -> Report | NotApplicable:
     """Read the captures, then ask everything of them."""
     from pathlib import Path
 
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture
-    from gpusight.reporting.gather import gather
-    from gpusight.reporting.report import Asked
-    from gpusight.result import NotApplicable
+    from gpusight.cli.capture_input import open_capture, progress
+    from gpusight.reports.report_builder import build_report as gather
+    from gpusight.reports.report_contents import ReportRequest as Asked
+    from gpusight.results import NotApplicable
 
     base = _base(args)
     if isinstance(base, NotApplicable):
@@ -118,8 +117,8 @@ def _base(args: argparse.Namespace) -> Sequence[Digest] | NotApplicable:
     """Sum up what the capture is compared with."""
     if not args.compare:
         return ()
-    from gpusight.cli.digests import read_digests
-    from gpusight.comparison.sides import side_meant
+    from gpusight.cli.capture_input import read_digests
+    from gpusight.comparison.inputs import side_inputs as side_meant
 
-    meant: Meant = side_meant(args.compare)
+    meant: SideInputs = side_meant(args.compare)
     return read_digests(meant, args)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, pictures
-from gpusight.render.pictures import FORMATS
+from gpusight.cli import options, picture_output
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.result import Composite
+    from gpusight.results import Composite
 
 SUMMARY = "how near each kernel came to the compute and memory roofs of its GPU"
 DESCRIPTION = (
@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="roofs of this GPU, such as A100 or 'RTX 4090', where the capture holds none",
     )
-    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.roofline import roofline
-    from gpusight.cli.running import answer
+    from gpusight.analysis.roofline.roofline_report import roofline
+    from gpusight.cli.capture_input import answer
 
     result = answer(
         args,
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
             gpu=args.gpu,
         ),
     )
-    return pictures.present(result, args, _draw)
+    return picture_output.present_picture(result, args, _draw)
 
 
 def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.pictures.results import draw_result
+    from gpusight.render.charts.draw_chart import draw_result
 
     return draw_result(result, form)

@@ -104,7 +104,7 @@ def _say_where(server: Server, args: argparse.Namespace) -> None:
 def _wait(server: Server, stopped: threading.Event) -> None:
     """Wait until somebody stops it; say meanwhile what cannot be shown."""
     from gpusight.cli.output import write_error
-    from gpusight.render.cells import safe_text
+    from gpusight.render.cell_text import safe_text
     from gpusight.web.pool import return_large_blocks
 
     said: set[str] = set()

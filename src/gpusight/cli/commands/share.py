@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.sharing.share import Shared
+    from gpusight.sharing.sanitized_copy import SharedCopy
 
 SUMMARY = "a copy without environments, command lines, host and user names, or file contents"
 DESCRIPTION = (
@@ -68,16 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path, an address or a key",
     )
     group = parser.add_argument_group("answer")
-    group.add_argument("--format", choices=options.FORMATS, help="how to write the answer")
+    group.add_argument("--format", choices=options.TABLE_FORMATS, help="how to write the answer")
     group.add_argument("--top", type=options.number, metavar="N", help="rows of each table")
     group.add_argument("--wide", action="store_true", help="show whole names, however wide")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from gpusight.cli.capture_input import progress
     from gpusight.cli.output import chosen_format, present
-    from gpusight.cli.progress import progress
-    from gpusight.render.share import page
+    from gpusight.render.share_view import share_page as page
 
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         shared = _shared(args)
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_REMAINS if args.strict and (shared.remains or shared.suspects) else 0
 
 
-def _shared(args: argparse.Namespace) -> Shared:
+def _shared(args: argparse.Namespace) -> SharedCopy:
     """Look, or write the copy; `-o` then is not for the answer."""
-    from gpusight.sharing.share import check, options_of, share
+    from gpusight.sharing.sanitized_copy import check, options_of, share
 
     chosen = options_of(hash_names=args.hash_names, salt=args.salt)
     if args.check:
@@ -101,11 +101,11 @@ def _shared(args: argparse.Namespace) -> Shared:
     return share(Path(args.file), Path(output) if output else None, chosen, to=form)
 
 
-def _say_next(shared: Shared, args: argparse.Namespace) -> None:
+def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     """Say on a terminal what it comes to, and what to do with it."""
     from gpusight.cli.output import chosen_format, write_out
-    from gpusight.render.cells import safe_text
-    from gpusight.render.share import closing
+    from gpusight.render.cell_text import safe_text
+    from gpusight.render.share_view import closing_sentences as closing
 
     if args.output or chosen_format(args) != "table":
         return

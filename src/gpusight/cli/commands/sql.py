@@ -37,15 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
+    from gpusight.cli.capture_input import answer, open_capture
     from gpusight.cli.output import present
-    from gpusight.cli.running import answer, open_capture
-    from gpusight.render.catalogue import list_columns, list_tables
+    from gpusight.render.table_export import list_columns, list_tables
 
     if args.columns:
         return present(list_columns(args.columns), args)
     if args.tables:
         return present(list_tables(open_capture(args.file, args) if args.file else None), args)
-    from gpusight.analyses.query import query
+    from gpusight.analysis.sql_query import query
 
     args.file, sql = _operands(args)
     return present(answer(args, lambda trace: query(trace, sql)), args)

@@ -9,9 +9,9 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analyses.select import Selection
-    from gpusight.model.trace import Trace
-    from gpusight.result import Result
+    from gpusight.analysis.selection import Selection
+    from gpusight.results import Result
+    from gpusight.trace.trace import Trace
 
 SUMMARY = "steps one by one: how long, how busy the GPU, how alike; phases"
 DESCRIPTION = (
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.steps import steps
-    from gpusight.cli.running import run_analysis
+    from gpusight.analysis.steps.step_report import steps
+    from gpusight.cli.capture_input import run_analysis
 
     def analysis(trace: Trace, selection: Selection) -> Result:
         return steps(trace, selection, **options.focus(args))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, pictures
-from gpusight.render.pictures import FORMATS
+from gpusight.cli import options, picture_output
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.result import Composite, Result
+    from gpusight.results import Composite, Result
 
 SUMMARY = "one step, or any stretch of time, track by track: as a picture"
 DESCRIPTION = (
@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keys as the table shows them, globs of keys such as 'gpu0/*', or all (default: ledger, "
         "streams, ranges, ops and api of the GPUs and threads that do most)",
     )
-    options.add_output(parser, formats=(*options.FORMATS, *FORMATS))
+    options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.excerpt import timeline
-    from gpusight.cli.running import answer
+    from gpusight.cli.capture_input import answer
+    from gpusight.viewer.timeline_snapshot import timeline
 
     result = answer(
         args,
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
             trace, options.selection(args), **options.focus(args), tracks=args.tracks
         ),
     )
-    return pictures.present(result, args, _draw, _shown)
+    return picture_output.present_picture(result, args, _draw, _shown)
 
 
 def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.pictures.results import draw_result
+    from gpusight.render.charts.draw_chart import draw_result
 
     return draw_result(result, form)
 
@@ -69,8 +69,8 @@ def _draw(result: Composite, form: str) -> bytes:
 def _shown(result: Result, args: argparse.Namespace) -> Result:
     """Leave out of tables what only pictures and programs need."""
     from gpusight.cli.output import chosen_format
-    from gpusight.render.pictures.results import without_points
-    from gpusight.result import Composite
+    from gpusight.render.charts.draw_chart import without_points
+    from gpusight.results import Composite
 
     read = chosen_format(args) in {"table", "markdown"}
     return without_points(result) if isinstance(result, Composite) and read else result

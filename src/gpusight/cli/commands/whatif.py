@@ -10,8 +10,8 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analyses.whatif import WhatIf
-    from gpusight.result import NotApplicable
+    from gpusight.analysis.scenario import WhatIf
+    from gpusight.results import NotApplicable
 
 SUMMARY = "how long a step would take if something were different"
 DESCRIPTION = (
@@ -89,15 +89,15 @@ _OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analyses.whatif.tables import page
+    from gpusight.analysis.scenario import whatif_page as page
     from gpusight.cli.output import chosen_format, emit, present
-    from gpusight.result import NotApplicable
+    from gpusight.results import NotApplicable
 
     result = _result(args)
     if isinstance(result, NotApplicable):
         return present(result, args)
     if chosen_format(args) == "json":
-        from gpusight.render.json import encode
+        from gpusight.render.csv_json import encode_json as encode
 
         emit([encode(result.document())], args)
         return 0
@@ -107,11 +107,12 @@ def run(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> WhatIf | NotApplicable:
     from pathlib import Path
 
-    from gpusight.analyses.whatif.wish import Verb, Wish, read_wish
-    from gpusight.cli.progress import progress
-    from gpusight.cli.running import open_capture, warnings_of
-    from gpusight.findings.timeline.wishes import what_if
-    from gpusight.result import NotApplicable, with_warnings
+    from gpusight.analysis.scenario import Scenario as Wish
+    from gpusight.analysis.scenario import ScenarioAction as Verb
+    from gpusight.analysis.scenario import parse_scenario as read_wish
+    from gpusight.cli.capture_input import open_capture, progress, warnings_of
+    from gpusight.results import NotApplicable, with_warnings
+    from gpusight.rules.scenario_changes import what_if
 
     wishes: list[Wish] = []
     for verb, text in args.changes:

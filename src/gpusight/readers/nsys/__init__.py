@@ -1,1 +1,1 @@
-"""Nsight Systems: SQLite, Parquet and Arrow exports, and native reports."""
+"""Nsight Systems: exports (SQLite, Parquet, Arrow) and native reports, without NVIDIA software."""

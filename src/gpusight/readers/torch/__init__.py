@@ -1,1 +1,1 @@
-"""What PyTorch writes beside its traces: memory snapshots and printed tables."""
+"""PyTorch: traces of torch.profiler, memory snapshots and printed tables."""

@@ -1,35 +1,28 @@
-"""Pickles of plain data, read without importing or calling anything.
-
-A pickle is a program for a small machine that can import and call what it likes. Only the
-instructions that lists, dictionaries, texts and numbers need are let through: all of them are
-checked before the first one runs, by a pattern that walks through some hundred megabytes a second.
-What passes goes to Python's own unpickler, whose imports are barred besides.
-
-Data alone can do harm too, so the check also refuses what plain data has no use for: tuples within
-tuples (a dictionary hashes them anew each time, at twice the cost a level), places in the memo
-beyond what the file can fill (memory is set aside for all below), integers of more than 64 bits,
-and files of little but empty containers. What is then built takes some thirty times the file at
-most, three times in a real one. Objects may still hold each other or themselves, so whoever walks
-through them has to bound the steps (`Plain.size_bytes` is a measure for that).
-"""
+"""Pickles of plain data, read without importing or calling anything, and their columns."""
 
 from __future__ import annotations
 
+import gc
 import io
 import mmap
 import pickle
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
+import polars as pl
+
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.readers.blocks import Blocks
+from gpusight.readers.file_blocks import FileBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO, TypeAlias
 
     Data: TypeAlias = bytes | mmap.mmap
+    Row: TypeAlias = dict[str, Any]
+
 
 _GZIP = b"\x1f\x8b"
 _PROTOCOLS = range(2, 6)
@@ -55,7 +48,7 @@ _ARGUMENT_BYTES = {
 }
 """Instructions of plain data whose length is fixed, and whose argument may be anything."""
 _PLAIN = {*_ARGUMENT_BYTES, pickle.LONG1, pickle.LONG_BINPUT}
-_LONGEST_BYTES = 11
+_MAX_INSTRUCTION_BYTES = 11
 """The longest of them but for texts: a number of nine bytes behind its length."""
 _RUN_LENGTH = 20_000
 """Instructions that the pattern takes at a time: enough for speed, few enough for its memory."""
@@ -63,7 +56,7 @@ _SHORT_TEXT = 16
 """Texts up to this long are left to the pattern too."""
 _STOP = pickle.STOP[0]
 _FRAME_BYTES = 9
-_FEW_FRAMES, _MIN_FRAME_BYTES = 1000, 1000
+_MAX_SHORT_FRAMES, _MIN_FRAME_BYTES = 1000, 1000
 """Beyond some, frames are no smaller than this on average; Python's are 64 times as large."""
 _TEXT_LENGTH_BYTES = {pickle.SHORT_BINUNICODE[0]: 1, pickle.BINUNICODE[0]: 4}
 _IMPORTS = {pickle.GLOBAL[0], pickle.STACK_GLOBAL[0], pickle.INST[0]}
@@ -78,7 +71,7 @@ _MAX_REHEARSAL_BYTES = 16 << 20
 _SHOWN_CHARS = 80
 
 
-class Plain(NamedTuple):
+class PickledData(NamedTuple):
     """What a pickle holds, and how many bytes describe it."""
 
     value: Any
@@ -111,7 +104,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _ImportedError("an object kept elsewhere")
 
 
-def load_plain(path: Path) -> Plain:
+def load_plain(path: Path) -> PickledData:
     """Build the plain data that a pickle, compressed or not, describes."""
     with path.open("rb") as file:
         start = file.read(2)
@@ -123,7 +116,7 @@ def load_plain(path: Path) -> Plain:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             _check(path, mapped)
             size = len(mapped)
-        return Plain(_build(path, file), size)
+        return PickledData(_build(path, file), size)
 
 
 def check_start(path: Path, head: bytes) -> None:
@@ -136,18 +129,18 @@ def check_start(path: Path, head: bytes) -> None:
         raise _refusal(path, head, refused) from None
 
 
-def _load_inflated(path: Path) -> Plain:
+def _load_inflated(path: Path) -> PickledData:
     content = _inflated(path)
     _check(path, content.getvalue())
     size = content.seek(0, io.SEEK_END)
     content.seek(0)
     # Only a buffered file lets the unpickler read ahead.
-    return Plain(_build(path, io.BufferedReader(cast("io.RawIOBase", content))), size)
+    return PickledData(_build(path, io.BufferedReader(cast("io.RawIOBase", content))), size)
 
 
 def _inflated(path: Path) -> io.BytesIO:
     limit = max(_FREE_INFLATION_BYTES, _MAX_INFLATION * path.stat().st_size)
-    blocks = Blocks(path)
+    blocks = FileBlocks(path)
     content = io.BytesIO()
     for block in blocks:
         content.write(block)
@@ -192,7 +185,7 @@ def _scan(data: Data, size: int) -> None:
         end = len(data)
         if data[at : at + 1] == pickle.FRAME:
             frames.append(at)
-            if len(frames) > _FEW_FRAMES + at // _MIN_FRAME_BYTES:
+            if len(frames) > _MAX_SHORT_FRAMES + at // _MIN_FRAME_BYTES:
                 raise _RefusedError(at)
             at, end = _frame(data, at, size)
         at = _walk(pattern, data, at, end, frames)
@@ -224,7 +217,7 @@ def _walk(
             at = _after_text(data, at, end)
         elif data[at] == pickle.FRAME[0] and end == len(data):
             return at
-        elif end - at < _LONGEST_BYTES and data[at : at + 1] in _PLAIN:
+        elif end - at < _MAX_INSTRUCTION_BYTES and data[at : at + 1] in _PLAIN:
             raise _CutOffError
         else:
             raise _RefusedError(at, frames)
@@ -253,7 +246,7 @@ def _plain_run(size: int) -> re.Pattern[bytes]:
         *(_fixed(code) for code in (*_SMALL_INTEGERS, pickle.BINFLOAT, pickle.BINPUT)),
         re.escape(pickle.LONG1) + _counted((6, 5, 7, 8, 1, 2, 3, 4), also=rb"\x09.{8}\x00"),
         re.escape(pickle.SHORT_BINUNICODE) + _counted(range(_SHORT_TEXT + 1)),
-        _memo_place(size),
+        _memo_index(size),
     ]
     return re.compile(b"(?:" + b"|".join(choices) + b"){1,%d}" % _RUN_LENGTH, re.DOTALL)
 
@@ -272,7 +265,7 @@ def _counted(lengths: Iterable[int], also: bytes = b"(?!)") -> bytes:
     return b"(?:" + b"|".join((*choices, also)) + b")"
 
 
-def _memo_place(size: int) -> bytes:
+def _memo_index(size: int) -> bytes:
     """Match a place in the memo, lowest byte first, not far beyond what `size` bytes can fill.
 
     The unpickler sets memory aside for all places below.
@@ -360,3 +353,69 @@ def shown(text: str) -> str:
     """Give foreign text as one short line without anything that a terminal would act on."""
     cut = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     return cut.encode("unicode_escape").decode("ascii")
+
+
+class UnexpectedDataError(Exception):
+    """The data is not shaped as it should be; the message says what."""
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Hold Python's search for unreachable objects, which millions of reachable ones make long."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def rows_of(value: Any, what: str) -> list[Row]:
+    """Take a list of dictionaries for what it is; nothing at all is an empty one."""
+    if value is None:
+        return []
+    if type(value) is not list or set(map(type, value)) - {dict}:
+        raise UnexpectedDataError(f"{what} are not a list of dictionaries")
+    return value
+
+
+def check_total(lists: Iterable[Any], limit: int, what: str) -> None:
+    """Refuse lists of more than `limit` entries in all: they must be the same one many times."""
+    if sum(len(entries) for entries in lists if type(entries) is list) > limit:
+        raise UnexpectedDataError(f"{what} are the same over and over")
+
+
+def integers(rows: Sequence[Row], key: str, *, required: bool = False) -> pl.Series:
+    """Make a column of whole numbers; null where a row has none."""
+    values = [row.get(key) for row in rows]
+    if set(map(type, values)) - {int, type(None)}:
+        raise UnexpectedDataError(f"'{key}' is not a whole number everywhere")
+    try:
+        column = pl.Series(key, values, dtype=pl.Int64)
+    except (OverflowError, TypeError, pl.exceptions.PolarsError):
+        raise UnexpectedDataError(f"'{key}' is beyond 64 bits") from None
+    return _complete(column, required=required)
+
+
+def texts(rows: Sequence[Row], key: str, *, required: bool = False) -> pl.Series:
+    """Make a column of texts; null where a row has none."""
+    values = [row.get(key) for row in rows]
+    if set(map(type, values)) - {str, type(None)}:
+        raise UnexpectedDataError(f"'{key}' is not a text everywhere")
+    words = {value: as_text(value) for value in set(values) if value is not None}
+    column = pl.Series(key, [words.get(value) for value in values], dtype=pl.String)
+    return _complete(column, required=required)
+
+
+def _complete(column: pl.Series, *, required: bool) -> pl.Series:
+    if required and column.null_count():
+        raise UnexpectedDataError(f"{column.null_count()} entries have no '{column.name}'")
+    return column
+
+
+def as_text(value: Any) -> str:
+    """Give a text without halves of surrogate pairs, which no encoding takes; else an empty one."""
+    if type(value) is not str:
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

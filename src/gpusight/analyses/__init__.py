@@ -1,1 +1,0 @@
-"""Pure functions from a Trace to a frozen result."""

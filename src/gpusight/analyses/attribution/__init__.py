@@ -1,1 +1,0 @@
-"""Which call, operator, module, range and line of code caused each piece of GPU work."""

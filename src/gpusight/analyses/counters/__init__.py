@@ -1,1 +1,0 @@
-"""Hardware counters of profiled launches: what was measured, under names that outlive versions."""

@@ -1,1 +1,0 @@
-"""Where the time of a window went, every nanosecond in one entry."""

@@ -1,1 +1,0 @@
-"""What ran when: GPU work, the calls that issued it, and the chains of host work behind them."""

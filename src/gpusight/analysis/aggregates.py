@@ -1,0 +1,108 @@
+"""The aggregates and columns that tables of calls share: count, total, mean, median, share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.results import Field, Fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+DURATION = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
+
+_FIELDS = (
+    Field("total_ns", "Total", Fmt.TIME, "Sum of their durations"),
+    Field("calls", "Calls", Fmt.COUNT, "How many"),
+    Field("mean_ns", "Mean", Fmt.TIME, "Average duration"),
+    Field("median_ns", "Median", Fmt.TIME, "Duration that half of them stay under"),
+    Field("min_ns", "Min", Fmt.TIME, "Shortest"),
+    Field("max_ns", "Max", Fmt.TIME, "Longest"),
+    Field("stddev_ns", "StdDev", Fmt.TIME, "Sample standard deviation; 0 for a single one"),
+)
+
+
+def timing_fields(*shown: str) -> tuple[Field, ...]:
+    """Declare what `timing` computes; only the keys in `shown` are in the default table."""
+    return tuple(Field(f.key, f.label, f.fmt, f.meaning, f.key in shown) for f in _FIELDS)
+
+
+def timing() -> list[pl.Expr]:
+    """Aggregate `duration_ns`: count, total, mean, median, extremes and deviation."""
+    values = pl.col("duration_ns")
+    return [
+        pl.len().cast(pl.Int64).alias("calls"),
+        values.sum().alias("total_ns"),
+        values.mean().alias("mean_ns"),
+        values.median().alias("median_ns"),
+        values.min().alias("min_ns"),
+        values.max().alias("max_ns"),
+        values.std().fill_null(0.0).alias("stddev_ns"),
+    ]
+
+
+def share_of(part: pl.Expr, whole: pl.Expr | int) -> pl.Expr:
+    """Divide, giving null rather than infinity where the whole is nothing."""
+    total = pl.lit(whole) if isinstance(whole, int) else whole
+    # By a single value Polars multiplies with the reciprocal, but not always: the last digit would
+    # differ from run to run. By a column, which the sum makes of it, it divides exactly.
+    return pl.when(total > 0).then(part / (total + part * 0))
+
+
+def names_of(series: pl.Series) -> list[str]:
+    """List the distinct strings that a name column can hold, in the order of its codes."""
+    dtype = series.dtype
+    return dtype.categories.to_list() if isinstance(dtype, pl.Enum) else []
+
+
+def weighed_mean(column: str, weight: str = "duration_ns") -> pl.Expr:
+    """Average over rows by their time; plainly where no time was measured."""
+    value, time = pl.col(column), pl.col(weight)
+    weights = time.filter(value.is_not_null()).sum()
+    weighed = (value * time).sum() / weights
+    return pl.when(weights > 0).then(weighed).otherwise(value.mean()).alias(column)
+
+
+def average(frame: pl.DataFrame, column: str, weight: str = "duration_ns") -> float | None:
+    """Average over all rows by their time; None when one is not known, or no time was measured."""
+    if frame[column].null_count() or not frame[weight].sum():
+        return None
+    mean: float = frame.select(weighed_mean(column, weight)).item()
+    return mean
+
+
+def prevailing(
+    frame: pl.DataFrame, by: Sequence[str], column: str, weight: str = "duration_ns"
+) -> pl.DataFrame:
+    """Give every row the value of `column` that holds for most of its group's time."""
+    time = pl.col(weight).fill_null(0.0).sum().alias("_time")
+    most = (
+        frame.filter(pl.col(column).is_not_null())
+        .group_by(*by, column)
+        .agg(time)
+        .sort(["_time", column], descending=[True, False])
+        .unique(by, keep="first", maintain_order=True)
+        .drop("_time")
+    )
+    rest = frame.drop(column)
+    return rest.join(most, on=list(by), how="left", nulls_equal=True, maintain_order="left")
+
+
+def whole_sum(column: str) -> pl.Expr:
+    """Add up; null when a part is not known: the rest would pass for the whole."""
+    value = pl.col(column)
+    return pl.when(value.null_count() == 0).then(value.sum()).alias(column)
+
+
+def is_filled(frame: pl.DataFrame, column: str) -> bool:
+    """Tell whether a column holds anything; in a frame without rows nothing is missing."""
+    return frame.is_empty() or frame[column].null_count() < frame.height
+
+
+def shown_if_filled(fields: Iterable[Field], frame: pl.DataFrame) -> tuple[Field, ...]:
+    """Hide columns that hold nothing."""
+    return tuple(replace(f, shown=f.shown and is_filled(frame, f.key)) for f in fields)

@@ -1,0 +1,214 @@
+"""Whether a capture holds the GPU work that its API calls issued.
+
+Launch calls without a kernel, lost events.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.capture_info import serious_messages
+from gpusight.analysis.gpu_schedule import CallKind, kind_of
+from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.trace.intervals import Intervals, contains
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.trace.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+
+KERNELS, COPIES, MEMSETS = "kernels", "copies", "memsets"
+SOURCES = (KERNELS, COPIES, MEMSETS)
+"""Parts of a capture that can be lost, as digests and metrics name them."""
+_ISSUES = {
+    CallKind.LAUNCH: KERNELS,
+    CallKind.GRAPH: KERNELS,
+    CallKind.COPY: COPIES,
+    CallKind.FILL: MEMSETS,
+}
+_NOUNS = {
+    KERNELS: ("kernel launches", "kernels"),
+    COPIES: ("memcpy calls", "copies"),
+    MEMSETS: ("memset calls", "memsets"),
+}
+MAX_UNANSWERED_SHARE = {KERNELS: 0.01, COPIES: 0.1, MEMSETS: 0.9}
+"""Share of calls without GPU work above which a source counts as lost. Every launch has a kernel; a
+copy of no bytes leaves no record, and memsets of some tools mostly leave none."""
+_COLUMNS = ["start_ns", "end_ns", "name", "thread", "process", "correlation", "return_value"]
+_MOST_ANSWERED = 0.5
+"""Share of a thread's calls during a graph capture that may have GPU work of their own."""
+_BEGINS = re.compile(r"StreamBeginCapture")
+_ENDS = re.compile(r"StreamEndCapture")
+LOST_EVENTS = re.compile(
+    r"\b(?:drop(?:ped|s)?|lost|discarded|overflow\w*|truncat\w*|corrupt\w*|incomplete|"
+    r"out of (?:memory|space)|insufficient)\b"
+    r"|might be missing|not enough (?:memory|space)"
+    r"|CUDA (?:profiling|tracing) might (?:have )?not",
+    re.IGNORECASE,
+)
+"""What profilers write when events are gone. nsys writes of every capture that the program itself
+stopped that not all events *might* have been collected: that is no loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedWork:
+    """Calls that issue one kind of GPU work, and those whose work is not in the capture."""
+
+    calls: int
+    unanswered: int
+
+    @property
+    def share(self) -> float:
+        """Share of the calls without GPU work."""
+        return self.unanswered / self.calls if self.calls else 0.0
+
+
+def issued_work(
+    trace: Trace, spans: Sequence[tuple[int, int]], process: int | None = None
+) -> dict[str, IssuedWork]:
+    """Count the calls in these spans that issue GPU work; empty where no API calls were recorded.
+
+    The runtime calls the driver: of calls inside each other the outermost counts, and any of them
+    may carry the correlation id. GPU work without a known call is not lost: it may be what such a
+    call issued.
+    """
+    if not trace.has("api_calls"):
+        return {}
+    inside = Intervals.from_arrays(*np.array(spans, np.int64).reshape(-1, 2).T)
+    calls = _calls(trace, inside, process)
+    found = {}
+    for number, name in enumerate(SOURCES):
+        mine = calls.filter(pl.col("source") == number)["answered"]
+        missing = int((~mine).sum())
+        if missing and trace.has(name):
+            missing = max(0, missing - _unlinked(trace, name, inside))
+        found[name] = IssuedWork(len(mine), missing)
+    return found
+
+
+def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame:
+    """List the outermost calls that issue GPU work: `source` by number, and whether `answered`."""
+    api = trace.table("api_calls", _COLUMNS)
+    if process is not None:
+        api = api.filter((pl.col("process") == process) | pl.col("process").is_null())
+    numbers = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
+    known = np.array([-1 if one is None else SOURCES.index(one) for one in numbers], np.int64)
+    codes = api["name"].to_physical().to_numpy()
+    source = known[codes] if len(codes) else codes
+    answered = _answered(trace, api)
+    source = np.where(_issue_nothing(api, source >= 0, answered), -1, source)
+    each = api.select(
+        "process",
+        "thread",
+        pl.Series("source", source, pl.Int64),
+        pl.Series("answered", answered),
+        pl.Series("within", contains(inside, api["start_ns"].to_numpy())),
+        ended=pl.col("end_ns").cum_max().shift(1).over("process", "thread"),
+    )
+    outer = each["ended"].is_null() | (api["start_ns"] >= each["ended"])
+    issues = (pl.col("source") >= 0) & pl.col("within")
+    if outer.all():
+        return each.filter(issues).select("source", "answered")
+    return _outermost(each.with_columns(outer.alias("outer")), issues)
+
+
+def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
+    """Join calls inside each other: the first that issues names the source, any may be answered."""
+    around = pl.when("outer").then("row").forward_fill().over("process", "thread")
+    each = each.with_row_index("row").with_columns(around.alias("around"))
+    answered = each.filter("answered")["around"].unique()
+    first = each.filter(issues).unique("around", keep="first", maintain_order=True)
+    return first.select("source", pl.col("around").is_in(answered.implode()).alias("answered"))
+
+
+def _issue_nothing(
+    api: pl.DataFrame, issuing: NDArray[np.bool_], answered: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Find calls that failed, and those made while a stream was captured into a graph.
+
+    Work of calls during a capture runs later, when the graph is launched. A thread most of whose
+    calls have work of their own was not part of the capture.
+    """
+    failed = (api["return_value"].fill_null(0) != 0).to_numpy()
+    names = names_of(api["name"])
+    begins, ends = ([bool(what.search(name)) for name in names] for what in (_BEGINS, _ENDS))
+    if not any(begins):
+        return failed
+    codes = api["name"].to_physical().to_numpy()
+    first, last = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
+    process = api["process"].fill_null(-1).to_numpy()
+    captured = np.zeros(api.height, np.bool_)
+    for one in np.unique(process):
+        own = (process == one) & ~failed
+        begun = np.sort(first[own & np.array(begins)[codes]])
+        done = np.sort(last[own & np.array(ends)[codes]])
+        open_now = np.searchsorted(begun, first, "right") > np.searchsorted(done, first, "right")
+        captured |= own & open_now
+    thread = api["thread"].fill_null(-1).to_numpy()
+    for one in np.unique(thread[captured]):
+        calls = captured & issuing & (thread == one)
+        if np.count_nonzero(calls & answered) > _MOST_ANSWERED * np.count_nonzero(calls):
+            captured &= thread != one
+    return failed | captured
+
+
+def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
+    """Count the GPU work that started in these spans and whose call is not known."""
+    api = trace.table("api_calls", ["process", "correlation"])
+    work = trace.table(table, ["start_ns", "process", "correlation"])
+    index = KeyIndex(api["process"], api["correlation"])
+    linked = index.find(work["process"], work["correlation"]) >= 0
+    return int(np.count_nonzero(~linked & contains(inside, work["start_ns"].to_numpy())))
+
+
+def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
+    """Say which calls have GPU work of their correlation id."""
+    answered = np.zeros(calls.height, np.bool_)
+    for table in tables_with_rows(trace, GPU_WORK):
+        work = trace.table(table, ["process", "correlation"])
+        index = KeyIndex(work["process"], work["correlation"])
+        answered |= index.find(calls["process"], calls["correlation"]) >= 0
+    return answered
+
+
+def lost_sources(trace: Trace, found: dict[str, IssuedWork]) -> dict[str, str]:
+    """Give the sources that the capture has lost, and why that is known."""
+    reasons = {}
+    for name, one in found.items():
+        calls, work = _NOUNS[name]
+        if one.unanswered and one.share > MAX_UNANSWERED_SHARE[name]:
+            count = f"{one.unanswered:,} of {one.calls:,} {calls}"
+            reasons[name] = f"{count} ({format_share(one.share)}) have no {work} in the capture"
+    shown = trace.has("kernels") or trace.has("graph_launches")
+    if not found and not shown:
+        reasons[KERNELS] = "the capture has no GPU kernels"
+    return reasons
+
+
+def lost_work_notes(trace: Trace, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Say that kernels or copies are missing, where API calls of these spans prove it.
+
+    Memsets are left out: some tools record none.
+    """
+    found = {name: one for name, one in issued_work(trace, spans).items() if name != MEMSETS}
+    missing = lost_sources(trace, found).values() if found else ()
+    return [f"{reason}: GPU times are too small" for reason in missing]
+
+
+def reported_losses(trace: Trace) -> tuple[str, ...]:
+    """Give what the reader or the profiler reports as missing from the capture, each once."""
+    said = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))
+    return tuple(dict.fromkeys((*trace.losses, *said)))

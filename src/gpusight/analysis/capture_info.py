@@ -1,0 +1,275 @@
+"""What a capture is, what it contains and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.capture_gpus import listed_gpu, table_name
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.trace.trace import Meta, Trace
+
+
+DEVICE_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
+    Field("name", "Name", Fmt.NAME, "Marketing name"),
+    Field("compute_capability", "CC", Fmt.TEXT, "Compute capability; gfx version of AMD GPUs"),
+    Field("sm_count", "SMs", Fmt.COUNT, "Streaming multiprocessors; compute units of AMD GPUs"),
+    Field("clock_hz", "Clock Hz", Fmt.REAL, "Highest SM clock, in Hz", shown=False),
+    Field("memory_bytes", "Memory", Fmt.BYTES, "Memory"),
+    Field("memory_bandwidth", "Bandwidth", Fmt.RATE, "Peak memory bandwidth"),
+    Field("l2_bytes", "L2", Fmt.BYTES, "L2 cache", shown=False),
+    Field("from_table", "Not captured", Fmt.TEXT, "Values taken from gpusight's GPU table instead"),
+)
+CONTENT_FIELDS = (
+    Field("table", "Table", Fmt.TEXT, "Table of the model"),
+    Field("rows", "Rows", Fmt.COUNT, "Rows in this capture; 0 when it has none"),
+    Field("meaning", "One row is", Fmt.NAME, "What a row of the table is"),
+)
+MISSING_FIELDS = (
+    Field("what", "Not captured", Fmt.TEXT, "What the capture does not hold"),
+    Field("tells", "It would tell", Fmt.NAME, "What could be answered with it"),
+    Field("option", "How", Fmt.NAME, "How to capture it next time"),
+    Field("native", "Or", Fmt.NAME, "The same in the profiler's own words", shown=False),
+)
+PROCESS_FIELDS = (
+    Field("pid", "PID", Fmt.ID, "The operating system's number"),
+    Field("name", "Process", Fmt.NAME, "Executable, file name only"),
+    Field("cpu_ops", "Operators", Fmt.COUNT, "Operators it ran; in captures that hold some"),
+    Field("api_calls", "API calls", Fmt.COUNT, "Calls of the GPU's API that it made"),
+    Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it made"),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels it launched"),
+    Field(
+        "profiles", "Measured", Fmt.COUNT, "Launches of it that were measured; in reports of ncu"
+    ),
+)
+GROUP_FIELDS = (
+    Field("group", "Group", Fmt.TEXT, "Name of the process group"),
+    Field("description", "Called", Fmt.NAME, "What the program calls it"),
+    Field("backend", "Backend", Fmt.TEXT, "Library it communicates through"),
+    Field("size", "Ranks", Fmt.COUNT, "Ranks in it"),
+    Field("ranks", "Which", Fmt.NAME, "The ranks, as JSON"),
+)
+MESSAGE_FIELDS = (
+    Field("severity", "Severity", Fmt.TEXT, "Warning or error"),
+    Field("text", "Message", Fmt.NAME, "What the profiler said"),
+)
+RULE_FIELDS = (
+    Field("section", "Section", Fmt.TEXT, "Section of the report that the rule stands in"),
+    Field("rule", "Rule", Fmt.TEXT, "Identifier of the profiler's own rule", shown=False),
+    Field("title", "Rule", Fmt.NAME, "What the profiler calls it"),
+    Field("launches", "Launches", Fmt.COUNT, "Launches that it was applied to"),
+    Field("advised", "Advises", Fmt.COUNT, "Launches that it would change or warns about"),
+)
+_ADVICE = ("optimization", "warning", "error")
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999, where dates end; a clock that shows more was never set."""
+
+
+def info(trace: Trace) -> Composite:
+    """Describe a capture; of its events only the process columns are read."""
+    sections = [_devices(trace), _processes(trace), *_groups(trace), *_rules(trace)]
+    sections += [_contents(trace), _missing(trace)]
+    messages = serious_messages(trace)
+    if messages.height:
+        sections.append(
+            TableResult("messages", "What the profiler warned about", MESSAGE_FIELDS, messages)
+        )
+    return Composite(
+        "info",
+        "About this capture",
+        (*_facts(trace.meta), *_measured_facts(trace)),
+        tuple(sections),
+        notes=trace.meta.notes,
+    )
+
+
+def _facts(meta: Meta) -> tuple[Fact, ...]:
+    tool = meta.tool if meta.tool_version is None else f"{meta.tool} {meta.tool_version}"
+    facts = (
+        Fact("tool", "Captured with", tool, Fmt.TEXT, "Program that made the capture"),
+        Fact("source", "Form", meta.source, Fmt.TEXT, "Form of the file"),
+        Fact("schema_version", "Schema", meta.schema_version, Fmt.TEXT, "Version of its layout"),
+        Fact("start_utc", "Started", _utc(meta.start_utc_ns), Fmt.TEXT, "When capturing began"),
+        Fact("duration_ns", "Duration", meta.duration_ns, Fmt.TIME, "How long it lasted"),
+        Fact("driver_version", "Driver", meta.driver_version, Fmt.TEXT, "NVIDIA driver"),
+        Fact("cuda_version", "CUDA", meta.cuda_version, Fmt.TEXT, "CUDA version"),
+        Fact("os", "System", meta.os, Fmt.TEXT, "Operating system"),
+        Fact("cpu", "CPU", meta.cpu, Fmt.TEXT, "Processor of the host"),
+        Fact("rank", "Rank", meta.rank, Fmt.ID, "Number of this process in its job"),
+        Fact("world_size", "World size", meta.world_size, Fmt.COUNT, "Processes of that job"),
+        Fact("backend", "Backend", meta.backend, Fmt.TEXT, "Library they communicate through"),
+    )
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _measured_facts(trace: Trace) -> list[Fact]:
+    """Count what was measured, in reports of launches."""
+    if not trace.has("profiles"):
+        return []
+    rows = trace.table("profiles", ["name", "duration_ns"])
+    timed = rows["duration_ns"].null_count() < rows.height
+    metrics = trace.table("counters", ["metric"])["metric"].n_unique()
+    total_ns = float(rows["duration_ns"].sum()) if timed else None
+    facts = (
+        Fact("launches", "Launches", rows.height, Fmt.COUNT, "Launches that were measured"),
+        Fact("kernel_names", "Kernels", rows["name"].n_unique(), Fmt.COUNT, "Different kernels"),
+        Fact("metrics", "Metrics", metrics, Fmt.COUNT, "Different metrics"),
+        Fact(
+            "total_ns", "GPU time", total_ns, Fmt.TIME, "Time of all launches, each measured alone"
+        ),
+    )
+    return [fact for fact in facts if fact.value is not None]
+
+
+def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
+    """Count the results of the profiler's own rules, in reports that hold some."""
+    if not trace.has("rule_results"):
+        return []
+    names = ["section", "rule", "title", "kind"]
+    frame = trace.table("rule_results", ["launch", *names]).with_columns(
+        pl.col(names).cast(pl.String)
+    )
+    launch = pl.col("launch")
+    counted = frame.group_by("section", "rule", "title", maintain_order=True).agg(
+        launch.n_unique().cast(pl.Int64).alias("launches"),
+        launch.filter(pl.col("kind").is_in(_ADVICE)).n_unique().cast(pl.Int64).alias("advised"),
+    )
+    keys = [f.key for f in RULE_FIELDS]
+    return [TableResult("rules", "The profiler's own rules", RULE_FIELDS, counted.select(keys))]
+
+
+def _utc(start_ns: int | None) -> str | None:
+    if start_ns is None or not 0 <= start_ns // 10**9 <= _LAST_SECOND:
+        return None
+    return datetime.fromtimestamp(start_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _devices(trace: Trace) -> TableResult | NotApplicable:
+    if not trace.has("devices"):
+        return NotApplicable("devices", "the capture does not describe its GPUs")
+    rows = [_device(row) for row in trace.devices.iter_rows(named=True)]
+    return _table("devices", "GPUs", DEVICE_FIELDS, rows)
+
+
+def _device(row: dict[str, Any]) -> dict[str, Any]:
+    gpu = listed_gpu(row)
+    listed = _listed(gpu) if gpu else {}
+    captured = {
+        "name": row["name"] or None,
+        "compute_capability": _version(row, gpu),
+        **{k: row[k] or None for k in ("sm_count", "clock_hz", "memory_bytes")},
+        **{k: row[k] or None for k in ("memory_bandwidth", "l2_bytes")},
+    }
+    filled = [k for k, v in captured.items() if v is None and listed.get(k) is not None]
+    return {
+        "device": row["device"],
+        **captured,
+        **{k: listed[k] for k in filled},
+        "from_table": ", ".join(filled) or None,
+    }
+
+
+def _version(row: dict[str, Any], gpu: Gpu | None) -> str | None:
+    """Give the compute capability; what ROCm reports in its place is part of a gfx version."""
+    major = row["compute_major"]
+    if major is None or (gpu is not None and gpu.gfx is not None):
+        return None
+    return f"{major}.{row['compute_minor'] or 0}"
+
+
+def _listed(gpu: Gpu) -> dict[str, Any]:
+    cc, clock = gpu.compute_capability, gpu.boost_clock_mhz
+    bandwidth = gpu.memory_bandwidth_bytes_s
+    return {
+        "name": table_name(gpu),
+        "compute_capability": f"{cc[0]}.{cc[1]}" if cc else gpu.gfx,
+        "sm_count": gpu.sm_count,
+        "clock_hz": None if clock is None else round(clock * 1e6),
+        "memory_bytes": gpu.memory_bytes,
+        "memory_bandwidth": None if bandwidth is None else round(bandwidth),
+        "l2_bytes": gpu.l2_bytes,
+    }
+
+
+def _processes(trace: Trace) -> TableResult | NotApplicable:
+    """Count what each process did; those that did nothing are not shown."""
+    frame = trace.table("processes", ["process", "pid", "name"]).with_columns(
+        pl.col("name").cast(pl.String)
+    )
+    counted = ["profiles"] if trace.has("profiles") else ["api_calls", "ranges", "kernels"]
+    if trace.has("cpu_ops"):
+        counted.insert(0, "cpu_ops")
+    trace.prepare(*counted)
+    for table in counted:
+        keys = trace.table(table, ["process"])["process"] if trace.has(table) else None
+        counts = {} if keys is None else dict(keys.value_counts().iter_rows())
+        frame = frame.with_columns(
+            pl.Series(table, [counts.get(key, 0) for key in frame["process"]], pl.Int64)
+        )
+    active = frame.filter(pl.sum_horizontal(counted) > 0)
+    if active.is_empty():
+        return NotApplicable("processes", advice_for(trace.meta).no_processes)
+    fields = tuple(f for f in PROCESS_FIELDS if f.key in active.columns)
+    return TableResult("processes", "Processes", fields, active.select([f.key for f in fields]))
+
+
+def _groups(trace: Trace) -> list[TableResult | NotApplicable]:
+    """List the groups of ranks, in captures of jobs that have some."""
+    if not trace.has("process_groups"):
+        return []
+    keys = [f.key for f in GROUP_FIELDS]
+    frame = trace.table("process_groups", keys)
+    names = [f.key for f in GROUP_FIELDS if f.fmt is not Fmt.COUNT]
+    frame = frame.with_columns(pl.col(names).cast(pl.String))
+    return [TableResult("process_groups", "Process groups", GROUP_FIELDS, frame)]
+
+
+def _contents(trace: Trace) -> TableResult:
+    rows = [
+        {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
+        for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
+    ]
+    return _table("contents", "Contents", CONTENT_FIELDS, rows)
+
+
+def _missing(trace: Trace) -> TableResult:
+    advice = advice_for(trace.meta)
+    absent = [w for w in advice.wanted if w.absent(trace)]
+    if trace.has("graph_launches") and advice.graph_nodes is not None:
+        absent = [advice.graph_nodes, *(w for w in absent if w.table != "kernels")]
+    rows = [
+        {"what": w.what, "tells": w.tells, "option": w.option, "native": w.native or None}
+        for w in absent
+    ]
+    *others, option, native = MISSING_FIELDS
+    fields = (*others, replace(option, label=advice.option_label), native)
+    return _table("missing", "What to capture next time", fields, rows)
+
+
+def serious_messages(trace: Trace) -> pl.DataFrame:
+    """Give the profiler's warnings and errors about the capture, each text once."""
+    frame = trace.table("diagnostics", ["severity", "text"]).with_columns(
+        pl.col("severity").cast(pl.String)
+    )
+    serious = frame.filter(pl.col("severity").is_in(["warning", "error"]))
+    texts = [" ".join(text.split()) for text in serious["text"]]
+    return serious.with_columns(pl.Series("text", texts, pl.String)).unique(maintain_order=True)
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, Any]]
+) -> TableResult:
+    keys = [f.key for f in fields]
+    text = {f.key: pl.String for f in fields if f.fmt in (Fmt.NAME, Fmt.TEXT)}
+    numbers = {k: pl.Float64 if k == "clock_hz" else pl.Int64 for k in keys if k not in text}
+    schema = {key: text.get(key) or numbers[key] for key in keys}
+    return TableResult(command, title, fields, pl.DataFrame(rows, schema=schema))

@@ -1,0 +1,296 @@
+"""Kernels and launches of an ncu report: duration and utilization, and the report's overview."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.aggregates import (
+    average,
+    is_filled,
+    prevailing,
+    share_of,
+    shown_if_filled,
+    timing,
+    timing_fields,
+    weighed_mean,
+)
+from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.counters import launch_quantities as q
+from gpusight.analysis.counters.counter_selection import LaunchSelection
+from gpusight.analysis.counters.launch_quantities import DURATION, measured
+from gpusight.analysis.kernel_summary import BLOCK, GRID, SHAPE, classified, product, shape_texts
+from gpusight.analysis.roofline.roofline_points import roofline_points
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.trace.trace import Trace
+
+
+_AVERAGED = (
+    q.SM_SHARE,
+    q.MEMORY_SHARE,
+    q.DRAM_SHARE,
+    q.L2_SHARE,
+    q.OCCUPANCY,
+    q.THEORETICAL_OCCUPANCY,
+    q.WAVES,
+    q.SM_CLOCK_HZ,
+)
+"""What launches of one kernel have in common on average, weighted by their time."""
+_FIXED = (q.REGISTERS, q.STATIC_SHARED)
+"""What the compiler decided."""
+QUANTITIES = (*_AVERAGED, *_FIXED, q.DYNAMIC_SHARED)
+
+_MEASURED = (
+    Field("sm_share", "SM", Fmt.SHARE, q.SM_SHARE.meaning),
+    Field("memory_share", "Memory", Fmt.SHARE, q.MEMORY_SHARE.meaning),
+    Field("dram_share", "DRAM", Fmt.SHARE, q.DRAM_SHARE.meaning),
+    Field("l2_share", "L2", Fmt.SHARE, q.L2_SHARE.meaning, shown=False),
+    Field("occupancy", "Occup.", Fmt.SHARE, q.OCCUPANCY.meaning),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks of the grid"),
+    Field("theoretical_occupancy", "Theory", Fmt.SHARE, "Occupancy that its shape allows"),
+    Field("registers", "Regs", Fmt.COUNT, q.REGISTERS.meaning),
+    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory of a block, static and dynamic"),
+    Field("waves", "Waves", Fmt.REAL, q.WAVES.meaning),
+    Field("block_threads", "Threads", Fmt.COUNT, "Threads of a block"),
+    Field("static_shared_bytes", "Static", Fmt.BYTES, q.STATIC_SHARED.meaning, shown=False),
+    Field("dynamic_shared_bytes", "Dynamic", Fmt.BYTES, q.DYNAMIC_SHARED.meaning, shown=False),
+    Field("sm_clock_hz", "Clock Hz", Fmt.REAL, q.SM_CLOCK_HZ.meaning, shown=False),
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z", shown=False),
+    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
+    Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
+)
+NAMED = (
+    Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name", shown=False),
+    Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
+    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+_SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
+FIELDS = (_SHARE, *timing_fields("total_ns", "calls"), *_MEASURED, *NAMED)
+LAUNCH_FIELDS = (
+    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Time that the GPU needed for it"),
+    _SHARE,
+    *_MEASURED,
+    Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
+    Field("ranges", "Ranges", Fmt.NAME, "NVTX ranges open at the launch", shown=False),
+    *NAMED,
+)
+_COLUMNS = ("name", "kind", "device", "stream", "ranges", *SHAPE)
+GROUP = ("name", "device", *SHAPE, "dynamic_shared_bytes")
+"""What launches agree in that are one row of the table of kernels."""
+
+
+def kernel_table(trace: Trace, selection: Selection = EVERYTHING) -> TableResult:
+    """Sum up measured launches by kernel and launch shape, the longest first."""
+    scope = LaunchSelection(trace, selection)
+    return summed_up(scope, measured_launches(scope))
+
+
+def summed_up(
+    scope: LaunchSelection,
+    rows: pl.DataFrame,
+    fields: tuple[Field, ...] = FIELDS,
+    further: Sequence[pl.Expr] = (),
+) -> TableResult:
+    """Sum up rows of `measured_launches`; `further` aggregates what `fields` adds to `FIELDS`."""
+    total_ns = _total_ns(rows)
+    frame = (
+        rows.group_by(GROUP, maintain_order=True)
+        .agg(
+            *timing(),
+            *(weighed_mean(quantity.key) for quantity in _AVERAGED),
+            *(pl.col(quantity.key).max() for quantity in _FIXED),
+            *further,
+            pl.col("launch").first(),
+        )
+        .with_columns(_known_total())
+        .with_columns(share_of(pl.col("total_ns"), pl.lit(total_ns)).alias("share"))
+        .sort(["total_ns", "launch"], descending=[True, False], nulls_last=True)
+    )
+    named = _with_names(_with_shape(frame))
+    return _result(scope, "kernels", "Kernels by GPU time", fields, named, rows)
+
+
+def launch_table(
+    trace: Trace, selection: Selection = EVERYTHING, *, kernel: str | None = None
+) -> TableResult:
+    """List measured launches in order."""
+    scope = LaunchSelection(trace, selection, kernel=kernel)
+    rows = measured_launches(scope)
+    share = share_of(pl.col(DURATION), pl.lit(_total_ns(rows))).alias("share")
+    frame = _with_names(_with_shape(rows.with_columns(share)))
+    result = _result(scope, "launches", "Measured launches in order", LAUNCH_FIELDS, frame, rows)
+    told = frame["ranges"].null_count() < frame.height
+    fields = tuple(replace(f, shown=told) if f.key == "ranges" else f for f in result.fields)
+    return replace(result, fields=fields)
+
+
+def by_duration(result: TableResult) -> TableResult:
+    """Put the longest launches first."""
+    frame = result.frame.sort("duration_ns", descending=True, nulls_last=True, maintain_order=True)
+    fields = tuple(replace(f, shown=f.shown and f.key != "ranges") for f in result.fields)
+    return replace(
+        result, command="kernels", title="Launches by GPU time", fields=fields, frame=frame
+    )
+
+
+def measured_launches(scope: LaunchSelection) -> pl.DataFrame:
+    """Give the selected launches in order, with all that the tables are made from."""
+    frame = measured(scope.trace, QUANTITIES, _COLUMNS)
+    if scope.everything:
+        return frame
+    return frame.filter(pl.col("launch").is_in(scope.launches().implode()))
+
+
+def _total_ns(rows: pl.DataFrame) -> float:
+    return float(rows[DURATION].sum())
+
+
+def _known_total() -> pl.Expr:
+    """Null a sum of nothing: launches without a duration did not take no time."""
+    return pl.when(pl.col("mean_ns").is_not_null()).then(pl.col("total_ns")).alias("total_ns")
+
+
+def _with_shape(frame: pl.DataFrame) -> pl.DataFrame:
+    static, dynamic = pl.col("static_shared_bytes"), pl.col("dynamic_shared_bytes")
+    return frame.with_columns(
+        product(GRID).alias("blocks"),
+        product(BLOCK).alias("block_threads"),
+        *shape_texts(),
+        (static + dynamic).alias("shared_bytes"),
+    )
+
+
+def _with_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add what the name tells."""
+    known = classified(frame["name"])
+    return frame.with_columns(
+        pl.col("name").cast(pl.String),
+        pl.Series("short_name", [name.short for name in known], pl.String),
+        pl.Series("category", [str(name.category) for name in known], pl.String),
+        pl.Series("precision", [name.precision for name in known], pl.String),
+        pl.Series("tensor_core", [name.tensor_core for name in known], pl.Boolean),
+    )
+
+
+def _result(
+    scope: LaunchSelection,
+    command: str,
+    title: str,
+    fields: tuple[Field, ...],
+    frame: pl.DataFrame,
+    rows: pl.DataFrame,
+) -> TableResult:
+    frame = frame.select([f.key for f in fields])
+    return TableResult(
+        command,
+        title,
+        shown_if_filled(fields, frame),
+        frame,
+        meta={
+            "kernels": rows.height,
+            "kernel_names": rows["name"].n_unique(),
+            "total_ns": _total_ns(rows) if is_filled(rows, DURATION) else None,
+            "any_gpu_busy_ns": None,
+        },
+        notes=_notes(scope, rows),
+    )
+
+
+def _notes(scope: LaunchSelection, rows: pl.DataFrame) -> tuple[str, ...]:
+    notes = list(scope.notes)
+    if rows.is_empty():
+        return (*notes, "no launch was measured inside the selection")
+    untimed = rows[DURATION].null_count()
+    if untimed:
+        which = "the launches have" if untimed == rows.height else f"{untimed:,} launches have"
+        which = "1 launch has" if untimed == 1 else which
+        notes.append(
+            f"{which} no duration; measure gpu__time_duration.sum (--section SpeedOfLight)"
+        )
+    others = rows.filter(pl.col("kind").cast(pl.String) != "kernel").height
+    if others:
+        what = "is a range or graph that was measured as a whole"
+        many = "are ranges or graphs that were measured as wholes"
+        notes.append(f"{others:,} of these {what if others == 1 else many}")
+    return tuple(notes)
+
+
+TOP_KERNELS = 10
+_LIMITS = (
+    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+)
+SUMMARY_FIELDS = (*FIELDS[: -len(NAMED)], *_LIMITS, *NAMED)
+"""Those of the table of kernels, and how near to what the GPU can do."""
+_SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
+          "roof_share", "bound", "short_name")  # fmt: skip
+_AVERAGES = (
+    ("sm_share", "SMs busy", "How busy the SMs were, by time"),
+    ("memory_share", "Memory busy", "How busy the memory system was, caches included, by time"),
+    ("dram_share", "DRAM busy", "How busy the GPU's memory was, by time"),
+    ("occupancy", "Occupancy", "Warps resident on an SM, of those that fit, by time"),
+    ("roof_share", "Of the roof", "How near to the roofline, by time"),
+)
+_NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
+
+
+def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
+    """Answer in one screen where the time of the measured launches went."""
+    table = _kernels(trace, selection)
+    fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
+    frame = table.frame.head(TOP_KERNELS)
+    more = f": the first {TOP_KERNELS} of {table.frame.height:,}"
+    title = table.title + (more if table.frame.height > frame.height else "")
+    return Composite(
+        "summary",
+        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        _facts(trace, table),
+        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
+        meta={"path": trace.meta.path},
+        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
+    )
+
+
+def _kernels(trace: Trace, selection: Selection) -> TableResult:
+    """Sum up launches by kernel, with how near to the roofline they came."""
+    scope = LaunchSelection(trace, selection)
+    under = roofline_points(trace).select("launch", "roof_share", "bound")
+    rows = measured_launches(scope).join(under, on="launch", how="left", maintain_order="left")
+    further = (weighed_mean("roof_share"), pl.col("bound").first())
+    return summed_up(scope, prevailing(rows, GROUP, "bound"), SUMMARY_FIELDS, further)
+
+
+def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
+    meta = table.meta
+    gpus = names_of_used(trace, table.frame["device"])
+    facts = [
+        Fact("gpus", "GPU", gpus, Fmt.TEXT, "GPUs measured"),
+        Fact("kernels", "Launches", meta["kernels"], Fmt.COUNT, "Launches that were measured"),
+        Fact("kernel_names", "Kernels", meta["kernel_names"], Fmt.COUNT, "Different kernels"),
+        Fact("kernel_ns", "GPU time", meta["total_ns"], Fmt.TIME, "Time of all, each on its own"),
+    ]
+    for key, label, meaning in _AVERAGES:
+        facts.append(Fact(key, label, average(table.frame, key, "total_ns"), Fmt.SHARE, meaning))
+    facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Parts of the time"))
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _bounds(frame: pl.DataFrame) -> str | None:
+    """Say for which part of the time what was the limit: `memory 61%, latency 39%`."""
+    total = float(frame["total_ns"].sum())
+    known = frame.filter(pl.col("bound").is_not_null())
+    if not total or known.is_empty():
+        return None
+    by = known.group_by("bound").agg(pl.col("total_ns").sum())
+    by = by.sort("total_ns", "bound", descending=[True, False])
+    return ", ".join(f"{bound} {time / total:.0%}" for bound, time in by.iter_rows())

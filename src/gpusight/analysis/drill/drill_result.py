@@ -1,0 +1,356 @@
+"""Question and answer of `drill`: kernels, filters, commands, what was measured; and its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.drill.drill_kernels import (
+    COMMAND,
+    DEFAULT_TOP_KERNELS,
+    MIN_TIME_SHARE,
+    DrillChoice,
+)
+from gpusight.analysis.join.kernel_keys import NEEDS, launch_keys
+from gpusight.analysis.selection import EVERYTHING
+from gpusight.errors import UsageError
+from gpusight.recording import capture_names
+from gpusight.recording.parse_request import enum_value, split_command
+from gpusight.recording.request import NcuLevel, Ranks
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gpusight.analysis.drill.drill_kernels import DrillKernel
+    from gpusight.analysis.drill.launch_plan import LaunchPlan
+    from gpusight.analysis.selection import Selection
+    from gpusight.recording.tools import ToolCommand
+    from gpusight.trace.trace import Trace
+
+
+PASSES = {NcuLevel.QUICK: 10, NcuLevel.DETAIL: 34, NcuLevel.FULL: 38}
+"""How often Nsight Compute runs a kernel; seen on an H200, other GPUs differ somewhat."""
+_LAUNCH_S = {NcuLevel.QUICK: 0.3, NcuLevel.DETAIL: 1.2, NcuLevel.FULL: 2.0}
+"""What a launch costs beside those runs of it, on the same machine."""
+
+
+@dataclass(frozen=True)
+class DrillResult:
+    """Kernels worth measuring, and how to measure them."""
+
+    kernels: tuple[DrillKernel, ...]
+    """By time, the longest first: those that matter."""
+    plan: LaunchPlan | None
+    """None where nothing is worth measuring."""
+    level: NcuLevel
+    commands: tuple[ToolCommand, ...] = ()
+    """One for each run of the plan."""
+    tool: str = ""
+    """What the commands are for: `ncu 2025.3.1`."""
+    installed: bool = False
+    """Whether it is on this machine."""
+    program: tuple[str, ...] | None = None
+    """What is measured; None: commands name a stand-in."""
+    steps: int = 0
+    """Steps in the window; 0 where none are known."""
+    window_ns: int | None = None
+    kernel_ns: int = 0
+    """Time of all kernels in the window."""
+    measured: Mapping[int, MeasuredLaunches] | None = None
+    """What reports hold of the chosen kernels; None: no report was given."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return "Kernels worth measuring"
+
+    @property
+    def chosen(self) -> tuple[DrillKernel, ...]:
+        """What to measure, the longest first."""
+        return tuple(k for k in self.kernels if k.verdict is DrillChoice.CHOSEN)
+
+    @property
+    def missing(self) -> tuple[DrillKernel, ...]:
+        """What was to be measured and is in no report."""
+        held = self.measured
+        return () if held is None else tuple(k for k in self.chosen if not held[k.group].launches)
+
+    @property
+    def per_step(self) -> int:
+        """What to divide by for a step: 1 where none are known."""
+        return max(1, self.steps)
+
+    @property
+    def estimate_s(self) -> float | None:
+        """How long measuring takes, roughly, beside the program's own time."""
+        if self.plan is None:
+            return None
+        longest = max(k.time_ns / max(1, k.launches) for k in self.chosen)
+        launch_s = _LAUNCH_S[self.level] + PASSES[self.level] * longest * 1e-9
+        return self.plan.launches * launch_s
+
+    def with_warnings(self, warnings: Sequence[str]) -> DrillResult:
+        """Say first what is wrong with the capture."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+    def document(self) -> dict[str, Any]:
+        """Give what `--format json` writes, as plain objects."""
+        plan = self.plan
+        return {
+            "meta": {"command": COMMAND, **self.meta},
+            "window_ns": self.window_ns,
+            "steps": self.steps,
+            "kernel_ns": self.kernel_ns,
+            "kernels": [self._kernel(kernel) for kernel in self.kernels],
+            "level": self.level.value,
+            "anchor": None if plan is None else plan.anchor.value,
+            "why": None if plan is None else plan.why,
+            "exact": None if plan is None else plan.exact,
+            "runs": [] if plan is None else [self._run(n) for n in range(len(plan.runs))],
+            "tool": self.tool or None,
+            "installed": self.installed,
+            "program": None if self.program is None else list(self.program),
+            "estimate_s": self.estimate_s,
+            "notes": list(self.notes),
+        }
+
+    def _run(self, number: int) -> dict[str, Any]:
+        assert self.plan is not None
+        told = self.plan.runs[number].document()
+        if number >= len(self.commands):
+            return told
+        command = self.commands[number]
+        return told | {
+            "command": list(command.argv),
+            "environment": dict(command.environment),
+            "report": str(command.produces),
+            "notes": list(command.notes),
+        }
+
+    def _kernel(self, kernel: DrillKernel) -> dict[str, Any]:
+        held = None if self.measured is None else self.measured.get(kernel.group)
+        return {
+            "kernel": kernel.group,
+            "name": kernel.name,
+            "label": kernel.short_name,
+            "function": kernel.function,
+            "category": kernel.category,
+            "grid": list(kernel.shape[:3]),
+            "block": list(kernel.shape[3:]),
+            "launches": kernel.launches,
+            "launches_per_step": kernel.launches / self.steps if self.steps else None,
+            "time_ns": kernel.time_ns,
+            "time_ns_per_step": kernel.time_ns / self.steps if self.steps else None,
+            "share": kernel.share,
+            "roof_share": kernel.roof_share,
+            "verdict": kernel.verdict.value,
+            "why": kernel.why,
+            "measured": None if held is None else held.launches,
+            "measured_other_shapes": None if held is None else held.other_shapes,
+        }
+
+
+@dataclass(frozen=True)
+class DrillOptions:
+    """What to measure, and how."""
+
+    selection: Selection = EVERYTHING
+    top: int = DEFAULT_TOP_KERNELS
+    kernel: str | None = None
+    level: NcuLevel = NcuLevel.QUICK
+    program: tuple[str, ...] | None = None
+    output: Path | None = None
+    """The report to write; None: named after the program."""
+    ranks: Ranks = field(default_factory=Ranks)
+    overwrite: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        selection: Selection = EVERYTHING,
+        top: int = DEFAULT_TOP_KERNELS,
+        kernel: str | None = None,
+        level: str = "quick",
+        program: str | Sequence[str | os.PathLike[str]] | None = None,
+        output: str | os.PathLike[str] | None = None,
+        rank: str | int = "all",
+        overwrite: bool = False,
+    ) -> DrillOptions:
+        """Make it of words and numbers; a program given as one text is split like a shell's."""
+        words = split_command(program or ())
+        if top < 0:
+            raise UsageError(f"{top} kernels cannot be chosen", hint="0 chooses all that matter")
+        return cls(
+            selection,
+            top,
+            kernel,
+            enum_value(NcuLevel, level, "level"),
+            words or None,
+            None if output is None else capture_names.output_path(str(output), words),
+            Ranks.read(str(rank)),
+            overwrite,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLaunches:
+    """What reports hold of one kernel."""
+
+    launches: int
+    """Measured launches of its name, grid and block, in all reports."""
+    other_shapes: int
+    """Of its name alone."""
+
+
+def measured_launches_of(
+    timeline: Trace, kernels: Sequence[DrillKernel], reports: Sequence[Trace]
+) -> dict[int, MeasuredLaunches]:
+    """Count the measured launches of each kernel, by its group."""
+    rows = [kernel.row for kernel in kernels]
+    left = timeline.table("kernels", NEEDS)[rows]
+    counts = {kernel.group: MeasuredLaunches(0, 0) for kernel in kernels}
+    for report in reports:
+        if not report.has("profiles"):
+            what = f"{report.meta.path} is no report of Nsight Compute"
+            raise UsageError(what, hint="give the timeline first, then its reports")
+        right = report.table("profiles", ["kind", *NEEDS])
+        right = right.filter(pl.col("kind").cast(pl.String) == "kernel").select(NEEDS)
+        keys = launch_keys(left, right)
+        for number, kernel in enumerate(kernels):
+            same = int((keys.right == keys.left[number]).sum())
+            named = int((keys.right_name == keys.left_name[number]).sum())
+            before = counts[kernel.group]
+            counts[kernel.group] = MeasuredLaunches(
+                before.launches + same, before.other_shapes + named - same
+            )
+    return counts
+
+
+FIELDS = (
+    Field("verdict", "Measure", Fmt.TEXT, "`yes`, or why not"),
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all kernels in the window"),
+    Field("time_ns", "Time", Fmt.TIME, "Its time; a step, where steps are known"),
+    Field("launches", "Launches", Fmt.COUNT, "How often; a step, where steps are known"),
+    Field("roof_share", "Of roof", Fmt.SHARE, "How near to its roof it ran, if the timeline tells"),
+    Field("measured", "Measured", Fmt.COUNT, "Launches of it in the reports given"),
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
+    Field("why", "Why", Fmt.TEXT, "Why it is measured, or not", shown=False),
+    Field("function", "Function", Fmt.NAME, "What Nsight Compute matches", shown=False),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+DRILL_FACTS = (
+    Field("window_ns", "Window", Fmt.TIME, "Time looked at"),
+    Field("step_ns", "A step", Fmt.TIME, "Mean time of a step in it"),
+    Field("steps", "Steps", Fmt.COUNT, "Steps in it, warm-up left out"),
+    Field("kernel_share", "In kernels", Fmt.SHARE, "Time of its kernels, as a part of it"),
+    Field("counted", "Launches", Fmt.TEXT, "From where launches are counted, and why"),
+    Field("measures", "Measures", Fmt.TEXT, "How many launches, how thoroughly, how long it takes"),
+)
+_NUMBERS = (Fmt.SHARE, Fmt.TIME, Fmt.COUNT)
+_YES = "yes"
+_NEXT = 3
+"""Kernels shown that come after the chosen ones."""
+_MINUTE_S = 60
+
+
+def drill_page(drill: DrillResult) -> Composite:
+    """Lay it out for a screen."""
+    return Composite(
+        COMMAND,
+        drill.title,
+        _facts(drill),
+        (kernel_table(drill, following=_NEXT),),
+        meta=dict(drill.meta),
+        notes=drill.notes,
+    )
+
+
+def kernel_table(drill: DrillResult, *, following: int | None = None) -> TableResult:
+    """List the kernels that were chosen, and those that matter and were not.
+
+    `following` limits those that only come after the chosen ones.
+    """
+    kernels = [
+        k for k in drill.kernels if k.verdict is DrillChoice.CHOSEN or k.share >= MIN_TIME_SHARE
+    ]
+    later = [k for k in kernels if k.verdict is DrillChoice.NEXT][following:] if following else []
+    hidden = {k.group for k in later}
+    rows = [_row(drill, kernel) for kernel in kernels if kernel.group not in hidden]
+    schema = {f.key: pl.Float64() if f.fmt in _NUMBERS else pl.String() for f in FIELDS}
+    frame = pl.DataFrame(rows, schema=schema)
+    empty = {f.key for f in FIELDS if frame[f.key].null_count() == frame.height}
+    fields = tuple(
+        Field(f.key, f.label, f.fmt, f.meaning, f.shown and f.key not in empty) for f in FIELDS
+    )
+    each = "a step" if drill.steps else "the window"
+    more = f"{len(hidden)} more kernels take {format_share(MIN_TIME_SHARE)} or more each"
+    notes = (f"{more}: gpusight kernels FILE",) if hidden else ()
+    return TableResult("kernels", f"Kernels by time, of {each}", fields, frame, notes=notes)
+
+
+def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
+    held = None if drill.measured is None else drill.measured.get(kernel.group)
+    return {
+        "verdict": _YES if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
+        "share": kernel.share,
+        "time_ns": kernel.time_ns / drill.per_step,
+        "launches": kernel.launches / drill.per_step,
+        "roof_share": kernel.roof_share,
+        "measured": None if held is None else held.launches,
+        "grid": _shape(kernel.shape[:3]),
+        "block": _shape(kernel.shape[3:]),
+        "short_name": kernel.short_name,
+        "why": kernel.why,
+        "function": kernel.function,
+        "name": kernel.name,
+    }
+
+
+def _shape(sizes: tuple[int | None, ...]) -> str | None:
+    return None if None in sizes else "x".join(map(str, sizes))
+
+
+def _facts(drill: DrillResult) -> tuple[Fact, ...]:
+    window = drill.window_ns
+    values: dict[str, Any] = {
+        "window_ns": None if drill.steps else window,
+        "step_ns": window / drill.steps if window and drill.steps else None,
+        "steps": drill.steps or None,
+        "kernel_share": drill.kernel_ns / window if window else None,
+        "counted": None if drill.plan is None else drill.plan.why,
+        "measures": _measures(drill),
+    }
+    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _measures(drill: DrillResult) -> str | None:
+    plan, seconds = drill.plan, drill.estimate_s
+    if plan is None or seconds is None or drill.measured is not None:
+        return None
+    many = "1 launch" if plan.launches == 1 else f"{plan.launches:,} launches"
+    runs = f" in {len(plan.runs)} runs" if len(plan.runs) > 1 else ""
+    chosen = format_share(sum(k.share for k in drill.chosen))
+    return (
+        f"{many}{runs} at level {drill.level.value}, of kernels with {chosen} of kernel time; "
+        f"takes {_roughly(seconds)}, besides the program's own time"
+    )
+
+
+def _roughly(seconds: float) -> str:
+    if seconds < 1:
+        return "less than a second"
+    if seconds < _MINUTE_S:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / _MINUTE_S:.0f} min"

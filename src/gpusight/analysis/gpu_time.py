@@ -1,0 +1,213 @@
+"""How each GPU spent the window: computing, copying or idle; and what the profiler itself cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_list import TraceSteps
+from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, union
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.trace.trace import Trace
+
+
+_COMPUTE = ("kernels", "graph_launches")
+_MOVE = ("copies", "memsets")
+_NOTHING = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "device"), pl.Int64))
+
+FIELDS = (
+    Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
+    Field("name", "Name", Fmt.NAME, "Marketing name"),
+    Field("window_ns", "Window", Fmt.TIME, "Time looked at", shown=False),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part of the window with a kernel running"),
+    Field("copy_only_share", "Copy only", Fmt.SHARE, "Part with a copy or fill but no kernel"),
+    Field("other_share", "Other work", Fmt.SHARE, "Part with only work from outside the selection"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part with nothing running"),
+    Field("busy_ns", "Busy time", Fmt.TIME, "Time with a kernel running", shown=False),
+    Field("copy_only_ns", "Copy-only time", Fmt.TIME, "Time with only copies", shown=False),
+    Field("other_ns", "Other time", Fmt.TIME, "Time with only unselected work", shown=False),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time with nothing running", shown=False),
+    Field("kernel_ns", "Kernel time", Fmt.TIME, "Sum of kernel durations", shown=False),
+    Field("concurrency", "Concurrency", Fmt.REAL, "Kernels running at a time, while any is"),
+    Field("streams", "Streams", Fmt.COUNT, "Streams that did work"),
+)
+
+
+def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """Split the window of each GPU that did work; the shares of a row sum to 1."""
+    scope = ResolvedSelection(trace, selection)
+    scope.prepare(*ACTIVITY)
+    frame = _per_device(scope) if selection else trace.derive("gpu-2", lambda: _per_device(scope))
+    if frame.is_empty():
+        return NotApplicable("gpu_time", _no_work(trace, selection), advice_for(trace.meta).gpu)
+    return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
+
+
+def _no_work(trace: Trace, selection: Selection) -> str:
+    if trace.has("op_totals"):
+        return "totals do not say how busy the GPU was"
+    return "the capture shows no GPU work" + (" in the selection" if selection else "")
+
+
+def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
+    names, streams = device_names(scope.trace), _count_streams(scope)
+    computing, moving = (_by_device(scope, tables) for tables in (_COMPUTE, _MOVE))
+    running = _by_device(ResolvedSelection(scope.trace), GPU_WORK) if scope.selection else {}
+    rows = [
+        {"name": names.get(device), "device": device, "streams": streams[device]}
+        | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, moving, running)))
+        for device in sorted(computing.keys() | moving.keys())
+    ]
+    return pl.DataFrame(rows, schema=_schema())
+
+
+def computing(trace: Trace, device: int) -> Intervals:
+    """Give the time during which any kernel (or whole graph) ran on a GPU."""
+    return _union(_spans(ResolvedSelection(trace), device, _COMPUTE))
+
+
+def idle(scope: ResolvedSelection, device: int) -> Intervals:
+    """Give the time of the window in which nothing ran on a GPU, selected or not."""
+    everything = _union(_spans(ResolvedSelection(scope.trace), device, GPU_WORK))
+    return subtract(scope.window.intervals, everything)
+
+
+def busiest(times: TableResult) -> dict[str, Any]:
+    """Give the row of the GPU that computed longest."""
+    return times.frame.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
+
+
+def _split(
+    scope: ResolvedSelection, kernels: pl.DataFrame, moves: pl.DataFrame, unselected: pl.DataFrame
+) -> dict[str, Any]:
+    window = scope.window.intervals
+    compute = _union(kernels)
+    selected = union(compute, _union(moves))
+    everything = union(selected, _union(unselected))
+    # Each holds the one before it, so the differences of their lengths are the parts.
+    busy, active, running = (_length(spans, window) for spans in (compute, selected, everything))
+    parts = {
+        "busy": busy,
+        "copy_only": active - busy,
+        "other": running - active,
+        "idle": window.length_ns - running,
+    }
+    kernel_ns = int((kernels["end_ns"] - kernels["start_ns"]).sum())
+    return {
+        "window_ns": window.length_ns,
+        **{f"{part}_ns": spent for part, spent in parts.items()},
+        **{f"{part}_share": _ratio(spent, window.length_ns) for part, spent in parts.items()},
+        "kernel_ns": kernel_ns,
+        "concurrency": _ratio(kernel_ns, compute.length_ns),
+    }
+
+
+def _spans(scope: ResolvedSelection, device: int, tables: tuple[str, ...]) -> pl.DataFrame:
+    return _by_device(scope, tables).get(device, _NOTHING)
+
+
+def _by_device(scope: ResolvedSelection, tables: tuple[str, ...]) -> dict[int, pl.DataFrame]:
+    """Give the selected rows of some tables, apart for each GPU."""
+    parts = [scope.gpu(table, _NOTHING.columns) for table in tables if scope.trace.has(table)]
+    apart = pl.concat([_NOTHING, *parts]).partition_by("device", as_dict=True)
+    return {int(device): rows for (device,), rows in apart.items()}
+
+
+def _union(spans: pl.DataFrame) -> Intervals:
+    return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def _length(spans: Intervals, window: Intervals) -> int:
+    """Measure how much of the window the spans cover."""
+    return int(coverage(spans, window.starts, window.ends).sum())
+
+
+def _count_streams(scope: ResolvedSelection) -> dict[int, int]:
+    keys = ["device", "process", "context", "stream"]
+    used = [scope.gpu(table, keys).unique() for table in GPU_WORK if scope.trace.has(table)]
+    return dict(pl.concat(used).unique().group_by("device").len().iter_rows()) if used else {}
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _schema() -> dict[str, pl.DataType]:
+    kinds: dict[Fmt, pl.DataType] = {
+        Fmt.NAME: pl.String(),
+        Fmt.SHARE: pl.Float64(),
+        Fmt.REAL: pl.Float64(),
+    }
+    return {f.key: kinds.get(f.fmt, pl.Int64()) for f in FIELDS}
+
+
+_WORTH_SAYING = 0.01
+"""The least part of the window that is worth a note."""
+_MOST_STEPS = 3
+
+
+def overhead_note(
+    scope: ResolvedSelection,
+    times: TableResult | NotApplicable,
+    steps: TraceSteps | NotApplicable | None = None,
+) -> tuple[str, ...]:
+    """Say how much of the busiest GPU's idle time the profiler took, where it is much.
+
+    `times` is the result of `gpu_time` for the same selection; of `steps`, those that held it are
+    named.
+    """
+    if isinstance(times, NotApplicable) or not scope.trace.has("overheads"):
+        return ()
+    window = scope.window.intervals
+    least_ns = _WORTH_SAYING * window.length_ns
+    spent = intersect(_overheads(scope), window)
+    if spent.length_ns <= least_ns:
+        return ()
+    row = busiest(times)
+    lost = intersect(spent, idle(scope, row["device"]))
+    if lost.length_ns <= least_ns:
+        return ()
+    gpu = f"GPU {row['device']}" if times.frame.height > 1 else "the GPU"
+    text = f"the profiler itself took {format_time(lost.length_ns)} while {gpu} was idle"
+    text += _inside(lost, steps)
+    rest_ns = window.length_ns - lost.length_ns
+    if rest_ns:
+        text += (
+            f": without it {gpu} was busy {format_share(row['busy_ns'] / rest_ns)} of the window"
+        )
+    return (text,)
+
+
+def _overheads(scope: ResolvedSelection) -> Intervals:
+    """Unite what the profiler did in the selected processes, in a range or not."""
+    # One that began before a range still fills the part of it that it reaches into.
+    processes = ResolvedSelection(scope.trace, Selection(process=scope.selection.process))
+    frame = processes.host("overheads", ["start_ns", "end_ns"])
+    return Intervals.from_arrays(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
+
+
+def _inside(lost: Intervals, steps: TraceSteps | NotApplicable | None) -> str:
+    """Name the steps that this time fell into."""
+    if not isinstance(steps, TraceSteps):
+        return ""
+    bounds = [np.array([getattr(s, b) for s in steps.steps]) for b in ("start_ns", "end_ns")]
+    held = coverage(lost, *bounds) > 0
+    names = [_called(step) for step, holds in zip(steps.steps, held, strict=True) if holds]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_STEPS} more" if len(names) > _MOST_STEPS else ""
+    return f" (in {', '.join(names[:_MOST_STEPS])}{more})"
+
+
+def _called(step: TraceStep) -> str:
+    """Name a step; with its number where the name does not say it."""
+    return step.name if str(step.number) in step.name else f"{step.name} {step.number}"

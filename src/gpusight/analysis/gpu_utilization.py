@@ -1,0 +1,417 @@
+"""How busy each GPU was over time: time bins, hardware samples, steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.kernel_summary import graph_notes
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, EntryRank
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.intervals import Intervals, coverage, gaps, union
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.trace import Trace
+
+    WorkInts = NDArray[np.int64]
+    Ints = NDArray[np.int64]
+
+
+SHARES = (
+    Field("busy_share", "Busy", Fmt.SHARE, "Part in which anything ran"),
+    Field("compute_share", "Computing", Fmt.SHARE, "Part in which kernels ran"),
+    Field("copy_share", "Copying", Fmt.SHARE, "Part in which only copies or fills ran"),
+    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication ran"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing ran"),
+)
+BIN_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("start_ns", "Time", Fmt.TIME, "When the bin begins"),
+    Field("duration_ns", "Length", Fmt.TIME, "How long it is", shown=False),
+    *SHARES,
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that began in it"),
+    Field("compute_ns", "Compute time", Fmt.TIME, "Time in which kernels ran", shown=False),
+    Field("copy_ns", "Copy time", Fmt.TIME, "Time in which only copies or fills ran", shown=False),
+    Field(
+        "communication_ns", "Comm time", Fmt.TIME, "Time of nothing but communication", shown=False
+    ),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing ran", shown=False),
+)
+GPU_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("name", "Name", Fmt.NAME, "What it is called"),
+    *SHARES,
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that began"),
+    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest stretch in which nothing ran"),
+    Field("longest_idle_at_ns", "At", Fmt.TIME, "When that began"),
+)
+STEP_FIELDS = (
+    Field("number", "Step", Fmt.ID, "Number of the step"),
+    Field("start_ns", "Began", Fmt.TIME, "When it began on the host"),
+    Field("duration_ns", "Took", Fmt.TIME, "How long it took on the host"),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part of it in which anything ran, mean of the GPUs"),
+    Field("name", "Name", Fmt.NAME, "Name of the range that is the step", shown=False),
+)
+FACTS = (
+    Field("window_ns", "Window", Fmt.TIME, "Time that is looked at"),
+    Field("steps", "Steps", Fmt.COUNT, "Steps inside"),
+    Field("gpus", "GPU", Fmt.TEXT, "GPUs that did work"),
+    Field("busy_share", "GPU busy", Fmt.SHARE, "Part in which anything ran, mean of the GPUs"),
+    *SHARES[1:],
+    Field("busiest", "Busiest", Fmt.TEXT, "The busiest of several GPUs"),
+    Field("least_busy", "Least busy", Fmt.TEXT, "The least busy of several GPUs"),
+    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest time in which a GPU did nothing"),
+    Field("longest_idle_at_ns", "That began at", Fmt.TIME, "When that began"),
+    Field("longest_idle_device", "On GPU", Fmt.ID, "Which of several GPUs that was"),
+    Field("bin_ns", "A bin", Fmt.TIME, "How long a bin is, about"),
+)
+
+
+METRIC_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("metric", "Metric", Fmt.NAME, "What was sampled, without its unit"),
+    Field("start_ns", "Time", Fmt.TIME, "When the bin begins"),
+    Field("share", "Share", Fmt.SHARE, "Mean of the samples in the bin, as part of the most"),
+    Field("samples", "Samples", Fmt.COUNT, "How many those are; 0 where the last one still holds"),
+)
+MEAN_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("metric", "Metric", Fmt.NAME, "What was sampled, without its unit"),
+    Field("mean_share", "Mean", Fmt.SHARE, "Mean of the bins, as part of the most"),
+    Field("max_share", "Highest bin", Fmt.SHARE, "Highest mean of a bin"),
+)
+_TELLING = (
+    r"SMs? Active\b",
+    r".*\bTensor\b.*\bActive\b",
+    r"DRAM\b.*(?:Bandwidth|Throughput)\b",
+)
+"""What says how busy a GPU was in itself; there are dozens of others."""
+_UNIT = re.compile(r"\s*\[[^\]]*%[^\]]*\]\s*$")
+_SECTION = "metrics"
+_PERCENT = 100.0
+
+
+def sampled(
+    trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
+) -> list[TableResult | NotApplicable]:
+    """Give the telling metrics of these GPUs: as a whole, and between the edges of bins."""
+    found = _over_time(trace, devices, edges)
+    if isinstance(found, NotApplicable):
+        return [found]
+    means = found.frame.group_by("device", "metric", maintain_order=True).agg(
+        pl.col("share").mean().alias("mean_share"), pl.col("share").max().alias("max_share")
+    )
+    return [TableResult("metric_means", "Sampled by the GPU", MEAN_FIELDS, means), found]
+
+
+def _over_time(
+    trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
+) -> TableResult | NotApplicable:
+    if not trace.has("gpu_metrics"):
+        return NotApplicable(_SECTION, "no GPU metrics were sampled", _hint(trace))
+    frame = trace.table("gpu_metrics", ["time_ns", "device", "metric", "value"])
+    labels = [_label(name) for name in names_of(frame["metric"])]
+    frame = frame.with_columns(pl.col("metric").to_physical().alias("code")).filter(
+        pl.col("code").is_in([code for code, label in enumerate(labels) if label]),
+        pl.col("device").is_in(list(devices)),
+    )
+    rows = [
+        _binned(own, edges).select(
+            pl.lit(device, pl.Int64).alias("device"), pl.lit(labels[code]).alias("metric"), pl.all()
+        )
+        for (device, code), own in frame.group_by("device", "code", maintain_order=True)
+    ]
+    if not any(part.height for part in rows):
+        return NotApplicable(_SECTION, "no metric of SMs or memory was sampled in the window")
+    return TableResult(_SECTION, "Sampled over time", METRIC_FIELDS, pl.concat(rows))
+
+
+def _label(name: str) -> str | None:
+    """Give what a metric is called without its unit; None for those that are not shown."""
+    plain, found = _UNIT.subn("", name)
+    return plain if found and any(re.match(one, plain, re.IGNORECASE) for one in _TELLING) else None
+
+
+def _hint(trace: Trace) -> str:
+    wanted = advice_for(trace.meta).wanted
+    return next((f"capture with: {w.how}" for w in wanted if w.table == "gpu_metrics"), "")
+
+
+def _binned(samples: pl.DataFrame, edges: NDArray[np.int64]) -> pl.DataFrame:
+    """Average samples bin by bin; from the first to the last sample no bin is left out."""
+    ordered = samples.sort("time_ns")
+    times, values = ordered["time_ns"].to_numpy(), ordered["value"].to_numpy()
+    first, after = (np.searchsorted(times, t) for t in (edges[:-1], edges[1:]))
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    count = after - first
+    held = values[np.maximum(first - 1, 0)]
+    mean = np.where(count > 0, (sums[after] - sums[first]) / np.maximum(count, 1), held)
+    known = (count > 0) | ((first > 0) & (first < len(times)))
+    columns = {
+        "start_ns": edges[:-1],
+        "share": np.clip(mean, 0.0, None) / _PERCENT,
+        "samples": count,
+    }
+    return pl.DataFrame(columns).filter(known).cast({"samples": pl.Int64})
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What one GPU did in the window."""
+
+    computing: Intervals
+    active: Intervals
+    """Computing or moving data."""
+    running: Intervals
+    """Anything."""
+    kernel_start_ns: WorkInts
+    """Of kernels that began in the window, rising."""
+
+    def parts(self, starts: WorkInts, ends: WorkInts) -> dict[str, WorkInts]:
+        """Give the ns of each group between these moments; they sum to the time between."""
+        compute, active, running = (
+            coverage(spans, starts, ends) for spans in (self.computing, self.active, self.running)
+        )
+        return {
+            COMPUTE: compute,
+            COPY: active - compute,
+            COMMUNICATION: running - active,
+            IDLE: ends - starts - running,
+        }
+
+    def kernels(self, starts: WorkInts, ends: WorkInts) -> WorkInts:
+        """Count the kernels that began between these moments."""
+        first, after = (np.searchsorted(self.kernel_start_ns, t) for t in (starts, ends))
+        counts: WorkInts = (after - first).astype(np.int64)
+        return counts
+
+
+def work_of(trace: Trace, selection: Selection, chosen: StepWindow) -> dict[int, DeviceWork]:
+    """Collect what ran in the window, GPU by GPU."""
+    processes = ResolvedSelection(trace, replace(selection, within=None)).processes
+    rows = pl.concat([_rows(trace, table, chosen) for table in GPU_WORK if trace.has(table)])
+    if processes is not None:
+        rows = rows.filter(pl.col("process").is_null() | pl.col("process").is_in(processes))
+    if selection.device is not None:
+        rows = rows.filter(pl.col("device") == selection.device)
+    apart = rows.drop_nulls("device").partition_by("device", as_dict=True)
+    return {int(device): _of_device(own, chosen) for (device,), own in sorted(apart.items())}
+
+
+def _rows(trace: Trace, table: str, chosen: StepWindow) -> pl.DataFrame:
+    """Give what of a table ran in the window, with its rank: what counts first has the lowest."""
+    columns = ["start_ns", "end_ns", "device", "process"]
+    is_kernel = table == "kernels"
+    frame = trace.table(table, [*columns, "name"] if is_kernel else columns)
+    rank = _kernel_ranks(frame["name"]) if is_kernel else pl.lit(int(_RANKS[table]))
+    ran = (pl.col("start_ns") < chosen.end_ns) & (
+        (pl.col("end_ns") > chosen.start_ns) | (pl.col("start_ns") >= chosen.start_ns)
+    )
+    own = (rank.cast(pl.Int64).alias("rank"), pl.lit(is_kernel).alias("kernel"))
+    return frame.with_columns(*own).filter(ran).select(*columns, "rank", "kernel")
+
+
+_RANKS = {
+    "copies": EntryRank.MOVING,
+    "memsets": EntryRank.MOVING,
+    "graph_launches": EntryRank.COMPUTING,
+}
+
+
+def _kernel_ranks(names: pl.Series) -> pl.Series:
+    """Tell kernels that communicate from those that compute; each name is looked at once."""
+    texts, codes = names_of(names), names.to_physical()
+    ranks = np.full(len(texts), int(EntryRank.COMPUTING))
+    for code in codes.unique().drop_nulls():
+        if classify(texts[code]).category == COMMUNICATION:
+            ranks[code] = EntryRank.COMMUNICATING
+    return pl.Series(ranks[codes.to_numpy()] if len(texts) else [], dtype=pl.Int64)
+
+
+def _of_device(rows: pl.DataFrame, chosen: StepWindow) -> DeviceWork:
+    def spans(rank: EntryRank) -> Intervals:
+        own = rows.filter(pl.col("rank") == int(rank))
+        return Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+
+    computing = spans(EntryRank.COMPUTING)
+    active = union(computing, spans(EntryRank.MOVING))
+    began = rows.filter("kernel", pl.col("start_ns") >= chosen.start_ns)["start_ns"]
+    running = union(active, spans(EntryRank.COMMUNICATING))
+    return DeviceWork(computing, active, running, began.sort().to_numpy())
+
+
+COMMAND = "utilisation"
+DEFAULT_BINS = 400
+"""As many as a picture can show."""
+MAX_UTILIZATION_BINS = 10_000
+
+
+def utilization(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    bins: int = DEFAULT_BINS,
+) -> Composite | NotApplicable:
+    """Say how busy each GPU was in each of `bins` equal parts of the time that `focus` chooses."""
+    if not 1 <= bins <= MAX_UTILIZATION_BINS:
+        raise UsageError(f"{bins:,} bins", hint=f"take 1 to {MAX_UTILIZATION_BINS:,}")
+    if not any(trace.has(table) for table in GPU_WORK):
+        return NotApplicable(COMMAND, "the capture shows no GPU work", advice_for(trace.meta).gpu)
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return replace(chosen, command=COMMAND)
+    work = work_of(trace, selection, chosen)
+    if not work:
+        return NotApplicable(COMMAND, "no GPU work in what was selected")
+    return _report(trace, chosen, work, _edges(chosen, bins))
+
+
+# Over time ----------------------------------------------------------------------------------------
+
+
+def _edges(chosen: StepWindow, bins: int) -> Ints:
+    """Give where the bins begin, and where the last one ends; none is shorter than 1 ns."""
+    count = max(1, min(bins, chosen.length_ns))
+    edges = [chosen.start_ns + n * chosen.length_ns // count for n in range(count + 1)]
+    return np.array(edges, np.int64)
+
+
+def _report(
+    trace: Trace, chosen: StepWindow, work: Mapping[int, DeviceWork], edges: Ints
+) -> Composite:
+    names = device_names(trace)
+    gpus = pl.DataFrame(
+        [_gpu_row(device, names.get(device), own, chosen) for device, own in work.items()],
+        schema=_schema(GPU_FIELDS),
+    )
+    over_time = pl.concat([_bin_rows(device, own, edges) for device, own in work.items()])
+    sections: list[TableResult | NotApplicable] = [
+        TableResult("gpus", "By GPU", _shown(GPU_FIELDS, gpus), gpus),
+        TableResult("bins", "Over time", _shown(BIN_FIELDS, over_time), over_time),
+        *sampled(trace, list(work), edges),
+    ]
+    if chosen.steps:
+        steps = pl.DataFrame(list(_step_rows(chosen, work)), schema=_schema(STEP_FIELDS))
+        sections.append(TableResult("steps", "By step", STEP_FIELDS, steps))
+    return Composite(
+        COMMAND,
+        "GPU utilisation",
+        tuple(_facts(chosen, gpus, edges)),
+        tuple(sections),
+        meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
+        notes=(*chosen.notes, *graph_notes(trace)),
+    )
+
+
+def _gpu_row(device: int, name: str | None, work: DeviceWork, chosen: StepWindow) -> dict[str, Any]:
+    start, end = (np.array([t], np.int64) for t in (chosen.start_ns, chosen.end_ns))
+    parts = {group: int(ns[0]) for group, ns in work.parts(start, end).items()}
+    idle = gaps(work.running, chosen.start_ns, chosen.end_ns)
+    longest = int((idle.ends - idle.starts).argmax()) if len(idle) else None
+    return {
+        "device": device,
+        "name": name,
+        **_shares(parts, chosen.length_ns),
+        "kernels": int(work.kernels(start, end)[0]),
+        "longest_idle_ns": 0 if longest is None else int((idle.ends - idle.starts)[longest]),
+        "longest_idle_at_ns": None if longest is None else int(idle.starts[longest]),
+    }
+
+
+def _shares(parts: Mapping[str, Any], whole: Any) -> dict[str, Any]:
+    shares = {f"{group}_share": ns / whole for group, ns in parts.items()}
+    return {"busy_share": (whole - parts[IDLE]) / whole, **shares}
+
+
+def _bin_rows(device: int, work: DeviceWork, edges: Ints) -> pl.DataFrame:
+    starts, ends = edges[:-1], edges[1:]
+    parts = work.parts(starts, ends)
+    columns = {
+        "device": np.full(len(starts), device),
+        "start_ns": starts,
+        "duration_ns": ends - starts,
+        **_shares(parts, ends - starts),
+        "kernels": work.kernels(starts, ends),
+        **{f"{group}_ns": ns for group, ns in parts.items()},
+    }
+    return pl.DataFrame(columns, schema=_schema(BIN_FIELDS)).select(f.key for f in BIN_FIELDS)
+
+
+def _step_rows(chosen: StepWindow, work: Mapping[int, DeviceWork]) -> Iterator[dict[str, Any]]:
+    starts = np.array([step.start_ns for step in chosen.steps], np.int64)
+    ends = np.array([step.end_ns for step in chosen.steps], np.int64)
+    ran = np.mean([coverage(own.running, starts, ends) for own in work.values()], axis=0)
+    for step, ns in zip(chosen.steps, ran, strict=True):
+        length = step.end_ns - step.start_ns
+        yield {
+            "number": step.number,
+            "start_ns": step.start_ns,
+            "duration_ns": length,
+            "busy_share": float(ns) / length if length else None,
+            "name": step.name,
+        }
+
+
+# Facts --------------------------------------------------------------------------------------------
+
+
+def _facts(chosen: StepWindow, gpus: pl.DataFrame, edges: Ints) -> Iterator[Fact]:
+    """Give the facts that are known, in the order of `FACTS`."""
+    several = gpus.height > 1
+    ordered = gpus.sort("busy_share", descending=True, maintain_order=True)
+    most, least = ordered.row(0, named=True), ordered.row(-1, named=True)
+    idle = gpus.sort("longest_idle_ns", descending=True, maintain_order=True).row(0, named=True)
+    values: dict[str, Any] = {
+        "window_ns": chosen.length_ns,
+        "steps": len(chosen.steps) or None,
+        "gpus": ", ".join(dict.fromkeys(gpus["name"].drop_nulls().to_list())) or None,
+        **{f.key: gpus[f.key].mean() for f in SHARES},
+        "busiest": _called(most) if several else None,
+        "least_busy": _called(least) if several else None,
+        "longest_idle_ns": idle["longest_idle_ns"],
+        "longest_idle_at_ns": idle["longest_idle_at_ns"],
+        "longest_idle_device": idle["device"] if several else None,
+        "bin_ns": chosen.length_ns / (len(edges) - 1),
+    }
+    for field in FACTS:
+        if values[field.key] is not None and (values[field.key] or field.key not in _IF_ANY):
+            yield Fact(field.key, field.label, values[field.key], field.fmt, field.meaning)
+
+
+_IF_ANY = frozenset({"copy_share", "communication_share"})
+
+
+def _called(gpu: Mapping[str, Any]) -> str:
+    return f"GPU {gpu['device']} ({format_share(gpu['busy_share'])})"
+
+
+def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
+    """Leave out of the table what is zero throughout, and the GPU where there is one."""
+    quiet = {key for key in _IF_ANY if not (frame[key] > 0).any()}
+    quiet |= {"device"} if frame["device"].n_unique() < 2 else set()
+    return tuple(replace(f, shown=f.shown and f.key not in quiet) for f in fields)
+
+
+def _schema(fields: tuple[Field, ...]) -> dict[str, pl.DataType]:
+    kinds: dict[Fmt, pl.DataType] = {Fmt.NAME: pl.String(), Fmt.SHARE: pl.Float64()}
+    return {f.key: kinds.get(f.fmt, pl.Int64()) for f in fields}

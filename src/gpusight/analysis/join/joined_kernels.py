@@ -1,0 +1,460 @@
+"""A timeline joined with an ncu report of the same program: time and roofline of each kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.aggregates import average, prevailing, share_of, weighed_mean, whole_sum
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.counters import launch_quantities as q
+from gpusight.analysis.counters.counter_selection import no_counters
+from gpusight.analysis.counters.launch_quantities import DURATION, measured
+from gpusight.analysis.join.kernel_keys import NEEDS
+from gpusight.analysis.join.launch_matching import (
+    NO_NAME,
+    NO_SHAPE,
+    ORDER,
+    LaunchCover,
+    cover,
+    in_launch_order,
+)
+from gpusight.analysis.kernel_summary import (
+    SHAPE,
+    graph_notes,
+    no_kernels,
+    shape_texts,
+    short_names,
+)
+from gpusight.analysis.roofline.roofline_points import roofline_points
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.trace.trace import Trace
+
+
+_QUANTITIES = (q.SM_SHARE, q.MEMORY_SHARE, q.DRAM_SHARE, q.OCCUPANCY)
+_POINTS = ("launch", "flops", "dram_bytes", "roof_share", "bound", "arithmetic", "estimated")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLaunches:
+    """A timeline and a report, launch by launch."""
+
+    timeline: pl.DataFrame
+    """Kernels in order of launch: `NEEDS`, `time_ns`, `key` and `kernel` (numbers of `Keys`), `why`
+    none was measured, and of the measured launch that tells of each: `launch`, whether it was found
+    in sequence (`exact`), `measured_ns`, the quantities and the points."""
+    report: pl.DataFrame
+    """Measured launches in order: `NEEDS`, `launch`, `duration_ns`, `key`, `kernel`, `why`."""
+    cover: LaunchCover
+
+
+def join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
+    """Find for every kernel of the selected timeline what was measured of its like."""
+    kernels = in_launch_order(scope.gpu("kernels", [*NEEDS, "end_ns", *ORDER]))
+    told = _measured(report)
+    found = cover(kernels.select(NEEDS), told.select(NEEDS))
+    left = kernels.select(
+        *NEEDS,
+        (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
+        found.keys.left.alias("key"),
+        found.keys.left_name.alias("kernel"),
+        found.left_why.alias("why"),
+        pl.Series("exact", found.in_sequence),
+        pl.Series("row", found.right),
+    )
+    details = told.drop(NEEDS).rename({DURATION: "measured_ns"})
+    details = details.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    right = told.select(
+        *NEEDS,
+        "launch",
+        DURATION,
+        found.keys.right.alias("key"),
+        found.keys.right_name.alias("kernel"),
+        found.right_why.alias("why"),
+    )
+    both = left.join(details, on="row", how="left", maintain_order="left").drop("row")
+    return JoinedLaunches(both, right, found)
+
+
+def _measured(report: Trace) -> pl.DataFrame:
+    """Give the measured kernels with all that is told of them; not ranges measured as wholes."""
+    frame = measured(report, _QUANTITIES, ("kind", *NEEDS))
+    frame = frame.filter(pl.col("kind").cast(pl.String) == "kernel").drop("kind")
+    under = roofline_points(report).select(_POINTS)
+    return frame.join(under, on="launch", how="left", maintain_order="left")
+
+
+_TIME = "time_ns"
+_NAMES = (
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+_SHAPE = (
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z", shown=False),
+    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
+)
+KERNEL_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the window, in the timeline"),
+    Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline", shown=False),
+    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
+    Field("gap_ns", "Above roof", Fmt.TIME, "Time that the roofline would not need: the ranking"),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`"),
+    Field("sm_share", "SM", Fmt.SHARE, "How busy the SMs were"),
+    Field("memory_share", "Memory", Fmt.SHARE, "How busy the memory system was, caches included"),
+    Field("dram_share", "DRAM", Fmt.SHARE, "How busy the GPU's memory was", shown=False),
+    Field("occupancy", "Occup.", Fmt.SHARE, "Warps resident of those that fit", shown=False),
+    Field("mean_ns", "Mean", Fmt.TIME, "Average duration in the timeline"),
+    Field("measured_ns", "Measured", Fmt.TIME, "Average duration in the report"),
+    Field("ratio", "Ratio", Fmt.REAL, "Measured over mean: other clocks, cold caches"),
+    Field("measured", "Launches", Fmt.COUNT, "Measured launches that tell of it", shown=False),
+    Field("exact", "In order", Fmt.COUNT, "Calls told by a measured launch in sequence", False),
+    Field("tflop", "TFLOP", Fmt.REAL, "10¹² operations of all its calls", shown=False),
+    Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "Memory traffic of all its calls", shown=False),
+    Field("kernel_share", "Of kernels", Fmt.SHARE, "Part of all kernel time", shown=False),
+    *_SHAPE,
+    Field("sentence", "In words", Fmt.NAME, "The row in words", shown=False),
+    *_NAMES,
+)
+UNMEASURED_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the window"),
+    Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline"),
+    Field("why", "Why", Fmt.TEXT, "`not in the report`, or measured with another grid or block"),
+    Field("other", "Measured with", Fmt.TEXT, "Grid and block that it was measured with", False),
+    *_SHAPE,
+    *_NAMES,
+)
+UNUSED_FIELDS = (
+    Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the report"),
+    Field("calls", "Launches", Fmt.COUNT, "Measured launches"),
+    Field("why", "Why", Fmt.TEXT, "`not in the timeline`, or there with another grid or block"),
+    Field("other", "Ran with", Fmt.TEXT, "Grid and block that it has in the timeline", False),
+    *_SHAPE,
+    *_NAMES,
+)
+_WHY = {NO_NAME: "not in the {}", NO_SHAPE: "other grid or block"}
+
+
+def kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableResult:
+    """Sum up by kernel and shape what is measured, the most time above its roof first."""
+    rows = joined.timeline
+    everything = int(rows[_TIME].sum())
+    known = prevailing(rows.filter(pl.col("launch").is_not_null()), ["key"], "bound", _TIME)
+    time = pl.col(_TIME)
+    frame = (
+        known.group_by("key", maintain_order=True)
+        .agg(
+            *(pl.col(c).first() for c in ("name", "bound", *SHAPE)),
+            time.sum().alias("total_ns"),
+            pl.len().cast(pl.Int64).alias("calls"),
+            time.mean().alias("mean_ns"),
+            pl.col("measured_ns").mean(),
+            pl.col("launch").n_unique().cast(pl.Int64).alias("measured"),
+            pl.col("exact").sum().cast(pl.Int64),
+            *(weighed_mean(c, _TIME) for c in _AVERAGED),
+            *(whole_sum(c) for c in ("flops", "dram_bytes")),
+        )
+        .with_columns(
+            share_of(pl.col("total_ns"), window_ns).alias("share"),
+            share_of(pl.col("total_ns"), everything).alias("kernel_share"),
+            share_of(pl.col("measured_ns"), pl.col("mean_ns")).alias("ratio"),
+            (pl.col("total_ns") * (1 - pl.col("roof_share")).clip(0)).alias("gap_ns"),
+            (pl.col("flops") / 1e12).alias("tflop"),
+        )
+        .sort(["gap_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
+    )
+    named = _named(frame)
+    words = [_sentence(window, *row) for row in named.select(_TOLD).iter_rows()]
+    named = named.with_columns(pl.Series("sentence", words, pl.String))
+    ranked = named["gap_ns"].null_count() < named.height
+    title = "Kernels by time above their roof" if ranked else "Kernels by time"
+    return _table("kernels", title, KERNEL_FIELDS, named)
+
+
+_AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share")
+_TOLD = ("short_name", "share", "roof_share", "bound")
+
+
+def _sentence(
+    window: str, kernel: str, share: float | None, roof: float | None, bound: str | None
+) -> str:
+    of_time = "runs" if share is None else f"is {_percent(share)} of {window}"
+    if roof is None:
+        return f"{kernel} {of_time}; its distance to the roof was not measured"
+    limit = f" ({bound}-bound)" if bound else ""
+    return f"{kernel} {of_time} and at {_percent(roof)} of the roof{limit}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 or share == 0 else format_share(share)
+
+
+def unmeasured(joined: JoinedLaunches, window_ns: int) -> TableResult:
+    """List kernels of the timeline that the report does not tell of, the longest first."""
+    frame = _partnerless(
+        joined.timeline.filter(pl.col("launch").is_null()), joined.report, _TIME, "report"
+    ).with_columns(share_of(pl.col("total_ns"), window_ns).alias("share"))
+    title = "In the timeline, not measured"
+    return _table("unmeasured", title, UNMEASURED_FIELDS, _named(frame))
+
+
+def unused(joined: JoinedLaunches) -> TableResult:
+    """List measured launches that tell of no kernel of the timeline, the longest first."""
+    rows = joined.report.filter(pl.col("why") != "")
+    frame = _partnerless(rows, joined.timeline, "duration_ns", "timeline")
+    return _table("unused", "Measured, not in the timeline", UNUSED_FIELDS, _named(frame))
+
+
+def _partnerless(rows: pl.DataFrame, others: pl.DataFrame, time: str, side: str) -> pl.DataFrame:
+    frame = (
+        rows.group_by("key", maintain_order=True)
+        .agg(
+            *(pl.col(c).first() for c in ("name", "why", "kernel", *SHAPE)),
+            pl.col(time).sum().alias("total_ns"),
+            pl.len().cast(pl.Int64).alias("calls"),
+        )
+        .sort("total_ns", descending=True, maintain_order=True)
+    )
+    why = {code: text.format(side) for code, text in _WHY.items()}
+    other = others.select(
+        "kernel", pl.concat_str(shape_texts(), separator=" of ").alias("other")
+    ).unique("kernel", keep="first")
+    return frame.join(other, on="kernel", how="left", maintain_order="left").with_columns(
+        pl.col("why").replace(why)
+    )
+
+
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(
+        pl.col("name").cast(pl.String), short_names(frame["name"]), *shape_texts()
+    )
+
+
+def _table(command: str, title: str, fields: Sequence[Field], frame: pl.DataFrame) -> TableResult:
+    return TableResult(command, title, tuple(fields), frame.select([f.key for f in fields]))
+
+
+COMMAND = "join"
+_SAME_SPEED = 0.05
+"""Durations nearer than this to each other are not worth a note."""
+_ANOTHER_PROGRAM = 3.0
+"""From this ratio on, other clocks and cold caches do not explain the difference."""
+
+JOIN_FACTS = (
+    Fact("first", "First", None, Fmt.TEXT, "The kernel with most time above its roof, in words"),
+    Fact("window_ns", "Window", None, Fmt.TIME, "Time that shares refer to"),
+    Fact("kernel_ns", "Kernel time", None, Fmt.TIME, "Sum of kernel durations in the timeline"),
+    Fact("covered_share", "Measured", None, Fmt.SHARE, "Part of it that the report tells of"),
+    Fact("kernels", "Kernels", None, Fmt.COUNT, "Kernels run in the timeline"),
+    Fact("covered", "Told of", None, Fmt.COUNT, "Those that the report tells of"),
+    Fact("launches", "Told by", None, Fmt.COUNT, "Measured launches that tell of them"),
+    Fact("sm_share", "SMs busy", None, Fmt.SHARE, "While measured kernels ran, by time"),
+    Fact("memory_share", "Memory busy", None, Fmt.SHARE, "The same of the memory system"),
+    Fact("dram_share", "DRAM busy", None, Fmt.SHARE, "The same of the GPU's memory"),
+    Fact("tflop", "TFLOP", None, Fmt.REAL, "10¹² operations of the measured kernels"),
+    Fact("dram_bytes", "DRAM traffic", None, Fmt.BYTES, "Bytes that they moved"),
+    Fact("intensity", "FLOP a byte", None, Fmt.REAL, "Operations for each byte moved"),
+    Fact("busy_tflop_per_s", "TFLOP/s, busy", None, Fmt.REAL, "A second of their time"),
+    Fact("window_tflop_per_s", "TFLOP/s, window", None, Fmt.REAL, "A second of the window"),
+    Fact("window_dram_bytes_per_s", "DRAM, window", None, Fmt.RATE, "Bytes a second of the window"),
+    Fact("busy_roof_share", "Of roof, busy", None, Fmt.SHARE, "How near to it, while they ran"),
+    Fact("roof_share", "Of roof, window", None, Fmt.SHARE, "What the roof needs, of the window"),
+)
+"""Every fact, without its value."""
+
+
+def join(
+    timeline: Trace, report: Trace, selection: Selection = EVERYTHING
+) -> Composite | NotApplicable:
+    """Join the kernels of a timeline with what a report measured of them.
+
+    `selection` is of the timeline. The two may be given in either order.
+    """
+    if timeline.has("profiles") and report.has("kernels"):
+        timeline, report = report, timeline
+    if not report.has("profiles"):
+        return no_counters(COMMAND)
+    if not timeline.has("kernels"):
+        return _no_timeline(timeline)
+    scope = ResolvedSelection(timeline, selection)
+    joined = join_launches(scope, report)
+    if joined.timeline.is_empty():
+        return NotApplicable(COMMAND, "no kernel was launched inside the selection")
+    if joined.timeline["launch"].null_count() == joined.timeline.height:
+        return _nothing_common(joined)
+    window_ns = scope.window.length_ns
+    window = "the window" if selection.within is None else selection.within
+    kernels = kernel_rows(joined, window_ns, window)
+    others = (unmeasured(joined, window_ns), unused(joined))
+    return Composite(
+        COMMAND,
+        "Timeline and report" + (f" of {selection.within}" if selection.within else ""),
+        _facts(joined, kernels, window_ns),
+        (kernels, *(section for section in others if section.frame.height)),
+        meta={"timeline": timeline.meta.path, "report": report.meta.path},
+        notes=(
+            *scope.notes,
+            *graph_notes(timeline),
+            *_matching_notes(joined),
+            *_partner_notes(joined),
+            *_speed_notes(joined),
+            *_gpu_notes(timeline, report),
+        ),
+    )
+
+
+def _no_timeline(trace: Trace) -> NotApplicable:
+    if trace.has("profiles"):
+        reason = "both captures are reports of measured launches: one must be a timeline"
+        return NotApplicable(COMMAND, reason, "capture one with: gpusight record …")
+    return no_kernels(trace, COMMAND)
+
+
+def _nothing_common(joined: JoinedLaunches) -> NotApplicable:
+    """Say that the two have nothing in common, by the names that take most time on each side."""
+    longest = (
+        _longest(frame, time)
+        for frame, time in ((joined.timeline, "time_ns"), (joined.report, "duration_ns"))
+    )
+    here, there = longest
+    if not there:
+        reason = "the report measured ranges or graphs as wholes, not single kernels"
+        return NotApplicable(COMMAND, reason, "measure with: ncu --replay-mode kernel …")
+    what = "grids and blocks" if (joined.timeline["why"] == NO_SHAPE).any() else "names"
+    return NotApplicable(
+        COMMAND,
+        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has {here}, "
+        f"the report {there}",
+        "measure the same program, on the same input, with: ncu --set full -o report PROGRAM",
+    )
+
+
+def _longest(frame: pl.DataFrame, time: str) -> str:
+    by = frame.group_by("name", maintain_order=True).agg(pl.col(time).sum())
+    names = by.sort(time, descending=True, nulls_last=True)["name"].head(2).cast(pl.String)
+    return " and ".join(repr(classify(name).short) for name in names)
+
+
+def _facts(joined: JoinedLaunches, kernels: TableResult, window_ns: int) -> tuple[Fact, ...]:
+    rows = joined.timeline
+    told = rows.filter(pl.col("launch").is_not_null())
+    kernel_ns, told_ns = (float(frame["time_ns"].sum()) for frame in (rows, told))
+    flops, moved = (_sum(told, column) for column in ("flops", "dram_bytes"))
+    roof = average(told, "roof_share", "time_ns")
+    values = {
+        "first": kernels.frame["sentence"][0],
+        "window_ns": window_ns or None,
+        "kernel_ns": kernel_ns,
+        "covered_share": told_ns / kernel_ns if kernel_ns else None,
+        "kernels": rows.height,
+        "covered": told.height,
+        "launches": told["launch"].n_unique(),
+        **{c: average(told, c, "time_ns") for c in ("sm_share", "memory_share", "dram_share")},
+        "tflop": _ratio(flops, 1e12),
+        "dram_bytes": moved,
+        "intensity": _ratio(flops, moved),
+        "busy_tflop_per_s": _ratio(flops, told_ns * 1e3),
+        "window_tflop_per_s": _ratio(flops, window_ns * 1e3),
+        "window_dram_bytes_per_s": _ratio(moved, window_ns / 1e9),
+        "busy_roof_share": roof,
+        "roof_share": None if roof is None else _ratio(roof * told_ns, float(window_ns)),
+    }
+    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in JOIN_FACTS)
+    return tuple(fact for fact in facts if fact.value is not None)
+
+
+def _ratio(over: float | None, under: float | None) -> float | None:
+    return over / under if over is not None and under else None
+
+
+def _sum(frame: pl.DataFrame, column: str) -> float | None:
+    """Add up what is known of every launch; else nothing can be said of the whole."""
+    return None if frame[column].null_count() else float(frame[column].sum())
+
+
+def _matching_notes(joined: JoinedLaunches) -> list[str]:
+    rows, found = joined.timeline, joined.cover
+    told = rows.filter(pl.col("launch").is_not_null())
+    exact = int(told["exact"].sum())
+    notes = []
+    if exact < told.height:
+        stood_in = told.height - exact
+        notes.append(
+            f"{told['launch'].n_unique():,} measured launches tell of {told.height:,} kernels: "
+            f"{stood_in:,} by the same name, grid and block, not as part of the measured sequence"
+        )
+    if not found.keys.shapes:
+        notes.append("grids and blocks are not told by both captures: matched by name only")
+    if found.keys.by_function:
+        notes.append(
+            f"{found.keys.by_function:,} names differ in how template arguments are written: "
+            "matched by function"
+        )
+    lacking = [c for c in ("roof_share", "flops", "sm_share") if told[c].null_count()]
+    if told.height < rows.height:
+        notes.append("operations, bytes and the roof are of the measured kernels: at least so much")
+    if lacking:
+        notes.append(
+            "counters for the roofline are missing for some launches: "
+            "measure with --section SpeedOfLight --section SpeedOfLight_RooflineChart"
+        )
+    return notes
+
+
+def _partner_notes(joined: JoinedLaunches) -> list[str]:
+    """Count what has no partner, on both sides."""
+    alone = joined.timeline.filter(pl.col("launch").is_null())
+    unused_rows = joined.report.filter(pl.col("why") != "")
+    notes = []
+    for frame, one, several, where in (
+        (alone, "kernel was not measured", "kernels were not measured", "the report"),
+        (
+            unused_rows,
+            "measured launch tells of nothing",
+            "measured launches tell of nothing",
+            "the timeline",
+        ),
+    ):
+        shape = int((frame["why"] == NO_SHAPE).sum())
+        absent = frame.height - shape
+        parts = [f"{absent:,} by a name that {where} lacks"] if absent else []
+        parts += [f"{shape:,} by another grid or block"] if shape else []
+        if parts:
+            what = one if frame.height == 1 else several
+            notes.append(f"{frame.height:,} {what}: {', '.join(parts)}")
+    return notes
+
+
+def _speed_notes(joined: JoinedLaunches) -> list[str]:
+    """Say how durations of the two differ, and why they may."""
+    told = joined.timeline.filter(pl.col("measured_ns").is_not_null())
+    here, there = float(told["time_ns"].sum()), float(told["measured_ns"].sum())
+    if not here or not there or abs(there / here - 1) < _SAME_SPEED:
+        return []
+    ratio = there / here
+    why = "ncu runs each kernel alone, with cold caches, at a fixed clock unless told otherwise"
+    if not 1 / _ANOTHER_PROGRAM < ratio < _ANOTHER_PROGRAM:
+        why = "too far apart for the same work on the same GPU"
+    took = f"kernels took {ratio:.2f} times as long while measured as in the timeline"
+    return [f"{took}: {why}; shares of the roof are those measured"]
+
+
+def _gpu_notes(timeline: Trace, report: Trace) -> list[str]:
+    here, there = (
+        sorted({name for name in device_names(trace).values() if name})
+        for trace in (timeline, report)
+    )
+    if not here or not there or set(here) & set(there):
+        return []
+    gpus = f"the timeline is of {', '.join(here)}, the report of {', '.join(there)}"
+    return [f"{gpus}: what was measured need not hold"]

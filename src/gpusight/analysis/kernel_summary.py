@@ -1,0 +1,307 @@
+"""GPU time by kernel, and the columns that tables of kernel launches share."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing, timing_fields
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.naming.kernel_names import KernelName
+    from gpusight.trace.trace import Trace
+
+
+_FOOTER = re.compile(
+    r"Self (?P<device>\S{1,40}) time total: (?P<number>\d{1,12}(?:\.\d{1,9})?) ?(?P<unit>[num]?s)"
+)
+_UNITS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
+_CPU = "CPU"
+
+
+class PrintedTotals(NamedTuple):
+    """The time that percentages in a printed table refer to; None where it is not printed."""
+
+    cpu_ns: int | None = None
+    gpu_ns: int | None = None
+
+
+def printed_totals(trace: Trace) -> PrintedTotals:
+    """Read the totals below a table; the first device beside the CPU is the GPU."""
+    said = trace.table("diagnostics", ["text"])["text"].to_list()
+    found = [match for text in said if (match := _FOOTER.fullmatch(text.strip()))]
+    cpu = [_nanoseconds(match) for match in found if match["device"] == _CPU]
+    gpu = [_nanoseconds(match) for match in found if match["device"] != _CPU]
+    # A total of nothing says no more than none at all.
+    return PrintedTotals(next(iter(cpu), None) or None, next(iter(gpu), None) or None)
+
+
+def _nanoseconds(match: re.Match[str]) -> int:
+    return round(float(match["number"]) * _UNITS[match["unit"]])
+
+
+_SHARE = Field("share", "Share", Fmt.SHARE, "Part of all kernel time in the selection")
+
+FIELDS = (
+    _SHARE,
+    *timing_fields("total_ns", "calls", "mean_ns"),
+    Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name"),
+    Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
+    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+
+# What a table of totals lists beside kernels: copies, fills, waits, and marks laid over the GPU's
+# work.
+_OTHERS = re.compile(
+    r"Memcpy |Memset |(?:Context|Stream|Event|Unknown) Sync$|Stream Wait Event$"
+    r"|ProfilerStep|Optimizer\.|Torch-Compiled Region|## |[a-z]{3,6}:\w+$"
+)
+_TRITON = "triton_"
+"""What torch.compile names a kernel and the operator that launches it alike."""
+_CUT = "..."
+_WHOLE = 0.995
+_UNTOLD = ("median_ns", "min_ns", "max_ns", "stddev_ns")
+
+
+def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """Sum up kernel executions by name, the most expensive first.
+
+    Of a report of measured launches, by name and launch shape, with what was measured.
+    """
+    if not trace.has("kernels"):
+        if trace.has("profiles"):
+            return _measured(trace, selection)
+        totals = trace.has("op_totals")
+        return _from_totals(trace, selection) if totals else no_kernels(trace, "kernels")
+    scope = ResolvedSelection(trace, selection)
+    scope.prepare("kernels")
+    rows = scope.gpu("kernels", ["start_ns", "end_ns", "name"])
+    frame = (
+        rows.lazy()
+        .select(pl.col("name").to_physical().alias("code"), DURATION)
+        .group_by("code")
+        .agg(timing())
+        .sort(["total_ns", "code"], descending=[True, False])
+        .with_columns(share_of(pl.col("total_ns"), pl.col("total_ns").sum()).alias("share"))
+        .collect()
+    )
+    total = int(frame["total_ns"].sum())
+    return TableResult(
+        "kernels",
+        "Kernels by GPU time",
+        FIELDS,
+        _with_names(frame, names_of(rows["name"])).select([f.key for f in FIELDS]),
+        meta={
+            "kernels": rows.height,
+            "kernel_names": frame.height,
+            "total_ns": total,
+            "any_gpu_busy_ns": busy_ns(rows),
+        },
+        notes=(*scope.notes, *graph_notes(trace), *_empty_note(rows, selection)),
+    )
+
+
+def kernel_launches(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
+    """List measured launches, the longest first."""
+    if not trace.has("profiles"):
+        reason = "only launches that were measured one by one are listed with what was measured"
+        return NotApplicable("kernels", reason, "for a timeline: gpusight launches FILE")
+    from gpusight.analysis.counters.measured_kernels import by_duration, launch_table
+
+    return by_duration(launch_table(trace, selection))
+
+
+def _measured(trace: Trace, selection: Selection) -> TableResult:
+    # Captures of other tools need not wait for what counters need.
+    from gpusight.analysis.counters.measured_kernels import kernel_table
+
+    return kernel_table(trace, selection)
+
+
+def busy_ns(rows: pl.DataFrame) -> int:
+    """Measure the time during which at least one of these rows, sorted by start, was running."""
+    reached = pl.col("end_ns").cum_max().shift(1)
+    fresh = pl.col("end_ns") - pl.max_horizontal(pl.col("start_ns"), reached)
+    return int(rows.select(fresh.clip(0).sum()).item())
+
+
+def no_kernels(trace: Trace, command: str) -> NotApplicable:
+    """Explain why a capture shows no kernel."""
+    advice = advice_for(trace.meta)
+    if trace.has("graph_launches"):
+        launches = trace.row_count("graph_launches")
+        return NotApplicable(
+            command,
+            f"the capture has no kernels: {launches:,} CUDA graph launches were traced as wholes",
+            advice.graphs,
+        )
+    if trace.has("profiles"):
+        return NotApplicable(command, "the capture has no timeline", advice.gpu)
+    if trace.has("api_calls"):
+        reason = f"the capture has {advice.calls_name} but no kernels"
+        return NotApplicable(command, reason, advice.unrecorded)
+    return NotApplicable(command, "the capture has no GPU kernels", advice.kernels)
+
+
+def graph_notes(trace: Trace) -> tuple[str, ...]:
+    """Warn when kernels ran inside CUDA graphs that were traced as wholes."""
+    if not trace.has("graph_launches"):
+        return ()
+    count = trace.row_count("graph_launches")
+    hidden = "CUDA graph launches were traced as wholes: their kernels are not in this capture"
+    hint = advice_for(trace.meta).graphs
+    return (f"{count:,} {hidden}; {hint}" if hint else f"{count:,} {hidden}",)
+
+
+def _with_names(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """Add what the name tells; each distinct name is looked at once."""
+    known = [classify(names[code]) for code in frame["code"]]
+    return frame.with_columns(
+        pl.Series("name", [names[code] for code in frame["code"]], pl.String),
+        pl.Series("short_name", [k.short for k in known], pl.String),
+        pl.Series("category", [str(k.category) for k in known], pl.String),
+        pl.Series("precision", [k.precision for k in known], pl.String),
+        pl.Series("tensor_core", [k.tensor_core for k in known], pl.Boolean),
+    )
+
+
+def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplicable:
+    """List the kernels of a table of totals, as the profiler summed them up itself."""
+    advice = advice_for(trace.meta)
+    if selection:
+        reason = "totals cannot be divided by range, GPU or process"
+        return NotApplicable("kernels", reason, advice.select)
+    rows = _listed_kernels(trace)
+    if rows.is_empty():
+        return NotApplicable("kernels", "the table of totals lists no kernels", advice.kernels)
+    total = pl.col("total_ns")
+    frame = rows.with_columns(
+        (total / pl.col("calls")).alias("mean_ns"),
+        share_of(total, total.sum()).alias("share"),
+        *(pl.lit(None, pl.Float64).alias(key) for key in _UNTOLD),
+    ).sort(["total_ns", "code"], descending=[True, False])
+    names = names_of(trace.table("op_totals", ["name"])["name"])
+    return TableResult(
+        "kernels",
+        "Kernels by GPU time",
+        FIELDS,
+        _with_names(frame, names).select([f.key for f in FIELDS]),
+        meta={
+            "kernels": int(rows["calls"].sum()),
+            "kernel_names": rows.height,
+            "total_ns": int(rows["total_ns"].sum()),
+            "any_gpu_busy_ns": None,
+        },
+        notes=_totals_notes(trace, [names[code] for code in frame["code"]]),
+    )
+
+
+def _listed_kernels(trace: Trace) -> pl.DataFrame:
+    """Keep rows of kernels: a mark is listed on the host's side too, or named as frameworks do."""
+    rows = trace.table("op_totals", ["name", "side", "calls", "self_gpu_ns"])
+    names = names_of(rows["name"])
+    everything = printed_totals(trace).gpu_ns
+    listed = rows.select(
+        pl.col("name").to_physical().alias("code"),
+        "calls",
+        pl.col("self_gpu_ns").alias("total_ns"),
+        (pl.col("side").cast(pl.String) == "gpu").fill_null(value=False).alias("on_gpu"),
+    )
+    on_gpu = listed.filter(
+        pl.col("on_gpu") & pl.col("total_ns").is_not_null() & (pl.col("calls") > 0),
+        ~pl.col("code").is_in([c for c, name in enumerate(names) if _OTHERS.match(name)]),
+        # The printed total holds every kernel, and no marks.
+        pl.lit(value=True) if everything is None else pl.col("total_ns") <= everything,
+    ).drop("on_gpu")
+    triton = [c for c, name in enumerate(names) if name.startswith(_TRITON)]
+    return _without_marks(on_gpu, listed.filter(~pl.col("on_gpu")), triton)
+
+
+def _without_marks(on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int]) -> pl.DataFrame:
+    """Drop rows named as one of the host's, unless they are certain to be the kernel it launched.
+
+    That is so when they took what the host's row launched itself, and no other row did: a mark
+    around one kernel takes as long as that.
+    """
+    key = ["calls", "total_ns"]
+    shared = pl.col("code").is_in(on_host["code"].to_list()) & ~pl.col("code").is_in(kept)
+    alone = on_gpu.filter(~shared)
+    launched = (
+        on_gpu.filter(shared)
+        .join(on_host, on=["code", *key], how="semi")
+        .join(alone, on=key, how="anti")
+    )
+    return pl.concat([alone, launched])
+
+
+def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
+    notes = ["these are the profiler's own totals, of the rows that its table lists"]
+    if cut := sum(name.endswith(_CUT) for name in names):
+        notes.append(
+            f"{cut:,} names were cut short by the table, and what these kernels are is told from "
+            "the rest; whole names: key_averages().table(max_name_column_width=1000)"
+        )
+    if _lacks_rows(trace):
+        notes.append(
+            "the table lacks rows: an annotation of the GPU's work is taken for a kernel where the "
+            "host's row of its name is missing; all rows: key_averages().table(row_limit=-1)"
+        )
+    return tuple(notes)
+
+
+def _lacks_rows(trace: Trace) -> bool:
+    """Tell whether the host's rows hold less than the total below the table, but for rounding."""
+    everything = printed_totals(trace).cpu_ns
+    listed = int(trace.table("op_totals", ["self_cpu_ns"])["self_cpu_ns"].sum())
+    return everything is not None and listed < _WHOLE * everything
+
+
+def _empty_note(rows: pl.DataFrame, selection: Selection) -> tuple[str, ...]:
+    if rows.height or not selection:
+        return ()
+    return ("no kernel was launched inside the selection",)
+
+
+GRID = ("grid_x", "grid_y", "grid_z")
+BLOCK = ("block_x", "block_y", "block_z")
+SHAPE = (*GRID, *BLOCK)
+
+
+def product(columns: Iterable[str]) -> pl.Expr:
+    """Multiply the sizes in x, y and z; null where one is not told."""
+    x, y, z = (pl.col(column) for column in columns)
+    return x * y * z
+
+
+def shape_texts() -> tuple[pl.Expr, pl.Expr]:
+    """Write `grid` and `block` as people do: `128x1x1`."""
+    grid, block = (pl.concat_str(columns, separator="x") for columns in (GRID, BLOCK))
+    return grid.alias("grid"), block.alias("block")
+
+
+def whole(column: str) -> pl.Expr:
+    """Give a counter as the whole number that it is."""
+    return pl.col(column).cast(pl.Float64).round().cast(pl.Int64, strict=False)
+
+
+def classified(names: pl.Series) -> list[KernelName]:
+    """Say what each name of a column tells; each distinct one is looked at once."""
+    texts = names_of(names)
+    codes: Sequence[int] = names.to_physical().to_list()
+    known = {code: classify(texts[code]) for code in set(codes)}
+    return [known[code] for code in codes]
+
+
+def short_names(names: pl.Series, alias: str = "short_name") -> pl.Series:
+    """Give readable labels of a column of kernel names."""
+    return pl.Series(alias, [name.short for name in classified(names)], pl.String)

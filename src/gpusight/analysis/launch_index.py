@@ -1,0 +1,191 @@
+"""API calls that launch GPU work, with that work, by process and correlation id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.attribution.nested_intervals import NONE
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.trace.nesting import number, stable_argsort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.attribution.nested_intervals import Ints
+    from gpusight.trace.trace import Trace
+
+    LaunchInts = NDArray[np.int64]
+    LaunchRows = NDArray[np.int32]
+    """Row numbers; -1 stands for none."""
+
+
+_DENSE = 8
+"""A table by key may be this many times as long as there are rows before sorting is cheaper."""
+_SMALL = 1_000_000
+_WIDE = 1 << 62
+
+
+class KeyIndex:
+    """Finds the first row of a process and key; keys below 0 are none."""
+
+    def __init__(self, process: pl.Series, key: pl.Series) -> None:
+        self._processes = process.drop_nulls().unique().sort().to_numpy()
+        numbers = key.fill_null(NONE).to_numpy()
+        self._distinct: Ints | None = None
+        self._span = int(numbers.max(initial=0)) + 1
+        size = self._span * max(len(self._processes), 1)
+        if size >= _WIDE:
+            self._distinct = np.unique(numbers)
+            self._span = len(self._distinct)
+            size = self._span * max(len(self._processes), 1)
+        joint = self._joint(process, numbers)
+        rows = np.flatnonzero(joint >= 0)
+        self._dense = size <= _DENSE * len(numbers) + _SMALL
+        if self._dense:
+            self._rows = np.full(size, NONE, dtype=np.int32)
+            self._rows[joint[rows[::-1]]] = rows[::-1]  # written backwards: the first row stays
+        else:
+            self._sorted, first = np.unique(joint[rows], return_index=True)
+            self._rows = rows[first].astype(np.int32)
+
+    def find(self, process: pl.Series, key: pl.Series) -> Ints:
+        """Give the row of each process and key, -1 where there is none."""
+        joint = self._joint(process, key.fill_null(NONE).to_numpy())
+        if not len(self._rows):
+            return np.full(len(joint), NONE, dtype=np.int64)
+        if self._dense:
+            return np.where(joint >= 0, self._rows[joint], np.int64(NONE))
+        at = np.minimum(np.searchsorted(self._sorted, joint), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == joint, self._rows[at], np.int64(NONE))
+
+    def _joint(self, process: pl.Series, numbers: Ints) -> Ints:
+        """Make one number of process and key; -1 for what no row has."""
+        codes = self._codes(process)
+        keys, inside = numbers, (codes >= 0) & (numbers >= 0)
+        if self._distinct is not None:
+            keys = np.minimum(np.searchsorted(self._distinct, numbers), self._span - 1)
+            inside &= self._distinct[keys] == numbers
+        inside &= keys < self._span
+        return np.where(inside, codes * self._span + np.where(inside, keys, 0), NONE)
+
+    def _codes(self, process: pl.Series) -> Ints:
+        """Number processes; -1 for unknown ones."""
+        known = self._processes
+        if process.null_count() == len(process) or not len(known):
+            # Old captures do not say which process work belongs to: then there is one.
+            return np.full(len(process), 0 if len(known) <= 1 else NONE, dtype=np.int64)
+        of = process.fill_null(known[0]).to_numpy()
+        codes = np.minimum(np.searchsorted(known, of), len(known) - 1)
+        return np.where((known[codes] == of) & process.is_not_null().to_numpy(), codes, NONE)
+
+
+@dataclass(frozen=True)
+class LaunchIndex:
+    """The API calls that put work on a GPU, lane by lane in order of start."""
+
+    call: LaunchRows
+    """Row of the call in `api_calls`."""
+    start_ns: LaunchInts
+    end_ns: LaunchInts
+    first_ns: LaunchInts
+    """When the earliest of its GPU work began."""
+    last_ns: LaunchInts
+    """When the latest of its GPU work ended."""
+    busy_ns: LaunchInts
+    """Durations of its GPU work, summed."""
+    ops: LaunchRows
+    """How much GPU work it put there: kernels, copies, fills and whole graphs."""
+    lanes: tuple[tuple[int, int, int], ...]
+    """Thread, first and last-plus-one of each stretch in which starts and ends both rise."""
+    launch_of: dict[str, LaunchRows]
+    """For each row of each GPU table, the launch it came from."""
+
+
+def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> LaunchIndex:
+    """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
+    api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
+    index = KeyIndex(api.get_column("process"), api.get_column("correlation"))
+    call_of = {
+        t: index.find(*trace.table(t, ["process", "correlation"])).astype(np.int32)
+        for t in tables_with_rows(trace, tables)
+    }
+    del index
+    used = np.zeros(api.height, dtype=np.bool_)
+    for call in call_of.values():
+        used[call[call >= 0]] = True
+    call = np.flatnonzero(used).astype(np.int32)
+    call, lanes = _lay_out(call, api)
+    slot = np.full(api.height + 1, -1, dtype=np.int32)  # the last is where -1 points
+    slot[call] = np.arange(len(call), dtype=np.int32)
+    launch_of = {t: slot[rows] for t, rows in call_of.items()}
+    first, last, busy, ops = _work_of(trace, launch_of, len(call))
+    start, end = (api.get_column(c).to_numpy()[call] for c in ("start_ns", "end_ns"))
+    return LaunchIndex(call, start, end, first, last, busy, ops, lanes, launch_of)
+
+
+def tables_with_rows(trace: Trace, tables: Sequence[str]) -> list[str]:
+    """Name those of the tables that have rows."""
+    return [t for t in tables if trace.has(t)]
+
+
+def _lay_out(
+    call: LaunchRows, api: pl.DataFrame
+) -> tuple[LaunchRows, tuple[tuple[int, int, int], ...]]:
+    """Order calls by thread, then lane, then start; `call` comes in order of start."""
+    thread = api.get_column("thread").fill_null(-1).to_numpy()[call]
+    order = stable_order(thread)
+    call, thread = call[order], thread[order]
+    end = api.get_column("end_ns").to_numpy()[call]
+    pieces: list[LaunchRows] = []
+    lanes: list[tuple[int, int, int]] = []
+    at = 0
+    for lo, hi in stretches(thread):
+        rest = np.arange(lo, hi)
+        while len(rest):
+            # A call inside another one ends before it: such calls go to a lane of their own.
+            rising = end[rest] >= np.maximum.accumulate(end[rest])
+            pieces.append(call[rest[rising]])
+            lanes.append((int(thread[lo]), at, at + len(pieces[-1])))
+            at += len(pieces[-1])
+            rest = rest[~rising]
+    return (np.concatenate(pieces) if pieces else call), tuple(lanes)
+
+
+def _work_of(
+    trace: Trace, launch_of: dict[str, LaunchRows], n: int
+) -> tuple[LaunchInts, LaunchInts, LaunchInts, LaunchRows]:
+    first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
+    busy = np.zeros(n, dtype=np.int64)
+    ops = np.zeros(n, dtype=np.int32)
+    for table, launches in launch_of.items():
+        times = trace.table(table, ["start_ns", "end_ns"])
+        start, end = (times.get_column(c).to_numpy() for c in ("start_ns", "end_ns"))
+        known = slice(None) if launches.min(initial=0) >= 0 else np.flatnonzero(launches >= 0)
+        launch, start, end = launches[known], start[known], end[known]
+        np.minimum.at(first, launch, start)
+        np.maximum.at(last, launch, end)
+        np.add.at(busy, launch, end - start)
+        ops += np.bincount(launch, minlength=n).astype(np.int32)
+    return first, last, busy, ops
+
+
+def stable_order(keys: LaunchInts) -> LaunchInts | slice:
+    """Sort by key, keeping the order within; nothing to do where the keys already rise."""
+    if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
+        return slice(None)
+    return stable_argsort(number(pl.Series(keys)))
+
+
+def stretches(keys: LaunchInts) -> Iterator[tuple[int, int]]:
+    """Give the first and last-plus-one of each run of equal keys."""
+    if len(keys):
+        cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+        yield from pairwise(cuts)

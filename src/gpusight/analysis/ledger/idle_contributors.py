@@ -1,0 +1,246 @@
+"""Ranges, operators, calls and lines of code behind each cause of idle time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.attribution.call_sites import PythonCalls, sites_of
+from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
+from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.ledger.host_lanes import HostLanes
+from gpusight.analysis.ledger.idle_causes import HostRangesByThread
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.naming.kernel_names import classify
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
+    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.trace.trace import Trace
+
+
+MAX_CONTRIBUTORS = 5
+"""Contributors of a kind that are listed for an entry."""
+_DIGITS = r"\d+"
+RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
+"""What PyTorch writes behind the name of an operator when it emits ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleContributor:
+    """Something that was open while a GPU had nothing to do."""
+
+    kind: str
+    """`range`, `op`, `api call`, `os call`, `call site`; or `next`, the work that ended the gap."""
+    name: str
+    ns: int
+    count: int
+    """Stretches of idle time that it was open in."""
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    """Idle time in pieces of one cause."""
+
+    cause: Ints
+    lane: Ints
+    start_ns: Ints
+    end_ns: Ints
+    op: Ints
+    """The work that ended the gap; `NONE` at the end of the window."""
+    asked_ns: Ints
+    """When to ask what was open: in the middle, or when the work was launched where that is why."""
+
+
+class IdleContributors:
+    """Finds what was open while GPUs of a schedule had nothing to do."""
+
+    def __init__(self, schedule: GpuSchedule, hosts: HostTime) -> None:
+        self._schedule = schedule
+        self._trace = schedule.trace
+        self._lanes = HostLanes(schedule)
+        self._ranges = HostRangesByThread(self._trace, self._lanes)
+        self._pieces = hosts.pieces
+
+    def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
+        """Give the largest contributors of each idle entry of a GPU, kind by kind."""
+        stretches = self._stretches(account)
+        found: dict[str, list[IdleContributor]] = {}
+        for kind, names in self._views(stretches):
+            for cause, name, ns, count in _largest(stretches, names).iter_rows():
+                one = IdleContributor(kind, name, ns, count)
+                found.setdefault(IdleCause(cause).entry, []).append(one)
+        return {entry: tuple(every) for entry, every in found.items()}
+
+    # Stretches --------------------------------------------------------------------------------
+
+    def _stretches(self, account: DeviceAccount) -> _Stretches:
+        """Cut idle time where the host went from one thing to another."""
+        idle, gaps = account.spans.idle, account.gaps
+        lane, until = gaps.lane[idle.gap], gaps.until(idle)
+        host = self._host_stretches(lane, idle.start_ns, until, gaps.op[idle.gap])
+        left = np.flatnonzero(until < idle.end_ns)
+        op = gaps.op[idle.gap][left]
+        call = self._schedule.ops.call[op]
+        launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[left]
+        rest = _Stretches(
+            gaps.rest(idle)[left],
+            lane[left],
+            until[left],
+            idle.end_ns[left],
+            op,
+            np.where(call != NONE, launched, until[left]),
+        )
+        fields = ("cause", "lane", "start_ns", "end_ns", "op", "asked_ns")
+        return _Stretches(*(np.concatenate((getattr(host, f), getattr(rest, f))) for f in fields))
+
+    def _host_stretches(self, lane: Ints, start: Ints, end: Ints, op: Ints) -> _Stretches:
+        """Cut what the host was late by into pieces of one cause."""
+        piece_lane, piece_start, piece_end, cause = self._pieces
+        axis, known = self._lanes.axis, np.flatnonzero((lane != NONE) & (start < end))
+        begin, stop = (axis.at(lane[known], t[known]) for t in (start, end))
+        first = np.searchsorted(axis.at(piece_lane, piece_end), begin, side="right")
+        after = np.searchsorted(axis.at(piece_lane, piece_start), stop, side="left")
+        count = np.maximum(after - first, 0)
+        at = known[np.repeat(np.arange(len(known)), count)]
+        piece = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - first, count)
+        lost = np.flatnonzero((lane == NONE) & (start < end))
+        begun = np.append(np.maximum(piece_start[piece], start[at]), start[lost])
+        ended = np.append(np.minimum(piece_end[piece], end[at]), end[lost])
+        return _Stretches(
+            np.append(cause[piece], np.full(len(lost), int(IdleCause.UNKNOWN))),
+            np.append(lane[at], lane[lost]),
+            begun,
+            ended,
+            np.append(op[at], op[lost]),
+            begun + (ended - begun) // 2,
+        )
+
+    # Views ------------------------------------------------------------------------------------
+
+    def _views(self, stretches: _Stretches) -> list[tuple[str, pl.Series]]:
+        """Say what was open in each stretch, as each kind sees it; null for nothing."""
+        known = stretches.lane != NONE
+        lane = np.where(known, stretches.lane, self._lanes.numbers[0] if known.any() else 0)
+        position = self._lanes.threads_at(lane, stretches.asked_ns) if known.any() else lane
+        threads = self._threads(position, known, {})
+        times, trace = stretches.asked_ns, self._trace
+        call = self._calls(stretches, known)
+        os_call = _innermost(trace, "os_calls", times, threads)
+        return [
+            (
+                "range",
+                self._range_names(times, self._threads(position, known, self._ranges.stand_in)),
+            ),
+            ("op", _names(trace, "cpu_ops", _innermost(trace, "cpu_ops", times, threads))),
+            ("api call", _names(trace, "api_calls", call)),
+            ("os call", _names(trace, "os_calls", os_call)),
+            ("call site", _sites(trace, times, threads, {"api_calls": call, "os_calls": os_call})),
+            ("next", self._work_names(stretches.op)),
+        ]
+
+    def _threads(self, position: Ints, known: Any, stand_in: dict[int, int]) -> pl.Series:
+        keys = [stand_in.get(at, thread) for at, (_, thread) in enumerate(self._schedule.threads)]
+        column = pl.Series(keys, dtype=pl.Int64)
+        return column.gather(optional(np.where(known, position, NONE)))
+
+    def _range_names(self, times: Ints, threads: pl.Series) -> pl.Series:
+        frame = self._ranges.frame
+        nested = NestedIntervals.of(
+            frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), frame["thread"]
+        )
+        rows = optional(nested.rows_at(nested.innermost(times, threads)))
+        return _families(frame["name"].gather(rows))
+
+    def _calls(self, stretches: _Stretches, known: Any) -> Ints:
+        """Give the row of the API call that each stretch lies in; `NONE` for none."""
+        calls, order, axis = self._schedule.calls, self._lanes.order, self._lanes.axis
+        if not len(order):
+            return np.full(len(stretches.lane), NONE, np.int64)
+        places = axis.at(stretches.lane, stretches.asked_ns)
+        at = np.searchsorted(axis.at(calls.lane, calls.start_ns)[order], places, side="right") - 1
+        call = order[np.maximum(at, 0)]
+        inside = known & (at >= 0) & (places < axis.at(calls.lane[call], calls.end_ns[call]))
+        return np.where(inside, calls.row[call], NONE)
+
+    def _work_names(self, op: Ints) -> pl.Series:
+        """Name the work that ended the gaps."""
+        ops, trace = self._schedule.ops, self._trace
+        if not len(ops):
+            return pl.Series([None], dtype=pl.String).new_from_index(0, len(op))
+        kind = np.where(op >= 0, ops.kind[op], NONE)
+        rows = optional(np.where(kind == OpKind.KERNEL, ops.row[op], NONE))
+        names = trace.table("kernels", ["name"])["name"]
+        short = pl.Series([classify(n).short for n in names_of(names)], dtype=pl.String)
+        found = short.gather(names.to_physical().gather(rows))
+        words = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
+        return found.zip_with(found.is_not_null(), words.gather(optional(kind - 1)))
+
+
+def _largest(stretches: _Stretches, names: pl.Series) -> pl.DataFrame:
+    """Add up by cause and name, and keep the most expensive names of each cause."""
+    frame = pl.DataFrame(
+        {"cause": stretches.cause, "name": names, "ns": stretches.end_ns - stretches.start_ns}
+    )
+    return (
+        frame.drop_nulls("name")
+        .group_by("cause", "name")
+        .agg(pl.col("ns").sum(), pl.len().cast(pl.Int64).alias("count"))
+        .with_columns(pl.col("name").cast(pl.String))
+        .sort(["cause", "ns", "name"], descending=[False, True, False])
+        .group_by("cause", maintain_order=True)
+        .head(MAX_CONTRIBUTORS)
+    )
+
+
+def _innermost(trace: Trace, table: str, times: Ints, threads: pl.Series) -> Ints:
+    """Give the row of the last event of the thread to have begun and be open still."""
+    frame = trace.table(table, ["start_ns", "end_ns", "thread"])
+    nested = NestedIntervals.of(
+        frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), frame["thread"]
+    )
+    return nested.rows_at(nested.innermost(times, threads))
+
+
+def _names(trace: Trace, table: str, rows: Ints) -> pl.Series:
+    return trace.table(table, ["name"])["name"].gather(optional(rows))
+
+
+def _sites(trace: Trace, times: Ints, threads: pl.Series, calls: dict[str, Ints]) -> pl.Series:
+    """Give the line of code: of Python where it was recorded, else of the call's own stack."""
+    if trace.has("python_calls"):
+        _, own, frame = PythonCalls(trace).at(times, threads)
+        rows = np.where(own >= 0, own, frame)
+        return _names(trace, "python_calls", rows).cast(pl.String)
+    found = pl.Series([None], dtype=pl.String).new_from_index(0, len(times))
+    for table, rows in calls.items():
+        if trace.has(table, "callchain"):
+            site = sites_of(trace, table, optional(rows))
+            found = found.zip_with(found.is_not_null(), site)
+    return found
+
+
+def families(names: pl.Series) -> pl.Series:
+    """Write each name as one of those that only differ by numbers: `step_#`."""
+    return names.str.replace(RECORD, "").str.replace_all(_DIGITS, "#")
+
+
+def _families(names: pl.Series) -> pl.Series:
+    """Write names that only differ by numbers as one, where several of them occur."""
+    used = names.to_physical().unique().drop_nulls().sort()
+    texts = pl.Series(names_of(names), dtype=pl.String).gather(used)
+    several = pl.col("plain").n_unique().over("family") > 1
+    shown = pl.DataFrame(
+        {"plain": texts.str.replace(RECORD, ""), "family": families(texts)}
+    ).select(pl.when(several).then("family").otherwise("plain"))
+    at = used.search_sorted(names.to_physical().fill_null(0)).set(names.is_null(), None)
+    return shown.to_series().gather(at)

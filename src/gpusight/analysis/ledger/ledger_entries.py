@@ -1,0 +1,170 @@
+"""The entries of the ledger: labels of GPU work and causes of idle time."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.naming.kernel_names import classify
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.trace.trace import Trace
+
+
+IDLE = "idle"
+
+
+class IdleCause(enum.IntEnum):
+    """What held the next piece of GPU work back: the device itself, or what the host did."""
+
+    QUEUED = 0
+    """It had been launched: another stream, an event or another program came first."""
+    SYNCHRONISING = 1
+    """The host waited for the GPU, or was just returning from that."""
+    ALLOCATING = 2
+    """The host took or gave back memory."""
+    LAUNCHING = 3
+    """The host was inside a call that launches, or the launch was on its way to the GPU."""
+    INPUT = 4
+    """The host read, waited for or prepared data."""
+    FRAMEWORK = 5
+    """The host ran operators, or Python between launches."""
+    OTHER = 6
+    """The host did other work: loading code, compiling, waiting for another thread."""
+    PROFILER = 7
+    """The profiler itself was at work."""
+    UNKNOWN = 8
+    """The capture does not say."""
+
+    @property
+    def entry(self) -> str:
+        """Name of its entry in the ledger."""
+        return f"{IDLE}/{self.name.lower()}"
+
+
+COMPUTE, COPY, COMMUNICATION = "compute", "copy", "communication"
+GRAPH = f"{COMPUTE}/graph"
+"""A whole CUDA graph whose kernels the capture does not show."""
+_DIRECTIONS = {
+    "Host-to-Device": "h2d",
+    "Host-to-Array": "h2d",
+    "Device-to-Host": "d2h",
+    "Array-to-Host": "d2h",
+    "Device-to-Device": "d2d",
+    "Array-to-Array": "d2d",
+    "Array-to-Device": "d2d",
+    "Device-to-Array": "d2d",
+    "Peer-to-Peer": "p2p",
+    "Host-to-Host": "h2h",
+}
+_HOST_MEMORY = {"Pageable": "pageable", "Pinned": "pinned"}
+
+
+class EntryRank(enum.IntEnum):
+    """What counts where several things run at an instant: the first of these."""
+
+    COMPUTING = 0
+    MOVING = 1
+    COMMUNICATING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLabel:
+    """An entry, and what it is split by."""
+
+    entry: str
+    rank: EntryRank
+    precision: str | None = None
+    tensor_core: bool | None = None
+    memory: str | None = None
+    """Of copies to or from the host: `pageable` or `pinned`."""
+
+
+@dataclass(frozen=True)
+class EntryLabels:
+    """The labels of the work of a schedule."""
+
+    known: tuple[EntryLabel, ...]
+    of_op: Ints
+    """Position in `known` of each piece of work."""
+
+    @property
+    def ranks(self) -> Ints:
+        """The rank of each piece of work."""
+        ranks = np.array([label.rank for label in self.known], np.int64)
+        return ranks[self.of_op] if len(self.of_op) else self.of_op
+
+    @property
+    def order(self) -> Ints:
+        """The place of each piece of work when labels are ordered by what they say."""
+        texts = [str(label) for label in self.known]
+        places = {text: place for place, text in enumerate(sorted(texts))}
+        return np.array([places[text] for text in texts], np.int64)[self.of_op]
+
+
+def label_work(schedule: GpuSchedule) -> EntryLabels:
+    """Say which entry each piece of work of a schedule counts for."""
+    numbers: dict[EntryLabel, int] = {}
+    of_op = np.zeros(len(schedule.ops), np.int64)
+    for kind, find in _LABELS.items():
+        at = np.flatnonzero(schedule.ops.kind == kind)
+        if len(at):
+            codes, labels = find(schedule.trace, schedule.ops.row[at])
+            of_op[at] = np.array([numbers.setdefault(x, len(numbers)) for x in labels])[codes]
+    return EntryLabels(tuple(numbers), of_op)
+
+
+def _kernels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+    names = trace.table(OpKind.KERNEL.table, ["name"])["name"]
+    codes = names.to_physical().to_numpy()[rows].astype(np.int64)
+    used = np.flatnonzero(np.bincount(codes))
+    texts = names_of(names)
+    return np.searchsorted(used, codes), [_of_kernel(texts[code]) for code in used]
+
+
+def _of_kernel(name: str) -> EntryLabel:
+    kernel = classify(name)
+    if kernel.category == COMMUNICATION:
+        return EntryLabel(COMMUNICATION, EntryRank.COMMUNICATING)
+    entry = f"{COMPUTE}/{kernel.category}"
+    return EntryLabel(entry, EntryRank.COMPUTING, kernel.precision, kernel.tensor_core)
+
+
+def _copies(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+    columns = ["kind", "src_kind", "dst_kind"]
+    frame = trace.table(OpKind.COPY.table, columns)
+    distinct = frame.unique(maintain_order=True).with_row_index("code")
+    codes = frame.join(distinct, on=columns, nulls_equal=True, maintain_order="left")["code"]
+    labels = [_of_copy(*row) for row in distinct.select(columns).iter_rows()]
+    return codes.to_numpy()[rows].astype(np.int64), labels
+
+
+def _of_copy(kind: str, src_kind: str | None, dst_kind: str | None) -> EntryLabel:
+    if kind.startswith("Unified"):
+        return EntryLabel(f"{COPY}/unified", EntryRank.MOVING)
+    direction = _DIRECTIONS.get(kind, "other")
+    ends = {"h2d": src_kind, "d2h": dst_kind}
+    memory = _HOST_MEMORY.get(ends.get(direction) or "")
+    return EntryLabel(f"{COPY}/{direction}", EntryRank.MOVING, memory=memory)
+
+
+def _fills(_: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+    return np.zeros(len(rows), np.int64), [EntryLabel(f"{COPY}/memset", EntryRank.MOVING)]
+
+
+def _graphs(_: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+    return np.zeros(len(rows), np.int64), [EntryLabel(GRAPH, EntryRank.COMPUTING)]
+
+
+_LABELS = {
+    OpKind.KERNEL: _kernels,
+    OpKind.COPY: _copies,
+    OpKind.FILL: _fills,
+    OpKind.GRAPH: _graphs,
+}

@@ -1,0 +1,312 @@
+"""The ledger of a capture with its steps, overlap and idle contributors: `ledger`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.capture_completeness import lost_work_notes
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.gpu_schedule import NONE, OpKind
+from gpusight.analysis.kernel_summary import graph_notes
+from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount, DeviceLedger, Ledger
+from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleContributors
+from gpusight.analysis.ledger.ledger_entries import IDLE, EntryLabels, EntryRank, IdleCause
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+from gpusight.trace.intervals import Intervals, concurrency, intersect
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOverlap:
+    """Time of one GPU in which several things ran."""
+
+    kernels_ns: int
+    """Two or more kernels."""
+    copy_ns: int
+    """Copies and fills, with or without kernels."""
+    copy_hidden_ns: int
+    """Copies and fills beside kernels that compute."""
+    communication_ns: int
+    """Communication, with or without other kernels."""
+    communication_hidden_ns: int
+    """Communication beside kernels that compute."""
+
+    def document(self) -> dict[str, int]:
+        """Give it as plain objects."""
+        return asdict(self)
+
+
+def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> DeviceOverlap:
+    """Measure what ran side by side on a GPU."""
+    ops, ranks = schedule.ops, labels.ranks
+    own = ops.device == device
+    start, end = (
+        np.clip(t, schedule.start_ns, schedule.end_ns) for t in (ops.start_ns, ops.end_ns)
+    )
+
+    def running(rank: EntryRank) -> Intervals:
+        at = np.flatnonzero(own & (ranks == rank))
+        return Intervals.from_arrays(start[at], end[at])
+
+    compute, moving, talking = (running(rank) for rank in EntryRank)
+    kernels = np.flatnonzero(own & np.isin(ops.kind, (OpKind.KERNEL, OpKind.GRAPH)))
+    return DeviceOverlap(
+        kernels_ns=_several_at_once(start[kernels], end[kernels]),
+        copy_ns=moving.length_ns,
+        copy_hidden_ns=intersect(moving, compute).length_ns,
+        communication_ns=talking.length_ns,
+        communication_hidden_ns=intersect(talking, compute).length_ns,
+    )
+
+
+def _several_at_once(starts: Ints, ends: Ints) -> int:
+    """Measure the time in which two or more spans run."""
+    times, depth = concurrency(starts, ends)
+    return int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0
+
+
+COMMAND = "ledger"
+_WORTH_SAYING = 0.05
+"""The least part of the window that is worth a note."""
+_EXPLAINED = {
+    IdleCause.UNKNOWN: "for reasons that the capture does not show",
+    IdleCause.PROFILER: "because the profiler itself was at work",
+}
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The ledgers of the steps of one GPU, as a table."""
+
+    steps: tuple[TraceStep, ...]
+    entries: tuple[str, ...]
+    ns: Ints
+    """A row for each step, a column for each entry; rows sum to the part inside the window."""
+
+    def median_ns(self, entry: str) -> float | None:
+        """Give what an entry takes in the median step."""
+        if not self.steps:
+            return None
+        return float(np.median(self.ns[:, self.entries.index(entry)]))
+
+    @cached_property
+    def lines(self) -> pl.DataFrame:
+        """Every entry that holds time: `step` (its position), `entry`, `ns`, `share` of it."""
+        step, entry = np.nonzero(self.ns)
+        ns = self.ns[step, entry]
+        return pl.DataFrame(
+            {
+                "step": step,
+                "entry": pl.Series(self.entries, dtype=pl.String).gather(entry),
+                "ns": ns,
+                "share": ns / self.ns.sum(axis=1)[step],
+            }
+        )
+
+    def documents(self) -> list[list[dict[str, Any]]]:
+        """Give the entries of each step as plain objects."""
+        rows = self.lines.drop("step").to_dicts()
+        bounds = np.cumsum(np.count_nonzero(self.ns, axis=1)).tolist()
+        return [rows[first:after] for first, after in pairwise([0, *bounds])]
+
+
+@dataclass(frozen=True)
+class DeviceLedgerReport:
+    """Everything that is told about one GPU."""
+
+    ledger: DeviceLedger
+    name: str | None
+    overlap: DeviceOverlap
+    contributors: Mapping[str, tuple[IdleContributor, ...]]
+    steps: StepTimes
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects."""
+        entries = [
+            entry.document() | self._contributors(entry.entry) for entry in self.ledger.entries
+        ]
+        return {
+            "device": self.ledger.device,
+            "name": self.name,
+            "entries": entries,
+            "overlap": self.overlap.document(),
+        }
+
+    def _contributors(self, entry: str) -> dict[str, Any]:
+        if not entry.startswith(f"{IDLE}/"):
+            return {}
+        return {"contributors": [c.document() for c in self.contributors.get(entry, ())]}
+
+
+@dataclass(frozen=True)
+class LedgerReport:
+    """Where the time of a window went, for each GPU and step."""
+
+    ledger: Ledger
+    devices: tuple[DeviceLedgerReport, ...]
+    focus: StepWindow
+    meta: Mapping[str, Any]
+    notes: tuple[str, ...]
+    title: str = "Ledger"
+
+    def with_warnings(self, warnings: Sequence[str]) -> LedgerReport:
+        """Say first what is wrong with the capture."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+    def document(self) -> dict[str, Any]:
+        """Give what `--format json` writes, as plain objects."""
+        return {
+            **self.ledger.document(),
+            "devices": [device.document() for device in self.devices],
+            "steps": list(self._steps()),
+            "meta": dict(self.meta),
+            "notes": list(self.notes),
+        }
+
+    def _steps(self) -> Iterable[dict[str, Any]]:
+        entries = [dict(zip(d.steps.steps, d.steps.documents(), strict=True)) for d in self.devices]
+        for step in self.focus.steps:
+            yield {
+                "step": step.name,
+                "number": step.number,
+                "start_ns": step.start_ns,
+                "end_ns": step.end_ns,
+                "process": step.process,
+                "devices": [
+                    {"device": device.ledger.device, "entries": known[step]}
+                    for device, known in zip(self.devices, entries, strict=True)
+                    if step in known
+                ],
+            }
+
+
+class _Chosen(ResolvedSelection):
+    """A selection that can also say which process it is of."""
+
+    @property
+    def process(self) -> int | None:
+        """The process chosen; None for all."""
+        if self.processes is None:
+            return None
+        if len(self.processes) > 1:
+            why = f"{len(self.processes)} processes are called {self.selection.process!r}"
+            raise UsageError(
+                "a ledger is of one process or of all", why=why, hint="give its number"
+            )
+        return self.processes[0]
+
+
+def ledger_report(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    known: Accounting | None = None,
+) -> LedgerReport | NotApplicable:
+    """Account for every nanosecond of each GPU: the steps but warm-up, or what is asked for.
+
+    `known` is taken where it is of that time, rather than worked out again.
+    """
+    if not any(trace.has(table) for table in GPU_WORK):
+        hint = advice_for(trace.meta).gpu
+        return NotApplicable(COMMAND, "the capture shows no GPU work", hint)
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return replace(chosen, command=COMMAND)
+    made = accounting(trace, selection, chosen).or_known(known)
+    schedule = made.schedule
+    accounts = [one for one in made.accounts if selection.device in (None, one.device)]
+    if not accounts:
+        return NotApplicable(COMMAND, "no GPU work in what was selected")
+    contributors = IdleContributors(schedule, made.hosts)
+    names = device_names(trace)
+    devices = tuple(
+        _device(one, schedule, chosen, contributors, names.get(one.device)) for one in accounts
+    )
+    whole = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
+    meta = {"command": COMMAND, "path": trace.meta.path, "steps": len(chosen.steps)}
+    meta |= {"steps_left_out": len(chosen.left_out), "steps_found": chosen.how}
+    return LedgerReport(whole, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
+
+
+def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accounting:
+    """Give what the ledger of a window is made of; nothing of it is worked out yet."""
+    return Accounting(trace, chosen.start_ns, chosen.end_ns, _Chosen(trace, selection).process)
+
+
+def _device(
+    one: DeviceAccount,
+    schedule: GpuSchedule,
+    chosen: StepWindow,
+    contributors: IdleContributors,
+    name: str | None,
+) -> DeviceLedgerReport:
+    return DeviceLedgerReport(
+        one.ledger,
+        name,
+        device_overlap(schedule, one.labels, one.device),
+        contributors.of(one),
+        _step_times(one, _steps_of(schedule, one.device, chosen.steps)),
+    )
+
+
+def _steps_of(schedule: GpuSchedule, device: int, steps: Iterable[TraceStep]) -> list[TraceStep]:
+    """Give the steps of the processes that work on a GPU; all where that is not known."""
+    calls = schedule.ops.call[schedule.ops.device == device]
+    used = np.unique(schedule.calls.thread[calls[calls != NONE]])
+    processes = {schedule.threads[at][0] for at in used}
+    return [s for s in steps if not processes or s.process is None or s.process in processes]
+
+
+def _step_times(one: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
+    """Split the time of a GPU by step; steps of one thread do not overlap, those of several may."""
+    ns = np.zeros((len(steps), len(one.names)), np.int64)
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    threads: dict[tuple[int | None, int | None], list[int]] = {}
+    for number, step in enumerate(steps):
+        threads.setdefault((step.process, step.thread), []).append(number)
+    for at in threads.values():
+        ns[at] = one.between(starts[at], ends[at])
+    return StepTimes(tuple(steps), one.names, ns)
+
+
+def _notes(
+    trace: Trace, schedule: GpuSchedule, chosen: StepWindow, devices: Sequence[DeviceLedgerReport]
+) -> tuple[str, ...]:
+    lost = lost_work_notes(trace, [(chosen.start_ns, chosen.end_ns)])
+    notes = [*chosen.notes, *graph_notes(trace), *lost]
+    if not len(schedule.calls):
+        notes.append("no API calls in the window: why GPUs were idle cannot be told")
+    else:
+        notes += [note for device in devices for note in _idle_notes(device, len(devices) > 1)]
+    return tuple(dict.fromkeys(notes))
+
+
+def _idle_notes(device: DeviceLedgerReport, several: bool) -> Iterable[str]:
+    """Say where idle time is not the program's doing, or cannot be explained."""
+    which = f"GPU {device.ledger.device}" if several else "the GPU"
+    window = max(sum(entry.ns for entry in device.ledger.entries), 1)
+    for cause, why in _EXPLAINED.items():
+        share = device.ledger.ns(cause.entry) / window
+        if share > _WORTH_SAYING:
+            yield f"{which} was idle for {format_share(share)} of the window {why}"

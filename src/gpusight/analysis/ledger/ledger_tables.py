@@ -1,0 +1,260 @@
+"""The ledger as tables: for a screen, and one line per entry for a spreadsheet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE
+from gpusight.analysis.steps.step_list import called
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from gpusight.analysis.ledger.device_ledger import LedgerEntry
+    from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
+
+
+_SHARES = (
+    Field("compute_share", "Compute", Fmt.SHARE, "Part in which kernels ran"),
+    Field("copy_share", "Copy", Fmt.SHARE, "Part in which only copies or fills ran"),
+    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication ran"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing ran"),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing ran"),
+    Field("mostly", "Idle mostly", Fmt.TEXT, "Largest cause of that"),
+)
+_GPU_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("name", "Name", Fmt.NAME, "What it is called", shown=False),
+    *_SHARES,
+)
+_ENTRY_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the window"),
+    Field("ns", "Time", Fmt.TIME, "Time of the window that the entry holds"),
+    Field("step_ns", "A step", Fmt.TIME, "Time in the median step"),
+    Field("entry", "Entry", Fmt.TEXT, "What the time went into"),
+    Field("mostly", "Mostly", Fmt.NAME, "Its largest part or contributor"),
+)
+_IDLE_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the entry's time"),
+    Field("ns", "Time", Fmt.TIME, "Idle time during which it was open"),
+    Field("count", "Count", Fmt.COUNT, "Stretches of idle time that it was open in"),
+    Field("entry", "Entry", Fmt.TEXT, "Cause of the idle time"),
+    Field("kind", "Kind", Fmt.TEXT, "`range`, `op`, `api call`, `os call`, `call site`, or `next`"),
+    Field("name", "Contributor", Fmt.NAME, "What was open, or what ended the gap"),
+)
+_STEP_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("step", "Step", Fmt.NAME, "Which step"),
+    Field("duration_ns", "Time", Fmt.TIME, "Part of the step in the window"),
+    *_SHARES,
+)
+LINE_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("step", "Step", Fmt.TEXT, "Which step; null for the whole window"),
+    Field("number", "Number", Fmt.ID, "Number of the step"),
+    Field("entry", "Entry", Fmt.TEXT, "What the time went into"),
+    Field("ns", "Time", Fmt.TIME, "Time that the entry holds"),
+    Field("share", "Share", Fmt.SHARE, "Part of the window or step"),
+)
+_GROUPS = (
+    (COMPUTE, "Computing", "Part of the window in which kernels ran"),
+    (COPY, "Moving data", "Part in which only copies or fills ran"),
+    (COMMUNICATION, "Communicating", "Part in which only communication ran"),
+    (IDLE, "Idle", "Part in which nothing ran"),
+)
+_LEAST_SHARE = 0.005
+"""Idle entries below this part of the window are not explained on the screen."""
+_LEAST_PART = 0.05
+"""Contributors below this part of their entry are not shown on the screen."""
+_MOST_DEVICES = 4
+_OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
+_TYPES = {Fmt.SHARE: pl.Float64(), Fmt.TEXT: pl.String(), Fmt.NAME: pl.String()}
+
+
+def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
+    """Lay a ledger out for a screen."""
+    several = len(report.devices) > 1
+    sections = [_table("gpus", "By GPU", _GPU_FIELDS, list(_gpus(report)))] if several else []
+    for device in report.devices[:_MOST_DEVICES]:
+        title = "Where the time went"
+        title = f"GPU {device.ledger.device}: where the time went" if several else title
+        command = f"entries_{device.ledger.device}" if several else "entries"
+        sections.append(_table(command, title, _ENTRY_FIELDS, _entries(report, device)))
+    most = max(report.devices, key=lambda device: device.ledger.ns(IDLE))
+    if idle := list(_contributors(most)):
+        title = "Behind the idle time"
+        title += f" of GPU {most.ledger.device}" if several else ""
+        sections.append(_table("idle", title, _IDLE_FIELDS, idle))
+    if by_step:
+        steps = list(_steps(report))
+        sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))
+    notes = report.notes
+    if len(report.devices) > _MOST_DEVICES:
+        notes = (*notes, f"only {_MOST_DEVICES} GPUs are shown in full; others: --device N")
+    return Composite(
+        "ledger", "Ledger", _facts(report), tuple(sections), meta=report.meta, notes=notes
+    )
+
+
+def ledger_lines_table(report: LedgerReport) -> TableResult:
+    """Give one line for each entry of the window, then of each step."""
+    parts = [_frame(LINE_FIELDS, [])]
+    for device in report.devices:
+        whole: dict[str, Any] = {"device": device.ledger.device, "step": None, "number": None}
+        rows = [
+            {**whole, "entry": e.entry, "ns": e.ns, "share": e.share} for e in device.ledger.entries
+        ]
+        parts += [_frame(LINE_FIELDS, rows), _step_lines(device)]
+    return TableResult("ledger", "Ledger", LINE_FIELDS, pl.concat(parts))
+
+
+def _step_lines(device: DeviceLedgerReport) -> pl.DataFrame:
+    steps, found = device.steps.steps, device.steps.lines
+    names = pl.Series([step.name for step in steps], dtype=pl.String)
+    numbers = pl.Series([step.number for step in steps], dtype=pl.Int64)
+    return found.with_columns(
+        device=pl.lit(device.ledger.device, pl.Int64),
+        step=names.gather(found["step"]),
+        number=numbers.gather(found["step"]),
+    ).select(field.key for field in LINE_FIELDS)
+
+
+def _facts(report: LedgerReport) -> tuple[Fact, ...]:
+    whole, steps = report.ledger, len(report.focus.steps)
+    window = whole.end_ns - whole.start_ns
+    facts = [Fact("window_ns", "Window", window, Fmt.TIME, "Time that the shares refer to")]
+    if steps:
+        how = f"{steps:,} ({report.focus.how})" if report.focus.how else f"{steps:,}"
+        facts.append(Fact("steps", "Steps", how, Fmt.TEXT, "Steps inside"))
+    names = dict.fromkeys(device.name for device in report.devices if device.name)
+    if names:
+        facts.append(Fact("gpus", "GPU", ", ".join(names), Fmt.TEXT, "GPUs that did work"))
+    if len(report.devices) == 1:
+        facts += _device_facts(report.devices[0], window)
+    return tuple(facts)
+
+
+def _device_facts(device: DeviceLedgerReport, window: int) -> list[Fact]:
+    facts = [
+        Fact(f"{group}_share", label, device.ledger.ns(group) / window, Fmt.SHARE, meaning)
+        for group, label, meaning in _GROUPS
+        if window and (device.ledger.ns(group) or group in {COMPUTE, IDLE})
+    ]
+    beside = device.overlap
+    hidden = (
+        ("kernels_ns", "Kernels overlap", "Two or more kernels ran"),
+        ("copy_hidden_ns", "Copies hidden", "Copies and fills ran beside kernels that compute"),
+        ("communication_hidden_ns", "Comm. hidden", "Communication ran beside kernels"),
+    )
+    facts += [
+        Fact(key, label, getattr(beside, key), Fmt.TIME, meaning)
+        for key, label, meaning in hidden
+        if getattr(beside, key)
+    ]
+    return facts
+
+
+def _gpus(report: LedgerReport) -> Iterator[dict[str, Any]]:
+    """Give a row for each GPU."""
+    for device in report.devices:
+        entries = {entry.entry: entry.ns for entry in device.ledger.entries}
+        yield {"device": device.ledger.device, "name": device.name, **_groups(entries)}
+
+
+def _groups(entries: dict[str, int]) -> dict[str, Any]:
+    """Sum entries up, and name the largest cause of idle time."""
+    total = sum(entries.values())
+    sums = dict.fromkeys((group for group, _, _ in _GROUPS), 0)
+    for entry, ns in entries.items():
+        sums[entry.partition("/")[0]] += ns
+    idle = {entry: ns for entry, ns in entries.items() if entry.startswith(f"{IDLE}/")}
+    shares = {f"{group}_share": ns / total if total else None for group, ns in sums.items()}
+    mostly = max(idle, key=lambda entry: idle[entry], default=None)
+    return {**shares, "idle_ns": sums[IDLE], "mostly": mostly}
+
+
+def _entries(report: LedgerReport, device: DeviceLedgerReport) -> list[dict[str, Any]]:
+    names = pl.Series([step.name for step in report.focus.steps], dtype=pl.String).unique()
+    steps = {*names, *families(names).unique()}
+    return [
+        {
+            "share": entry.share,
+            "ns": entry.ns,
+            "step_ns": device.steps.median_ns(entry.entry),
+            "entry": entry.entry,
+            "mostly": _mostly(device, entry, steps),
+        }
+        for entry in sorted(device.ledger.entries, key=lambda entry: -entry.ns)
+    ]
+
+
+def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[str]) -> str | None:
+    """Say what an entry mostly is: a precision, a kind of memory, a range other than the step."""
+    if entry.parts:
+        part = entry.parts[0]
+        how = {True: " tensor core", False: " no tensor core", None: ""}[part.tensor_core]
+        return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
+    every = device.contributors.get(entry.entry, ())
+    found = [c for c in every if c.name not in steps and c.ns >= _LEAST_PART * entry.ns]
+    telling = [c for c in found if c.kind != "next"] or found
+    if not telling:
+        return None
+    best = max(telling, key=lambda c: c.ns)
+    return _with_share(f"{best.kind} {best.name}", best.ns / entry.ns)
+
+
+def _with_share(words: str, share: float) -> str:
+    return words if share == 1 else f"{words} {format_share(share)}"
+
+
+def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:
+    """Give the largest contributor of each kind, for the idle entries that matter."""
+    for entry in sorted(device.ledger.entries, key=lambda entry: -entry.ns):
+        if (entry.share or 0) < _LEAST_SHARE:
+            continue
+        best: dict[str, IdleContributor] = {}
+        for one in device.contributors.get(entry.entry, ()):
+            best.setdefault(one.kind, one)
+        for one in best.values():
+            share = one.ns / entry.ns
+            if share >= _LEAST_PART:
+                own = {"share": share, "ns": one.ns, "count": one.count}
+                yield {**own, "entry": entry.entry, "kind": one.kind, "name": one.name}
+
+
+def _steps(report: LedgerReport) -> Iterator[dict[str, Any]]:
+    for device in report.devices:
+        for step, found in zip(device.steps.steps, device.steps.documents(), strict=True):
+            entries = {e["entry"]: e["ns"] for e in found}
+            own = {"step": called(step), "duration_ns": sum(entries.values())}
+            yield {"device": device.ledger.device, **own, **_groups(entries)}
+
+
+def _table(
+    command: str,
+    title: str,
+    fields: tuple[Field, ...],
+    rows: list[dict[str, Any]],
+    *,
+    device: bool = True,
+) -> TableResult:
+    """Make a section; columns that say nothing are not shown."""
+    frame = _frame(fields, rows)
+    told = {f.key for f in fields if f.key not in _OPTIONAL or (frame[f.key] > 0).any()}
+    shown = tuple(
+        replace(f, shown=f.shown and f.key in told and (device or f.key != "device"))
+        for f in fields
+    )
+    return TableResult(command, title, shown, frame)
+
+
+def _frame(fields: tuple[Field, ...], rows: list[dict[str, Any]]) -> pl.DataFrame:
+    schema = {f.key: _TYPES.get(f.fmt, pl.Int64()) for f in fields}
+    schema |= {key: pl.Float64() for key in schema if key == "step_ns"}
+    return pl.DataFrame(rows, schema=schema)

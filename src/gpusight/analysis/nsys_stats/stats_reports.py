@@ -1,0 +1,347 @@
+"""`nsys stats` without nsys: the list of reports, their arguments, and running one."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.nsys_stats.stats_table import StatsReport, columns
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import polars as pl
+
+    from gpusight.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ReportArguments:
+    """The arguments of one report."""
+
+    kernel_name: str = "name"
+    """Column of `kernels` that names a kernel."""
+    nvtx_name: bool = False
+    """Put the innermost NVTX range before a kernel's name."""
+    rows: int = 10
+    """Most rows to give; negative for all."""
+
+
+KERNEL_NAMES = ("base", "mangled", "nobase")
+WITH_RANGE = ("nvtx-name", *KERNEL_NAMES)
+ROWS = ("rows=<limit>",)
+
+
+def parse_arguments(report: str, allowed: tuple[str, ...], words: list[str]) -> ReportArguments:
+    """Read the words that follow a report's name; raises UsageError for one it does not take."""
+    parsed = ReportArguments()
+    for word in words:
+        key, _, value = word.partition("=")
+        if word in allowed and word == "nvtx-name":
+            parsed = replace(parsed, nvtx_name=True)
+        elif word in allowed:
+            parsed = replace(parsed, kernel_name=_name_column(word, parsed.kernel_name))
+        elif f"{key}=<limit>" in allowed and value.lstrip("-").isdecimal():
+            parsed = replace(parsed, rows=int(value))
+        else:
+            takes = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
+            raise UsageError(f"report {report} has no argument {word!r}", hint=takes)
+    return parsed
+
+
+def _name_column(word: str, before: str) -> str:
+    """Choose the column; `base` wins over `mangled`, as it does in nsys."""
+    if word == "nobase" or before == "base_name":
+        return before
+    return {"base": "base_name", "mangled": "mangled_name"}[word]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportNeed:
+    """Data without which a report says nothing: any one of these tables."""
+
+    tables: tuple[str, ...]
+    words: str
+    """What the capture does not contain, as the user is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NsysReport:
+    """One report: how it is called, what it needs, and where it is computed."""
+
+    name: str
+    title: str
+    module: str
+    function: str
+    headers: str
+    """Name of the headings in the module."""
+    needs: tuple[ReportNeed, ...]
+    aliases: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def usage(self) -> str:
+        """The name with the arguments that may follow it."""
+        return self.name + "".join(f"[:{a}]" for a in self.arguments)
+
+    def missing(self, trace: Trace, arguments: ReportArguments) -> ReportNeed | None:
+        """Find the first need that the capture does not meet."""
+        prefixed = arguments.nvtx_name and trace.has("kernels")
+        needs = (*self.needs, _RANGES) if prefixed else self.needs
+        return next((n for n in needs if not any(trace.has(t) for t in n.tables)), None)
+
+    def run(self, trace: Trace, arguments: ReportArguments) -> StatsReport:
+        """Compute the report; the capture must meet its needs."""
+        module = importlib.import_module(f"{__package__}.{self.module}")
+        compute: Callable[[Trace, ReportArguments], pl.DataFrame] = getattr(module, self.function)
+        declared = columns(getattr(module, self.headers))
+        frame = compute(trace, arguments).select(c.header for c in declared)
+        return StatsReport(self.name, self.title, declared, frame)
+
+
+_KERNELS = ReportNeed(("kernels",), "CUDA kernel data")
+_CALLS = ReportNeed(("api_calls",), "CUDA trace data")
+_MEMORY = ReportNeed(("copies", "memsets"), "GPU memory data")
+_WORK = ("kernels", "copies", "memsets")
+_RANGES = ReportNeed(("ranges",), "NVTX data")
+_FAULTS = ReportNeed(("page_faults",), "unified-memory page faults")
+
+_ALL = (
+    NsysReport(
+        "cuda_api_gpu_sum",
+        "CUDA Summary (API/Kernels/MemOps)",
+        "cuda_stats",
+        "api_gpu_summary",
+        "GPU_SUMMARY",
+        (ReportNeed(("api_calls", *_WORK), "CUDA calls, kernels or memory operations"),),
+        ("apigpusum",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_api_sum",
+        "CUDA API Summary",
+        "cuda_stats",
+        "api_summary",
+        "API_SUMMARY",
+        (_CALLS,),
+        ("cudaapisum",),
+    ),
+    NsysReport(
+        "cuda_api_trace",
+        "CUDA API Trace",
+        "cuda_stats",
+        "api_trace",
+        "API_TRACE",
+        (_CALLS,),
+        ("cudaapitrace",),
+    ),
+    NsysReport(
+        "cuda_gpu_kern_gb_sum",
+        "CUDA GPU Kernel/Grid/Block Summary",
+        "cuda_stats",
+        "kernel_grid_summary",
+        "KERNEL_GRID_SUMMARY",
+        (_KERNELS,),
+        ("gpukerngbsum",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_gpu_kern_sum",
+        "CUDA GPU Kernel Summary",
+        "cuda_stats",
+        "kernel_summary",
+        "KERNEL_SUMMARY",
+        (_KERNELS,),
+        ("gpukernsum",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_gpu_mem_size_sum",
+        "CUDA GPU MemOps Summary (by Size)",
+        "memory_stats",
+        "memory_size_summary",
+        "MEMORY_SIZE",
+        (_MEMORY,),
+        ("gpumemsizesum",),
+    ),
+    NsysReport(
+        "cuda_gpu_mem_time_sum",
+        "CUDA GPU MemOps Summary (by Time)",
+        "memory_stats",
+        "memory_time_summary",
+        "MEMORY_TIME",
+        (_MEMORY,),
+        ("gpumemtimesum",),
+    ),
+    NsysReport(
+        "cuda_gpu_sum",
+        "CUDA GPU Summary (Kernels/MemOps)",
+        "cuda_stats",
+        "gpu_summary",
+        "GPU_SUMMARY",
+        (ReportNeed(_WORK, "GPU kernel/memory operations data"),),
+        ("gpusum",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_gpu_trace",
+        "CUDA GPU Trace",
+        "cuda_stats",
+        "gpu_trace",
+        "GPU_TRACE",
+        (ReportNeed(_WORK, "GPU trace data"),),
+        ("gputrace",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_kern_exec_sum",
+        "CUDA Kernel Launch & Exec Time Summary",
+        "cuda_stats",
+        "execution_summary",
+        "EXEC_SUMMARY",
+        (_KERNELS, _CALLS),
+        ("kernexecsum",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "cuda_kern_exec_trace",
+        "CUDA Kernel Launch & Exec Time Trace",
+        "cuda_stats",
+        "execution_trace",
+        "EXEC_TRACE",
+        (_KERNELS, _CALLS),
+        ("kernexectrace",),
+        WITH_RANGE,
+    ),
+    NsysReport(
+        "nvtx_gpu_proj_sum",
+        "NVTX GPU Projection Summary",
+        "nvtx_stats",
+        "projection_summary",
+        "PROJECTION_SUMMARY",
+        (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS),
+        ("nvtxgpuprojsum",),
+    ),
+    NsysReport(
+        "nvtx_gpu_proj_trace",
+        "NVTX GPU Projection Trace",
+        "nvtx_stats",
+        "projection_trace",
+        "PROJECTION_TRACE",
+        (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS),
+        ("nvtxgpuproj", "nvtxgpuprojtrace"),
+    ),
+    NsysReport(
+        "nvtx_kern_sum",
+        "NVTX Range Kernel Summary",
+        "nvtx_stats",
+        "range_kernels",
+        "RANGE_KERNELS",
+        (_RANGES, _KERNELS, _CALLS),
+        ("nvtxkernsum",),
+        KERNEL_NAMES,
+    ),
+    NsysReport(
+        "nvtx_pushpop_sum",
+        "NVTX Push/Pop Range Summary",
+        "nvtx_stats",
+        "push_pop_summary",
+        "RANGE_SUMMARY",
+        (_RANGES,),
+        ("nvtxppsum",),
+    ),
+    NsysReport(
+        "nvtx_pushpop_trace",
+        "NVTX Push/Pop Range Trace",
+        "nvtx_stats",
+        "push_pop_trace",
+        "PUSH_POP_TRACE",
+        (_RANGES,),
+        ("nvtxpptrace",),
+    ),
+    NsysReport(
+        "nvtx_startend_sum",
+        "NVTX Start/End Range Summary",
+        "nvtx_stats",
+        "start_end_summary",
+        "RANGE_SUMMARY",
+        (_RANGES,),
+        ("nvtxsesum", "nvtxsssum"),
+    ),
+    NsysReport(
+        "nvtx_sum",
+        "NVTX Range Summary",
+        "nvtx_stats",
+        "styled_summary",
+        "STYLED_SUMMARY",
+        (_RANGES,),
+        ("nvtxsum",),
+    ),
+    NsysReport(
+        "osrt_sum",
+        "OS Runtime Summary",
+        "cuda_stats",
+        "os_summary",
+        "OS_SUMMARY",
+        (ReportNeed(("os_calls",), "OS Runtime trace data"),),
+        ("osrtsum",),
+    ),
+    NsysReport(
+        "um_cpu_page_faults_sum",
+        "Unified Memory CPU Page Faults Summary",
+        "memory_stats",
+        "cpu_faults",
+        "CPU_FAULTS",
+        (_FAULTS,),
+        ("umcpupagefaults",),
+    ),
+    NsysReport(
+        "um_sum",
+        "Unified Memory Analysis Summary",
+        "memory_stats",
+        "page_summary",
+        "PAGE_SUMMARY",
+        (_FAULTS,),
+        ("unifiedmemory",),
+        ROWS,
+    ),
+    NsysReport(
+        "um_total_sum",
+        "Unified Memory Totals Summary",
+        "memory_stats",
+        "totals",
+        "TOTALS",
+        (_FAULTS,),
+        ("unifiedmemorytotals",),
+    ),
+)
+
+REPORTS: dict[str, NsysReport] = {report.name: report for report in _ALL}
+_BY_ALIAS = {alias: report for report in _ALL for alias in report.aliases}
+
+
+def resolve(name: str) -> NsysReport:
+    """Find a report by its name or an older spelling of it; raises UsageError."""
+    report = REPORTS.get(name) or _BY_ALIAS.get(name)
+    if report is None:
+        raise UsageError(f"no report {name!r}", hint=f"reports are {', '.join(REPORTS)}")
+    return report
+
+
+def run_report(trace: Trace, name_with_args: str) -> StatsReport | NotApplicable:
+    """Run a report, named as on the command line: `cuda_gpu_kern_sum`, `cuda_gpu_trace:base`."""
+    name, *words = name_with_args.split(":")
+    report = resolve(name)
+    arguments = parse_arguments(report.name, report.arguments, words)
+    need = report.missing(trace, arguments)
+    if need is not None:
+        hint = advice_for(trace.meta).remedy(need.tables)
+        return NotApplicable("stats", f"{trace.meta.path} does not contain {need.words}", hint)
+    result = report.run(trace, arguments)
+    if result.frame.is_empty():
+        return NotApplicable("stats", f"{trace.meta.path} has no rows for {report.name}")
+    return result

@@ -1,0 +1,418 @@
+"""Theoretical and achieved occupancy of the kernels of a capture, and the limiter of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.aggregates import share_of, shown_if_filled, weighed_mean
+from gpusight.analysis.capture_gpus import device_names, names_of_used
+from gpusight.analysis.kernel_summary import graph_notes, no_kernels, short_names
+from gpusight.analysis.occupancy.block_occupancy import device_rows, named_limits
+from gpusight.analysis.occupancy.launch_occupancy import (
+    SHAPE,
+    limits_of_row,
+    profiled_launches,
+    shape_of,
+    timeline_launches,
+    with_answers,
+)
+from gpusight.analysis.occupancy.occupancy_changes import changes, detail
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
+from gpusight.hardware.sm_occupancy import occupancy as work_out
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpusight.analysis.occupancy.launch_occupancy import OccupancyLaunches
+    from gpusight.hardware.sm_limits import SmLimits
+    from gpusight.hardware.sm_occupancy import BlockShape
+    from gpusight.trace.trace import Trace
+
+
+FACTS = tuple(
+    Fact(key, label, None, fmt, meaning)
+    for key, label, fmt, meaning in (
+        ("gpus", "GPU", Fmt.TEXT, "GPUs that the kernels ran on, or the one asked about"),
+        ("launches", "Launches", Fmt.COUNT, "Launches looked at"),
+        ("total_ns", "GPU time", Fmt.TIME, "Sum of their durations"),
+        (
+            "theoretical",
+            "Theoretical occupancy",
+            Fmt.SHARE,
+            "Warps that fit an SM at once, of those that it can hold; by time",
+        ),
+        (
+            "achieved",
+            "Achieved occupancy",
+            Fmt.SHARE,
+            "Warps that an active SM did hold, of those that it can hold; by time",
+        ),
+    )
+)
+"""The facts at the top, without their values; those that are not known are left out."""
+
+FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Warps that fit an SM, of those that it can hold"),
+    Field("achieved", "Achieved", Fmt.SHARE, "Warps that an active SM held, by time"),
+    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off: all of these"),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that fit an SM"),
+    Field("waves", "Waves", Fmt.REAL, "Times that the grid fills the GPU, by time"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches of the kernel in this shape"),
+    Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations", shown=False),
+    Field("remark", "Remark", Fmt.NAME, "Whether it matters, and why less was achieved", False),
+    Field("change", "Change", Fmt.TEXT, "Most effective change that would raise it", shown=False),
+    Field("block_threads", "Block", Fmt.COUNT, "Threads of a block", shown=False),
+    Field("registers", "Regs", Fmt.COUNT, "Registers of each thread", shown=False),
+    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory of a block, as asked for", False),
+    Field("static_shared_bytes", "Static", Fmt.BYTES, "Fixed at compile time", shown=False),
+    Field("dynamic_shared_bytes", "Dynamic", Fmt.BYTES, "Asked for at launch", shown=False),
+    Field("shared_config_bytes", "Carve-out", Fmt.BYTES, "Set aside on each SM", shown=False),
+    Field("barriers", "Barriers", Fmt.COUNT, "Barriers that the code uses", shown=False),
+    Field("cluster_blocks", "Cluster", Fmt.COUNT, "Blocks of a cluster", shown=False),
+    Field("warps", "Warps/SM", Fmt.COUNT, "Warps of these blocks", shown=False),
+    *(
+        Field(f"limit_{name}", label, Fmt.COUNT, f"Blocks that {what} alone would allow", False)
+        for name, label, what in (
+            ("warps", "By warps", "the warps of an SM"),
+            ("blocks", "By blocks", "the blocks of an SM"),
+            ("registers", "By regs", "registers"),
+            ("shared_memory", "By shared", "shared memory"),
+            ("barriers", "By barriers", "barriers"),
+        )
+    ),
+    Field("reported", "Reported", Fmt.SHARE, "Theoretical, as the profiler says", shown=False),
+    Field("change_theoretical", "After it", Fmt.SHARE, "Theoretical after the change", False),
+    Field("block_for_more", "Block for more", Fmt.COUNT, "Nearest better block size", False),
+    Field("registers_for_more", "Regs for more", Fmt.COUNT, "Registers that admit more", False),
+    Field("shared_for_more_bytes", "Shared for more", Fmt.BYTES, "The same, a block", shown=False),
+    Field("sm_share", "SM", Fmt.SHARE, "How busy the SMs were, by time", shown=False),
+    Field("memory_share", "Memory", Fmt.SHARE, "How busy the memory system was", shown=False),
+    Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+LIMITER_FIELDS = (
+    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off an SM"),
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
+    Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy, by time"),
+    Field("achieved", "Achieved", Fmt.SHARE, "Achieved occupancy, by time"),
+)
+ADVICE_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy as it is"),
+    Field("after", "After", Fmt.SHARE, "Theoretical occupancy after the change"),
+    Field("advice", "Change, or what else matters", Fmt.TEXT, "What to change, or to know"),
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("kind", "Kind", Fmt.TEXT, "`change` or `remark`", shown=False),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+
+
+_FULL = 0.9999
+"""Profilers print percentages rounded."""
+_GAP = 0.10
+"""Achieved occupancy this far under the theoretical one is worth a word (as in Nsight Compute)."""
+_NEAR = 0.85
+"""Where the theoretical one is low itself, less than this part of it is."""
+_EMPTY_TAIL = 0.85
+_BUSY = 0.80
+"""A kernel this near to what its busiest unit can do gains little from more warps."""
+
+
+def remarks(row: Mapping[str, Any]) -> list[str]:
+    """Say what matters about a row of the table of kernels; nothing when there is nothing."""
+    if row["refused"]:
+        return [f"cannot be launched: {row['refused']}"]
+    if row["theoretical"] is None:
+        return []
+    more_would_fit = row["theoretical"] < _FULL
+    found = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None)
+    return list(dict.fromkeys(text for text in found if text))
+
+
+def _gap(row: Mapping[str, Any]) -> str | None:
+    """Explain why an SM held fewer warps than would have fit."""
+    theoretical, achieved, waves = row["theoretical"], row["achieved"], row["waves"]
+    if achieved is not None and achieved > max(theoretical - _GAP, theoretical * _NEAR):
+        return None
+    if waves is not None and waves < 1:
+        return f"small grid: {format_share(waves)} of a wave"
+    if achieved is None:
+        return None
+    if waves is not None and waves / math.ceil(waves) < _EMPTY_TAIL:
+        return f"tail: {waves:.2f} waves"
+    return _busy(row) or "short or uneven blocks"
+
+
+def _busy(row: Mapping[str, Any]) -> str | None:
+    """Say when more warps could not make the kernel much faster."""
+    units = (("SMs", row["sm_share"]), ("memory", row["memory_share"]))
+    name, share = max(units, key=lambda unit: unit[1] or 0)
+    if not share or share < _BUSY:
+        return None
+    return f"{name} {format_share(share)} busy already"
+
+
+def _clusters(row: Mapping[str, Any]) -> str | None:
+    """Say when clusters, which need SMs that lie together, leave places empty."""
+    size, active, sms, blocks = (
+        row[key] for key in ("cluster_blocks", "active_clusters", "sm_count", "blocks")
+    )
+    if not (size and active and sms and blocks) or active * size >= blocks * sms:
+        return None
+    return f"clusters of {size} fill {format_share(active * size / (blocks * sms))}"
+
+
+_GROUP = ("name", *SHAPE)
+_AVERAGED = ("theoretical", "achieved", "reported", "waves", "sm_share", "memory_share")
+_OF_SHAPE = (
+    *("blocks", "warps", *(f"limit_{name}" for name in LIMITS), "limiters", "refused", "change"),
+    *("change_theoretical", "block_for_more", "registers_for_more", "shared_for_more_bytes"),
+    *("cluster_blocks", "active_clusters", "sm_count"),
+)
+_SECTIONS_HINT = "measure with: ncu --section LaunchStats --section Occupancy …"
+_SAME = 0.002
+"""Printed percentages are rounded."""
+
+
+def occupancy(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    kernel: str | None = None,
+    gpu: str | None = None,
+    closely: bool = False,
+) -> Composite | NotApplicable:
+    """Say how many warps the kernels have on an SM, what limits them, and what would raise it.
+
+    `kernel` keeps the kernels that a glob or a part of the name matches; the tables of the one that
+    took longest then follow, as they do with `closely`. `gpu` asks how it would be on another GPU.
+    """
+    if not trace.has("profiles") and not trace.has("kernels"):
+        return no_kernels(trace, "occupancy")
+    other = None if gpu is None else named_limits(gpu)
+    take = profiled_launches if trace.has("profiles") else timeline_launches
+    launches = take(trace, selection, kernel)
+    if other is not None:
+        launches = _elsewhere(launches, other)
+    rows = _known(with_answers(launches, other))
+    absent = _absent(trace, launches, rows)
+    if absent is not None:
+        return absent
+    frame = _kernels(rows)
+    table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
+    looked_at = _closely(launches, frame, other) if kernel is not None or closely else ()
+    return Composite(
+        "occupancy",
+        "Occupancy",
+        _facts(trace, rows, gpu),
+        (
+            _limiters(rows),
+            replace(table, fields=shown_if_filled(FIELDS, table.frame)),
+            _advice(launches, frame, other),
+            *looked_at,
+        ),
+        meta={"launches": rows.height, "measured": launches.measured},
+        notes=(*launches.notes, *graph_notes(trace), *_notes(launches, rows, gpu)),
+    )
+
+
+def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunches:
+    """Leave out what was measured on another kind of GPU than the one asked about."""
+    major, minor = pl.col("compute_major"), pl.col("compute_minor").fill_null(0)
+    elsewhere = (major != other.major) | (minor != other.minor)
+    lost = ("achieved", "sm_share", "memory_share", "reported", "active_clusters", "sm_count")
+    frame = launches.frame.with_columns(
+        pl.when(elsewhere).then(None).otherwise(pl.col(key)).alias(key) for key in lost
+    )
+    return replace(launches, frame=frame)
+
+
+def _known(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add what follows for each launch from the shape's answer."""
+    places = pl.col("blocks") * pl.col("sm_count")
+    return rows.with_columns(
+        pl.coalesce("computed", "reported").alias("theoretical"),
+        pl.when(places > 0).then(pl.col("grid_blocks") / places).alias("waves"),
+    )
+
+
+def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> NotApplicable | None:
+    """Say why nothing can be told, where that is so."""
+    if rows.is_empty():
+        return NotApplicable("occupancy", "no launch is inside the selection")
+    if any(rows[key].null_count() < rows.height for key in ("theoretical", "achieved")):
+        return None
+    if others := ", ".join(_not_nvidia(trace)):
+        return NotApplicable("occupancy", f"the limits of {others} are not known")
+    if rows["registers"].null_count() == rows.height:
+        what = "the capture does not say how many registers its kernels use"
+        return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
+    if not launches.limits:
+        names = names_of_used(trace, device_names(trace))
+        what = f"the limits of {names} are not known" if names else "the capture names no GPU"
+        return NotApplicable("occupancy", what, "name a GPU to ask about: --gpu A100, --gpu sm_80")
+    what = "the capture does not say what its kernels ask of an SM"
+    return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
+
+
+def _not_nvidia(trace: Trace) -> Iterator[str]:
+    for row in device_rows(trace).values():
+        if row["vendor"] not in (None, "NVIDIA"):
+            yield row["name"] or f"GPUs of {row['vendor']}"
+
+
+def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sum up launches by kernel and shape, the longest first."""
+    total = rows["duration_ns"].sum() or 0
+    return (
+        rows.group_by(_GROUP, maintain_order=True)
+        .agg(
+            *_sums(),
+            *(weighed_mean(key) for key in _AVERAGED),
+            *(pl.col(k).first() for k in _OF_SHAPE),
+        )
+        .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
+        .sort("total_ns", descending=True, nulls_last=True, maintain_order=True)
+    )
+
+
+def _limiters(rows: pl.DataFrame) -> TableResult:
+    """Sum up launches by what limits them, the longest first."""
+    total = rows["duration_ns"].sum() or 0
+    frame = (
+        rows.with_columns(pl.col("limiters").fill_null("not known"))
+        .group_by("limiters", maintain_order=True)
+        .agg(*_sums(), weighed_mean("theoretical"), weighed_mean("achieved"))
+        .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
+        .sort(["total_ns", "calls"], descending=True, nulls_last=True, maintain_order=True)
+        .select([field.key for field in LIMITER_FIELDS])
+    )
+    fields = shown_if_filled(LIMITER_FIELDS, frame)
+    return TableResult("limiters", "What limits occupancy", fields, frame)
+
+
+def _sums() -> tuple[pl.Expr, pl.Expr]:
+    """Count launches and add up their time; null when no time was measured."""
+    time = pl.col("duration_ns")
+    return (
+        pl.len().cast(pl.Int64).alias("calls"),
+        pl.when(time.count() > 0).then(time.sum()).alias("total_ns"),
+    )
+
+
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add what is told from the name and from the other columns."""
+    rows = frame.iter_rows(named=True)
+    return frame.with_columns(
+        pl.col("name").cast(pl.String),
+        short_names(frame["name"]),
+        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
+        pl.Series("remark", ["; ".join(remarks(row)) or None for row in rows], pl.String),
+    ).select([field.key for field in FIELDS])
+
+
+def _advice(
+    launches: OccupancyLaunches, frame: pl.DataFrame, other: SmLimits | None
+) -> TableResult:
+    """List for each kernel what would raise its occupancy, and what else matters."""
+    rows: list[dict[str, Any]] = []
+    for row in frame.iter_rows(named=True):
+        of_kernel = {
+            "share": row["share"],
+            "theoretical": row["theoretical"],
+            "short_name": classify(row["name"]).short,
+            "name": row["name"],
+        }
+        found = _block_of(launches, row, other)
+        rows += [
+            {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
+            for change in (changes(*found) if found else ())
+        ]
+        rows += [{**of_kernel, "kind": "remark", "advice": text} for text in remarks(row)]
+    schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
+    return TableResult("advice", "What would help", ADVICE_FIELDS, pl.DataFrame(rows, schema))
+
+
+def _closely(
+    launches: OccupancyLaunches, frame: pl.DataFrame, other: SmLimits | None
+) -> tuple[TableResult, ...]:
+    """Give the tables of the first kernel whose shape is known."""
+    for row in frame.iter_rows(named=True):
+        found = _block_of(launches, row, other)
+        if found is not None:
+            label = classify(row["name"]).short
+            tables = detail(*found, work_out(*found))
+            achieved = {"achieved": row["achieved"]}
+            return tuple(
+                replace(t, title=f"{t.title}: {label}", meta={**t.meta, **achieved}) for t in tables
+            )
+    return ()
+
+
+def _block_of(
+    launches: OccupancyLaunches, row: dict[str, Any], other: SmLimits | None
+) -> tuple[SmLimits, BlockShape] | None:
+    """Give the limits and the shape behind a row; None where they are not known."""
+    limits = other or limits_of_row(launches, row)
+    shape = shape_of(row, limits)
+    if limits is None or shape is None:
+        return None
+    return limits, shape if other is None else whole_carve_out(shape)
+
+
+def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...]:
+    averages = rows.select(*_sums(), weighed_mean("theoretical"), weighed_mean("achieved")).row(
+        0, named=True
+    )
+    values: dict[str, Any] = {
+        **averages,
+        "gpus": gpu or names_of_used(trace, rows["device"].unique()),
+        "launches": rows.height,
+    }
+    found = (replace(fact, value=values[fact.key]) for fact in FACTS)
+    return tuple(fact for fact in found if fact.value is not None)
+
+
+def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> Iterator[str]:
+    unknown = rows["theoretical"].null_count()
+    if unknown == rows.height:
+        yield "no launch says what it asks of an SM"
+    elif unknown:
+        says = "does not say what it asks" if unknown == 1 else "do not say what they ask"
+        yield f"{unknown:,} of {rows.height:,} launches {says} of an SM"
+    if gpu is not None:
+        yield f"worked out for {gpu}; what was measured on another kind of GPU is left out"
+    elif not launches.measured:
+        yield (
+            "achieved occupancy is not in a timeline: measure the kernels with "
+            "ncu --section Occupancy …"
+        )
+    elif rows["achieved"].null_count() == rows.height:
+        yield "the report does not hold the achieved occupancy: ncu --section Occupancy …"
+    if rows["change"].str.contains("registers").any():
+        yield "fewer registers (__launch_bounds__, -maxrregcount) can mean spills to memory"
+    yield from _disagreements(rows)
+
+
+def _disagreements(rows: pl.DataFrame) -> Iterator[str]:
+    """Own up where the profiler's own theoretical occupancy is another."""
+    differs = rows.filter((pl.col("computed") - pl.col("reported")).abs() > _SAME)
+    if differs.height:
+        first = differs.row(0, named=True)
+        yield (
+            f"of {'one launch' if differs.height == 1 else f'{differs.height:,} launches'} the "
+            f"report says {format_share(first['reported'])} and these rules "
+            f"{format_share(first['computed'])}{'' if differs.height == 1 else ' (the first)'}"
+        )

@@ -1,0 +1,318 @@
+"""The launches of a capture with what decides their occupancy, by launch shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.aggregates import DURATION
+from gpusight.analysis.counters import launch_quantities as q
+from gpusight.analysis.counters.counter_selection import LaunchSelection, of_kernel
+from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured, metric
+from gpusight.analysis.kernel_summary import BLOCK, GRID, product, whole
+from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES, device_rows, limits_of
+from gpusight.analysis.occupancy.occupancy_changes import (
+    BLOCK_SIZE_CHANGE,
+    REGISTER_CHANGE,
+    SHARED_MEMORY_CHANGE,
+    changes,
+    limited_by,
+)
+from gpusight.analysis.selection import ResolvedSelection, Selection
+from gpusight.hardware.sm_occupancy import LIMITS, BlockShape, occupancy, whole_carve_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpusight.hardware.sm_limits import SmLimits
+    from gpusight.trace.trace import Trace
+
+
+SHAPE = (
+    "device",
+    "compute_major",
+    "compute_minor",
+    "block_threads",
+    "registers",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+    "barriers",
+    "shared_config_bytes",
+    "reported_shared_limit",
+)
+"""What decides how many blocks fit an SM; launches that agree in it have one answer."""
+
+COLUMNS = (
+    "name",
+    *SHAPE,
+    "duration_ns",
+    "grid_blocks",
+    "achieved",
+    "sm_share",
+    "memory_share",
+    "reported",
+    "cluster_blocks",
+    "active_clusters",
+    "sm_count",
+)
+
+_CLUSTER = ("cluster_x", "cluster_y", "cluster_z")
+_CLUSTER_SIZE = LaunchQuantity(
+    "cluster_blocks", "", "Blocks of a cluster", (metric("launch__cluster_size"),), "LaunchStats"
+)
+_ACTIVE_CLUSTERS = LaunchQuantity(
+    "active_clusters",
+    "",
+    "Clusters on the GPU at once, at most",
+    (metric("launch__cluster_max_active"),),
+    "LaunchStats",
+)
+_OF_LAUNCH = (
+    q.OCCUPANCY,
+    q.SM_SHARE,
+    q.MEMORY_SHARE,
+    q.THEORETICAL_OCCUPANCY,
+    q.REGISTERS,
+    q.STATIC_SHARED,
+    q.DYNAMIC_SHARED,
+    q.SHARED_CONFIG,
+    q.SM_COUNT,
+    q.BARRIERS,
+    q.BLOCK_SIZE,
+    q.GRID_SIZE,
+    q.REPORTED_SHARED_LIMIT,
+    _CLUSTER_SIZE,
+    _ACTIVE_CLUSTERS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OccupancyLaunches:
+    """Rows with `COLUMNS`, one a launch, and what an SM holds, by GPU and compute capability."""
+
+    frame: pl.DataFrame
+    limits: dict[tuple[int | None, int | None, int | None], SmLimits]
+    measured: bool
+    """Whether hardware counters were measured, so that the achieved occupancy can be known."""
+    total: int
+    """Launches before `kernel` chose among them."""
+    notes: tuple[str, ...] = ()
+
+
+def profiled_launches(trace: Trace, selection: Selection, kernel: str | None) -> OccupancyLaunches:
+    """Take launches that were measured with hardware counters."""
+    columns = ("name", "device", "compute_major", "compute_minor", *BLOCK, *GRID)
+    scope = LaunchSelection(trace, selection, kernel=kernel)
+    rows = measured(trace, (*_OF_LAUNCH, *LIMIT_QUANTITIES), columns)
+    rows = rows.filter(pl.col("launch").is_in(scope.launches().implode()))
+    devices = device_rows(trace)
+    rows = _with_devices(rows, devices)
+    frame = rows.select(
+        "name",
+        *_whole("device", "compute_major", "compute_minor"),
+        pl.coalesce(product(BLOCK), whole(q.BLOCK_SIZE.key)).alias("block_threads"),
+        *_whole("registers", "static_shared_bytes", "dynamic_shared_bytes", "barriers"),
+        _positive("shared_config_bytes"),
+        whole("reported_shared_limit"),
+        "duration_ns",
+        pl.coalesce(product(GRID), whole(q.GRID_SIZE.key)).alias("grid_blocks"),
+        pl.col("occupancy").alias("achieved"),
+        "sm_share",
+        "memory_share",
+        pl.col("theoretical_occupancy").alias("reported"),
+        _positive("cluster_blocks"),
+        _positive("active_clusters"),
+        _positive("sm_count"),
+    )
+    limits = dict(_limits(rows, devices))
+    return OccupancyLaunches(frame, limits, True, trace.row_count("profiles"), scope.notes)
+
+
+def timeline_launches(trace: Trace, selection: Selection, kernel: str | None) -> OccupancyLaunches:
+    """Take the kernels of a timeline: what they asked for is known, what they achieved is not."""
+    scope = ResolvedSelection(trace, selection)
+    columns = (
+        *("name", "device", "start_ns", "end_ns", *BLOCK, *GRID, *_CLUSTER),
+        *("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes"),
+        *("shared_bytes", "executed_shared_bytes"),
+    )
+    rows = scope.gpu("kernels", columns)
+    if kernel is not None:
+        rows = rows.filter(of_kernel(rows["name"], kernel))
+    devices = device_rows(trace)
+    rows = _with_devices(rows, devices)
+    split = (
+        pl.col("static_shared_bytes").is_not_null() & pl.col("dynamic_shared_bytes").is_not_null()
+    )
+    frame = rows.select(
+        "name",
+        *_whole("device", "compute_major", "compute_minor"),
+        product(BLOCK).alias("block_threads"),
+        pl.col("registers_per_thread").alias("registers"),
+        pl.when(split).then("static_shared_bytes").otherwise("shared_bytes"),
+        pl.when(split)
+        .then("dynamic_shared_bytes")
+        .when(pl.col("shared_bytes").is_not_null())
+        .then(0),
+        pl.lit(None, pl.Int64).alias("barriers"),
+        _positive("executed_shared_bytes").alias("shared_config_bytes"),
+        pl.lit(None, pl.Int64).alias("reported_shared_limit"),
+        DURATION,
+        product(GRID).alias("grid_blocks"),
+        *(pl.lit(None, pl.Float64).alias(key) for key in ("achieved", "sm_share", "memory_share")),
+        pl.lit(None, pl.Float64).alias("reported"),
+        product(_CLUSTER).alias("cluster_blocks"),
+        pl.lit(None, pl.Int64).alias("active_clusters"),
+        _positive("sm_count"),
+    )
+    limits = dict(_limits(rows, devices))
+    return OccupancyLaunches(frame, limits, False, trace.row_count("kernels"), scope.notes)
+
+
+def _with_devices(rows: pl.DataFrame, devices: dict[int, dict[str, Any]]) -> pl.DataFrame:
+    """Add what is known of each launch's GPU where the launch itself does not say it."""
+    keys = ("compute_major", "compute_minor", "sm_count")
+    told = pl.DataFrame(
+        [[device, *(row[key] for key in keys)] for device, row in devices.items()],
+        schema=["device", *(f"of_{key}" for key in keys)],
+        schema_overrides=dict.fromkeys(("device", *(f"of_{key}" for key in keys)), pl.Int64),
+        orient="row",
+    )
+    joined = rows.join(told, on="device", how="left", maintain_order="left")
+    own = [key for key in keys if key in rows.columns]
+    return joined.with_columns(
+        pl.coalesce(*([key] if key in own else []), f"of_{key}").alias(key) for key in keys
+    )
+
+
+def _limits(
+    rows: pl.DataFrame, devices: dict[int, dict[str, Any]]
+) -> Iterator[tuple[tuple[int | None, int | None, int | None], SmLimits]]:
+    """Give the limits of each GPU; what launches say of it counts before what its row says."""
+    keys = ("device", "compute_major", "compute_minor")
+    stated = [quantity.key for quantity in LIMIT_QUANTITIES if quantity.key in rows.columns]
+    first = rows.group_by(keys, maintain_order=True).agg(pl.col(stated).drop_nulls().first())
+    for row in first.iter_rows(named=True):
+        known = dict(devices.get(row["device"], {}))
+        known |= {key: row[key] for key in stated if row[key] is not None}
+        found = limits_of(
+            row["compute_major"],
+            row["compute_minor"],
+            {q.key: known.get(q.key) for q in LIMIT_QUANTITIES},
+        )
+        if found is not None:
+            yield (row["device"], row["compute_major"], row["compute_minor"]), found
+
+
+def _whole(*columns: str) -> tuple[pl.Expr, ...]:
+    return tuple(whole(column) for column in columns)
+
+
+def _positive(column: str) -> pl.Expr:
+    value = whole(column)
+    return pl.when(value > 0).then(value).alias(column)
+
+
+_SCHEMA = {
+    "computed": pl.Float64,
+    "blocks": pl.Int64,
+    "warps": pl.Int64,
+    **{f"limit_{name}": pl.Int64 for name in LIMITS},
+    "limiters": pl.String,
+    "refused": pl.String,
+    "change": pl.String,
+    "change_theoretical": pl.Float64,
+    "block_for_more": pl.Int64,
+    "registers_for_more": pl.Int64,
+    "shared_for_more_bytes": pl.Int64,
+}
+"""What is known of a shape."""
+_PRINTED = 5
+"""Bytes by which a size of two decimals in thousands of bytes may be off."""
+_UNIT = 16
+_FOR_MORE = {
+    BLOCK_SIZE_CHANGE: "block_for_more",
+    REGISTER_CHANGE: "registers_for_more",
+    SHARED_MEMORY_CHANGE: "shared_for_more_bytes",
+}
+
+
+def with_answers(launches: OccupancyLaunches, other: SmLimits | None = None) -> pl.DataFrame:
+    """Add to each launch what its shape allows; on another GPU than its own where one is given."""
+    shapes = launches.frame.select(SHAPE).unique(maintain_order=True)
+    answers = []
+    for row in shapes.iter_rows(named=True):
+        limits = other or limits_of_row(launches, row)
+        shape = shape_of(row, limits)
+        if other is not None and shape is not None:
+            shape = whole_carve_out(shape)
+        answers.append(_answer(limits, shape) if limits and shape else {})
+    found = pl.DataFrame(answers, schema=_SCHEMA)
+    return launches.frame.join(
+        shapes.hstack(found), on=SHAPE, how="left", nulls_equal=True, maintain_order="left"
+    )
+
+
+def limits_of_row(launches: OccupancyLaunches, row: Mapping[str, Any]) -> SmLimits | None:
+    """Give the limits of the GPU that a row ran on."""
+    key = (row["device"], row["compute_major"], row["compute_minor"])
+    return launches.limits.get(key)
+
+
+def shape_of(row: Mapping[str, Any], limits: SmLimits | None) -> BlockShape | None:
+    """Give what a block asks for; None when the capture does not say all of it."""
+    needed = ("block_threads", "registers", "static_shared_bytes", "dynamic_shared_bytes")
+    if any(row[key] is None or row[key] < 0 for key in needed) or row["block_threads"] == 0:
+        return None
+    threads, registers, static, dynamic = (row[key] for key in needed)
+    config = row["shared_config_bytes"]
+    exact = _carve_out_near(config, limits)
+    if exact != config:
+        static, dynamic = _unrounded(static), _unrounded(dynamic)
+    shape = BlockShape(threads, registers, static, dynamic, row["barriers"], exact)
+    return _as_reported(shape, limits, row["reported_shared_limit"])
+
+
+def _carve_out_near(size: int | None, limits: SmLimits | None) -> int | None:
+    """Give the carve-out that a size means: printed reports round it, such as to 8.19 Kbyte."""
+    if size is None or limits is None:
+        return size
+    return next((c for c in limits.carve_outs_bytes if abs(c - size) <= _PRINTED), size)
+
+
+def _unrounded(size: int) -> int:
+    """Undo the same of what a block asks for: that is mostly in units of 16 bytes."""
+    nearest = round(size / _UNIT) * _UNIT
+    return nearest if size % (2 * _PRINTED) == 0 and abs(nearest - size) <= _PRINTED else size
+
+
+def _as_reported(shape: BlockShape, limits: SmLimits | None, reported: int | None) -> BlockShape:
+    """Count shared memory as the report does.
+
+    Nsight Compute before 2022 took all that an SM has, later versions what the driver set aside;
+    the report's own limit tells which.
+    """
+    whole = whole_carve_out(shape)
+    if limits is None or reported is None or shape == whole:
+        return shape
+    by_config, by_whole = (occupancy(limits, s).by_limit["shared_memory"] for s in (shape, whole))
+    return whole if reported == by_whole != by_config else shape
+
+
+def _answer(limits: SmLimits, shape: BlockShape) -> dict[str, Any]:
+    found = occupancy(limits, shape)
+    ways = changes(limits, shape)
+    nearest = {_FOR_MORE[c.moves[0][0]]: c.moves[0][2] for c in ways if len(c.moves) == 1}
+    return {
+        "computed": found.share,
+        "blocks": found.blocks,
+        "warps": found.warps,
+        **{f"limit_{name}": blocks for name, blocks in found.by_limit.items()},
+        "limiters": limited_by(found),
+        "refused": "; ".join(found.refusals) or None,
+        "change": ways[0].text if ways else None,
+        "change_theoretical": ways[0].share if ways else None,
+        **nearest,
+    }

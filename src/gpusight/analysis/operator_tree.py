@@ -1,0 +1,338 @@
+"""The host's calls as one tree (annotations, operators, API calls), with time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import DURATION, names_of
+from gpusight.analysis.attribution.nested_intervals import (
+    NONE,
+    NestedIntervals,
+    joint_keys,
+    optional,
+)
+from gpusight.analysis.attribution.work_causes import main_threads
+from gpusight.analysis.steps.step_names import PROFILER_STEP
+
+if TYPE_CHECKING:
+    from gpusight.analysis.attribution.nested_intervals import Ints, Mask
+    from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
+    from gpusight.trace.trace import Trace
+
+
+ANNOTATION, OPERATOR, CALL, OVERHEAD = range(4)
+"""What a place of the tree is, in the order in which those that begin together enclose."""
+_TABLES = ("ranges", "cpu_ops", "api_calls", "overheads")
+_SERVING_THE_PROFILER = frozenset(
+    {
+        "profiler::_record_function_enter",
+        "profiler::_record_function_enter_new",
+        "profiler::_record_function_exit",
+        "aten::is_leaf",
+        "aten::output_nr",
+        "aten::_version",
+    }
+)
+_ANY_STEP = "ProfilerStep*"
+
+
+@dataclass(frozen=True)
+class HostCallTree:
+    """The tree, place by place in the order of `nested`."""
+
+    nested: NestedIntervals
+    kinds: Ints
+    rows: Ints
+    """Row of each place in the table of its kind."""
+    processes: Ints
+    """Process of each place, -1 where not known."""
+    codes: Ints
+    """Each place's name, as a position in `names`."""
+    names: list[str]
+
+    @classmethod
+    def of(cls, trace: Trace) -> HostCallTree:
+        """Build the tree of a trace."""
+        names: dict[str, int] = {}
+        parts = [_part(trace, kind, names) for kind in range(len(_TABLES))]
+        events = pl.concat(parts)
+        start, end = (events[c].to_numpy() for c in ("start_ns", "end_ns"))
+        nested = NestedIntervals.of(start, end, events["thread"])
+        kinds, rows, processes, codes = (
+            events[c].to_numpy()[nested.rows] for c in ("kind", "row", "process", "code")
+        )
+        return cls(nested, kinds, rows, processes, codes, list(names))
+
+    @cached_property
+    def spent(self) -> Ints:
+        """How long each place lasted."""
+        return self.nested.ends - self.nested.starts
+
+    @cached_property
+    def self_spent(self) -> Ints:
+        """How long each place lasted without what it called."""
+        return self.spent - self.nested.inside(self.spent)
+
+    @cached_property
+    def owners(self) -> Ints:
+        """The place that each place counts as: itself, or the one around it that it is one with."""
+        outer = self.nested.outer
+        calls = self.nested.inside(np.ones(len(outer), dtype=np.int64))
+        alone = (outer >= 0) & (calls[outer] == 1)
+        return self.nested.nearest(~(alone & (self.codes == self.codes[outer])))
+
+    @cached_property
+    def named(self) -> Mask:
+        """Which places are operators or annotations."""
+        return self.kinds <= OPERATOR
+
+    def places_of(self, kind: int, height: int) -> Ints:
+        """Give the place of each row of the table of a kind, -1 for rows left out."""
+        places = np.full(height, NONE, dtype=np.int64)
+        mine = np.flatnonzero(self.kinds == kind)
+        places[self.rows[mine]] = mine
+        return places
+
+    def open_at(self, times: Ints, threads: pl.Series) -> Ints:
+        """Find the innermost operator or annotation that was open at each time, -1 for none."""
+        places = self.nested.innermost(times, threads)
+        if not len(self.kinds):
+            return places
+        return np.where(places >= 0, self._nearest_named[places], NONE)
+
+    @cached_property
+    def _nearest_named(self) -> Ints:
+        return self.nested.nearest(self.named)
+
+
+def _part(trace: Trace, kind: int, names: dict[str, int]) -> pl.DataFrame:
+    """Give the events of one kind with their names numbered; numbers are added to `names`."""
+    table = _TABLES[kind]
+    frame = trace.table(table, ["start_ns", "end_ns", "thread", "process", "name"])
+    frame = frame.with_row_index("row")
+    known = [_ANY_STEP if n.startswith(PROFILER_STEP) else n for n in names_of(frame["name"])]
+    if kind == ANNOTATION:
+        frame = frame.filter(trace.table(table, ["kind"])["kind"].cast(pl.String) == "push_pop")
+    elif kind == OPERATOR:
+        serving = [code for code, n in enumerate(known) if n in _SERVING_THE_PROFILER]
+        frame = frame.filter(~pl.col("name").to_physical().is_in(serving))
+    elif kind == OVERHEAD:
+        frame = frame.with_columns(thread=_threads_of_overhead(trace, frame["thread"]))
+    numbers = pl.Series([names.setdefault(n, len(names)) for n in known], dtype=pl.Int64)
+    return frame.select(
+        "start_ns",
+        "end_ns",
+        "thread",
+        pl.col("process").fill_null(NONE),
+        pl.lit(kind, pl.Int64).alias("kind"),
+        pl.col("row").cast(pl.Int64),
+        numbers.gather(frame["name"].to_physical()).alias("code"),
+    )
+
+
+def _threads_of_overhead(trace: Trace, threads: pl.Series) -> pl.Series:
+    """Put overhead of unknown threads onto the main thread, as PyTorch does."""
+    working = trace.table("cpu_ops", ["thread", "process"])
+    calling = trace.table("api_calls", ["thread"])["thread"].unique()
+    processes = working["process"].drop_nulls().head(1).to_list()
+    main = main_threads(trace).get(processes[0]) if processes else None
+    known = pl.concat([working["thread"].unique(), calling])
+    return threads.set(~threads.is_in(known.implode()), main)
+
+
+_COLUMNS = ["time_ns", "process", "operation", "memory_kind", "allocator", "bytes"]
+_SIGNS = {"allocation": 1, "deallocation": -1}
+
+
+def memory_taken(trace: Trace, tree: HostCallTree) -> Ints | None:
+    """Sum what was taken, less what was given back, for each place; None if it was not recorded.
+
+    By any thread of the process, as PyTorch counts: a step holds what its backward pass took.
+    """
+    events = _events(trace)
+    if events.is_empty():
+        return None
+    known, codes = np.unique(events["process"].to_numpy(), return_inverse=True)
+    own = np.minimum(np.searchsorted(known, tree.processes), len(known) - 1)
+    spans = np.concatenate([tree.nested.starts, tree.nested.ends])
+    keys, wanted = joint_keys(codes, events["time_ns"].to_numpy(), np.tile(own, 2), spans)
+    order = np.argsort(keys, kind="stable")
+    running = np.zeros(len(order) + 1, dtype=np.int64)
+    np.cumsum(events["bytes"].to_numpy()[order], out=running[1:])
+    before = np.searchsorted(keys[order], wanted[: len(own)], side="left")
+    after = np.searchsorted(keys[order], wanted[len(own) :], side="right")
+    return np.where(known[own] == tree.processes, running[after] - running[before], 0)
+
+
+def _events(trace: Trace) -> pl.DataFrame:
+    """Give what was taken (above 0) and given back (below 0) of the GPU's memory."""
+    if not trace.has("memory_events", "allocator"):
+        return pl.DataFrame()
+    events = trace.table("memory_events", _COLUMNS).filter(
+        pl.col("allocator") == "framework", pl.col("memory_kind") == "Device"
+    )
+    signs = events["operation"].cast(pl.String).replace_strict(_SIGNS, default=0)
+    return events.with_columns(pl.col("process").fill_null(NONE), bytes=events["bytes"] * signs)
+
+
+_KINDS = ("annotation", "operator")
+_OTHERS = {CALL: "api_self_cpu_ns", OVERHEAD: "overhead_ns"}
+
+
+class OperatorSums:
+    """What the operators and annotations of a selection cost, place by place of the tree."""
+
+    def __init__(
+        self, scope: WorkSelection, tree: HostCallTree, work: SelectedWork, *, shapes: bool
+    ) -> None:
+        self._scope = scope
+        self._tree = tree
+        self._work = work
+        self._by_shapes = shapes
+
+    def table(self) -> pl.DataFrame:
+        """Sum everything up by group."""
+        tree, at = self._tree, np.flatnonzero(self._selected)
+        counted = tree.owners[at] == at
+        own = {"self_cpu_ns": tree.self_spent, "self_gpu_ns": self._gpu_ns, "work": self._launched}
+        total = {"cpu_ns": tree.spent, "gpu_ns": tree.nested.totals(self._gpu_ns)}
+        taken = memory_taken(self._scope.trace, tree)
+        if taken is not None:
+            own["self_gpu_bytes"], total["gpu_bytes"] = taken - tree.nested.inside(taken), taken
+        places = pl.DataFrame(
+            {
+                "group": self._groups[at],
+                "place": tree.owners[at],
+                "calls": counted.astype(np.int64),
+                **{key: values[at] for key, values in own.items()},
+                **{key: np.where(counted, values[at], 0) for key, values in total.items()},
+            }
+        )
+        sums = places.group_by("group").agg(pl.col("place").min(), pl.exclude("place").sum())
+        inputs = self._inputs(at[counted])
+        return sums.hstack(self._names(sums["place"].to_numpy())).join(inputs, "group", how="left")
+
+    @cached_property
+    def groups_of_work(self) -> pl.Series:
+        """The group that each piece of work belongs to; null outside of all of them."""
+        places = self._places_of_work
+        numbers = np.full(len(places), NONE, dtype=np.int64)
+        inside = np.flatnonzero(places >= 0)
+        inside = inside[self._selected[places[inside]]]
+        numbers[inside] = self._groups[places[inside]]
+        return optional(numbers)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Totals of the host; without a selection also of what is no operator's."""
+        tree = self._tree
+        meta = {
+            "operators": int((tree.kinds[self._selected] == OPERATOR).sum()),
+            "self_cpu_ns": int(tree.self_spent[self._selected].sum()),
+        }
+        if not self._scope.selection:
+            meta |= {key: int(tree.self_spent[tree.kinds == k].sum()) for k, key in _OTHERS.items()}
+        return meta
+
+    @cached_property
+    def _selected(self) -> Mask:
+        """Which places count: those of operators and annotations that began in the selection."""
+        chosen = np.zeros(len(self._tree.kinds), dtype=np.bool_)
+        for kind, table in ((ANNOTATION, "ranges"), (OPERATOR, "cpu_ops")):
+            if self._scope.trace.has(table):
+                rows = self._scope.host(table, ["start_ns"], row_index="row")["row"].to_numpy()
+                places = self._tree.places_of(kind, self._scope.trace.row_count(table))[rows]
+                chosen[places[places >= 0]] = True
+        # What is one with the operator around it goes where that goes.
+        return chosen[self._tree.owners] & self._tree.named if len(chosen) else chosen
+
+    @cached_property
+    def _groups(self) -> Ints:
+        """The group of each place: its kind and name, and the shapes of its inputs if wanted."""
+        tree = self._tree
+        groups = tree.kinds * len(tree.names) + tree.codes
+        if self._by_shapes:
+            codes = self._of_operators("shapes").to_physical().cast(pl.Int64)
+            shapes = codes.fill_null(NONE).to_numpy() + 1
+            groups = groups * (int(shapes.max(initial=0)) + 1) + shapes
+        return groups[tree.owners]
+
+    def _of_operators(self, column: str) -> pl.Series:
+        """Spread a column of operators over the places; null for others."""
+        tree = self._tree
+        rows = optional(np.where(tree.kinds == OPERATOR, tree.rows, NONE))
+        values = self._scope.trace.table("cpu_ops", [column])[column]
+        return values.gather(rows)
+
+    @cached_property
+    def _places_of_work(self) -> Ints:
+        """The place that each piece of work belongs to: its operator, else an annotation."""
+        tree, causes, trace = self._tree, self._work.frame, self._scope.trace
+        ops = tree.places_of(OPERATOR, trace.row_count("cpu_ops"))
+        places = np.where(
+            causes["op"].is_not_null(), ops[causes["op"].fill_null(0).to_numpy()], NONE
+        )
+        lost = np.flatnonzero(places < 0)
+        if len(lost) and trace.has("api_calls"):
+            calls = trace.table("api_calls", ["start_ns", "thread"])
+            calls = calls.select(pl.all().gather(causes["call"].gather(lost)))
+            times = calls["start_ns"].fill_null(0).to_numpy()
+            places[lost] = tree.open_at(times, calls["thread"])
+        return np.where(places >= 0, tree.owners[places], NONE) if len(tree.owners) else places
+
+    @cached_property
+    def _gpu_ns(self) -> Ints:
+        """GPU time of the work that each place launched itself."""
+        spent = self._work.frame.select(DURATION).to_series()
+        return self._summed(self._places_of_work, spent.to_numpy())
+
+    @cached_property
+    def _launched(self) -> Ints:
+        """Pieces of work that each place launched itself."""
+        ones = np.ones(self._work.frame.height, dtype=np.int64)
+        return self._summed(self._places_of_work, ones)
+
+    def _summed(self, places: Ints, values: Ints) -> Ints:
+        """Sum values up at the places they belong to."""
+        sums = np.zeros(len(self._tree.kinds), dtype=np.int64)
+        known = places >= 0
+        np.add.at(sums, places[known], values[known])
+        return sums
+
+    def _names(self, places: Ints) -> list[pl.Series]:
+        tree = self._tree
+        kinds = pl.Series(_KINDS).gather(tree.kinds[places])
+        names = pl.Series(tree.names, dtype=pl.String).gather(tree.codes[places])
+        return [kinds.alias("kind"), names.alias("name")]
+
+    def _inputs(self, places: Ints) -> pl.DataFrame:
+        """Give the most common shapes of each group's inputs, and its operations."""
+        trace = self._scope.trace
+        given = pl.DataFrame({"group": self._groups[places]})
+        columns = [c for c in ("shapes", "flops") if trace.has("cpu_ops", c)]
+        given = given.with_columns(self._of_operators(c).gather(places).alias(c) for c in columns)
+        found = given.select("group").unique()
+        if "shapes" in columns:
+            found = found.join(_most_common_shapes(given), on="group", how="left")
+        if "flops" in columns:
+            counted = given.drop_nulls("flops").group_by("group").agg(pl.col("flops").sum())
+            found = found.join(counted, on="group", how="left")
+        return found
+
+
+def _most_common_shapes(given: pl.DataFrame) -> pl.DataFrame:
+    """Find the shapes that come most often in each group; the first among equals."""
+    return (
+        given.drop_nulls("shapes")
+        .group_by("group", "shapes", maintain_order=True)
+        .len()
+        .sort("len", descending=True, maintain_order=True)
+        .group_by("group", maintain_order=True)
+        .first()
+        .select("group", pl.col("shapes").cast(pl.String))
+    )

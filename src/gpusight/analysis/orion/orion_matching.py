@@ -1,0 +1,316 @@
+"""Matches the launches of reports and timelines of one program, and merges two exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.join.kernel_keys import NEEDS, launch_keys
+from gpusight.analysis.join.launch_matching import (
+    NO_NAME,
+    NO_PLACE,
+    NO_SHAPE,
+    ORDER,
+    LaunchMatch,
+    in_launch_order,
+    match,
+)
+from gpusight.analysis.orion.orion_launches import COMMAND, how_many
+from gpusight.analysis.selection import ResolvedSelection, Selection
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.schema import TABLES
+from gpusight.trace.schema_columns import ColumnKind
+from gpusight.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.trace.trace import Meta
+
+    Rows = NDArray[np.int64]
+
+
+DIFFERENCE_FIELDS = (
+    Field("side", "Only in", Fmt.TEXT, "Which capture has it: `ncu` or `nsys`"),
+    Field("position", "Number", Fmt.ID, "ncu: the launch's number; nsys: its place from 0"),
+    Field("kernel", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("why", "Why", Fmt.TEXT, "What the other capture lacks: `name`, `shape` or `place`"),
+    Field("beside", "Beside", Fmt.ID, "The next number of the other capture", shown=False),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+DISAGREEMENT_FIELDS = (
+    Field("launch", "Launch", Fmt.ID, "Number of the launch in both files"),
+    Field("first", "--ncu", Fmt.NAME, "Kernel in the file of --ncu"),
+    Field("second", "--ncu-raw", Fmt.NAME, "Kernel in the file of --ncu-raw"),
+)
+_WHY = {
+    NO_NAME: "no such kernel",
+    NO_SHAPE: "other grid or block",
+    NO_PLACE: "not at this place",
+}
+_MIN_COMMON_SHARE = 0.5
+"""Part of the launches that captures of one program have in common at least."""
+_TIMELINE = ("end_ns", "device", *ORDER, *NEEDS)
+
+
+@dataclass(frozen=True, slots=True)
+class OrionMatch:
+    """How the launches of a report pair up with those of a timeline."""
+
+    launches: pl.DataFrame
+    timeline: pl.DataFrame
+    found: LaunchMatch
+
+    @property
+    def durations_ns(self) -> pl.Series:
+        """How long the partner of each launch ran in the timeline; null without one."""
+        length = self.timeline["end_ns"] - self.timeline["start_ns"]
+        pairs = pl.DataFrame({"row": self.found.left, "ns": length.gather(self.found.right)})
+        rows = pl.DataFrame({"row": np.arange(self.launches.height)})
+        joined = rows.join(pairs, on="row", how="left", maintain_order="left")
+        return joined["ns"].cast(pl.Float64)
+
+    @property
+    def outside(self) -> tuple[int, int]:
+        """Launches of the timeline before the first and after the last that has a partner."""
+        if not len(self.found.right):
+            return 0, 0
+        return int(self.found.right.min()), self.timeline.height - 1 - int(self.found.right.max())
+
+
+def timeline_launches(trace: Trace, selection: Selection) -> pl.DataFrame | NotApplicable:
+    """Give the kernels of a timeline in the order in which they were launched."""
+    if not trace.has("kernels"):
+        reason = "the timeline (--nsys) has no GPU kernels"
+        return NotApplicable(COMMAND, reason, "capture with: gpusight record --with nsys …")
+    rows = ResolvedSelection(trace, selection).gpu("kernels", _TIMELINE)
+    if rows.is_empty():
+        reason = "no kernel of the timeline (--nsys) is inside the selection"
+        return NotApplicable(COMMAND, reason, "see gpusight ranges FILE for the ranges there are")
+    return in_launch_order(rows)
+
+
+def match_timeline(launches: pl.DataFrame, timeline: pl.DataFrame) -> OrionMatch:
+    """Pair launches with kernels of a timeline by name, shape and order."""
+    left = launches.with_columns(as_enum(launches["name"]))
+    return OrionMatch(launches, timeline, match(left.select(NEEDS), timeline.select(NEEDS)))
+
+
+def differences(matched: OrionMatch) -> TableResult | None:
+    """List what each capture has and the other lacks, inside the stretch that both cover."""
+    found = matched.found
+    before, after = matched.outside
+    inside = [
+        (row, why)
+        for row, why in zip(found.right_only.tolist(), found.right_why, strict=True)
+        if before <= row < matched.timeline.height - after
+    ]
+    numbers = matched.launches["launch"].to_list()
+    names = matched.launches["name"].to_list()
+    left = [
+        ("ncu", numbers[row], names[row], why, _next(found.left, found.right, row), (row, 0))
+        for row, why in zip(found.left_only.tolist(), found.left_why, strict=True)
+    ]
+    shown = matched.timeline["name"].cast(pl.String)
+    right = []
+    for row, why in inside:
+        beside = _next(found.right, found.left, row)
+        number = None if beside is None else numbers[beside]
+        place = (len(numbers) if beside is None else beside, 1)
+        right.append(("nsys", row, shown[row], why, number, place))
+    rows = sorted([*left, *right], key=lambda entry: (*entry[5], entry[1]))
+    return _table([entry[:5] for entry in rows]) if rows else None
+
+
+def disagreement_table(found: list[ExportDisagreement]) -> TableResult:
+    """List the launches that two exports of one report do not agree on."""
+    frame = pl.DataFrame(
+        {
+            "launch": pl.Series([d.launch for d in found], dtype=pl.Int64),
+            "first": pl.Series([d.first for d in found], dtype=pl.String),
+            "second": pl.Series([d.second for d in found], dtype=pl.String),
+        }
+    )
+    title = "Launches that the two files do not agree on"
+    return TableResult(
+        COMMAND, title, DISAGREEMENT_FIELDS, frame, meta={"action": "build", "launches": len(found)}
+    )
+
+
+def match_notes(matched: OrionMatch) -> tuple[str, ...]:
+    """Say how well the captures fit each other."""
+    found = matched.found
+    before, after = matched.outside
+    pairs, launches = len(found.left), matched.launches.height
+    notes = [f"{pairs:,} of {how_many(launches)} have their partner in the timeline"]
+    if pairs < _MIN_COMMON_SHARE * launches:
+        notes.append("so few match that the two captures are hardly of the same program")
+    if before or after:
+        notes.append(
+            f"the timeline has {how_many(before)} before and {after:,} after those of the report"
+        )
+    if not found.in_order:
+        notes.append("the captures are too long to align: the n-th launches of a kernel are paired")
+    if not found.keys.shapes:
+        notes.append("a capture does not tell grids and blocks: kernels are compared by name alone")
+    return tuple(notes)
+
+
+def _next(own: Rows, other: Rows, row: int) -> int | None:
+    """Give where the other side stands: the partner of the next launch that has one."""
+    at = int(np.searchsorted(own, row)) if np.all(own[:-1] <= own[1:]) else -1
+    return int(other[at]) if 0 <= at < len(other) else None
+
+
+def _table(rows: list[tuple[str, int, str, str, int | None]]) -> TableResult:
+    frame = pl.DataFrame(
+        {
+            "side": pl.Series([r[0] for r in rows], dtype=pl.String),
+            "position": pl.Series([r[1] for r in rows], dtype=pl.Int64),
+            "kernel": pl.Series([classify(r[2]).short for r in rows], dtype=pl.String),
+            "why": pl.Series([_WHY[r[3]] for r in rows], dtype=pl.String),
+            "beside": pl.Series([r[4] for r in rows], dtype=pl.Int64),
+            "name": pl.Series([r[2] for r in rows], dtype=pl.String),
+        }
+    )
+    return TableResult("differences", "Where the two captures differ", DIFFERENCE_FIELDS, frame)
+
+
+def as_enum(names: pl.Series) -> pl.Series:
+    """Encode names that are text, as matching wants them."""
+    return names.cast(pl.Enum(names.unique(maintain_order=True)))
+
+
+_MERGED = ("profiles", "counters")
+_NAMED = ("kind", "name", "base_name", "mangled_name")
+"""What the first file says of a launch in words is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportDisagreement:
+    """A launch that two exports of one report do not agree on."""
+
+    launch: int
+    first: str | None
+    """Kernel in the first file; None where the file has no such launch."""
+    second: str | None
+
+
+def disagreements(first: Trace, second: Trace) -> list[ExportDisagreement]:
+    """Compare the launches of two exports by number: both must have them, of the same kernel."""
+    columns = ("launch", *NEEDS)
+    left, right = first.table("profiles", columns), second.table("profiles", columns)
+    keys = launch_keys(left, right)
+    sides = [
+        frame.select("launch", pl.col("name").cast(pl.String), code.alias("code"))
+        for frame, code in ((left, keys.left_name), (right, keys.right_name))
+    ]
+    both = sides[0].join(sides[1], on="launch", how="full", coalesce=True, suffix="_right")
+    unequal = both.filter(pl.col("code").ne_missing(pl.col("code_right"))).sort("launch")
+    rows = unequal.select("launch", "name", "name_right").iter_rows()
+    return [ExportDisagreement(*row) for row in rows]
+
+
+def merge(first: Trace, second: Trace) -> Trace:
+    """Make one capture of two that agree on their launches."""
+    return Trace(_MergedSource(first, second))
+
+
+class _MergedSource:
+    """Serves launches and counters of both; other tables of the second, if it has them."""
+
+    def __init__(self, first: Trace, second: Trace) -> None:
+        self._both = (first, second)
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the first, and what both say of themselves."""
+        first, second = (trace.meta for trace in self._both)
+        return msgspec.structs.replace(
+            first,
+            notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+            warnings=tuple(dict.fromkeys((*first.warnings, *second.warnings))),
+        )
+
+    def outline(self) -> None:
+        """Know everything without a walk."""
+
+    def has(self, table: str) -> bool:
+        """Tell whether either has the table."""
+        return any(trace.has(table) for trace in self._both)
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether either fills the column."""
+        return any(trace.has(table, column) for trace in self._both)
+
+    def row_count(self, table: str) -> int:
+        """Count rows."""
+        if table in _MERGED:
+            return self._frames[table].height
+        return self._owner(table).row_count(table)
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Give these columns."""
+        if table in _MERGED:
+            return self._frames[table].select(columns)
+        return self._owner(table).table(table, columns)
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Pass it on."""
+        for trace in self._both:
+            trace.prepare(*tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading either has left out so far."""
+        return tuple(warning for trace in self._both for warning in trace.warnings)
+
+    def close(self) -> None:
+        """Give both files back."""
+        for trace in self._both:
+            trace.close()
+
+    def _owner(self, table: str) -> Trace:
+        first, second = self._both
+        return second if second.has(table) else first
+
+    @cached_property
+    def _frames(self) -> dict[str, pl.DataFrame]:
+        return {
+            "profiles": _profiles(*(_plain(t, "profiles") for t in self._both)),
+            "counters": _counters(*(_plain(t, "counters") for t in self._both)),
+        }
+
+
+def _plain(trace: Trace, table: str) -> pl.DataFrame:
+    """Read a table with names as text, so that two of them can be put together."""
+    names = [c.name for c in TABLES[table].columns if c.kind is ColumnKind.NAME]
+    return trace.table(table).with_columns(pl.col(names).cast(pl.String))
+
+
+def _profiles(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    both = first.join(second, on="launch", how="left", suffix="_right", maintain_order="left")
+    others = [c for c in first.columns if c != "launch"]
+    filled = [pl.coalesce(c if c in _NAMED else f"{c}_right", c, f"{c}_right") for c in others]
+    named = [value.alias(c) for c, value in zip(others, filled, strict=True)]
+    return _encoded("profiles", both.select("launch", *named))
+
+
+def _counters(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    """Add to what the second has values of what only the first measured."""
+    told = second.filter(pl.col("value").is_not_null() | pl.col("text").is_not_null())
+    further = first.join(told, on=["launch", "metric"], how="anti", maintain_order="left")
+    return _encoded("counters", pl.concat([told, further]))
+
+
+def _encoded(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    names = [c.name for c in TABLES[table].columns if c.kind is ColumnKind.NAME]
+    types = {name: pl.Enum(frame[name].drop_nulls().unique(maintain_order=True)) for name in names}
+    return frame.cast(types)  # type: ignore[arg-type]

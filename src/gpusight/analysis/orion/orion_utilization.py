@@ -1,0 +1,269 @@
+"""SM, compute and memory utilization over time, from counters laid over a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.counters.launch_quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
+from gpusight.analysis.join.kernel_keys import NEEDS
+from gpusight.analysis.join.launch_matching import NO_NAME, NO_SHAPE, LaunchCover, cover
+from gpusight.analysis.orion.orion_build import OrionOptions, OrionRefusal, describe_launches
+from gpusight.analysis.orion.orion_launches import COMMAND, SM_NEEDED, how_many
+from gpusight.analysis.orion.orion_matching import (
+    as_enum,
+    differences,
+    match_timeline,
+    timeline_launches,
+)
+from gpusight.hardware.gpu_lookup import find_gpu
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.trace.trace import Trace
+
+    Reals = NDArray[np.float64]
+
+
+SERIES = ("sm_share", "compute_share", "memory_share")
+LABELS = {"sm_share": "SMs", "compute_share": "compute", "memory_share": "memory"}
+SERIES_FIELDS = (
+    Field("start_ns", "From", Fmt.TIME, "When the stretch begins"),
+    Field("end_ns", "To", Fmt.TIME, "When it ends"),
+    Field("sm_share", "SMs", Fmt.SHARE, "SMs that its kernels need, of those that there are"),
+    Field("compute_share", "Compute", Fmt.SHARE, "How busy the SMs are, of their peak"),
+    Field("memory_share", "Memory", Fmt.SHARE, "How busy DRAM is, of its peak"),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that run; 0 when the GPU is idle"),
+    Field("unknown", "Unknown", Fmt.COUNT, "Of them, those that were not measured"),
+)
+UNMEASURED_FIELDS = (
+    Field("duration_ns", "Time", Fmt.TIME, "Time on the GPU"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline"),
+    Field("why", "Why", Fmt.TEXT, "What the report lacks"),
+    Field("name", "Kernel", Fmt.NAME, "Name with template arguments"),
+)
+_UNITS = {"compute_share": "the SMs", "memory_share": "DRAM"}
+_WHY = {NO_NAME: "not in the report", NO_SHAPE: "other grid or block in the report"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Stretches of the timeline in which the same kernels run."""
+
+    edges: NDArray[np.int64]
+    values: dict[str, Reals]
+    """A number for each stretch; NaN where the report does not tell it of a kernel that runs."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.edges)
+
+    def average(self, key: str) -> float | None:
+        """Weigh by time; stretches without a kernel count as they are, zero.
+
+        None where a stretch is not known: what is left of the others would pass for the whole.
+        """
+        whole = int(self.edges[-1] - self.edges[0])
+        if not whole or np.isnan(self.values[key]).any():
+            return None
+        return float(self.values[key] @ self.lengths) / whole
+
+
+def orion_utilization(
+    ncu: Trace, nsys: Trace, options: OrionOptions, *, raw: Trace | None = None
+) -> Composite | OrionRefusal | NotApplicable:
+    """Lay the launches of a report over a timeline of the same program."""
+    told = describe_launches(ncu, raw, options)
+    if isinstance(told, (OrionRefusal, NotApplicable)):
+        return told
+    launches, notes = told
+    everything = timeline_launches(nsys, options.selection)
+    if isinstance(everything, NotApplicable):
+        return everything
+    timeline, device_notes = _busiest_device(everything)
+    sms = _sm_count(launches, options)
+    if sms is None:
+        reason = "the report does not say how many SMs the GPU has"
+        return NotApplicable(COMMAND, reason, "name the GPU, such as --gpu A100")
+    found = cover(timeline.select(NEEDS), launches.with_columns(as_enum(launches["name"])))
+    if (found.right < 0).all():
+        unlike = differences(match_timeline(launches, timeline))
+        assert unlike is not None, "nothing matches"
+        return OrionRefusal("no kernel of the timeline is in the report", unlike)
+    values = _values(launches, found, sms)
+    further = (*notes, *device_notes, *_missing_shares(values))
+    return _answer(_spans(timeline, values), timeline, found, further)
+
+
+def _busiest_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Keep the GPU with the most kernel time: shares of several do not add up."""
+    busy = (
+        timeline.group_by("device", maintain_order=True)
+        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        .sort("ns", descending=True)
+    )
+    if busy.height < 2:
+        return timeline, ()
+    device = busy["device"][0]
+    note = f"only GPU {device} of {busy.height}, the busiest, is shown; --device N chooses another"
+    return timeline.filter(pl.col("device") == device), (note,)
+
+
+def _sm_count(launches: pl.DataFrame, options: OrionOptions) -> int | None:
+    named = find_gpu(options.limits.gpu) if options.limits.gpu else None
+    if named is not None and named.sm_count:
+        return named.sm_count
+    told = launches[SM_COUNT.key].drop_nulls()
+    return int(told[0]) if len(told) else None
+
+
+def _values(launches: pl.DataFrame, found: LaunchCover, sms: int) -> dict[str, Reals]:
+    """Give for each kernel of the timeline its share of each; zero where it was not measured.
+
+    NaN where it was, but not this.
+    """
+    shares = launches.select(
+        (pl.col(SM_NEEDED) / sms).clip(0, 1).alias("sm_share"),
+        pl.col(SM_SHARE.key).alias("compute_share"),
+        pl.col(DRAM_SHARE.key).alias("memory_share"),
+    )
+    known = found.right >= 0
+    rows = np.maximum(found.right, 0)
+    values = {key: np.where(known, shares[key].to_numpy()[rows], 0.0) for key in SERIES}
+    ones = np.ones(len(known))
+    return {**values, "kernels": ones, "unknown": np.where(known, 0.0, ones)}
+
+
+def _missing_shares(values: dict[str, Reals]) -> tuple[str, ...]:
+    """Say which shares the report lacks of launches that it has."""
+    lacking = {unit: int(np.isnan(values[key]).sum()) for key, unit in _UNITS.items()}
+    units = " and ".join(unit for unit, count in lacking.items() if count)
+    if not units:
+        return ()
+    kernels = max(lacking.values())
+    which = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
+    lost = f"the report does not tell the throughput of {units} for {which}, so there is no average"
+    return (f"{lost}; collect: --section {SM_SHARE.section}",)
+
+
+def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
+    """Add up what runs at the same time; no unit does more than all it can."""
+    starts, ends = timeline["start_ns"].to_numpy(), timeline["end_ns"].to_numpy()
+    edges = np.unique(np.concatenate([starts, ends]))
+    first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+
+    def running(each: Reals) -> Reals:
+        change = np.zeros(len(edges))
+        np.add.at(change, first, each)
+        np.add.at(change, last, -each)
+        total = np.cumsum(change)[:-1]
+        # What is left of a sum of fractions that has come back to zero is rounding.
+        total[np.abs(total) < 1e-9] = 0.0
+        return total
+
+    summed = {}
+    for key, each in values.items():
+        total = running(np.nan_to_num(each))
+        unknown = running(np.isnan(each).astype(np.float64)) > 0
+        summed[key] = np.clip(total, 0, 1) if key in SERIES else np.round(total)
+        summed[key][unknown] = np.nan
+    return _Spans(edges, summed)
+
+
+def _answer(
+    spans: _Spans, timeline: pl.DataFrame, found: LaunchCover, notes: tuple[str, ...]
+) -> Composite:
+    lengths = timeline["end_ns"] - timeline["start_ns"]
+    known = found.right >= 0
+    unmeasured = int(lengths.filter(pl.Series(~known)).sum())
+    busy = int(spans.lengths[spans.values["kernels"] > 0].sum())
+    window = int(spans.edges[-1] - spans.edges[0])
+    lacking = _unmeasured(timeline, found)
+    return Composite(
+        COMMAND,
+        "Utilisation over time",
+        (
+            Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
+            Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),
+            *_averages(spans),
+            Fact("kernels", "Kernels", timeline.height, Fmt.COUNT, "Kernels in the timeline"),
+            Fact("measured", "Measured", int(known.sum()), Fmt.COUNT, "Those in the report"),
+            Fact(
+                "unmeasured_ns",
+                "Not measured",
+                unmeasured,
+                Fmt.TIME,
+                "Time of kernels that the report has no like of; counted as using nothing",
+            ),
+        ),
+        (*((lacking,) if lacking is not None else ()), _series(spans)),
+        meta={"action": "plot"},
+        notes=(*notes, *_notes(timeline, found, unmeasured)),
+    )
+
+
+def _averages(spans: _Spans) -> tuple[Fact, ...]:
+    meaning = "Average over the window, by time, idle time as idle; null when not measured"
+    return tuple(
+        Fact(f"{key}_average", f"Average {LABELS[key]}", spans.average(key), Fmt.SHARE, meaning)
+        for key in SERIES
+    )
+
+
+def _series(spans: _Spans) -> TableResult:
+    frame = pl.DataFrame(
+        {
+            "start_ns": spans.edges[:-1],
+            "end_ns": spans.edges[1:],
+            **{key: pl.Series(spans.values[key], nan_to_null=True) for key in SERIES},
+            "kernels": spans.values["kernels"].astype(np.int64),
+            "unknown": spans.values["unknown"].astype(np.int64),
+        }
+    )
+    return TableResult("series", "Over time", SERIES_FIELDS, frame)
+
+
+def _unmeasured(timeline: pl.DataFrame, found: LaunchCover) -> TableResult | None:
+    """List the kernels that the report has no like of, the most expensive first."""
+    frame = (
+        timeline.select(
+            pl.col("name").cast(pl.String),
+            (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+            pl.Series("why", [_WHY.get(why) for why in found.left_why], pl.String),
+        )
+        .filter(pl.Series(found.right < 0))
+        .group_by("name", "why")
+        .agg(pl.col("duration_ns").sum(), pl.len().cast(pl.Int64).alias("calls"))
+        .sort("duration_ns", "name", "why", descending=[True, False, False])
+        .select([f.key for f in UNMEASURED_FIELDS])
+    )
+    if frame.is_empty():
+        return None
+    return TableResult("unmeasured", "Kernels that were not measured", UNMEASURED_FIELDS, frame)
+
+
+def _notes(timeline: pl.DataFrame, found: LaunchCover, unmeasured: int) -> tuple[str, ...]:
+    notes = []
+    if found.runs:
+        times = "once" if found.runs == 1 else f"{found.runs:,} times"
+        notes.append(f"the whole sequence of the report occurs {times} in the timeline")
+    alike = int(((found.right >= 0) & ~found.in_sequence).sum())
+    if alike:
+        notes.append(
+            f"{alike:,} of {timeline.height:,} kernels are outside that sequence: a launch of the "
+            "same kernel, grid and block stands for each"
+            if found.runs
+            else f"the sequences differ: {alike:,} of {timeline.height:,} kernels take the values "
+            "of the launch of the same kernel, grid and block in its place"
+        )
+    if unmeasured:
+        notes.append("averages are lower bounds: kernels that were not measured count as zero")
+    absent = sum(bool(why) for why in found.right_why)
+    if absent:
+        notes.append(f"the timeline has nothing like {how_many(absent)} of the report")
+    return tuple(notes)

@@ -1,0 +1,471 @@
+"""(e) Inside attention: the kernels of its parts, their time and their FLOPs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.aggregates import shown_if_filled
+from gpusight.analysis.attribution.work_causes import attribute
+from gpusight.analysis.flops.operator_cost import cost_of
+from gpusight.analysis.flops.operator_inputs import OperatorCost, OperatorInputs
+from gpusight.analysis.questions.forward_passes import (
+    FINAL,
+    PARTS,
+    SCORES,
+    SOFTMAX,
+    attention_part,
+    hold,
+    line_for,
+    named_ranges,
+    outermost,
+)
+from gpusight.analysis.questions.question_program import QuestionAnswer, listed, times
+from gpusight.analysis.steps.step_list import shortened
+from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.units import format_count, format_real, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusight.analysis.questions.question_program import QuestionProgram
+    from gpusight.trace.trace import Trace
+
+    Counted = tuple[dict[str, int], tuple[str, ...]]
+
+
+AROUND, FUSED = "around", "fused"
+_BETWEEN = ("elementwise", "copy", "random", "reduction", "embedding")
+"""What may run between the products and softmax: scaling, masking, dropout, layout."""
+_SPLIT = re.compile(r"split-k reduce")
+"""Label of what adds up the parts of a product; it belongs to the product before it."""
+
+
+_ORDERED = (
+    "no ranges name the parts of attention: they are told by the order of kernels, a matrix "
+    "product, a softmax, a matrix product"
+)
+
+
+@dataclass(frozen=True)
+class AttentionSplit:
+    """The kernels of attention in the forward passes, with the part that each is."""
+
+    trace: Trace
+    kernels: pl.DataFrame
+    """Those of `Program.kernels` with their `role`."""
+    calls: dict[str, int]
+    """How often each part ran."""
+    passes: int
+    """Forward passes that these are of; 0 where none are known."""
+    how: str
+    range_ns: dict[str, float]
+    """Kernel time of one range of each part, with all that it launched; none without ranges."""
+
+    @property
+    def fused(self) -> bool:
+        """Tell whether all of attention is one kernel."""
+        return FUSED in self.calls
+
+
+def split(program: QuestionProgram) -> AttentionSplit | NotApplicable:
+    """Find the parts of attention."""
+    known = not isinstance(program.passes, NotApplicable)
+    kernels = program.forward() if known else program.kernels.filter(pl.col("part") == "other")
+    if kernels.is_empty():
+        where = "inside a forward pass" if known else "in what is looked at"
+        return NotApplicable("attention", f"it cannot be told: no kernel was launched {where}")
+    passes = program.runs
+    missing: list[str] = list(PARTS)
+    if program.trace.has("ranges"):
+        roles, calls, range_ns = _by_ranges(program.trace, kernels)
+        missing = [part for part in PARTS if part not in calls]
+        if not missing:
+            how = "the parts of attention are ranges of the program"
+            return AttentionSplit(
+                program.trace, _with(kernels, roles), calls, passes, how, range_ns
+            )
+    roles, calls = _by_order(program, kernels)
+    if SOFTMAX in calls:
+        return AttentionSplit(program.trace, _with(kernels, roles), calls, passes, _ORDERED, {})
+    fused = kernels["category"] == "attention"
+    if fused.any():
+        how = "kernels of fused attention are known by their names"
+        roles = pl.select(pl.when(fused).then(pl.lit(FUSED))).to_series()
+        calls = {FUSED: int(fused.sum())}
+        return AttentionSplit(program.trace, _with(kernels, roles), calls, passes, how, {})
+    return _absent(program.trace, missing)
+
+
+def _with(kernels: pl.DataFrame, roles: pl.Series) -> pl.DataFrame:
+    return kernels.with_columns(roles.alias("role")).filter(pl.col("role").is_not_null())
+
+
+def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
+    lines = {
+        SCORES: "computing attention scores",
+        SOFTMAX: "computing softmax",
+        FINAL: "final matmul",
+    }
+    which = listed([repr(lines[part]) for part in missing])
+    if len(missing) == len(PARTS):
+        reason = "no ranges name the parts of attention, and no kernels look like it"
+    else:
+        reason = f"no kernels were launched in a range of attention's {listed(missing)}"
+    return NotApplicable("attention", reason, f"{line_for(trace, lines[missing[0]])} for {which}")
+
+
+# By ranges ----------------------------------------------------------------------------------------
+
+
+def _by_ranges(
+    trace: Trace, kernels: pl.DataFrame
+) -> tuple[pl.Series, dict[str, int], dict[str, float]]:
+    """Give the role of each kernel by the range around its launch, and counts and times of ranges.
+
+    Where ranges of parts lie in each other, softmax counts most, then the final product.
+    """
+    named = named_ranges(trace, attention_part)
+    role = pl.lit(None, pl.String)
+    calls: dict[str, int] = {}
+    range_ns: dict[str, float] = {}
+    for part in (SCORES, FINAL, SOFTMAX):
+        held = _held(named.filter(pl.col("read") == part), kernels)
+        mine = kernels.filter(held.is_not_null())
+        if mine.is_empty():
+            continue
+        calls[part] = held.drop_nulls().n_unique()
+        range_ns[part] = float(mine["duration_ns"].sum()) / calls[part]
+        products = (mine["category"] == "matmul").any() and part != SOFTMAX
+        own = (pl.col("category") == "matmul") if products else pl.lit(value=True)
+        inside = pl.when(own).then(pl.lit(part)).otherwise(pl.lit(AROUND))
+        role = pl.when(held.is_not_null()).then(inside).otherwise(role)
+    return kernels.select(role.alias("role"))["role"], calls, range_ns
+
+
+def _held(spans: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
+    """Give the range that each kernel was launched in, null for none."""
+    if spans.is_empty():
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, kernels.height)
+    return hold(outermost(spans), kernels, "launch_ns")
+
+
+# By order -----------------------------------------------------------------------------------------
+
+
+def _by_order(program: QuestionProgram, kernels: pl.DataFrame) -> tuple[pl.Series, dict[str, int]]:
+    """Give roles by what runs before and after each softmax on its stream."""
+    chain = _chain(program, kernels)
+    kind = pl.col("kind")
+    at = pl.col("at")
+    product = pl.when(kind == "matmul").then(at)
+    wall = pl.when(kind == "wall").then(at)
+    softmax = pl.when(kind == "softmax").then(at)
+    found = chain.with_columns(
+        product.forward_fill().shift(1).over("queue").alias("before"),
+        product.backward_fill().shift(-1).over("queue").alias("after"),
+        pl.max_horizontal(wall, softmax).forward_fill().shift(1).over("queue").alias("lower"),
+        pl.max_horizontal(wall, softmax).backward_fill().shift(-1).over("queue").alias("upper"),
+    ).filter(
+        kind == "softmax",
+        pl.col("before") > pl.col("lower").fill_null(-1),
+        pl.col("after") < pl.col("upper").fill_null(chain.height),
+    )
+    return _roles(chain, found.unique("before", keep="last"), kernels)
+
+
+def _chain(program: QuestionProgram, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Lay kernels out by stream and start, and say what each can be in attention."""
+    names = program.names
+    labels = {code: classify(names[code]).short for code in kernels["code"].unique()}
+    label = pl.col("code").replace_strict(labels, return_dtype=pl.String)
+    category = pl.col("category")
+    others = label.str.starts_with("log_softmax") | label.str.contains(" bwd")
+    kind = (
+        pl.when(label.str.contains(_SPLIT.pattern))
+        .then(pl.lit("rest"))
+        .when(category == "matmul")
+        .then(pl.lit("matmul"))
+        .when((category == "softmax") & ~others)
+        .then(pl.lit("softmax"))
+        .when(category.is_in(_BETWEEN))
+        .then(pl.lit("between"))
+        .otherwise(pl.lit("wall"))
+    )
+    return (
+        kernels.with_row_index("place")
+        .select("place", "start_ns", "queue", "pass", kind.alias("kind"))
+        .sort("queue", "start_ns")
+        .with_row_index("at")
+        .with_columns(pl.col("at").cast(pl.Int64))
+    )
+
+
+def _roles(
+    chain: pl.DataFrame, found: pl.DataFrame, kernels: pl.DataFrame
+) -> tuple[pl.Series, dict[str, int]]:
+    """Mark the products and softmaxes found, and what runs from one product to the other."""
+    marks = pl.concat(
+        [
+            found.select(pl.col("before").alias("at"), pl.lit(SCORES).alias("role")),
+            found.select("at", pl.lit(SOFTMAX).alias("role")),
+            found.select(pl.col("after").alias("at"), pl.lit(FINAL).alias("role")),
+        ]
+    ).unique("at", keep="first")
+    laid = chain.join(marks, on="at", how="left", maintain_order="left").with_columns(
+        pl.col("role").forward_fill().over("queue").alias("last")
+    )
+    rest = pl.col("kind") == "rest"
+    open_ = pl.col("last").is_in([SCORES, SOFTMAX]) & (pl.col("kind") == "between")
+    follows = rest & (pl.col("role").shift(1).over("queue").is_in([SCORES, FINAL]))
+    role = pl.when(follows).then("last").when(open_).then(pl.lit(AROUND)).otherwise("role")
+    laid = laid.with_columns(role.alias("role")).sort("place")
+    calls = dict.fromkeys(PARTS, found.height) if found.height else {}
+    assert laid.height == kernels.height, "every kernel has its place"
+    return laid["role"], calls
+
+
+EACH_SCORE = 5
+"""Operations of softmax for a score: find the largest, subtract, exponentiate, add up, divide."""
+FORMULA = (
+    f"FLOPs: 2·B·H·S·S·D for each matrix product, {EACH_SCORE}·B·H·S·S for softmax (find the "
+    "largest, subtract, exponentiate, add up, divide)"
+)
+_INPUTS = ["name", "shapes", "types", "concrete", "strides"]
+_HINT = "give the sizes: --model BATCH,HEADS,SEQUENCE,HEAD_DIMENSION"
+_MOST = 1 << 40
+_MOST_FLOPS = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """The sizes of attention."""
+
+    batch: int
+    heads: int
+    sequence: int
+    head: int
+    """Width of one head."""
+
+    @classmethod
+    def of(cls, text: str) -> AttentionSizes:
+        """Read `B,H,S,D`."""
+        parts = text.replace("x", ",").split(",")
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            numbers = []
+        hint = "give batch, heads, sequence and head dimension: --model 4,12,512,64"
+        shown = repr(shortened(text))
+        if len(numbers) != 4 or not all(0 < number < _MOST for number in numbers):
+            raise UsageError(f"{shown} is not the sizes of a model", hint=hint)
+        sizes = cls(*numbers)
+        if max(2 * sizes.product, EACH_SCORE * sizes.scores) > _MOST_FLOPS:
+            raise UsageError(
+                f"no model has the sizes {shown}", why="its FLOPs are beyond 64 bits", hint=hint
+            )
+        return sizes
+
+    @property
+    def scores(self) -> int:
+        """How many scores one call computes."""
+        return self.batch * self.heads * self.sequence**2
+
+    @property
+    def product(self) -> int:
+        """Operations of one of the two matrix products."""
+        return 2 * self.scores * self.head
+
+
+def part_flops(found: AttentionSplit, model: AttentionSizes | None) -> Counted:
+    """Give the operations of one call of each part, and what a reader must know."""
+    recorded = {
+        SCORES: _recorded(found, SCORES, _cost),
+        SOFTMAX: _recorded(found, SOFTMAX, _softmax_cost),
+        FINAL: _recorded(found, FINAL, _cost),
+    }
+    counted = {part: value for part, value in recorded.items() if value is not None}
+    if len(counted) == len(recorded):
+        return counted, _source(model, counted)
+    if model is None:
+        return {}, (f"FLOPs are not known: no sizes were recorded; {_HINT}",)
+    given = {SCORES: model.product, SOFTMAX: EACH_SCORE * model.scores, FINAL: model.product}
+    return given, ("FLOPs are those of the sizes given",)
+
+
+def _source(model: AttentionSizes | None, counted: dict[str, int]) -> tuple[str, ...]:
+    said = "FLOPs are those of the sizes that the profiler recorded"
+    if model is not None and model.product != counted[SCORES]:
+        said += ", which are not those given"
+    return (said,)
+
+
+def fused_flops(found: AttentionSplit, model: AttentionSizes | None) -> Counted:
+    """Give the operations of one call of fused attention: its two products."""
+    recorded = _recorded(found, FUSED, _cost)
+    if recorded is not None:
+        return {FUSED: recorded}, ("FLOPs are those of the sizes that the profiler recorded",)
+    if model is None:
+        return {}, (f"FLOPs are not known: no sizes were recorded; {_HINT}",)
+    return {FUSED: 2 * model.product}, ("FLOPs are those of the sizes given",)
+
+
+def _recorded(
+    found: AttentionSplit, part: str, count: Callable[[tuple[str | None, ...]], int | None]
+) -> int | None:
+    """Average the operations of the operators that launched a part; None where one is unknown."""
+    trace = found.trace
+    if not trace.has("cpu_ops", "shapes"):
+        return None
+    rows = found.kernels.filter(pl.col("role") == part)["row"]
+    ops = attribute(trace).frames["kernels"]["op"].gather(rows).unique()
+    if ops.null_count() or ops.is_empty():
+        return None
+    inputs = trace.table("cpu_ops", _INPUTS)[ops].select(pl.col(_INPUTS).cast(pl.String))
+    distinct = inputs.group_by(_INPUTS).len()
+    total = 0
+    for *inputs_of_one, often in distinct.iter_rows():
+        flops = count(tuple(inputs_of_one))
+        if flops is None:
+            return None
+        total += flops * int(often)
+    average = round(total / len(ops))
+    return average if average <= _MOST_FLOPS else None
+
+
+def _cost(inputs: tuple[str | None, ...]) -> int | None:
+    name, *rest = inputs
+    cost = cost_of(str(name), *rest)
+    return cost.flops if isinstance(cost, OperatorCost) else None
+
+
+def _softmax_cost(inputs: tuple[str | None, ...]) -> int | None:
+    parsed = OperatorInputs.parse(*inputs[1:])
+    scores = None if parsed is None else parsed.tensor(0)
+    return None if scores is None else EACH_SCORE * scores.elements
+
+
+FIELDS = (
+    Field("part", "Part", Fmt.TEXT, "`scores`, `softmax`, `final`, `around` or `fused`"),
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all of them"),
+    Field("pass_ns", "A pass", Fmt.TIME, "Kernel time in one forward pass"),
+    Field("calls", "Times", Fmt.COUNT, "How often it ran in one forward pass"),
+    Field("call_ns", "Each", Fmt.TIME, "Kernel time of one"),
+    Field("range_ns", "Its range", Fmt.TIME, "The same of all that the range of the part launched"),
+    Field("flops", "FLOPs each", Fmt.COUNT, "Floating-point operations of one; null if unknown"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second reached"),
+    Field("means", "What it is", Fmt.NAME, "What is counted", shown=False),
+)
+_MEANS = {
+    SCORES: "queries times keys: the matrix product alone",
+    SOFTMAX: "softmax of the scores, with what its range launches beside it",
+    FINAL: "weights times values: the matrix product alone",
+    AROUND: "scaling, masking, dropout and copies among them",
+    FUSED: "all of it in one kernel",
+}
+_TITLE = "(e) Inside attention"
+_CAUSAL = "a fused kernel may skip what a causal mask hides, up to half of these FLOPs"
+
+
+def attention(
+    program: QuestionProgram, model: AttentionSizes | None
+) -> QuestionAnswer | NotApplicable:
+    """Compare softmax with the two matrix products of attention: time, and FLOPs."""
+    found = split(program)
+    if isinstance(found, NotApplicable):
+        return found
+    counted, notes = fused_flops(found, model) if found.fused else part_flops(found, model)
+    rows = _rows(found, counted)
+    frame = pl.DataFrame(rows, schema=_SCHEMA)
+    title = _TITLE + (", in a forward pass" if found.passes else "")
+    table = TableResult("attention", title, shown_if_filled(FIELDS, frame), frame)
+    said = (found.how, *notes)
+    if found.fused:
+        return QuestionAnswer(_fused(rows[0]), rows[0], (table,), (*said, _CAUSAL))
+    numbers = _numbers({row["part"]: row for row in rows})
+    formula = (FORMULA,) if numbers["flops_ratio"] is not None else ()
+    return QuestionAnswer(_sentence(numbers), numbers, (table,), (*said, *formula))
+
+
+_SCHEMA = {f.key: pl.Float64() for f in FIELDS} | {
+    "part": pl.String(), "flops": pl.Int64(), "means": pl.String()
+}  # fmt: skip
+
+
+def _rows(found: AttentionSplit, counted: dict[str, int]) -> list[dict[str, Any]]:
+    """Sum up each part, for one pass and for one call."""
+    total = float(found.kernels["duration_ns"].sum())
+    rows = []
+    for part in (*PARTS, AROUND, FUSED):
+        kernels = found.kernels.filter(pl.col("role") == part)
+        if kernels.is_empty():
+            continue
+        spent, calls = float(kernels["duration_ns"].sum()), found.calls.get(part)
+        each = None if not calls else spent / calls
+        flops = counted.get(part)
+        rows.append({
+            "part": part,
+            "share": spent / total if total else None,
+            "pass_ns": spent / found.passes if found.passes else None,
+            "calls": calls / found.passes if calls and found.passes else calls,
+            "call_ns": each,
+            "range_ns": found.range_ns.get(part),
+            "flops": flops,
+            "tflop_per_s": flops / each / 1e3 if flops and each else None,
+            "means": _MEANS[part],
+        })  # fmt: skip
+    return rows
+
+
+def _numbers(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Relate softmax to one of the two products (their average), and to both together."""
+    products = [rows[part] for part in (SCORES, FINAL)]
+    softmax = rows[SOFTMAX]
+    numbers: dict[str, Any] = {
+        f"{part}_{key}": rows[part][key]
+        for part in PARTS
+        for key in ("call_ns", "pass_ns", "calls", "flops")
+    }
+    for key, name in (("call_ns", "time"), ("flops", "flops")):
+        known = [row[key] for row in products]
+        both = None if None in known or not sum(known) else float(sum(known))
+        value = softmax[key]
+        numbers[f"matmul_{name}"] = None if both is None else both / 2
+        numbers[f"softmax_{name}"] = value
+        numbers[f"{name}_ratio"] = None if both is None or value is None else 2 * value / both
+        numbers[f"{name}_ratio_both"] = None if both is None or value is None else value / both
+    return numbers
+
+
+def _sentence(numbers: dict[str, Any]) -> str:
+    ratio = numbers["time_ratio"]
+    text = (
+        f"Softmax takes {format_real(ratio)} times as long as one of attention's two matrix"
+        f" products ({format_time(numbers['softmax_time'])} against"
+        f" {format_time(numbers['matmul_time'])} a call)"
+    )
+    flops = numbers["flops_ratio"]
+    if flops is None:
+        return f"{text}; their FLOPs are not known."
+    many, few = format_count(round(numbers["matmul_flops"])), format_count(numbers["softmax_flops"])
+    return (
+        f"{text}, for 1/{1 / flops:,.1f} of its FLOPs ({few} against {many}): a FLOP of softmax"
+        f" takes {ratio / flops:,.1f} times as long."
+    )
+
+
+def _fused(row: dict[str, Any]) -> str:
+    text = "Attention runs as one fused kernel, so softmax cannot be told from its matrix products"
+    if row["pass_ns"] is None:
+        return f"{text}; it takes {format_time(row['call_ns'])}."
+    rate = row["tflop_per_s"]
+    reached = "" if rate is None else f" ({format_real(rate)} TFLOP/s)"
+    return (
+        f"{text}; it takes {format_time(row['call_ns'])}{reached}, {times(row['calls'])} a pass:"
+        f" {format_time(row['pass_ns'])}."
+    )

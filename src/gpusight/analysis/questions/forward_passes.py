@@ -1,0 +1,431 @@
+"""The forward passes of a capture: by range names, by phases of steps, or whole steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.aggregates import DURATION, names_of
+from gpusight.analysis.selection import GPU_WORK, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_list import frame_of
+from gpusight.analysis.steps.step_names import WARM_UP, closed_ranges
+from gpusight.naming.kernel_names import classify
+from gpusight.results import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.trace import Trace
+
+    _Read = TypeVar("_Read", str, int)
+
+
+_NOBODY = -1
+"""Stands for a process or thread that the capture does not name."""
+
+
+def named_ranges(trace: Trace, read: Callable[[str], _Read | None]) -> pl.DataFrame:
+    """Give the ranges whose names `read` makes something of: it, `name`, times, who opened it."""
+    ranges = closed_ranges(trace)
+    codes, names = ranges["name"].to_physical(), names_of(ranges["name"])
+    made = {code: read(names[code]) for code in codes.unique().drop_nulls()}
+    known = [(code, value) for code, value in made.items() if value is not None]
+    told = pl.DataFrame(known, schema=["code", "read"], orient="row") if known else _NOTHING
+    return (
+        ranges.with_columns(codes.cast(pl.Int64).alias("code"))
+        .join(told.cast({"code": pl.Int64}), on="code", maintain_order="left")
+        .with_columns(pl.col("name").cast(pl.String))
+        .select("read", "name", "start_ns", "end_ns", "process", "thread")
+    )
+
+
+_NOTHING = pl.DataFrame(schema={"code": pl.Int64, "read": pl.String})
+
+
+def outermost(spans: pl.DataFrame) -> pl.DataFrame:
+    """Leave out spans that lie inside another one of their thread; order of start."""
+    ordered = spans.sort("start_ns", -pl.col("end_ns"), maintain_order=True)
+    reached = pl.col("end_ns").cum_max().shift(1).over("process", "thread")
+    return ordered.filter((pl.col("start_ns") >= reached).fill_null(value=True))
+
+
+def hold(spans: pl.DataFrame, times: pl.DataFrame, when: str) -> pl.Series:
+    """Give the position of the span that each moment lies in; null for none.
+
+    A moment belongs to the span open in its process, whichever thread opened it; where spans of a
+    process overlap, to the one of its own thread.
+    """
+    by = "thread" if _overlap(spans) else "process"
+    placed = spans.with_row_index("held").select(
+        pl.col("held").cast(pl.Int64),
+        pl.col("start_ns").alias("when"),
+        pl.col("end_ns").alias("until"),
+        pl.col(by).fill_null(_NOBODY),
+    )
+    moments = times.select(pl.col(when).alias("when"), pl.col(by).fill_null(_NOBODY))
+    if by == "process" and moments[by].n_unique() == 1 and (moments[by] == _NOBODY).all():
+        placed = placed.with_columns(pl.lit(_NOBODY, pl.Int64).alias(by))
+    found = (
+        moments.with_row_index("at")
+        .sort("when")
+        .join_asof(
+            placed.sort("when"), on="when", by=by, strategy="backward", check_sortedness=False
+        )
+        .sort("at")
+    )
+    return found.select(pl.when(pl.col("when") < pl.col("until")).then("held").alias("held"))[
+        "held"
+    ]
+
+
+def _overlap(spans: pl.DataFrame) -> bool:
+    reached = pl.col("end_ns").cum_max().shift(1).over("process")
+    late = spans.sort("start_ns").select((pl.col("start_ns") < reached).any())
+    return bool(late.item())
+
+
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"[a-z]+")
+_LONGEST_NAME = 200
+_OPERATOR = re.compile(r"::|\bop_id\b|\bseq = ")
+"""What names of operators have that frameworks emit as ranges by themselves."""
+
+_FORWARD = frozenset({"forward", "fwd"})
+_BACKWARD = frozenset({"backward", "backwards", "bwd", "backprop", "grad", "grads", "gradient"})
+_OPTIMIZER = frozenset({"optimizer", "optimiser", "optim", "opt", "adam", "adamw", "sgd"})
+_INFERENCE = frozenset({"inference", "infer", "predict", "prediction", "generate", "prefill"})
+_OF_THE_WHOLE = frozenset((
+    "the", "a", "of", "in", "pass", "passes", "step", "steps", "iter", "iteration", "iterations",
+    "batch", "model", "net", "network", "nn", "module", "full", "whole", "run", "total", "time",
+    "phase", "train", "training", "eval", "evaluation", "validation", "measure", "measured",
+    "benchmark", "bench", "timed", "distributed", "data", "parallel", "ddp", "fsdp", "gpt", "llm",
+    "transformer", "start",
+))  # fmt: skip
+"""Words beside `forward` that do not make it the forward of a layer."""
+
+_SCORES = frozenset({"scores", "score", "logits", "qk", "qkt", "similarity"})
+_ABOUT_ATTENTION = frozenset({"attention", "attn", "att", "qk", "qkt", "query", "key", "dot"})
+_PRODUCT = frozenset({"matmul", "mm", "bmm", "gemm", "product", "multiply", "multiplication"})
+_LAST = frozenset({"final", "value", "values", "v"})
+_PROJECTION = frozenset({"proj", "projection", "linear", "qkv"})
+"""What goes around attention's own products, and is none of them."""
+_WEIGHTS = frozenset({"attention", "attn", "scores", "probs", "weights", "weighted"})
+_VALUES = frozenset({"v", "value", "values"})
+_WEIGHING = ({"weighted", "sum"}, {"apply", "attention"}, {"apply", "attn"}, {"av"}, {"pv"})
+
+SCORES, SOFTMAX, FINAL = "scores", "softmax", "final"
+PARTS = (SCORES, SOFTMAX, FINAL)
+"""The parts of attention, in the order in which they run."""
+
+
+def words(name: str) -> list[str]:
+    """Split a name into lower-case words; numbers and marks only separate them."""
+    return _WORD.findall(_CAMEL.sub(" ", name[:_LONGEST_NAME]).lower())
+
+
+def forward_rank(name: str) -> int | None:
+    """Rank a range's name as a forward pass: 0 the surest; None for something else."""
+    found = frozenset(words(name))
+    if _OPERATOR.search(name) or found & (_BACKWARD | _OPTIMIZER):
+        return None
+    if found & _FORWARD:
+        return 0 if found <= _FORWARD | _OF_THE_WHOLE else 1
+    return 2 if found & _INFERENCE else None
+
+
+def family(name: str) -> str:
+    """Give what ranges have in common that differ only in numbers and in words of no meaning."""
+    found = [word for word in words(name) if word not in _OF_THE_WHOLE]
+    return " ".join("forward" if word in _FORWARD else word for word in found)
+
+
+def attention_part(name: str) -> str | None:
+    """Tell which part of attention a range is; None for something else."""
+    found = frozenset(words(name))
+    if _OPERATOR.search(name) or found & (_BACKWARD | _PROJECTION):
+        return None
+    return next((part for part, fits in _FITS if fits(found)), None)
+
+
+def _is_softmax(found: frozenset[str]) -> bool:
+    return "softmax" in found and "log" not in found
+
+
+def _is_scores(found: frozenset[str]) -> bool:
+    scored = bool(found & _SCORES and found & _ABOUT_ATTENTION)
+    named = {"query", "key"} <= found or {"q", "k"} <= found
+    return scored or (named and not found & {"v", "value"})
+
+
+def _is_final(found: frozenset[str]) -> bool:
+    weighs = bool(found & _WEIGHTS and found & _VALUES)
+    named = any(pair <= found for pair in _WEIGHING)
+    return weighs or named or bool(found & _PRODUCT and found & _LAST)
+
+
+_FITS: tuple[tuple[str, Callable[[frozenset[str]], bool]], ...] = (
+    (SOFTMAX, _is_softmax),
+    (FINAL, _is_final),
+    (SCORES, _is_scores),
+)
+"""In the order of certainty: `attention scores v matmul` is the last product, not the scores."""
+
+
+_LINES = {
+    "nsys": 'with torch.cuda.nvtx.range("{}"): …',
+    "torch": 'with torch.profiler.record_function("{}"): …',
+    "jax": 'with jax.profiler.TraceAnnotation("{}"): …',
+}
+"""The line of code that marks a part of the program, by the first word of the capture's form."""
+_NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalisation"})
+"""Kernels without which nothing speaks for a neural network."""
+_BACKWARD_KERNEL = re.compile(r"bwd|backward|dgrad|wgrad|grad_?input|_grad", re.IGNORECASE)
+_WHOLE_STEPS = (
+    "no range is named forward; no backward pass and no optimizer was seen: each step is taken to "
+    "be one forward pass"
+)
+_LAUNCHES = "no range is named forward: a pass on the host is from its first launch to its last"
+_LEAST_RUN = 0.25
+"""Share of the longest stretch of forward work below which another one is no pass of its own."""
+_MOSTLY = 0.5
+_TRAINING = ("backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class ForwardPasses:
+    """Forward passes, in order, and the kernels of each."""
+
+    frame: pl.DataFrame
+    """`name`, `start_ns` and `end_ns` on the host."""
+    members: pl.Series
+    """The pass of each kernel, null for none."""
+    how: str
+    """How they were found, in words."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.frame.height
+
+
+def described(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """Give the kernels among GPU work, with `code` of the name, `category` and `queue`."""
+    kernels = work.filter(pl.col("table") == GPU_WORK.index("kernels"))
+    table = trace.table("kernels", ["name", "context", "stream"])
+    at, names = kernels["row"], table["name"]
+    known = pl.Series([classify(name).category for name in names_of(names)], dtype=pl.String)
+    code = names.to_physical().cast(pl.Int64).gather(at).alias("code")
+    return kernels.with_columns(
+        code,
+        known.gather(code).alias("category"),
+        table["context"].gather(at),
+        table["stream"].gather(at),
+    ).with_columns(pl.struct("process", "device", "context", "stream").hash().alias("queue"))
+
+
+def line_for(trace: Trace, name: str) -> str:
+    """Give the line of code that would mark this part of the program."""
+    form = trace.meta.source.partition("-")[0]
+    return "add " + _LINES.get(form, _LINES["nsys"]).format(name)
+
+
+def inside_passes(trace: Trace, looked: StepWindow) -> bool:
+    """Tell whether what was taken for steps are parts of forward passes, such as layers."""
+    if not looked.steps or not trace.has("ranges"):
+        return False
+    named = outermost(named_ranges(trace, forward_rank))
+    steps = frame_of(looked.steps)
+    if named.is_empty():
+        return False
+    around = hold(named, steps, "start_ns")
+    after = steps["start_ns"] > named["start_ns"].gather(around)
+    shorter = after & (steps["end_ns"] <= named["end_ns"].gather(around))
+    return 2 * int(shorter.sum()) > steps.height
+
+
+def passes_of(
+    trace: Trace,
+    selection: Selection,
+    looked: StepWindow,
+    work: pl.DataFrame,
+    process: int | None,
+    *,
+    warmup: bool,
+) -> ForwardPasses | NotApplicable:
+    """Find the forward passes of a process in the time looked at; `warmup` counts those too."""
+    if trace.has("ranges"):
+        named = named_ranges(trace, forward_rank)
+        own = _one_process(trace, selection, process, named)
+        if own.height:
+            return _by_ranges(trace, looked, work, own, warmup=warmup)
+    if work.filter(pl.col("phase") == "forward", "inside").height:
+        return _by_phases(work)
+    return _by_steps(trace, selection, looked, work)
+
+
+# By ranges ----------------------------------------------------------------------------------------
+
+
+def _by_ranges(
+    trace: Trace, looked: StepWindow, work: pl.DataFrame, named: pl.DataFrame, *, warmup: bool
+) -> ForwardPasses | NotApplicable:
+    chosen, other_notes = _one_family(named)
+    kept = chosen.filter(in_window(trace, looked, chosen, "start_ns", warmup=warmup))
+    if kept.is_empty():
+        reason = f"all {chosen.height:,} forward passes lie in warm-up or outside what is looked at"
+        return NotApplicable("passes", reason, "look at all of it: --steps all --warmup")
+    out = chosen.height - kept.height
+    warm = f"{out:,} of {chosen.height:,} forward passes left out: warm-up, or not looked at"
+    launch_note = ResolvedSelection(trace, Selection(within=kept["name"][0])).notes
+    return ForwardPasses(
+        kept.select("name", "start_ns", "end_ns"),
+        hold(kept, work, "launch_ns"),
+        f"ranges named {kept['name'][0]!r}",
+        (*other_notes, *((warm,) if out else ()), *launch_note),
+    )
+
+
+def _one_process(
+    trace: Trace, selection: Selection, process: int | None, named: pl.DataFrame
+) -> pl.DataFrame:
+    """Keep the ranges of the process that is looked at, or else all that are selected."""
+    if process is not None and (named["process"] == process).any():
+        return named.filter(pl.col("process") == process)
+    chosen = ResolvedSelection(trace, selection).host("ranges", ["process"])["process"].unique()
+    return named.filter(pl.col("process").is_in(chosen.implode()) | pl.col("process").is_null())
+
+
+def _one_family(named: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Keep the surest name, of several alike the one that takes most time; say what is left out."""
+    surest = named.filter(pl.col("read") == pl.col("read").min())
+    called = {name: family(name) for name in surest["name"].unique()}
+    outer = outermost(surest).with_columns(pl.col("name").replace_strict(called).alias("family"))
+    most = (
+        outer.with_columns(DURATION)
+        .group_by("family", maintain_order=True)
+        .agg(pl.col("duration_ns").sum(), pl.col("name").first())
+        .sort("duration_ns", descending=True, maintain_order=True)
+    )
+    others = ", ".join(repr(name) for name in most["name"][1:4])
+    notes = (f"other ranges may be forward passes too and are not counted: {others}",)
+    return outer.filter(pl.col("family") == most["family"][0]), notes if others else ()
+
+
+def in_window(
+    trace: Trace, looked: StepWindow, rows: pl.DataFrame, when: str, *, warmup: bool
+) -> pl.Series:
+    """Tell which rows lie in the window, outside steps left out and, unless `warmup`, warm-up."""
+    inside = rows[when].is_between(looked.start_ns, looked.end_ns, closed="left")
+    spans = [frame_of(looked.left_out)]
+    if not warmup and trace.has("ranges"):
+        spans.append(named_ranges(trace, lambda name: name if re.search(WARM_UP, name) else None))
+    for some in spans:
+        if some.height:
+            inside &= hold(outermost(some), rows, when).is_null()
+    return inside
+
+
+# Without ranges -----------------------------------------------------------------------------------
+
+
+def _by_phases(work: pl.DataFrame) -> ForwardPasses:
+    """Take what phases call forward: a pass is what runs from one backward pass to the next.
+
+    Steps may begin in the middle of a pass, where the repetition of kernels told them.
+    """
+    runs = work.select(_runs().alias("run"), "inside")
+    members = runs["run"].replace_strict(_numbers(runs), default=None, return_dtype=pl.Int64)
+    launches = (
+        work.select("launch_ns", members.alias("pass"))
+        .filter(pl.col("pass").is_not_null())
+        .group_by("pass")
+        .agg(pl.col("launch_ns").min().alias("start_ns"), pl.col("launch_ns").max().alias("end_ns"))
+        .sort("pass")
+        .select(pl.lit("forward").alias("name"), "start_ns", "end_ns")
+    )
+    how = "what autograd and ranges tell to be forward"
+    return ForwardPasses(launches, members, how, (_LAUNCHES,))
+
+
+def _runs() -> pl.Expr:
+    """Number stretches of forward work, in order of launch, between backward passes."""
+    forward = pl.col("phase") == "forward"
+    turns = pl.when(pl.col("phase").is_in(["forward", *_TRAINING])).then(forward).forward_fill()
+    begins = turns & ~turns.shift(1).fill_null(value=False)
+    return pl.when(forward).then(begins.cum_sum())
+
+
+def _numbers(runs: pl.DataFrame) -> dict[int, int]:
+    """Number the runs that are mostly looked at; short ones are part of the one before them."""
+    sizes = (
+        runs.filter(pl.col("run").is_not_null())
+        .group_by("run")
+        .agg(pl.len().alias("size"), pl.col("inside").mean())
+        .sort("run")
+        .with_columns((pl.col("size") >= _LEAST_RUN * pl.col("size").max()).alias("whole"))
+        .with_columns(pl.col("whole").cum_sum().alias("pass"))
+    )
+    kept = sizes.filter(((pl.col("inside") > _MOSTLY) & pl.col("whole")).any().over("pass"))
+    numbers = kept.select("run", pl.col("pass").rank("dense").cast(pl.Int64) - 1)
+    return dict(numbers.iter_rows())
+
+
+def _by_steps(
+    trace: Trace, selection: Selection, looked: StepWindow, work: pl.DataFrame
+) -> ForwardPasses | NotApplicable:
+    """Take whole steps, or the range asked for, where they show nothing but a forward pass."""
+    asked = selection.within is not None and not looked.steps
+    kernels = described(trace, work.filter("inside"))
+    reason = _no_passes(trace, kernels, bounded=asked or bool(looked.steps))
+    if reason is not None:
+        hint = f"{line_for(trace, 'forward')}; or name the range that is one: --in RANGE"
+        return NotApplicable("passes", reason, hint)
+    if asked:
+        return _by_range(trace, selection, work)
+    steps = frame_of(looked.steps)
+    return ForwardPasses(
+        steps.select("name", "start_ns", "end_ns"),
+        work["step"],
+        f"whole steps (steps are {looked.how})",
+        (_WHOLE_STEPS,),
+    )
+
+
+def _by_range(trace: Trace, selection: Selection, work: pl.DataFrame) -> ForwardPasses:
+    """Take each occurrence of the range asked for."""
+    spans = ResolvedSelection(trace, selection).spans
+    name = str(selection.within)
+    return ForwardPasses(
+        spans.select(pl.lit(name).alias("name"), "start_ns", "end_ns"),
+        hold(spans.with_columns(pl.lit(None, pl.Int64).alias("thread")), work, "launch_ns"),
+        f"ranges named {name!r}, as asked",
+        ("each range asked for is taken to be one forward pass",),
+    )
+
+
+def _no_passes(trace: Trace, kernels: pl.DataFrame, *, bounded: bool) -> str | None:
+    """Say why steps are not forward passes; None where they are."""
+    unnamed = "no range is named like a forward pass"
+    if kernels.is_empty():
+        return unnamed
+    if not set(kernels["category"].unique()) & _NETWORK:
+        return f"{unnamed}, and no kernel looks like one of a neural network"
+    if _trains(trace, kernels):
+        return f"{unnamed}, and the capture trains: its forward part cannot be told from the rest"
+    if not bounded:
+        return f"{unnamed}, and nothing says where a pass begins and ends"
+    return None
+
+
+def _trains(trace: Trace, kernels: pl.DataFrame) -> bool:
+    """Tell whether phases or names of kernels speak of a backward pass or an optimizer."""
+    if kernels["phase"].is_in(_TRAINING).any() or (kernels["category"] == "optimizer").any():
+        return True
+    names = names_of(trace.table("kernels", ["name"])["name"])
+    return any(_BACKWARD_KERNEL.search(names[code]) for code in kernels["code"].unique())

@@ -1,0 +1,285 @@
+"""The five questions about a capture, and the answers of several captures side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.kernel_summary import no_kernels
+from gpusight.analysis.questions.attention_question import attention
+from gpusight.analysis.questions.forward_time import forward_time
+from gpusight.analysis.questions.kernel_questions import other_kernels, shares, top_kernels
+from gpusight.analysis.questions.question_program import QuestionProgram, label_of, listed, program
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.errors import UsageError
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpusight.analysis.questions.attention_question import AttentionSizes
+    from gpusight.analysis.questions.question_program import QuestionAnswer
+    from gpusight.analysis.questions.wall_clock_timings import WallClockTimings
+    from gpusight.trace.trace import Trace
+
+
+QUESTIONS = {
+    "forward_time": ("a", "(a) Forward pass", "How long does a forward pass take?"),
+    "top_kernels": ("b", "(b) Top kernel", "Which kernel takes most GPU time in it, how often?"),
+    "other_kernels": ("c", "(c) No matmul", "Which kernels besides matrix products count?"),
+    "shares": ("d", "(d) Training", "How does training differ from inference?"),
+    "attention": ("e", "(e) Attention", "How does softmax compare with attention's products?"),
+}
+"""Section of the answer -> letter, label and the question itself."""
+QUESTION_FACTS = tuple(
+    Fact(f"answer_{letter}", label, None, Fmt.TEXT, f"{question} In one sentence")
+    for letter, label, question in QUESTIONS.values()
+)
+_BELOW = "not answered, see below"
+
+
+def questions(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    compare: Trace | None = None,
+    timings: WallClockTimings | None = None,
+    model: AttentionSizes | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> Composite | NotApplicable:
+    """Answer the five questions; those that the capture cannot answer say why.
+
+    `compare` is a second capture: of the two, the one with a backward pass or an optimizer is
+    training. `timings` are wall-clock times, `model` the sizes of attention.
+    """
+    asked = program(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(asked, NotApplicable):
+        absent = asked if trace.has("kernels") else no_kernels(trace, "questions")
+        return replace(absent, command="questions")
+    second: QuestionProgram | None = None
+    compared: list[str] = []
+    if compare is not None:
+        second, compared = _compared(compare, steps, warmup=warmup)
+        compared += _only_first(label_of(compare), selection, windowed=window is not None)
+    ask: dict[str, Callable[[], QuestionAnswer | NotApplicable]] = {
+        "forward_time": lambda: forward_time(asked, timings),
+        "top_kernels": lambda: top_kernels(asked, second),
+        "other_kernels": lambda: other_kernels(asked),
+        "shares": lambda: shares(asked, second),
+        "attention": lambda: attention(asked, model),
+    }
+    answers = {name: _kernels_first(trace, name) or put() for name, put in ask.items()}
+    if all(isinstance(answer, NotApplicable) for answer in answers.values()):
+        return _none(trace, answers)
+    return _page(asked, compared, answers)
+
+
+def _kernels_first(trace: Trace, name: str) -> NotApplicable | None:
+    """Say of what needs kernels that there are none."""
+    if name == "forward_time" or trace.has("kernels"):
+        return None
+    return no_kernels(trace, name)
+
+
+def _none(trace: Trace, answers: dict[str, QuestionAnswer | NotApplicable]) -> NotApplicable:
+    first = next(a for a in answers.values() if isinstance(a, NotApplicable))
+    absent = first if trace.has("kernels") else no_kernels(trace, "questions")
+    return replace(absent, command="questions")
+
+
+def _page(
+    asked: QuestionProgram, compared: list[str], answers: dict[str, QuestionAnswer | NotApplicable]
+) -> Composite:
+    sections: list[Any] = []
+    notes = [*_plain(asked.trace), *asked.notes, *compared]
+    for name, answer in answers.items():
+        if isinstance(answer, NotApplicable):
+            sections.append(replace(answer, command=name))
+        else:
+            first, *more = answer.tables
+            sections += [replace(first, notes=answer.notes), *more]
+    return Composite(
+        "questions",
+        "Five questions",
+        tuple(
+            replace(fact, value=_answer_text(answer))
+            for fact, answer in zip(QUESTION_FACTS, answers.values(), strict=True)
+        ),
+        tuple(sections),
+        meta={"answers": {QUESTIONS[n][0]: _document(n, a) for n, a in answers.items()}},
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _plain(trace: Trace) -> list[str]:
+    """State that a capture has no kernels, before anything else."""
+    return [] if trace.has("kernels") else [no_kernels(trace, "questions").reason]
+
+
+def _compared(
+    compare: Trace, steps: str | None, *, warmup: bool
+) -> tuple[QuestionProgram | None, list[str]]:
+    """Look at the second capture, None where nothing is in it; and what a reader must know."""
+    label = label_of(compare)
+    try:
+        found = program(compare, steps=steps, warmup=warmup)
+    except UsageError as error:
+        raise UsageError(f"{label}: {error.what}", why=error.why, hint=error.hint) from error
+    absent = found if compare.has("kernels") else no_kernels(compare, "questions")
+    if isinstance(absent, NotApplicable):
+        return None, [f"nothing to compare with: {absent.reason}"]
+    return absent, [f"{label}: {note}" for note in absent.notes]
+
+
+def _only_first(label: str, selection: Selection, *, windowed: bool) -> list[str]:
+    """Say what was asked for that means nothing in another run: its times, GPUs and processes.
+
+    Nor does a range: inside `forward` no capture trains.
+    """
+    asked = {
+        "--in": selection.within is not None,
+        "--device": selection.device is not None,
+        "--process": selection.process is not None,
+        "--window": windowed,
+    }
+    given = [option for option, here in asked.items() if here]
+    chooses = "chooses" if len(given) == 1 else "choose"
+    return [f"{label}: {listed(given)} {chooses} from the first capture only"] if given else []
+
+
+def _answer_text(answer: QuestionAnswer | NotApplicable) -> str:
+    return _BELOW if isinstance(answer, NotApplicable) else answer.sentence
+
+
+def _document(name: str, answer: QuestionAnswer | NotApplicable) -> dict[str, Any]:
+    question = QUESTIONS[name][2]
+    if isinstance(answer, NotApplicable):
+        return {"question": question, "answer": None, "why": answer.reason, "hint": answer.hint}
+    return {"question": question, "answer": answer.sentence, **answer.numbers}
+
+
+NUMBER_FIELDS = (
+    Field("capture", "Capture", Fmt.NAME, "Which capture"),
+    Field("passes", "Passes", Fmt.COUNT, "(a) Forward passes, without warm-up"),
+    Field("host_ns", "Host", Fmt.TIME, "(a) Mean time of a pass on the host"),
+    Field("complete_ns", "Complete", Fmt.TIME, "(a) The same until its GPU work is done"),
+    Field("complete_stddev_ns", "StdDev", Fmt.TIME, "(a) Deviation of the latter", shown=False),
+    Field("top_kernel", "Top kernel", Fmt.NAME, "(b) Kernel with most GPU time in a pass"),
+    Field("top_launches", "Launches", Fmt.COUNT, "(b) Its launches in a pass"),
+    Field("top_share", "Top share", Fmt.SHARE, "(b) Its part of a pass's kernel time"),
+    Field("other_share", "No matmul", Fmt.SHARE, "(c) Kernel time of a pass in no matrix product"),
+    Field("inference_matmul_share", "Matmul, pass", Fmt.SHARE, "(d) Matrix products, of a pass"),
+    Field("training_matmul_share", "Matmul, step", Fmt.SHARE, "(d) Matrix products, of a step"),
+    Field("time_ratio", "Softmax time", Fmt.REAL, "(e) Softmax against one product, time"),
+    Field("flops_ratio", "Softmax FLOPs", Fmt.REAL, "(e) Softmax against one product, FLOPs"),
+)
+ANSWER_FIELDS = (
+    Field("capture", "Capture", Fmt.NAME, "Which capture"),
+    Field("question", "Question", Fmt.TEXT, "Its letter"),
+    Field("answer", "Answer", Fmt.TEXT, "In one sentence; or why there is none"),
+    Field("answered", "Answered", Fmt.FLAG, "Whether there is one", shown=False),
+)
+SKIPPED_FIELDS = (
+    Field("name", "File", Fmt.NAME, "What was not looked at"),
+    Field("why", "Why", Fmt.TEXT, "Why not"),
+)
+SIDE_BY_SIDE_FACTS = (
+    Fact("captures_asked", "Captures", None, Fmt.COUNT, "Captures that were asked"),
+    Fact("captures_failed", "Failed", None, Fmt.COUNT, "Captures that could not be read or asked"),
+    Fact("files_skipped", "Skipped", None, Fmt.COUNT, "Files that are no captures"),
+)
+_PLACES: dict[str, tuple[str, ...]] = {
+    "passes": ("a", "passes"),
+    "host_ns": ("a", "host_ns"),
+    "complete_ns": ("a", "complete_ns"),
+    "complete_stddev_ns": ("a", "complete_stddev_ns"),
+    "top_kernel": ("b", "forward", "kernel"),
+    "top_launches": ("b", "forward", "launches"),
+    "top_share": ("b", "forward", "share"),
+    "other_share": ("c", "share"),
+    "inference_matmul_share": ("d", "inference", "matmul"),
+    "training_matmul_share": ("d", "training", "matmul"),
+    "time_ratio": ("e", "time_ratio"),
+    "flops_ratio": ("e", "flops_ratio"),
+}
+"""Where a number stands in the answers of one capture."""
+
+
+def side_by_side(
+    answers: Mapping[str, Composite | NotApplicable],
+    skipped: Mapping[str, str],
+    failed: Mapping[str, str],
+) -> Composite:
+    """Lay out the answers of captures by name, and what was skipped or failed with the reason."""
+    found = {name: _answers(page) for name, page in answers.items()}
+    sections = [
+        _table("numbers", "Numbers", NUMBER_FIELDS, [_numbers(n, a) for n, a in found.items()]),
+        _table(
+            "answers",
+            "Answers",
+            ANSWER_FIELDS,
+            [r for n, a in found.items() for r in _answer_rows(n, a)],
+        ),
+    ]
+    for command, title, files in (
+        ("failed", "Captures that failed", failed),
+        ("skipped", "Not looked at", skipped),
+    ):
+        if files:
+            rows = [{"name": name, "why": why} for name, why in files.items()]
+            sections.append(_table(command, title, SKIPPED_FIELDS, rows))
+    counts = (len(found), len(failed), len(skipped))
+    return Composite(
+        "questions",
+        f"Five questions about {len(found):,} captures",
+        tuple(replace(fact, value=n) for fact, n in zip(SIDE_BY_SIDE_FACTS, counts, strict=True)),
+        tuple(sections),
+        meta={"captures": found},
+    )
+
+
+def _answers(page: Composite | NotApplicable) -> dict[str, Any]:
+    """Give the answers by letter; of a capture that has none, why."""
+    if isinstance(page, NotApplicable):
+        return {"why": page.reason, "hint": page.hint}
+    return dict(page.meta["answers"])
+
+
+def _numbers(name: str, answers: dict[str, Any]) -> dict[str, Any]:
+    return {"capture": name, **{key: _at(answers, place) for key, place in _PLACES.items()}}
+
+
+def _at(answers: Any, place: tuple[str, ...]) -> Any:
+    for key in place:
+        answers = answers.get(key) if isinstance(answers, dict) else None
+    return answers
+
+
+def _answer_rows(name: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
+    if "why" in answers:
+        answers = {letter: {"answer": None, "why": answers["why"]} for letter in "abcde"}
+    return [
+        {
+            "capture": name,
+            "question": f"({letter})",
+            "answer": said["answer"] or f"Not answered: {said['why']}.",
+            "answered": said["answer"] is not None,
+        }
+        for letter, said in answers.items()
+    ]
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, Any]]
+) -> TableResult:
+    kinds: dict[Fmt, pl.DataType] = {
+        Fmt.NAME: pl.String(),
+        Fmt.TEXT: pl.String(),
+        Fmt.FLAG: pl.Boolean(),
+    }
+    schema = {field.key: kinds.get(field.fmt, pl.Float64()) for field in fields}
+    return TableResult(command, title, fields, pl.DataFrame(rows, schema=schema))

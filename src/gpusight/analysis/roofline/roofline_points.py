@@ -1,0 +1,404 @@
+"""Where each launch lies under its compute and memory roofs, and what bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.capture_gpus import named_gpu
+from gpusight.analysis.counters.launch_quantities import (
+    DURATION,
+    MEMORY_SHARE,
+    SM_CLOCK_HZ,
+    SM_SHARE,
+    LaunchQuantity,
+    QuantityFormula,
+    measured,
+    metric,
+    percent,
+)
+from gpusight.analysis.flops.operator_roofs import roofs_of
+from gpusight.analysis.roofline.arithmetic_counters import (
+    FP16,
+    FP32,
+    FP64,
+    KINDS,
+    PEAK,
+    SECONDS,
+    SECTION,
+    TENSOR_SECTION,
+    paths,
+    positive,
+    uncounted,
+)
+from gpusight.analysis.roofline.launch_flops import NO_WORK, count, estimate, total
+from gpusight.analysis.roofline.memory_traffic import traffic
+from gpusight.hardware.gpu_lookup import PRECISIONS, peak_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from gpusight.analysis.roofline.arithmetic_counters import ArithmeticKind, TensorPath
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.trace.trace import Trace
+
+
+_SPARSE_SINCE = 8
+"""Compute capability from which tensor cores can skip zeros, which doubles their rate."""
+_NEVER_SPARSE = ("fp64", "int1")
+_LANES = ((FP64, "dfma", 2.0), (FP32, "ffma", 2.0), (FP16, "hfma", 4.0))
+"""An FMA does two operations; one in FP16 works on a pair of numbers."""
+_NOWHERE = -1
+
+
+def gpus_of(trace: Trace, given: Gpu | None) -> dict[int, Gpu]:
+    """Describe the GPUs that launches ran on; one that a person names stands for all of them."""
+    devices = trace.table("profiles", ["device"]).get_column("device").unique().sort()
+    numbers = [_NOWHERE if number is None else number for number in devices]
+    if given is not None:
+        return dict.fromkeys(numbers, given)
+    roofs = roofs_of(trace, numbers, peak=None, bandwidth=None)
+    return {number: gpu for number in numbers if (gpu := roofs.of(number).gpu) is not None}
+
+
+def compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) -> pl.DataFrame:
+    """Give for each launch and kind `peak_…` in FLOP/s, and `own_…`: the report told it."""
+    own = list(_per_cycle(present))
+    frame = measured(trace, (*own, SM_CLOCK_HZ), ("device", "compute_major"))
+    frame = frame.with_columns(pl.col("device").fill_null(_NOWHERE))
+    frame = frame.join(_table(gpus), on="device", how="left", maintain_order="left")
+    told = {quantity.key for quantity in own}
+    return frame.select("launch", *(e for kind in KINDS for e in _peak(kind.key, told)))
+
+
+def _peak(key: str, told: Collection[str]) -> Iterator[pl.Expr]:
+    clock = pl.coalesce(SM_CLOCK_HZ.key, "table_clock")
+    own = positive(pl.col(key) * clock) if key in told else pl.lit(None, pl.Float64)
+    published = pl.col(SM_CLOCK_HZ.key) / pl.col(f"clock_{key}")
+    table = pl.col(f"table_{key}") * published.fill_null(1.0)
+    yield pl.coalesce(own, table).alias(f"peak_{key}")
+    yield own.is_not_null().alias(f"own_{key}")
+
+
+def _per_cycle(present: Collection[str]) -> Iterator[LaunchQuantity]:
+    """Give what the report says its GPU does a cycle, for each kind it says that of."""
+    for kind, op, flops in _LANES:
+        name = f"sm__sass_thread_inst_executed_op_{op}_pred_on.{PEAK}"
+        if name in present:
+            yield LaunchQuantity(
+                kind.key, "", f"FLOPs a cycle in {kind.text}", (metric(name, flops),), SECTION
+            )
+    found = [path for path in paths(present) if path.form == PEAK]
+    for kind in KINDS:
+        chosen = _dense([p for p in found if kind.tensor and p.precision == kind.precision])
+        if chosen:
+            meaning = f"Operations a cycle of {kind.text}, without sparsity"
+            yield LaunchQuantity(kind.key, "", meaning, (_largest(chosen),), TENSOR_SECTION)
+
+
+def _dense(found: list[TensorPath]) -> list[TensorPath]:
+    """Choose peaks without sparsity and, where both are given, with sums in FP32."""
+    plain = [path for path in found if path.sparsity == "off"]
+    plain = plain or [path for path in found if path.sparsity is None]
+    chosen: list[TensorPath] = []
+    for _, group in groupby(sorted(plain, key=_op), key=_op):
+        alike = list(group)
+        chosen += [path for path in alike if path.target == "fp32"] or alike
+    return chosen
+
+
+def _op(path: TensorPath) -> str:
+    return path.op or ""
+
+
+def _largest(chosen: list[TensorPath]) -> QuantityFormula:
+    """Take the largest peak: newer instructions for the same product can be faster."""
+    names = tuple(f"{path.base}.{PEAK}" for path in chosen)
+    return QuantityFormula(
+        names,
+        lambda values: pl.max_horizontal(
+            value * _share_without_sparsity(path)
+            for value, path in zip(values, chosen, strict=True)
+        ),
+    )
+
+
+def _share_without_sparsity(path: TensorPath) -> pl.Expr:
+    """Halve a peak that says nothing of sparsity: it is the highest there is."""
+    if path.sparsity is not None or path.precision in _NEVER_SPARSE:
+        return pl.lit(1.0)
+    sparse = (pl.col("compute_major") >= _SPARSE_SINCE).fill_null(value=True)
+    return pl.when(sparse).then(0.5).otherwise(1.0)
+
+
+def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
+    """Give a row for each GPU: its clock, its peaks, and the clock that each is published for."""
+    known = [kind for kind in KINDS if kind.precision in PRECISIONS]
+    schema = {"device": pl.Int64, "table_clock": pl.Float64}
+    schema |= {f"{what}_{kind.key}": pl.Float64 for what in ("table", "clock") for kind in KINDS}
+    rows = [
+        {
+            "device": number,
+            "table_clock": _hertz(gpu.boost_clock_mhz),
+            **{f"table_{k.key}": peak_flops(gpu, k.precision, tensor=k.tensor) for k in known},
+            **{f"clock_{k.key}": _published_clock(gpu, k) for k in known},
+        }
+        for number, gpu in gpus.items()
+    ]
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _published_clock(gpu: Gpu, kind: ArithmeticKind) -> float | None:
+    """Give the clock of a peak: data sheets of Hopper rate tensor cores at a lower one."""
+    lower = gpu.tensor_clock_mhz if kind.tensor and kind.precision != FP64.precision else None
+    return _hertz(lower or gpu.boost_clock_mhz)
+
+
+def _hertz(mhz: float | None) -> float | None:
+    return mhz * 1e6 if mhz else None
+
+
+BUSY = 0.6
+"""From this share of a peak on, the peak is what limits; Nsight Compute's own rules say so too."""
+_SURELY_BUSY = 0.8
+"""From this share on it limits even if how busy the other side was is not known."""
+_AT_DRAM = 0.9
+"""DRAM is what limits when it is as busy as this part of the busiest of memory."""
+_AT_FLOPS = 0.5
+"""FLOPs are what limits when they reach this part of how busy the SMs are; else the SMs do."""
+_EVEN = 0.1
+"""Computing and memory that are about equally busy: the lower roof of the roofline decides."""
+_LEVELS = ("dram", "l2", "l1")
+_SM_BUSY = LaunchQuantity(
+    SM_SHARE.key,
+    "",
+    SM_SHARE.meaning,
+    (
+        *SM_SHARE.formulas,
+        percent("sm__instruction_throughput.avg.pct_of_peak_sustained_elapsed"),
+    ),
+    SM_SHARE.section,
+)
+COLUMNS = (
+    "launch", DURATION, "flops", "flop_per_s", "arithmetic", "dram_bytes_per_s",
+    "dram_bytes", "l2_bytes", "l1_bytes", "dram_intensity", "l2_intensity", "l1_intensity",
+    "compute_roof", "memory_roof", "knee", "compute_share", "memory_share", "l2_share", "l1_share",
+    "sm_share", "roof_share", "bound", "limit", "l2_roof", "l1_roof", "estimated", "roofs_from",
+)  # fmt: skip
+"""Columns of `points`, before those of each kind of arithmetic: `flops_…` and `peak_…`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoints:
+    """Every launch under its roofs."""
+
+    frame: pl.DataFrame
+    """One row a launch, in the order of `profiles`; see `COLUMNS`."""
+    gpus: dict[int, Gpu]
+    """What is known of the GPUs that launches ran on."""
+    uncounted: tuple[str, ...]
+    """Instructions that the capture did not count, though it counted others of their kind."""
+
+
+def roofline_points(trace: Trace) -> pl.DataFrame:
+    """Give one row for each profiled launch: what it did, its roofs, and how near it came.
+
+    Shares are fractions of 1, rates a second. What the capture does not tell is null.
+    """
+    return measure(trace).frame
+
+
+def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
+    """Find where every launch stands; `gpu` names the GPU where the capture does not."""
+    present = _metrics(trace)
+    gpus = gpus_of(trace, None if gpu is None else named_gpu(gpu))
+    frame = _joined(
+        count(trace, present),
+        compute_roofs(trace, present, gpus),
+        traffic(trace, gpus),
+        measured(trace, (_SM_BUSY,)).drop(DURATION),
+    )
+    frame = estimate(frame).with_columns(total().alias("flops"))
+    frame = frame.with_columns(*_rates(), *_arithmetic_shares())
+    frame = frame.with_columns(_compute()).with_columns(_uses()).with_columns(_bound())
+    frame = frame.with_columns(
+        _limit(),
+        _roof_share(),
+        _roofs_from(),
+        (pl.col("compute_roof") / pl.col("dram_roof")).alias("knee"),
+    )
+    named = {kind.key: f"flops_{kind.key}" for kind in KINDS}
+    final = {"reached_dram": "memory_share", "dram_roof": "memory_roof"}
+    frame = (
+        frame.drop("memory_share")
+        .rename(named | final)
+        .select(*COLUMNS, *named.values(), *(f"peak_{kind.key}" for kind in KINDS))
+    )
+    amounts = ("flops", *named.values(), *(f"{level}_bytes" for level in _LEVELS))
+    frame = frame.with_columns(
+        pl.when(pl.col(DURATION).is_not_null()).then(pl.col(key)).alias(key) for key in amounts
+    )
+    return RooflinePoints(frame, gpus, tuple(uncounted(present)))
+
+
+def _metrics(trace: Trace) -> frozenset[str]:
+    """List the metrics that the capture holds."""
+    dtype = trace.table("counters", ["metric"]).get_column("metric").dtype
+    assert isinstance(dtype, pl.Enum)
+    return frozenset(dtype.categories)
+
+
+def _joined(first: pl.DataFrame, *others: pl.DataFrame) -> pl.DataFrame:
+    for other in others:
+        first = first.join(other, on="launch", how="left", maintain_order="left")
+    return first
+
+
+def _rates() -> list[pl.Expr]:
+    intensities = [
+        pl.when(pl.col(f"{level}_bytes") > 0)
+        .then(pl.col("flops") / pl.col(f"{level}_bytes"))
+        .alias(f"{level}_intensity")
+        for level in _LEVELS
+    ]
+    return [
+        (pl.col("flops") / SECONDS).alias("flop_per_s"),
+        (pl.col("dram_bytes") / SECONDS).alias("dram_bytes_per_s"),
+        pl.coalesce(
+            pl.col("dram_bytes") / SECONDS / pl.col("dram_roof"), pl.col("dram_share")
+        ).alias("reached_dram"),
+        *intensities,
+    ]
+
+
+def _arithmetic_shares() -> list[pl.Expr]:
+    """Compare each kind with its own peak: the kind that limits need not be the most FLOPs."""
+    return [
+        pl.when(pl.col(kind.key) > 0)
+        .then(pl.col(kind.key) / SECONDS / pl.col(f"peak_{kind.key}"))
+        .alias(f"share_{kind.key}")
+        for kind in KINDS
+    ]
+
+
+def _compute() -> list[pl.Expr]:
+    """Choose the kind of arithmetic that comes nearest to its peak, or has the most FLOPs."""
+    shares = {kind: pl.col(f"share_{kind.key}") for kind in KINDS}
+    top = pl.max_horizontal(shares.values())
+    most = pl.max_horizontal(kind.key for kind in KINDS)
+    works = most > 0
+    by_share = [pl.when(share == top).then(pl.lit(kind.text)) for kind, share in shares.items()]
+    by_flops = [
+        pl.when(works & (pl.col(kind.key) == most)).then(pl.lit(kind.text)) for kind in KINDS
+    ]
+    busy = pl.max_horizontal(top.fill_null(0.0), pl.lit(NO_WORK))
+    untold = pl.col("flops").is_null() & (pl.col("tensor_share") > busy)
+    roofs = [
+        pl.when(share == top).then(pl.col(f"peak_{kind.key}")) for kind, share in shares.items()
+    ]
+    return [
+        pl.when(untold)
+        .then(pl.coalesce(pl.col("tensor_key").str.replace("_", " "), pl.lit("tensor")))
+        .otherwise(pl.coalesce(*by_share, *by_flops))
+        .alias("arithmetic"),
+        pl.when(~untold).then(pl.coalesce(roofs)).alias("compute_roof"),
+        pl.when(untold)
+        .then(pl.col("tensor_share"))
+        .when(pl.col("flops") == 0)
+        .then(0.0)
+        .otherwise(top)
+        .alias("compute_share"),
+    ]
+
+
+def _uses() -> list[pl.Expr]:
+    """Say how busy computing and memory were at all, whatever kept them busy."""
+    levels = ("reached_dram", "dram_share", MEMORY_SHARE.key)
+    caches = pl.when(pl.col(MEMORY_SHARE.key).is_null()).then(
+        pl.max_horizontal("l2_share", "l1_share")
+    )
+    return [
+        pl.max_horizontal("compute_share", _SM_BUSY.key).alias("computing"),
+        pl.max_horizontal(*levels, caches).alias("moving"),
+    ]
+
+
+def _bound() -> pl.Expr:
+    """Name what limits; nothing is said when it could be what is not known."""
+    computing, moving = pl.col("computing"), pl.col("moving")
+    known = computing.is_not_null() & moving.is_not_null()
+    busiest = pl.max_horizontal(computing, moving)
+    under_flat_roof = pl.col("compute_share") > pl.col("reached_dram")
+    nearer = (
+        pl.when(under_flat_roof)
+        .then(pl.lit("compute"))
+        .when(~under_flat_roof)
+        .then(pl.lit("memory"))
+    )
+    return (
+        pl.when(known & (busiest < BUSY))
+        .then(pl.lit("latency"))
+        .when(busiest < pl.when(known).then(BUSY).otherwise(_SURELY_BUSY))
+        .then(None)
+        .when(((computing - moving).abs() < _EVEN) & nearer.is_not_null())
+        .then(nearer)
+        .when(computing.fill_null(0.0) > moving.fill_null(0.0))
+        .then(pl.lit("compute"))
+        .when(moving.is_not_null())
+        .then(pl.lit("memory"))
+        .alias("bound")
+    )
+
+
+def _limit() -> pl.Expr:
+    """Name the part that limits: a kind of arithmetic, the SMs as a whole, or a level of memory."""
+    near_dram = pl.max_horizontal("reached_dram", "dram_share") >= _AT_DRAM * pl.col("moving")
+    l2_first = pl.col("l2_share") >= pl.col("l1_share")
+    compute, memory = pl.col("bound") == "compute", pl.col("bound") == "memory"
+    return (
+        pl.when(compute & (pl.col("compute_share") >= _AT_FLOPS * pl.col("computing")))
+        .then(pl.col("arithmetic"))
+        .when(compute)
+        .then(pl.lit("sm"))
+        .when(memory & near_dram)
+        .then(pl.lit("dram"))
+        .when(memory & l2_first)
+        .then(pl.lit("l2"))
+        .when(memory & l2_first.not_())
+        .then(pl.lit("l1"))
+        .alias("limit")
+    )
+
+
+def _roof_share() -> pl.Expr:
+    """Compare with the roofline: the larger share is the distance to the lower roof."""
+    both = pl.col("compute_share").is_not_null() & pl.col("reached_dram").is_not_null()
+    return (
+        pl.when(both & pl.col("flops").is_not_null())
+        .then(pl.max_horizontal("compute_share", "reached_dram"))
+        .alias("roof_share")
+    )
+
+
+def _roofs_from() -> pl.Expr:
+    """Say where the roofs come from: what was measured beside the launch, or the GPU table."""
+    own = [
+        pl.when(pl.col("arithmetic") == kind.text).then(pl.col(f"own_{kind.key}")) for kind in KINDS
+    ]
+    compute_known = pl.col("compute_roof").is_not_null()
+    memory_known = pl.col("dram_roof").is_not_null()
+    all_own = pl.coalesce(*own, pl.lit(value=True)) & (pl.col("own_dram") | ~memory_known)
+    none_own = ~(pl.coalesce(*own, pl.lit(value=False)) | (pl.col("own_dram") & memory_known))
+    return (
+        pl.when(~compute_known & ~memory_known)
+        .then(None)
+        .when(all_own)
+        .then(pl.lit("report"))
+        .when(none_own)
+        .then(pl.lit("GPU table"))
+        .otherwise(pl.lit("report and GPU table"))
+        .alias("roofs_from")
+    )

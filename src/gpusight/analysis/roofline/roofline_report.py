@@ -1,0 +1,420 @@
+"""Kernels and launches under their roofs: `roofline`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.aggregates import (
+    is_filled,
+    prevailing,
+    share_of,
+    shown_if_filled,
+    weighed_mean,
+    whole_sum,
+)
+from gpusight.analysis.capture_gpus import device_names, names_of_used
+from gpusight.analysis.counters.counter_selection import LaunchSelection
+from gpusight.analysis.counters.launch_quantities import DURATION
+from gpusight.analysis.kernel_summary import SHAPE, shape_texts, short_names
+from gpusight.analysis.roofline.arithmetic_counters import FP32, KINDS, SECTION, TENSOR_SECTION
+from gpusight.analysis.roofline.launch_flops import TENSOR_KEYS
+from gpusight.analysis.roofline.roofline_points import measure
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.naming.kernel_names import classify
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpusight.analysis.roofline.roofline_points import RooflinePoints
+    from gpusight.trace.trace import Trace
+
+
+NO_ROOFS = "neither the report nor the GPU table tells what the GPU can do"
+NAME_GPU = "--gpu NAME says which GPU it was"
+_GROUP = ("name", "device", *SHAPE)
+_TERA = 1e12
+_SUMS = ("flops", "dram_bytes", "l2_bytes", "l1_bytes", *(f"flops_{kind.key}" for kind in KINDS))
+_MEANS = (
+    "compute_roof", "memory_roof", "l2_roof", "l1_roof", "knee", "compute_share", "memory_share",
+    "l2_share", "l1_share", "sm_share", "roof_share", "flop_per_s", "dram_bytes_per_s",
+    "dram_intensity", "l2_intensity", "l1_intensity",
+)  # fmt: skip
+_PREVAILING = ("arithmetic", "bound", "limit", "roofs_from")
+
+_SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
+_PLACE = (
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+    Field(
+        "limit",
+        "Limit",
+        Fmt.TEXT,
+        "What of it: a kind of arithmetic, `sm` (other instructions), `dram`, `l2` or `l1`",
+    ),
+    Field("roof_share", "Of roof", Fmt.SHARE, "Part of the roofline at its intensity; 1 is on it"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of all kinds together"),
+    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Operations for each byte of DRAM"),
+)
+_MORE = (
+    Field("arithmetic", "Arithmetic", Fmt.TEXT, "Kind of arithmetic that is nearest to its peak"),
+    Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Bytes a second read from and written to DRAM"),
+    Field("compute_share", "Of compute", Fmt.SHARE, "Part of the peak of its arithmetic"),
+    Field("memory_share", "Of DRAM", Fmt.SHARE, "Part of the peak of DRAM"),
+    Field("l2_share", "Of L2", Fmt.SHARE, "How busy the L2 cache was"),
+    Field("l1_share", "Of L1", Fmt.SHARE, "How busy the L1 caches were"),
+    Field("sm_share", "Of SM", Fmt.SHARE, "How busy the SMs were with instructions of any kind"),
+    Field("flops", "FLOPs", Fmt.REAL, "Operations counted, of all kinds together"),
+    Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "Bytes read from and written to DRAM"),
+    Field("l2_bytes", "L2 bytes", Fmt.BYTES, "Bytes that the SMs read from and wrote to L2"),
+    Field("l1_bytes", "L1 bytes", Fmt.BYTES, "Bytes that threads read and wrote through L1"),
+    Field("l2_intensity", "FLOP/B L2", Fmt.REAL, "Operations for each byte of L2"),
+    Field("l1_intensity", "FLOP/B L1", Fmt.REAL, "Operations for each byte of L1"),
+    Field("knee", "Knee", Fmt.REAL, "FLOP/byte at which its compute and DRAM roofs meet"),
+    Field("roof_tflop_per_s", "Roof TFLOP/s", Fmt.REAL, "Peak of its arithmetic, 10¹² a second"),
+    Field("roof_bytes_per_s", "DRAM roof", Fmt.RATE, "Peak of DRAM"),
+    *(
+        Field(
+            f"{kind.key}_tflop_per_s",
+            kind.text,
+            Fmt.REAL,
+            f"10¹² operations a second in {kind.text}; null when not counted",
+        )
+        for kind in KINDS
+    ),
+    Field("estimated", "Estimated", Fmt.FLAG, "FLOPs are told from how busy tensor cores were"),
+    Field("roofs_from", "Roofs from", Fmt.TEXT, "Where its roofs come from: report or GPU table"),
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
+    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z"),
+    Field("device", "GPU", Fmt.ID, "GPU that it ran on"),
+)
+_NAMED = (
+    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
+)
+_HIDDEN = tuple(replace(field, shown=False) for field in _MORE)
+FIELDS = (
+    _SHARE,
+    Field("total_ns", "Time", Fmt.TIME, "Time of its launches together"),
+    Field("calls", "Calls", Fmt.COUNT, "Launches that were measured", shown=False),
+    *_PLACE,
+    *_HIDDEN,
+    *_NAMED,
+)
+LAUNCH_FIELDS = (
+    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
+    Field("duration_ns", "Time", Fmt.TIME, "Time that the GPU needed for it"),
+    replace(_SHARE, shown=False),
+    *_PLACE,
+    *_HIDDEN,
+    *_NAMED,
+)
+ROOF_FIELDS = (
+    Field("roof", "Roof", Fmt.TEXT, "`dram`, `l2`, `l1`, or a kind of arithmetic"),
+    Field("kind", "Kind", Fmt.TEXT, "`memory` or `compute`"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of compute roofs"),
+    Field("bytes_per_s", "Bandwidth", Fmt.RATE, "Bytes a second, of memory roofs"),
+    Field("knee", "Knee FLOP/B", Fmt.REAL, "FLOP/byte at which it meets the roof of DRAM"),
+    Field("device", "Device", Fmt.ID, "Number of the GPU", shown=False),
+    Field("gpu", "GPU", Fmt.TEXT, "Name of the GPU", shown=False),
+)
+
+
+def by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sum up launches of one kernel and shape; rates and shares are weighted by time."""
+    own = rows.select("launch", pl.col("bound").alias("own_bound"))
+    rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
+    # What limits is told by the launches that agree with the group on what they are bound by.
+    agrees = pl.col("own_bound") == pl.col("bound")
+    rows = rows.with_columns(pl.when(agrees).then("limit").alias("limit"))
+    for column in ("arithmetic", "limit", "roofs_from"):
+        rows = prevailing(rows, _GROUP, column)
+    frame = rows.group_by(_GROUP, maintain_order=True).agg(
+        pl.col("launch").first(),
+        pl.len().alias("calls"),
+        whole_sum(DURATION),
+        *map(whole_sum, _SUMS),
+        *map(weighed_mean, _MEANS),
+        *(pl.col(column).first() for column in _PREVAILING),
+        pl.col("estimated").any(),
+    )
+    return _longest_first(frame)
+
+
+def by_launch(rows: pl.DataFrame) -> pl.DataFrame:
+    """Put launches in order of their time."""
+    return _longest_first(rows.with_columns(pl.lit(1).alias("calls")))
+
+
+def kernel_table(frame: pl.DataFrame) -> TableResult:
+    """Show kernels."""
+    shown = frame.rename({DURATION: "total_ns"})
+    return _table("kernels", "Kernels by GPU time", FIELDS, shown, frame)
+
+
+def launch_table(frame: pl.DataFrame) -> TableResult:
+    """Show launches."""
+    return _table("launches", "Launches by GPU time", LAUNCH_FIELDS, frame, frame)
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], shown: pl.DataFrame, frame: pl.DataFrame
+) -> TableResult:
+    labels = short_names(frame["name"]), pl.col("name").cast(pl.String)
+    known = shown.with_columns(*_rates(frame), *labels, *shape_texts())
+    chosen = known.select([field.key for field in fields])
+    # Without a roofline, how busy the units were is the next best thing to show.
+    busy = ("dram_bytes_per_s", "sm_share", "memory_share")
+    instead = () if is_filled(chosen, "roof_share") else busy
+    kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
+    return TableResult(command, title, shown_if_filled(kept, chosen), chosen)
+
+
+def _longest_first(frame: pl.DataFrame) -> pl.DataFrame:
+    share = share_of(pl.col(DURATION), pl.col(DURATION).sum()).alias("share")
+    return frame.with_columns(share).sort(
+        [DURATION, "launch"], descending=[True, False], nulls_last=True
+    )
+
+
+def _rates(frame: pl.DataFrame) -> Iterator[pl.Series]:
+    """Divide what was summed up; without durations rates are averages."""
+    seconds = pl.col(DURATION) * 1e-9
+    wanted = {
+        "tflop_per_s": pl.coalesce(pl.col("flops") / seconds, "flop_per_s") / _TERA,
+        "dram_bytes_per_s": pl.coalesce(pl.col("dram_bytes") / seconds, "dram_bytes_per_s"),
+        "roof_tflop_per_s": pl.col("compute_roof") / _TERA,
+        "roof_bytes_per_s": pl.col("memory_roof"),
+        **{f"{level}_intensity": _intensity(level) for level in ("dram", "l2", "l1")},
+        **{
+            f"{kind.key}_tflop_per_s": pl.col(f"flops_{kind.key}") / seconds / _TERA
+            for kind in KINDS
+        },
+    }
+    yield from frame.select(value.alias(name) for name, value in wanted.items())
+
+
+def _intensity(level: str) -> pl.Expr:
+    moved = pl.col(f"{level}_bytes")
+    return pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), f"{level}_intensity")
+
+
+def roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
+    """Show the roofs of each GPU, on average over the time of its launches."""
+    found: list[dict[str, Any]] = []
+    for (device,), group in rows.group_by("device", maintain_order=True):
+        name = None if device is None else names.get(int(str(device)))
+        found += [{**row, "device": device, "gpu": name} for row in _roofs(group)]
+    schema = {
+        "roof": pl.String, "kind": pl.String, "tflop_per_s": pl.Float64, "bytes_per_s": pl.Float64,
+        "knee": pl.Float64, "device": pl.Int64, "gpu": pl.String,
+    }  # fmt: skip
+    if not found:
+        return NotApplicable("roofs", NO_ROOFS, NAME_GPU)
+    frame = pl.DataFrame(found, schema=schema)
+    several = frame["device"].n_unique() > 1
+    fields = tuple(replace(f, shown=f.shown or (several and f.key == "gpu")) for f in ROOF_FIELDS)
+    return TableResult("roofs", "Roofs", fields, frame)
+
+
+def _roofs(group: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    levels = {"dram": "memory_roof", "l2": "l2_roof", "l1": "l1_roof"}
+    means = group.select(
+        *(weighed_mean(column).alias(level) for level, column in levels.items()),
+        *(weighed_mean(f"peak_{kind.key}").alias(kind.key) for kind in KINDS),
+    ).row(0, named=True)
+    bandwidth = means["dram"]
+    for level in levels:
+        if means[level]:
+            yield {"roof": level, "kind": "memory", "bytes_per_s": means[level]}
+    for kind in KINDS:
+        used = (group[f"flops_{kind.key}"].fill_null(0.0) > 0).any()
+        if means[kind.key] and (used or kind == FP32):
+            yield {
+                "roof": kind.text,
+                "kind": "compute",
+                "tflop_per_s": means[kind.key] / _TERA,
+                "knee": means[kind.key] / bandwidth if bandwidth else None,
+            }
+
+
+_ABOVE = 1.02
+"""Above a roof by more than rounding and the clocks of several passes explain."""
+
+
+def notes_of(placed: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
+    """Say it, the most important first; `name_gpu` when naming the GPU could give more roofs."""
+    if rows.is_empty():
+        yield "no launch was measured inside the selection"
+        return
+    yield from _missing(rows)
+    yield from _roof_notes(rows, name_gpu=name_gpu)
+    yield from _partial(placed, rows)
+    yield from _odd(rows)
+
+
+def _missing(rows: pl.DataFrame) -> Iterator[str]:
+    for column, what, sections in (
+        ("duration_ns", "a duration", "--section SpeedOfLight"),
+        ("flop_per_s", "a count of FLOPs", f"--section {SECTION} --section InstructionStats"),
+        ("dram_bytes_per_s", "a count of DRAM bytes", "--section MemoryWorkloadAnalysis"),
+    ):
+        lacking = rows.get_column(column).null_count()
+        if lacking:
+            which = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
+            yield f"{which} {what}; collect it with: ncu {sections}"
+
+
+def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
+    working = rows.filter(pl.col("flop_per_s").fill_null(0.0) > 0)
+    roofless = working.get_column("compute_roof").null_count()
+    blind = rows.filter(pl.col("dram_bytes_per_s") > 0).get_column("memory_roof").null_count()
+    if (roofless or blind) and name_gpu:
+        what = "roofs" if roofless and blind else "compute roof" if roofless else "DRAM roof"
+        yield f"{_count(max(roofless, blind))} without {what}: {NO_ROOFS}; {NAME_GPU}"
+    elif roofless and roofless < working.height:
+        yield f"{_count(roofless)} in a kind of arithmetic of which no peak is known"
+
+
+def _partial(placed: RooflinePoints, rows: pl.DataFrame) -> Iterator[str]:
+    if placed.uncounted:
+        missing = ", ".join(op.upper() for op in placed.uncounted)
+        yield f"{missing} instructions were not counted, so FLOPs are too few where there are any"
+    keys = [f"flops_{key}" for key in TENSOR_KEYS]
+    untold = rows.filter(pl.all_horizontal(pl.col(key).is_null() for key in keys))
+    names = untold.get_column("name").cast(pl.String).unique()
+    if any(classify(name).tensor_core for name in names):
+        yield (
+            "operations of tensor cores were not counted, and kernels are named after them; "
+            f"collect them with: ncu --section {TENSOR_SECTION} --section InstructionStats"
+        )
+    estimated = rows.filter(pl.col("estimated")).height
+    if estimated:
+        yield (
+            f"FLOPs of {_count(estimated)} are estimated from how busy tensor cores were; exact "
+            f"ones: ncu --section {TENSOR_SECTION} --section InstructionStats"
+        )
+
+
+def _count(launches: int) -> str:
+    return f"{launches:,} launch" + ("" if launches == 1 else "es")
+
+
+def _odd(rows: pl.DataFrame) -> Iterator[str]:
+    above = rows.filter(pl.col("roof_share") > _ABOVE).height
+    if above:
+        yield (
+            f"{_count(above)} above the roof: counters come from several runs of the kernel, "
+            "which differ, or the roof is not that of this GPU"
+        )
+    devices = rows.get_column("device").n_unique()
+    if devices > 1:
+        yield f"launches ran on {devices} GPUs, each with roofs of its own"
+
+
+COLLECT = "ncu --set roofline --section MemoryWorkloadAnalysis --section InstructionStats"
+_MEASURE = f"measure the kernels with: {COLLECT} -o report PROGRAM"
+_SIZES = "; FLOPs from recorded sizes: gpusight flops FILE"
+_PART = "Part of the time of launches whose bound is known"
+ROOFLINE_FACTS = tuple(
+    Fact(key, label, None, fmt, meaning)
+    for key, label, fmt, meaning in (
+        ("gpus", "GPU", Fmt.TEXT, "GPUs that launches ran on"),
+        ("launches", "Launches", Fmt.COUNT, "Launches looked at"),
+        ("total_ns", "GPU time", Fmt.TIME, "Time of all of them"),
+        (
+            "roof_share",
+            "Of the roof",
+            Fmt.SHARE,
+            "How near to the roofline they came, weighted by time; of those where it is known",
+        ),
+        ("compute_time_share", "Compute-bound", Fmt.SHARE, _PART),
+        ("memory_time_share", "Memory-bound", Fmt.SHARE, _PART),
+        ("latency_time_share", "Latency-bound", Fmt.SHARE, _PART),
+        ("roofs_from", "Roofs from", Fmt.TEXT, "Where the roofs come from: report or GPU table"),
+    )
+)
+"""The facts at the top, without their values; those that are not known are left out."""
+
+
+def roofline(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    kernel: str | None = None,
+    launches: bool = False,
+    gpu: str | None = None,
+) -> Composite | NotApplicable:
+    """Compare what each kernel did with what its GPU could have done.
+
+    Rows are kernels of one launch shape, or with `launches` single launches. `kernel` keeps those
+    of a name. `gpu` names the GPU whose roofs are meant where the capture holds none.
+    """
+    if not trace.has("profiles"):
+        return _absent(trace)
+    scope = LaunchSelection(trace, selection, kernel=kernel)
+    placed = measure(trace, gpu)
+    columns = ["launch", "name", "device", *SHAPE]
+    rows = scope.profiles(columns).join(
+        placed.frame, on="launch", how="left", maintain_order="left"
+    )
+    if _is_empty(rows):
+        return _nothing_known()
+    table = launch_table(by_launch(rows)) if launches else kernel_table(by_kernel(rows))
+    roofs = roof_table(rows, device_names(trace))
+    told = isinstance(roofs, TableResult) and gpu is None
+    return Composite(
+        "roofline",
+        "Roofline",
+        _facts(
+            rows,
+            names_of_used(trace, rows["device"].unique()) or (f"{gpu}, as given" if gpu else None),
+        ),
+        (table, roofs),
+        meta={"path": trace.meta.path, "by": "launch" if launches else "kernel"},
+        notes=(*scope.notes, *notes_of(placed, rows, name_gpu=told)),
+    )
+
+
+def _absent(trace: Trace) -> NotApplicable:
+    """Explain that a capture is no report of single kernels."""
+    sized = trace.has("cpu_ops", "shapes") if trace.has("cpu_ops") else False
+    reason = "the capture has no hardware counters of kernels"
+    return NotApplicable("roofline", reason, _MEASURE + (_SIZES if sized else ""))
+
+
+def _is_empty(rows: pl.DataFrame) -> bool:
+    telling = ("flop_per_s", "dram_bytes_per_s", "memory_share", "sm_share", "compute_share")
+    return all(rows.get_column(column).null_count() == rows.height for column in telling)
+
+
+def _nothing_known() -> NotApplicable:
+    reason = "the report counts neither operations nor bytes, nor how busy the GPU's units were"
+    return NotApplicable("roofline", reason, _MEASURE)
+
+
+def _facts(rows: pl.DataFrame, gpus: str | None) -> tuple[Fact, ...]:
+    time = rows.get_column(DURATION)
+    reached = rows.filter(pl.col(DURATION) > 0).select(weighed_mean("roof_share")).item()
+    total = float(time.sum()) if time.null_count() < len(time) else None
+    sources = rows.get_column("roofs_from").drop_nulls().unique().sort().to_list()
+    values = {
+        "gpus": gpus,
+        "launches": rows.height,
+        "total_ns": total,
+        "roof_share": reached,
+        "roofs_from": " and ".join(dict.fromkeys(" and ".join(sources).split(" and "))) or None,
+        **{f"{kind}_time_share": _part(rows, kind) for kind in ("compute", "memory", "latency")},
+    }
+    filled = (replace(fact, value=values[fact.key]) for fact in ROOFLINE_FACTS)
+    return tuple(fact for fact in filled if fact.value is not None)
+
+
+def _part(rows: pl.DataFrame, kind: str) -> float | None:
+    """Give the part of the time that launches of one class took; None when no class is known."""
+    known = rows.filter(pl.col("bound").is_not_null())
+    total = float(known[DURATION].sum())
+    own = float(known.filter(pl.col("bound") == kind)[DURATION].sum())
+    return own / total if total else None

@@ -1,0 +1,357 @@
+"""Which part of a capture an analysis looks at: a range, a device, a process."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.errors import MissingDataError, UsageError
+from gpusight.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpusight.trace.intervals import Intervals
+    from gpusight.trace.trace import Trace
+
+
+GPU_WORK = ("kernels", "copies", "memsets", "graph_launches")
+"""Tables of what GPUs executed."""
+
+_HOST_WORK = ("api_calls", "ranges")
+ACTIVITY = (*GPU_WORK, *_HOST_WORK, "cpu_ops")
+"""Tables whose first and last rows bound the window of a whole capture."""
+
+_SPAN = "_span"
+_SPAN_END = "_span_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to look at; the default is everything."""
+
+    within: str | None = None
+    """Range name, glob (`step_*`) or regular expression (`/…/` or `regex:…`)."""
+    device: int | None = None
+    """Only this GPU's work."""
+    process: str | None = None
+    """A process by number or by name (glob)."""
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is left out."""
+        return self != EVERYTHING
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedWindow:
+    """The time that shares refer to."""
+
+    start_ns: int
+    end_ns: int
+    intervals: Intervals
+    """The instants that count; more than one span when a range occurs several times."""
+
+    @property
+    def length_ns(self) -> int:
+        """How much time counts, gaps between the spans excluded."""
+        return self.intervals.length_ns
+
+
+class ResolvedSelection:
+    """A selection resolved against one trace; made once by an analysis, then asked for rows."""
+
+    def __init__(self, trace: Trace, selection: Selection = EVERYTHING) -> None:
+        self.trace = trace
+        self.selection = selection
+        self.processes = _match_processes(trace, selection.process)
+        """Keys of the selected processes; None for all."""
+        _check_device(trace, selection.device)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the selected rows must know."""
+        ran = any(self.trace.has(table) for table in GPU_WORK)
+        if self.selection.within is None or self.trace.has("api_calls") or not ran:
+            return ()
+        return ("no API calls in the capture: GPU work belongs to the range open when it started",)
+
+    def prepare(self, *tables: str) -> None:
+        """Tell the reader what the analysis and the selection will read."""
+        deciding = () if self.selection.within is None else _HOST_WORK
+        self.trace.prepare(*dict.fromkeys((*tables, *deciding)))
+
+    def gpu(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Give these columns of the selected rows of a table of GPU work, in order."""
+        device = self.selection.device
+        extra = [] if device is None else ["device"]
+        if self.selection.within is not None:
+            extra += ["start_ns", "process", "correlation"]
+        frame = self._load(table, columns, extra)
+        if device is not None:
+            frame = frame.filter(pl.col("device") == device)
+        if self.selection.within is not None:
+            frame = self._launched_inside(frame)
+        return frame.select(columns)
+
+    def host(
+        self, table: str, columns: Sequence[str], row_index: str | None = None
+    ) -> pl.DataFrame:
+        """Give these columns of the selected rows of a table of host events, in order.
+
+        `row_index` names a further column with the number of the row in the whole table.
+        """
+        when = TABLES[table].sort_column
+        assert when is not None, f"{table} has no time"
+        within = self.selection.within
+        extra = [] if within is None else [when, "process"]
+        frame = self._load(table, columns, extra, row_index)
+        if within is not None:
+            frame = self._started_inside(frame, when)
+        return frame.select(columns if row_index is None else [*columns, row_index])
+
+    @cached_property
+    def window(self) -> SelectedWindow:
+        """The time that shares refer to.
+
+        Without `within`, from the first to the last activity (GPU work, API calls, operators,
+        closed ranges).
+        With it, the union of the matching ranges, each extended to the end of the last GPU work
+        launched inside it.
+        """
+        from gpusight.trace.intervals import Intervals
+
+        if not self.selection:
+            spans = self.trace.derive("extent-2", self._extent)
+        elif self.selection.within is None:
+            spans = self._extent()
+        else:
+            spans = self._extended_spans()
+        inside = Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+        if len(inside) == 0:
+            return SelectedWindow(0, 0, inside)
+        return SelectedWindow(int(inside.starts[0]), int(inside.ends[-1]), inside)
+
+    @cached_property
+    def spans(self) -> pl.DataFrame:
+        """The merged spans of the matching ranges: process, start_ns, end_ns, in order of start."""
+        from gpusight.trace.intervals import Intervals
+
+        merged = []
+        for (process,), rows in self.matching_ranges.group_by("process", maintain_order=True):
+            union = Intervals.from_arrays(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+            merged.append(
+                pl.DataFrame({"start_ns": union.starts, "end_ns": union.ends}).select(
+                    pl.lit(process, pl.Int64).alias("process"), "start_ns", "end_ns"
+                )
+            )
+        return pl.concat(merged).sort("start_ns") if merged else self.matching_ranges
+
+    @cached_property
+    def matching_ranges(self) -> pl.DataFrame:
+        """The ranges that `within` names: process, start_ns, end_ns."""
+        within = self.selection.within
+        assert within is not None, "nothing to match"
+        if not self.trace.has("ranges"):
+            advice = advice_for(self.trace.meta)
+            raise MissingDataError(
+                f"no range matches {within!r}",
+                why=f"the capture has no {advice.ranges_name}",
+                hint=advice.select,
+            )
+        frame = self._load("ranges", ["process", "start_ns", "end_ns", "name", "kind"], [])
+        frame = frame.filter(pl.col("kind").cast(pl.String) != "mark")
+        codes = _match_names(within, frame.get_column("name"))
+        return frame.filter(pl.col("name").to_physical().is_in(codes)).select(
+            "process", "start_ns", "end_ns"
+        )
+
+    def _load(
+        self, table: str, columns: Sequence[str], extra: list[str], row_index: str | None = None
+    ) -> pl.DataFrame:
+        has_process = "process" in TABLES[table].column_names
+        needed = [*columns, *extra]
+        if self.processes is not None and has_process:
+            needed.append("process")
+        frame = self.trace.table(table, list(dict.fromkeys(needed)))
+        if row_index is not None:
+            frame = frame.with_row_index(row_index)
+        if self.processes is not None and has_process:
+            frame = frame.filter(pl.col("process").is_in(self.processes))
+        return frame
+
+    def _launched_inside(self, frame: pl.DataFrame, keep_span: bool = False) -> pl.DataFrame:
+        """Keep GPU work whose launch started inside; or, out of order, with the span's number."""
+        if not self.trace.has("api_calls"):
+            return self._started_inside(frame, "start_ns")
+        unlaunched = pl.col("correlation").is_null() | (pl.col("correlation") == 0)
+        calls = self._calls_inside
+        several = self.trace.table("api_calls", ["process"])["process"].n_unique() > 1
+        # Work that names no process belongs to a call of the only one, where there is only one.
+        on = ["process", "correlation"] if several or _tells_process(frame) else ["correlation"]
+        calls = calls.select(*on, _SPAN)
+        if keep_span:
+            launched = frame.join(calls, on=on)
+        else:
+            launched = frame.join(calls, on=on, how="semi", maintain_order="left")
+        alone = frame.filter(unlaunched)
+        if alone.is_empty():
+            return launched
+        alone = self._started_inside(alone, "start_ns").select(launched.columns)
+        return pl.concat([launched, alone]).sort("start_ns", maintain_order=True)
+
+    @cached_property
+    def _calls_inside(self) -> pl.DataFrame:
+        """The API calls that started inside, with the number of the span."""
+        frame = self.trace.table("api_calls", ["start_ns", "process", "correlation"])
+        return self._started_inside(
+            frame.filter(pl.col("correlation").is_not_null()), "start_ns"
+        ).select("process", "correlation", _SPAN)
+
+    def _started_inside(self, frame: pl.DataFrame, when: str) -> pl.DataFrame:
+        """Keep rows whose time lies in a span of their process; adds the number of the span."""
+        spans = self.spans.with_row_index(_SPAN).rename({"end_ns": _SPAN_END, "start_ns": when})
+        by = "process" if _tells_process(frame) and _tells_process(spans) else None
+        if by is None:
+            spans = spans.drop("process")
+        return frame.join_asof(
+            spans, on=when, by=by, strategy="backward", check_sortedness=False
+        ).filter(pl.col(when) < pl.col(_SPAN_END))
+
+    def _extent(self) -> pl.DataFrame:
+        first, last = [], []
+        for table in ACTIVITY:
+            if not self.trace.has(table):
+                continue
+            frame = self._bounds(table)
+            if frame.height:
+                first.append(int(frame["start_ns"][0]))
+                last.append(int(frame["end_ns"].max()))  # type: ignore[arg-type]
+        span = (min(first), max(last)) if first else (0, 0)
+        return pl.DataFrame([span], schema=["start_ns", "end_ns"], orient="row")
+
+    def _bounds(self, table: str) -> pl.DataFrame:
+        if table in GPU_WORK:
+            return self.gpu(table, ["start_ns", "end_ns"])
+        if table != "ranges" or not self.trace.has("ranges", "open"):
+            return self.host(table, ["start_ns", "end_ns"])
+        # A range never closed ends with the capture, long after the program's last activity.
+        frame = self.host(table, ["start_ns", "end_ns", "open"])
+        return frame.filter(~pl.col("open").fill_null(value=False))
+
+    def _extended_spans(self) -> pl.DataFrame:
+        spans = self.spans.with_row_index(_SPAN)
+        ends = [spans.select(_SPAN, "end_ns")]
+        ends += [self._launch_ends(table) for table in GPU_WORK if self.trace.has(table)]
+        last = pl.concat(ends).group_by(_SPAN).agg(pl.col("end_ns").max())
+        return spans.drop("end_ns").join(last, on=_SPAN)
+
+    def _launch_ends(self, table: str) -> pl.DataFrame:
+        device = self.selection.device
+        columns = ["start_ns", "end_ns", "process", "correlation"]
+        frame = self._load(table, columns, [] if device is None else ["device"])
+        if device is not None:
+            frame = frame.filter(pl.col("device") == device)
+        return self._launched_inside(frame, keep_span=True).select(_SPAN, "end_ns")
+
+
+def _tells_process(frame: pl.DataFrame) -> bool:
+    """Tell whether rows name their process: old captures, of one process only, may not."""
+    return frame["process"].null_count() < frame.height
+
+
+def _check_device(trace: Trace, device: int | None) -> None:
+    if device is None:
+        return
+    known = set(trace.table("devices", ["device"])["device"].to_list())
+    for table in GPU_WORK if not known else ():
+        if trace.has(table):
+            known |= set(trace.table(table, ["device"])["device"].unique().to_list())
+    if device not in known:
+        names = ", ".join(str(d) for d in sorted(known)) or "none"
+        raise UsageError(f"no GPU {device} in the capture", hint=f"GPUs are: {names}")
+
+
+def _match_processes(trace: Trace, wanted: str | None) -> list[int] | None:
+    """Find the keys of the processes that a number or a glob names; None means all."""
+    if wanted is None:
+        return None
+    frame = trace.table("processes", ["process", "pid", "name"])
+    rows = [(key, pid, name or "") for key, pid, name in frame.iter_rows()]
+    found = [
+        key for key, pid, name in rows if wanted == str(pid) or fnmatch.fnmatchcase(name, wanted)
+    ]
+    if not found:
+        active = _active_processes(trace)
+        known = ", ".join(f"{pid} ({name})" for key, pid, name in rows if key in active)
+        known = known or "not recorded"
+        raise UsageError(f"no process {wanted!r} in the capture", hint=f"processes are: {known}")
+    return found
+
+
+def _active_processes(trace: Trace) -> set[int]:
+    """Find the processes that did something: nsys lists every process of the machine."""
+    tables = [t for t in ("kernels", "api_calls", "ranges", "cpu_ops") if trace.has(t)]
+    return {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
+
+
+_LONGEST_NAME = 2_000
+"""What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
+
+
+def _match_names(pattern: str, names: pl.Series) -> list[int]:
+    """Find the codes of the names that a pattern matches: exact, then glob, or as a regex."""
+    known = names_of(names)
+    occurring = names.to_physical().unique().sort()
+    candidates = [(int(code), known[int(code)]) for code in occurring.to_list()]
+    found = [code for code, name in candidates if name == pattern]
+    if not found:
+        matches = matcher(pattern)
+        found = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
+    if not found:
+        raise UsageError(
+            f"no range matches {pattern!r}",
+            why="ranges are named like " + near_matches(pattern, [name for _, name in candidates]),
+            hint="see: gpusight ranges FILE",
+        )
+    return found
+
+
+def matcher(pattern: str) -> Callable[[str], object]:
+    """Turn the user's pattern into a test; regular expressions match anywhere in the name."""
+    regex = None
+    if pattern.startswith("regex:"):
+        regex = pattern.removeprefix("regex:")
+    elif len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
+        regex = pattern[1:-1]
+    if regex is None:
+        return re.compile(fnmatch.translate(pattern)).match
+    try:
+        return re.compile(regex).search
+    except re.error as error:
+        raise UsageError(f"{regex!r} is not a regular expression", why=str(error)) from error
+
+
+def near_matches(pattern: str, names: list[str]) -> str:
+    """List names that look like the pattern, however they are written."""
+    import difflib
+
+    plain = {_plain(name): name for name in reversed(names)}
+    wanted = _plain(pattern)
+    near = [plain[key] for key in plain if wanted and wanted in key]
+    near += [plain[key] for key in difflib.get_close_matches(wanted, list(plain)[:5000], 3, 0.6)]
+    shown = list(dict.fromkeys(near))[:5] or names[:5]
+    return ", ".join(repr(name) for name in shown)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()

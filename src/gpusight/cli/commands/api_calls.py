@@ -1,0 +1,33 @@
+"""`gpusight api`: CUDA API calls by the time they took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+
+if TYPE_CHECKING:
+    import argparse
+
+
+SUMMARY = "CUDA API calls by the time they took"
+DESCRIPTION = (
+    "Every call of the CUDA runtime, driver and libraries, grouped by name: calls, total, "
+    "mean and extreme times."
+)
+EXAMPLES: tuple[str, ...] = ("gpusight api run.nsys-rep",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_capture(parser)
+    options.add_selection(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.analysis.api_summary import api_calls
+    from gpusight.cli.capture_input import run_analysis
+
+    return run_analysis(args, api_calls)

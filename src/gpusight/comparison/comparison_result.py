@@ -1,0 +1,362 @@
+"""The answer of `gpusight compare`, and the same as plain objects for JSON."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpusight.comparison.comparability import Difference
+    from gpusight.comparison.significance import MeasuredChange
+    from gpusight.results import Fmt
+
+
+_FEWER = 5
+"""Times fewer false claims in tables of many rows than elsewhere."""
+MUCH_BETWEEN = 0.05
+"""Part of the time from step to step from which on steps alone do not tell how fast it is."""
+
+
+def confidence_of_rows(confidence: float) -> float:
+    """Give the confidence for rows of which there may be hundreds: 99% where it is 95%."""
+    return 1 - (1 - confidence) / _FEWER
+
+
+def much_between(between_ns: float | None, period_ns: float | None) -> bool:
+    """Tell whether so much of a period lies between steps that it must be counted."""
+    return bool(between_ns) and (between_ns or 0.0) >= MUCH_BETWEEN * (period_ns or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """One side of a comparison."""
+
+    labels: tuple[str, ...]
+    """Names of the captures."""
+    tools: tuple[str, ...]
+    gpus: tuple[str, ...]
+    """Names of the GPUs of one capture, one for each that worked."""
+    steps: tuple[int, ...]
+    """Steps of each capture; 0 where none are known."""
+    step_ns: tuple[float, ...]
+    """Mean step of each capture."""
+    limit: str
+    """What the time from step to step goes to most: `gpu`, `host`, `input`, …, in one word."""
+    busy_share: float | None
+    """Part of the time from step to step in which the GPU worked."""
+    period_ns: tuple[float, ...] = ()
+    """Mean time from one step to the next of each capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """One quantity of the whole: step time, kernel time, memory peak."""
+
+    key: str
+    """What `gate --max` calls it."""
+    label: str
+    fmt: Fmt
+    change: MeasuredChange
+    missing: str = ""
+    """Why a side does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """One entry of the ledger, of a step or of the time between two."""
+
+    entry: str
+    change: MeasuredChange
+    part: float | None
+    """Its change as a part of that of the whole; None where that did not change at all."""
+
+
+class KernelMatch(enum.Enum):
+    """How kernels of the two sides were found to belong together."""
+
+    NAME = "name"
+    ROLE = "role"
+    """Other names at the same place: the same range, position and category."""
+    APPEARED = "appeared"
+    VANISHED = "vanished"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """What one kernel, or those that took its place, cost a step."""
+
+    before: tuple[str, ...]
+    """Full names, the most expensive first; none where it appeared."""
+    after: tuple[str, ...]
+    short: str
+    """What people call it; `old -> new` where it was replaced."""
+    category: str
+    ranges: tuple[str, ...]
+    """Ranges that it was launched in, the most expensive first."""
+    match: KernelMatch
+    ns: MeasuredChange
+    calls_before: float
+    calls_after: float
+
+    @property
+    def mean_ns(self) -> tuple[float | None, float | None]:
+        """Time of one launch, before and after."""
+        pairs = ((self.ns.before, self.calls_before), (self.ns.after, self.calls_after))
+        before, after = (ns / calls if ns is not None and calls else None for ns, calls in pairs)
+        return before, after
+
+
+@dataclass(frozen=True, slots=True)
+class CallChange:
+    """What ranges or API calls of one name cost from step to step."""
+
+    name: str
+    host_ns: MeasuredChange
+    gpu_ns: MeasuredChange | None
+    calls_before: float
+    calls_after: float
+    outer: bool = False
+    """A range that lies in no other but the step: their times do not hold each other's."""
+    calls: MeasuredChange | None = None
+    """Their number, tested; None for ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChange:
+    """What copies of one kind cost from step to step."""
+
+    operation: str
+    src_kind: str | None
+    dst_kind: str | None
+    ns: MeasuredChange
+    bytes_before: float
+    bytes_after: float
+    calls_before: float
+    calls_after: float
+    calls: MeasuredChange | None = None
+    """Their number, tested."""
+
+
+class FindingFate(enum.Enum):
+    """What became of a finding."""
+
+    FIXED = "fixed"
+    """Every capture showed it before, none does after."""
+    NEW = "new"
+    STAYED = "stayed"
+    """Anything else: some captures of a side may show it and others not."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A finding of one side or both."""
+
+    rule: str
+    title: str
+    """As the later side says it, where that has it."""
+    fate: FindingFate
+    before_ns: float | None
+    """Time a step that its fix would give back; None where it is absent or no matter of time."""
+    after_ns: float | None
+    captures_before: int
+    """Captures that show it."""
+    captures_after: int
+    capture: str = ""
+    """Name of the capture that `title` is of."""
+    captures: tuple[int, int] = (1, 1)
+    """Captures of either side that could be diagnosed."""
+
+    @property
+    def shown_by(self) -> str:
+        """How many captures show it, of how many: `1 of 3 -> 3 of 3`."""
+        sides = zip((self.captures_before, self.captures_after), self.captures, strict=True)
+        return " -> ".join(f"{having} of {every}" for having, every in sides)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides, part by part."""
+
+    before: ComparedSide
+    after: ComparedSide
+    metrics: tuple[MetricChange, ...]
+    """`step_time` first."""
+    ledger: tuple[EntryChange, ...]
+    """Those that changed most first; they sum to the step on either side."""
+    between: tuple[EntryChange, ...]
+    """The same of the time between steps, each with its part of the change of that; empty where
+    it is next to nothing on both sides."""
+    phases: tuple[tuple[str, MeasuredChange], ...]
+    """GPU work by phase."""
+    kernels: tuple[KernelChange, ...]
+    """Those that changed most first; they sum to the kernel time on either side."""
+    ranges: tuple[CallChange, ...]
+    api: tuple[CallChange, ...]
+    copies: tuple[CopyChange, ...]
+    findings: tuple[FindingChange, ...]
+    explanation: tuple[str, ...]
+    """Why it changed, or did not, in sentences; the first is the verdict on `headline`."""
+    confidence: float
+    """Of intervals; those of kernels, API calls, copies and inner ranges have `of_rows`."""
+    least: float
+    """Changes below this part are none."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader must know: few captures, other tools or GPUs, parts that are missing."""
+    differences: tuple[Difference, ...] = ()
+    """What keeps the captures from being compared: lost data, other GPUs, other work."""
+    command: str = "compare"
+    title: str = "Before and after"
+
+    @property
+    def step(self) -> MeasuredChange:
+        """The step time."""
+        return self.metrics[0].change
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether so much lies between steps, on either side, that steps do not tell it all."""
+        if not self.between:
+            return False
+        pause, period = (self.metric(key).change for key in ("between_steps", "step_period"))
+        sides = ((pause.before, period.before), (pause.after, period.after))
+        return any(much_between(gap, taken) for gap, taken in sides)
+
+    @property
+    def headline(self) -> MetricChange:
+        """What tells how fast the program is: the step, or the time from one to the next."""
+        return self.metric("step_period") if self.is_apart else self.metrics[0]
+
+    @property
+    def of_rows(self) -> float:
+        """Confidence of the intervals of kernels, API calls, copies and inner ranges."""
+        return confidence_of_rows(self.confidence)
+
+    def metric(self, key: str) -> MetricChange:
+        """Give a metric by its key."""
+        return next(one for one in self.metrics if one.key == key)
+
+    def document(self) -> dict[str, Any]:
+        """Give the document that `--format json` writes."""
+
+        return document(self)
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """Give the document that `--format json` writes; every part is there, empty or not."""
+    return {
+        "meta": _meta(found),
+        "verdict": {"headline": found.headline.key, **_verdict(found)},
+        "differences": [one.document() for one in found.differences],
+        "explanation": list(found.explanation),
+        "metrics": [
+            {
+                "metric": metric.key,
+                "label": metric.label,
+                **metric.change.document(),
+                "missing": metric.missing or None,
+            }
+            for metric in found.metrics
+        ],
+        "ledger": [_entry(one) for one in found.ledger],
+        "between": [_entry(one) for one in found.between],
+        "phases": [{"phase": name, **change.document()} for name, change in found.phases],
+        "kernels": [_kernel(row) for row in found.kernels],
+        "ranges": [_call(row) for row in found.ranges],
+        "api_calls": [_call(row) for row in found.api],
+        "copies": [_copy(row) for row in found.copies],
+        "findings": [_finding(row) for row in found.findings],
+    }
+
+
+def _meta(found: Comparison) -> dict[str, Any]:
+    return {
+        "command": found.command,
+        "title": found.title,
+        "before": _side(found.before),
+        "after": _side(found.after),
+        "confidence": found.confidence,
+        "confidence_of_rows": round(found.of_rows, 6),
+        "least_effect": found.least,
+        **found.meta,
+        "notes": list(found.notes),
+    }
+
+
+def _verdict(found: Comparison) -> dict[str, Any]:
+    """Give both times that may decide."""
+    times = ("step_time", "step_period")
+    return {one.key: one.change.document() for one in found.metrics if one.key in times}
+
+
+def _side(side: ComparedSide) -> dict[str, Any]:
+    return {
+        "labels": list(side.labels),
+        "tools": list(side.tools),
+        "gpus": list(side.gpus),
+        "steps": list(side.steps),
+        "step_ns": list(side.step_ns),
+        "limit": side.limit,
+        "busy_share": side.busy_share,
+        "period_ns": list(side.period_ns),
+    }
+
+
+def _entry(one: EntryChange) -> dict[str, Any]:
+    return {"entry": one.entry, "part": one.part, **one.change.document()}
+
+
+def _kernel(row: KernelChange) -> dict[str, Any]:
+    mean_before, mean_after = row.mean_ns
+    return {
+        "kernel": row.short,
+        "category": row.category,
+        "match": row.match.value,
+        "before_names": list(row.before),
+        "after_names": list(row.after),
+        "ranges": list(row.ranges),
+        **row.ns.document(),
+        "calls_before": row.calls_before,
+        "calls_after": row.calls_after,
+        "mean_ns_before": mean_before,
+        "mean_ns_after": mean_after,
+    }
+
+
+def _call(row: CallChange) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        **row.host_ns.document(),
+        "calls_before": row.calls_before,
+        "calls_after": row.calls_after,
+        "gpu": None if row.gpu_ns is None else row.gpu_ns.document(),
+    }
+
+
+def _copy(row: CopyChange) -> dict[str, Any]:
+    return {
+        "operation": row.operation,
+        "src_kind": row.src_kind,
+        "dst_kind": row.dst_kind,
+        **row.ns.document(),
+        "bytes_before": row.bytes_before,
+        "bytes_after": row.bytes_after,
+        "calls_before": row.calls_before,
+        "calls_after": row.calls_after,
+    }
+
+
+def _finding(row: FindingChange) -> dict[str, Any]:
+    return {
+        "rule": row.rule,
+        "title": row.title,
+        "fate": row.fate.value,
+        "before_ns": row.before_ns,
+        "after_ns": row.after_ns,
+        "captures_before": row.captures_before,
+        "captures_after": row.captures_after,
+        "capture": row.capture,
+    }

@@ -1,0 +1,365 @@
+"""The rows of a digest.
+
+Kernels, ranges, API calls, copies, phases and memory, under names that hold in every capture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.attribution.work_causes import attribute
+from gpusight.analysis.ledger.idle_contributors import RECORD
+from gpusight.analysis.memory.device_memory import DeviceMemories
+from gpusight.analysis.memory.memory_usage import no_memory
+from gpusight.analysis.range_projection import project_ranges
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_names import CLOSED
+from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
+from gpusight.comparison.digest import (
+    CallDigest,
+    CopyDigest,
+    KernelDigest,
+    ranked,
+    rounded,
+    rounded_parts,
+)
+from gpusight.errors import DamagedCaptureError
+from gpusight.naming.kernel_names import classify
+from gpusight.results import NotApplicable
+from gpusight.trace.nesting import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.selection import Selection
+    from gpusight.comparison.digest import Floats, Ints, Series, StepBlocks
+    from gpusight.trace.trace import Trace
+
+
+LONGEST = 2_000
+"""Letters of a name that are kept; the names of templates can be longer."""
+NO_NAME = "(no name)"
+"""Stands for a name that is empty: rows without a name hold what is left over."""
+_FOLDERS = re.compile(r"(?<![\w.)\]>#*-])(?:[A-Za-z]:)?(?:[\\/][^\\/\s:;,'\"<>|()*]+)+[\\/]")
+"""The folders of a path from the root on. Names such as `encoder/layer/attention` are no paths."""
+_ADDRESS = r"\b0x[0-9a-fA-F]+\b"
+_HASH = (
+    r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{16,}|f[a-z2-7]{51})\b"
+)
+"""Identifiers, digests, and what torch.compile calls a graph: every build has its own."""
+_AFTER_NO_LETTER = r"(^|[^A-Za-z0-9])\d+"
+_BEFORE_NO_LETTER = r"\d+($|[^A-Za-z0-9])"
+
+
+def plain(text: str) -> str:
+    """Give a text without the folders of paths, and no longer than `LONGEST`."""
+    return cut(_FOLDERS.sub("", text) if "/" in text or "\\" in text else text)
+
+
+def cut(text: str) -> str:
+    """Give a text no longer than `LONGEST`; what was cut off still tells texts apart."""
+    if len(text) <= LONGEST:
+        return text
+    told = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{text[: LONGEST - 9]}…{told}"
+
+
+def plain_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Give texts as `plain` does, each once."""
+    return tuple(dict.fromkeys(plain(text) for text in texts))
+
+
+def family(names: pl.Series) -> pl.Series:
+    """Take off numbers that count, and hashes: `step_#`; those inside a word stay: `conv2d`.
+
+    It depends on nothing but the name: the same range is the same family in every capture.
+    """
+    return (
+        names.str.replace(RECORD, "")
+        .str.replace_all(_ADDRESS, "#")
+        .str.replace_all(_HASH, "#")
+        .str.replace_all(_AFTER_NO_LETTER, "${1}#")
+        .str.replace_all(_BEFORE_NO_LETTER, "#${1}")
+        .str.replace_all("##+", "#")
+    )
+
+
+MOST_KERNELS = 400
+MOST_LAUNCHES = 20_000
+"""Launches of a step whose order is kept."""
+_KERNELS = GPU_WORK.index("kernels")
+_NO_RANGE = 0
+"""Number of the family of kernels that were launched outside all ranges."""
+
+
+@dataclass(frozen=True)
+class DigestedKernels:
+    """Kernels, and the order in which one step launches them."""
+
+    rows: tuple[KernelDigest, ...]
+    order: tuple[int, ...]
+    kernel_ns: Series
+
+
+def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> DigestedKernels:
+    """Sum kernels up by range and name, the most expensive first."""
+    own = work.filter(pl.col("table") == _KERNELS)
+    ns, step = (own[c].to_numpy() for c in ("ns", "step"))
+    kernel_ns = rounded(blocks.sums(own, np.zeros_like(ns), "ns", 1)[0])
+    if own.is_empty():
+        return DigestedKernels((), (), kernel_ns)
+    names = trace.table("kernels", ["name"])["name"]
+    family_of, families = _families(trace, own["row"])
+    texts = names_of(names)
+    name_of = names.to_physical().cast(pl.Int64).gather(own["row"]).to_numpy()
+    groups = ranked(family_of * len(texts) + name_of, ns, MOST_KERNELS)
+    times = rounded_parts(blocks.sums(own, groups.code, "ns", groups.count), kernel_ns)
+    calls = blocks.sums(own, groups.code, None, groups.count)
+    known = [divmod(group, len(texts)) for group in groups.groups.tolist()]
+    series = [(times[at], rounded(calls[at], 3)) for at in range(groups.count)]
+    # The rest has no name: there is one more series than there are names.
+    rows = [
+        _row(families[of_range], texts[of_name], *own_series)
+        for (of_range, of_name), own_series in zip(known, series, strict=False)
+    ]
+    rows += [_rest(*left) for left in series[len(known) :]]
+    return DigestedKernels(tuple(rows), _order(groups.code[step == blocks.median_step]), kernel_ns)
+
+
+def _families(trace: Trace, rows: pl.Series) -> tuple[Ints, list[str | None]]:
+    """Number the family of the innermost range around each launch, and name the families."""
+    causes = attribute(trace).frames["kernels"]["range"].gather(rows)
+    names = trace.table("ranges", ["name"])["name"]
+    texts = family(pl.Series(names_of(names), dtype=pl.String))
+    known = texts.unique().sort()
+    of_name = known.search_sorted(texts).cast(pl.Int64) + 1
+    code = of_name.gather(names.to_physical().gather(causes)).fill_null(_NO_RANGE)
+    return code.to_numpy(), [None, *known]
+
+
+def _row(within: str | None, name: str, ns: Series, calls: Series) -> KernelDigest:
+    known = classify(name)
+    return KernelDigest(
+        name=plain(name) or NO_NAME,
+        short=plain(known.short),
+        category=str(known.category),
+        range=None if within is None else plain(within) or NO_NAME,
+        ns=ns,
+        calls=calls,
+    )
+
+
+def _rest(ns: Series, calls: Series) -> KernelDigest:
+    return KernelDigest(name="", short="", category="other", range=None, ns=ns, calls=calls)
+
+
+def _order(launches: Ints) -> tuple[int, ...]:
+    return () if len(launches) > MOST_LAUNCHES else tuple(launches.tolist())
+
+
+MOST_NAMES = 200
+"""Names of ranges, and of calls, that stand alone."""
+_WHEN = ["start_ns", "end_ns", "name", "process"]
+_WRAPS = 0.9
+"""Part of a step from which on a range in it is nothing but the step again."""
+_MOSTLY = 0.9
+
+
+def range_rows(
+    trace: Trace, blocks: StepBlocks, process: int | None, *, launched_by: pl.Series
+) -> tuple[CallDigest, ...] | NotApplicable:
+    """Sum ranges up by family, those with most host time first.
+
+    A range that begins between steps and holds the next one, such as an epoch, is left out: it is
+    no part of a step. `launched_by` are the threads that launched GPU work: where none is known, it
+    cannot be told in which ranges that was.
+    """
+    if not trace.has("ranges"):
+        called = advice_for(trace.meta).ranges_name
+        return NotApplicable("ranges", f"the capture has no {called}")
+    frame = trace.table("ranges", [*_WHEN, "thread", "kind", "open"])
+    projected = project_ranges(trace)
+    if isinstance(projected, NotApplicable) or launched_by.is_null().all():
+        frame = frame.with_columns(pl.lit(None, pl.Int64).alias("work_ns"))
+    else:
+        frame = frame.with_columns(projected.frame["work_ns"])
+    inside = _without_epochs(blocks.begun_in(_of(process, frame.filter(CLOSED))), blocks)
+    inside = inside.with_columns(_outer(inside, blocks))
+    return _summed(inside, family(pl.Series(names_of(frame["name"]), dtype=pl.String)), blocks)
+
+
+def _without_epochs(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.DataFrame:
+    """Leave out what begins between steps, on their thread, and holds the next one."""
+    later = [step.end_ns for step in (*blocks.steps[1:], *blocks.following)]
+    if not later:
+        return ranges
+    ends = np.array([*later, np.iinfo(np.int64).max], np.int64)
+    holds = pl.col("end_ns") >= pl.Series(ends[ranges["step"].to_numpy()])
+    return ranges.filter(~(pl.col("after") & holds & _on_thread(blocks)))
+
+
+def _on_thread(blocks: StepBlocks) -> pl.Expr:
+    """Tell what is on the thread of the steps; anything may be where that is not known."""
+    thread = blocks.steps[0].thread
+    return pl.lit(True) if thread is None else pl.col("thread").eq_missing(thread)
+
+
+def _outer(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.Series:
+    """Give the time of ranges that lie in no other on the thread of the steps; else 0."""
+    took = np.array([step.end_ns - step.start_ns for step in blocks.steps], np.int64)
+    wraps = ~pl.col("after") & (pl.col("ns") >= _WRAPS * pl.Series(took[ranges["step"].to_numpy()]))
+    # In order of start, and of those that start together the longest first.
+    before = pl.col("end_ns").cum_max().shift(1).over("step", "thread")
+    outer = (
+        ranges.with_row_index("at")
+        .filter(_on_thread(blocks) & ~wraps)
+        .sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
+        .filter(before.is_null() | (pl.col("start_ns") >= before))
+    )
+    found = np.zeros(ranges.height, np.int64)
+    found[outer["at"].to_numpy()] = outer["ns"].to_numpy()
+    return pl.Series("outer_ns", found)
+
+
+def api_rows(
+    trace: Trace, blocks: StepBlocks, process: int | None
+) -> tuple[CallDigest, ...] | NotApplicable:
+    """Sum API calls up by name, those with most time first."""
+    if not trace.has("api_calls"):
+        called = advice_for(trace.meta).calls_name
+        return NotApplicable("api", f"the capture has no {called}")
+    frame = trace.table("api_calls", _WHEN)
+    texts = pl.Series(names_of(frame["name"]), dtype=pl.String)
+    return _summed(blocks.begun_in(_of(process, frame)), texts, blocks)
+
+
+def _of(process: int | None, frame: pl.DataFrame) -> pl.DataFrame:
+    """Keep the events of a process; those that name none may be anyone's."""
+    if process is None:
+        return frame
+    return frame.filter((pl.col("process") == process) | pl.col("process").is_null())
+
+
+def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple[CallDigest, ...]:
+    """Add events up by what `texts` call their names; the rest is a row without a name."""
+    if events.is_empty():
+        return ()
+    known = texts.unique().sort()
+    of_name = known.search_sorted(texts).cast(pl.Int64)
+    code = of_name.gather(events["name"].to_physical()).to_numpy()
+    groups = ranked(code, events["ns"].to_numpy(), MOST_NAMES)
+    host = blocks.sums(events, groups.code, "ns", groups.count)
+    calls = blocks.sums(events, groups.code, None, groups.count)
+    gpu = _gpu(events, groups.code, groups.count, blocks)
+    outer = _mostly_outer(events, groups.code, groups.count)
+    names = [plain(name) or NO_NAME for name in known.gather(groups.groups)] + [""]
+    return tuple(
+        CallDigest(
+            name=names[at],
+            calls=rounded(calls[at], 3),
+            host_ns=rounded(host[at]),
+            gpu_ns=None if gpu is None else rounded(gpu[at]),
+            outer=bool(outer[at]) and at < len(groups.groups),
+        )
+        for at in range(groups.count)
+    )
+
+
+def _gpu(events: pl.DataFrame, code: Ints, count: int, blocks: StepBlocks) -> Floats | None:
+    """Add up the GPU work launched inside; None where it is not known."""
+    if "work_ns" not in events.columns or events["work_ns"].null_count():
+        return None
+    return blocks.sums(events, code, "work_ns", count)
+
+
+def _mostly_outer(events: pl.DataFrame, code: Ints, count: int) -> NDArray[np.bool_]:
+    """Tell of which groups most time lies in no other range."""
+    if "outer_ns" not in events.columns:
+        return np.zeros(count, np.bool_)
+    outer, whole = (np.bincount(code, events[c].to_numpy(), count) for c in ("outer_ns", "ns"))
+    most: NDArray[np.bool_] = (outer >= _MOSTLY * whole) & (outer > 0)
+    return most
+
+
+MOST_COPIES = 100
+_NO_TEXT = pl.lit(None, pl.String)
+_KINDS = {
+    "copies": (pl.col("kind"), pl.col("src_kind"), pl.col("dst_kind")),
+    "memsets": (pl.lit("Memset"), _NO_TEXT, pl.col("memory_kind")),
+}
+"""Operation, and kinds of memory read and written, of each table of copies and fills."""
+_KEYS = ("operation", "src_kind", "dst_kind")
+
+
+def copy_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> tuple[CopyDigest, ...]:
+    """Sum copies and fills up by direction and kinds of memory, the most expensive first."""
+    rows = pl.concat([_copies(trace, work, table) for table in _KINDS])
+    if rows.is_empty():
+        return ()
+    kinds = rows.select(_KEYS).unique().sort(_KEYS).with_row_index("code")
+    found = rows.join(kinds, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    code = found["code"].cast(pl.Int64).to_numpy()
+    groups = ranked(code, found["ns"].to_numpy(), MOST_COPIES)
+    times, moved, calls = (
+        blocks.sums(found, groups.code, column, groups.count) for column in ("ns", "bytes", None)
+    )
+    called = [*kinds.select(_KEYS)[groups.groups].iter_rows(), ("", None, None)]
+    return tuple(
+        CopyDigest(
+            operation=plain(called[at][0] or ""),
+            src_kind=called[at][1],
+            dst_kind=called[at][2],
+            calls=rounded(calls[at], 3),
+            ns=rounded(times[at]),
+            bytes=rounded(moved[at]),
+        )
+        for at in range(groups.count)
+    )
+
+
+def _copies(trace: Trace, work: pl.DataFrame, table: str) -> pl.DataFrame:
+    own = work.filter(pl.col("table") == GPU_WORK.index(table))
+    kinds = ["kind", "src_kind", "dst_kind"] if table == "copies" else ["memory_kind"]
+    told = trace.table(table, ["bytes", *kinds])[own["row"]]
+    keys = [e.cast(pl.String).alias(key) for key, e in zip(_KEYS, _KINDS[table], strict=True)]
+    size = pl.col("bytes").fill_null(0)
+    return told.select(*keys, size).hstack(own.select("ns", "block", "after"))
+
+
+def phase_series(
+    trace: Trace, blocks: StepBlocks, work: pl.DataFrame
+) -> dict[str, Series] | NotApplicable:
+    """Sum GPU work up by phase, the most expensive first."""
+    phases = phases_of_work(trace, work)
+    known = phases.unique().sort()
+    if known.to_list() == [UNKNOWN]:
+        return NO_PHASES
+    sums = blocks.sums(work, number(phases), "ns", len(known))
+    order = np.argsort(-sums.sum(axis=1), kind="stable")
+    return {known[int(at)]: rounded(sums[at]) for at in order}
+
+
+def memory_peak(trace: Trace, selection: Selection) -> dict[str, int] | NotApplicable:
+    """Find the largest number of bytes in use at once on each GPU, in all of the capture."""
+    if not trace.has("memory_events"):
+        return no_memory(trace)
+    try:
+        places = DeviceMemories(trace, replace(selection, device=None))
+    except DamagedCaptureError as error:
+        return NotApplicable("memory", str(error))
+    if places.spans is not None and not len(places.spans):
+        return NotApplicable("memory", "the selected ranges take no time")
+    gpus = [gpu for gpu in places.gpus if selection.device in (None, gpu)]
+    if not gpus:
+        return NotApplicable("memory", "no memory of the GPUs was recorded")
+    return {str(gpu): places.view(gpu).peak_bytes for gpu in gpus}

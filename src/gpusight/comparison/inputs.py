@@ -1,0 +1,179 @@
+"""Which captures the words of a command line mean: files, globs, folders, baselines."""
+
+from __future__ import annotations
+
+import glob
+import re
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpusight.comparison.baseline_file import is_baseline
+from gpusight.errors import CaptureError, UsageError
+from gpusight.sniff import is_capture_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+MAX_CAPTURES = 1_000
+"""Captures of a side; more are a pattern that caught too much."""
+_MOST_LISTED = 100_000
+_REPORTS = (".nsys-rep", ".qdrep")
+_EXPORT = ".sqlite"
+_OTHERS = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
+"""Captures that hold no timeline; they may lie beside those that are meant."""
+_EVENTS = b'"traceEvents"'
+_HEAD_BYTES = 1 << 16
+_DIGITS = re.compile(r"(\d+)")
+_TABLES = re.compile(r"(?:StringIds|CUPTI_\w+)\.(?:parquet|arrow)$", re.IGNORECASE)
+
+
+class SideInputs(NamedTuple):
+    """What words mean."""
+
+    paths: list[Path]
+    """Captures and baselines, each once."""
+    notes: dict[Path, str]
+    """Of those that were named under other names too: which."""
+
+
+def side_paths(texts: Sequence[str]) -> list[Path]:
+    """Give the captures and baselines that words mean, each once, in the order given."""
+    return side_inputs(texts).paths
+
+
+def side_inputs(texts: Sequence[str]) -> SideInputs:
+    """Give the captures and baselines that words mean, in the order given, and what was left out.
+
+    Those of a folder or glob come in the order of the numbers in their names; baselines are taken
+    from there only where there are no captures. A report and its own SQLite export are one run: the
+    export is taken.
+    """
+    meant = _each_run_once(path for text in texts for path in _meant(text))
+    count = len(meant.paths)
+    if count > MAX_CAPTURES:
+        raise UsageError(f"{count:,} captures are too many", hint=f"name at most {MAX_CAPTURES:,}")
+    return meant
+
+
+def _meant(text: str) -> list[Path]:
+    path = _path(text)
+    if _exists(path):
+        return _in_folder(path) if path.is_dir() else [path]
+    pattern = glob.has_magic(text)
+    if pattern and (found := _matching(text)):
+        return found
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1:
+        return [path for part in parts if part for path in _meant(part)]
+    if pattern:
+        raise CaptureError(f"no file matches {text}", hint="check the pattern")
+    raise CaptureError(f"no such file: {path}", hint="check the path")
+
+
+def _path(text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise UsageError(f"{text!r} is no path", hint="name a capture or a baseline")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # a user who does not exist: then the tilde is part of the name
+        return Path(text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a name: a list of names may be
+        return False
+
+
+def _matching(text: str) -> list[Path]:
+    """Give what a glob matches; nothing where it is a list of globs, or wrong."""
+    every = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
+    names = list(islice(every, _MOST_LISTED))
+    paths = sorted(map(Path, names), key=_natural)
+    timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
+    return _captures_first([one for path in timelines or paths for one in _expanded(path)])
+
+
+def _captures_first(paths: list[Path]) -> list[Path]:
+    """Leave out baselines that lie beside captures: who means them names them."""
+    others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
+    return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
+
+
+def _expanded(path: Path) -> list[Path]:
+    return _in_folder(path) if path.is_dir() else [path]
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Give the captures of a folder, or the folder where it is a capture itself."""
+    try:
+        files = [path for path in islice(folder.iterdir(), _MOST_LISTED) if path.is_file()]
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CaptureError(f"{folder} cannot be read", why=why) from error
+    if any(_TABLES.match(path.name) for path in files):
+        return [folder]
+    found = _captures_first(sorted(filter(_is_meant, files), key=_natural))
+    found = found or sorted(_profiles(folder))
+    if not found:
+        raise CaptureError(
+            f"{folder} is a folder without captures that can be compared",
+            hint="name nsys reports, torch traces or baselines, or a folder of them",
+        )
+    return found
+
+
+def _is_meant(path: Path) -> bool:
+    name = path.name.lower()
+    if is_capture_name(path):
+        return not name.endswith(_OTHERS)
+    return name.endswith(".json") and (is_baseline(path) or _is_trace(path))
+
+
+def _is_trace(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _EVENTS in file.read(_HEAD_BYTES)
+
+
+def _profiles(folder: Path) -> Iterator[Path]:
+    """Give what `jax.profiler.trace(FOLDER)` wrote."""
+    return islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
+
+
+def _natural(path: Path) -> tuple[tuple[object, ...], str]:
+    """Order names as people do: `r2` before `r10`."""
+    parts = _DIGITS.split(path.name)
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), str(path)
+
+
+def _each_run_once(paths: Iterable[Path]) -> SideInputs:
+    """Leave out what was named twice, and reports whose own export is there."""
+    named: dict[Path, list[Path]] = {}
+    for path in paths:
+        named.setdefault(path.resolve(), []).append(path)
+    each = [same[0] for same in named.values()]
+    exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
+    kept, others = [], {same[0]: same[1:] for same in named.values()}
+    for path in each:
+        export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
+        if export is None:
+            kept.append(path)
+        else:
+            others[export].append(path)
+    return SideInputs(kept, {path: _same(path, others[path]) for path in kept if others[path]})
+
+
+def _same(path: Path, others: Sequence[Path]) -> str:
+    names = list(dict.fromkeys(other.name for other in others if other.name != path.name))
+    if not names:
+        return "named more than once: counted once"
+    return f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} the same capture: counted once"
+
+
+def _run(path: Path) -> Path:
+    """Name the run that a report or an export of it is of."""
+    ending = next((end for end in (*_REPORTS, _EXPORT) if path.name.lower().endswith(end)), "")
+    return path.resolve().with_name(path.name[: len(path.name) - len(ending)] or path.name)

@@ -1,0 +1,437 @@
+"""By how much something changed, and whether that can be claimed.
+
+Permutation tests and t intervals.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    PermutationFloats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+    QuantileFloats = NDArray[np.float64]
+    Floats: TypeAlias = NDArray[np.float64]
+    Ends: TypeAlias = tuple[Floats, Floats]
+
+
+class ChangeVerdict(enum.Enum):
+    """What can be claimed about a quantity."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    SAME = "same"
+    """Any change is shown to be smaller than the least one that counts."""
+    UNCLEAR = "unclear"
+    """The spread is too large, or the captures too few, to tell."""
+    APPEARED = "appeared"
+    """It was not there before."""
+    VANISHED = "vanished"
+
+
+class Basis(enum.Enum):
+    """What the interval of a change rests on."""
+
+    REPEATS = "repeats"
+    """Several captures a side: how much runs differ is known."""
+    STEPS = "steps"
+    """One capture a side: only how much steps of a run differ is known."""
+    NONE = "none"
+    """Single values: nothing tells how much they vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredChange:
+    """One quantity before and after; None where a side does not know it."""
+
+    before: float | None
+    after: float | None
+    low: float | None
+    """Lower end of the interval of the difference."""
+    high: float | None
+    verdict: ChangeVerdict
+    basis: Basis
+
+    @property
+    def delta(self) -> float | None:
+        """What was added; negative where it fell."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+    @property
+    def ratio(self) -> float | None:
+        """The difference as a part of what was before."""
+        return self.delta / self.before if self.delta is not None and self.before else None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it can be said to have changed."""
+        return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "before": self.before,
+            "after": self.after,
+            "change": self.delta,
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict.value,
+            "basis": self.basis.value,
+        }
+
+
+_DEALS = 2000
+"""Ways to deal the labels that are tried: all of them where there are no more."""
+_SEED = 20240607
+_ROWS = 1000
+"""Rows at a time, so that memory stays small."""
+
+
+def dealt_interval(
+    values: PermutationFloats, weights: PermutationFloats, before: int, confidence: float
+) -> tuple[PermutationFloats, PermutationFloats]:
+    """Give the ends of the interval of what was added, for each row of `values`.
+
+    The first `before` columns are the one side. Where even the most extreme deal is not rare
+    enough, the interval is the widest that deals can tell.
+    """
+    others, count = _deals(before, values.shape[1] - before)
+    shares, own = _shares(others, weights), _shares(_own(before, values.shape[1]), weights)
+    added = np.arange(values.shape[1]) >= before
+    scale = 1 - shares @ added
+    # A deal is at least as extreme as the true one for any d beyond this; see the module.
+    limits = ((own - shares) / scale[:, None]).T
+    rank = max(1, math.floor(count * (1 - confidence) / 2))
+    firsts = range(0, max(len(values), 1), _ROWS)
+    parts = [_ends(values[i : i + _ROWS] @ limits, rank) for i in firsts]
+    low, high = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return low, high
+
+
+def _ends(limits: PermutationFloats, rank: int) -> tuple[PermutationFloats, PermutationFloats]:
+    """Give the smallest and the largest of each row, less those that are rare enough."""
+    ordered = np.partition(limits, (rank - 1, -rank), axis=1)
+    return ordered[:, rank - 1], ordered[:, -rank]
+
+
+def _shares(later: Mask, weights: PermutationFloats) -> PermutationFloats:
+    """Give what each value adds to the difference of the sides' means, for each deal."""
+    one, other = later * weights, ~later * weights
+    shares: PermutationFloats = one / one.sum(axis=1, keepdims=True) - other / other.sum(
+        axis=1, keepdims=True
+    )
+    return shares
+
+
+def _own(before: int, total: int) -> Mask:
+    """Give the true deal."""
+    return (np.arange(total) >= before)[None, :]
+
+
+@lru_cache(maxsize=64)
+def _deals(before: int, after: int) -> tuple[Mask, int]:
+    """Say which values are of the later side in each deal but the true one, and count all deals."""
+    if before > after:
+        mirrored, count = _deals(after, before)
+        return ~np.roll(mirrored, before, axis=1), count
+    count = math.comb(before + after, after)
+    later = _every(before, after) if count <= _DEALS else _some(before, after)
+    others = later[(later != _own(before, before + after)).any(axis=1)]
+    return others, len(others) + 1
+
+
+def _every(before: int, after: int) -> Mask:
+    chosen = np.array(list(combinations(range(before + after), after)))
+    later = np.zeros((len(chosen), before + after), np.bool_)
+    np.put_along_axis(later, chosen, values=True, axis=1)
+    return later
+
+
+def _some(before: int, after: int) -> Mask:
+    """Deal at random, the same way on every machine: raw bits of a generator never change."""
+    total = before + after
+    bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
+    later: Mask = bits.argsort(axis=1, kind="stable") >= before
+    if before != after:
+        return later
+    # Each deal also with the sides exchanged, so that neither side is preferred.
+    half = later[: _DEALS // 2]
+    return np.concatenate([half, ~np.roll(half, before, axis=1)])
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_HALVINGS = 52
+_MOST = 1e5
+"""From here on it is the normal distribution, to six digits."""
+_WIDE = 12.0
+"""Standard deviations that hold all of it, where the degrees of freedom are many."""
+
+
+def t_quantile(confidence: float, freedom: QuantileFloats) -> QuantileFloats:
+    """Give the t that |t| stays below with probability `confidence`; `freedom` is 1 or more."""
+    distinct, where = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
+    low = np.zeros_like(distinct)
+    high = np.minimum(np.pi / 2, _WIDE / np.sqrt(distinct))
+    wanted = confidence * np.array([_whole(one) for one in distinct])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        less = _integral(middle, distinct) < wanted
+        low, high = np.where(less, middle, low), np.where(less, high, middle)
+    found: QuantileFloats = np.sqrt(distinct) * np.tan(low)
+    return found[where].reshape(np.shape(freedom))
+
+
+def _integral(angle: QuantileFloats, freedom: QuantileFloats) -> QuantileFloats:
+    """Integrate the density from 0 to an angle."""
+    half = angle[:, None] / 2
+    values: QuantileFloats = np.cos(half * (1 + _NODES)) ** (freedom[:, None] - 1)
+    total: QuantileFloats = (values * _WEIGHTS).sum(axis=1) * half[:, 0]
+    return total
+
+
+def _whole(freedom: float) -> float:
+    """Integrate the density from 0 to infinity."""
+    gammas = math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)
+    return math.sqrt(math.pi) / 2 * math.exp(gammas)
+
+
+CONFIDENCE = 0.95
+MIN_EFFECT = 0.02
+"""Smaller changes are none, unless asked otherwise."""
+_ENOUGH = 8
+"""Blocks from which on it can be seen whether neighbours are alike."""
+_MOST_ALIKE = 0.9
+"""Few values can show any likeness by chance; one without bounds would hide every change."""
+_EQUAL = 1e-12
+"""Part of a value that is nothing but rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledChange:
+    """Quantities of one capture, each as its mean a step in blocks of consecutive steps."""
+
+    blocks: tuple[int, ...]
+    """Steps in each block."""
+    values: NDArray[np.float64]
+    """A row for each quantity, a column for each block; all finite."""
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Means over all steps, one for each row."""
+        return _mean(self.values, np.array(self.blocks, np.float64))
+
+
+def compare_series(
+    before: Sequence[SampledChange],
+    after: Sequence[SampledChange],
+    *,
+    confidence: float = CONFIDENCE,
+    least: float = MIN_EFFECT,
+) -> list[MeasuredChange]:
+    """Say what changed, row by row; every capture counts alike, whatever its number of steps."""
+    basis = _basis(before, after)
+    old, new = _units(before, basis), _units(after, basis)
+    ends = None if basis is Basis.NONE else _scaled_interval(old, new, confidence)
+    verdicts = _verdicts(old, new, ends, least)
+    unknown: list[float | None] = [None] * len(verdicts)
+    low, high = (unknown, unknown) if ends is None else (one.tolist() for one in ends)
+    rows = zip(old.means.tolist(), new.means.tolist(), low, high, verdicts, strict=True)
+    return [MeasuredChange(*row, basis) for row in rows]
+
+
+def compare_values(
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    confidence: float = CONFIDENCE,
+    least: float = MIN_EFFECT,
+) -> MeasuredChange:
+    """Say what changed in a quantity that a capture has one value of."""
+    old, new = (
+        [SampledChange((1,), np.array([[v]], np.float64)) for v in s] for s in (before, after)
+    )
+    return compare_series(old, new, confidence=confidence, least=least)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """One side: values that vary independently, or nearly."""
+
+    values: Floats
+    """A row for each quantity, a column for each unit."""
+    weights: Floats
+    alike: Floats
+    """How many neighbours tell as much as one independent value, for each row; 1 or more."""
+    steps: _Units | None = None
+    """What a single capture is the mean of."""
+
+    @property
+    def count(self) -> int:
+        return len(self.weights)
+
+    @property
+    def means(self) -> Floats:
+        return _mean(self.values, self.weights)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the variance."""
+        return max(self.count - 1, 1)
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of a unit of weight 1, for each row; 0 where there is one unit only."""
+        apart = (self.values - self.means[:, None]) ** 2
+        variance: Floats = apart @ self.weights / self.freedom * self.alike
+        return variance
+
+    @property
+    def spread(self) -> Floats:
+        """Variance of the mean, for each row."""
+        spread: Floats = self.variance / self.weights.sum()
+        return spread
+
+    def scaled(self, scale: Floats) -> _Units:
+        """Divide the values of each row."""
+        steps = self.steps and self.steps.scaled(scale)
+        return replace(self, values=self.values / scale[:, None], steps=steps)
+
+
+def _mean(values: Floats, weights: Floats) -> Floats:
+    mean: Floats = values @ (weights / weights.sum())
+    return mean
+
+
+def _basis(before: Sequence[SampledChange], after: Sequence[SampledChange]) -> Basis:
+    if len(before) > 1 or len(after) > 1:
+        return Basis.REPEATS
+    several = len(before[0].blocks) > 1 or len(after[0].blocks) > 1
+    return Basis.STEPS if several else Basis.NONE
+
+
+def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
+    """Take captures as units, in an order that does not depend on the one given, or blocks."""
+    values = side[0].values
+    steps = _Units(values, np.array(side[0].blocks, np.float64), _alike(values))
+    if basis is not Basis.REPEATS:
+        return steps
+    means = np.sort(np.stack([one.means for one in side], axis=1), axis=1)
+    alone = steps if len(side) == 1 and steps.count > 1 else None
+    return _Units(means, np.ones(len(side)), np.ones(len(means)), alone)
+
+
+def _alike(values: Floats) -> Floats:
+    """Say how many consecutive values tell as much as one, as in a first-order autoregression.
+
+    What n values show of the likeness r of neighbours is too small by about (1 + 4r) / n. Values
+    that alternate would narrow an interval; that they go on to do so is not known.
+    """
+    count = values.shape[1]
+    if count < _ENOUGH:
+        return np.ones(len(values))
+    largest = np.abs(values).max(axis=1, keepdims=True)
+    apart = (values - values.mean(axis=1, keepdims=True)) / np.where(largest > 0, largest, 1.0)
+    total = (apart**2).sum(axis=1)
+    lagged = (apart[:, 1:] * apart[:, :-1]).sum(axis=1)
+    shown = np.divide(lagged, total, out=np.zeros_like(total), where=total > 0)
+    likeness = np.clip((shown * count + 1) / (count - 4), 0.0, _MOST_ALIKE)
+    alike: Floats = (1 + likeness) / (1 - likeness)
+    return alike
+
+
+def _scaled_interval(before: _Units, after: _Units, confidence: float) -> Ends:
+    """Give the ends of the interval of the difference; squares of large values stay finite."""
+    largest = np.maximum(np.abs(before.values).max(axis=1), np.abs(after.values).max(axis=1))
+    scale = np.where(largest > 0, largest, 1.0)
+    low, high = _interval(before.scaled(scale), after.scaled(scale), confidence)
+    return low * scale, high * scale
+
+
+def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
+    """Give the wider of both intervals at either end, of no width where nothing varies."""
+    values = np.concatenate([before.values, after.values], axis=1)
+    weights = np.concatenate([before.weights, after.weights])
+    low, high = dealt_interval(values, weights, before.count, confidence)
+    delta = after.means - before.means
+    wider = _widening(before, after)
+    half = _half_width(before, after, confidence)
+    low = np.minimum(delta - half, delta + (low - delta) * wider)
+    high = np.maximum(delta + half, delta + (high - delta) * wider)
+    varies = high - low > _EQUAL
+    return np.where(varies, low, delta), np.where(varies, high, delta)
+
+
+def _widening(before: _Units, after: _Units) -> Floats:
+    """Say how much wider likeness of neighbours makes the interval, for each row; 1 or more."""
+    spread = before.spread + after.spread
+    plain = before.spread / before.alike + after.spread / after.alike
+    wider: Floats = np.sqrt(np.divide(spread, plain, out=np.ones_like(plain), where=plain > 0))
+    return wider
+
+
+def _half_width(before: _Units, after: _Units, confidence: float) -> Floats:
+    """Give half of Welch's interval."""
+    if before.count == 1 or after.count == 1:
+        return _half_width_of_one(before, after, confidence)
+    one, other = before.spread, after.spread
+    below = one**2 / before.freedom + other**2 / after.freedom
+    freedom = np.divide((one + other) ** 2, below, out=np.ones_like(below), where=below > 0)
+    return _half(one + other, freedom, confidence)
+
+
+def _half_width_of_one(before: _Units, after: _Units, confidence: float) -> Floats:
+    """Take a single unit to vary as those of the other side, or as its own steps if that is more.
+
+    A slow step that only the single capture has would else pass for a change.
+    """
+    one, several = (before, after) if before.count == 1 else (after, before)
+    spread = several.variance / one.weights.sum() + several.spread
+    half = _half(spread, several.freedom, confidence)
+    if one.steps is None:
+        return half
+    return np.maximum(half, _half(one.steps.spread, one.steps.freedom, confidence))
+
+
+def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:
+    half: Floats = t_quantile(confidence, np.asarray(freedom, np.float64)) * np.sqrt(spread)
+    return half
+
+
+def _verdicts(
+    before: _Units, after: _Units, ends: Ends | None, least: float
+) -> list[ChangeVerdict]:
+    """Say what each row shows. Without an interval the difference is taken for certain."""
+    delta = after.means - before.means
+    low, high = (delta, delta) if ends is None else ends
+    rounding = _EQUAL * np.maximum(np.abs(before.means), np.abs(after.means))
+    needed = least * np.abs(before.means)
+    certain = (low > rounding) | (high < -rounding)
+    was, is_now = before.values.any(axis=1), after.values.any(axis=1)
+    cases = {
+        ChangeVerdict.SAME: ~was & ~is_now,
+        ChangeVerdict.APPEARED: ~was & (certain | after.values.all(axis=1)),
+        ChangeVerdict.VANISHED: ~is_now & (certain | before.values.all(axis=1)),
+        ChangeVerdict.HIGHER: was & certain & (delta >= needed - rounding),
+        ChangeVerdict.LOWER: is_now & certain & (delta <= rounding - needed),
+        ChangeVerdict.UNCLEAR: (low < -needed - rounding) | (high > needed + rounding),
+    }
+    names = list(cases)
+    chosen = np.select(
+        list(cases.values()), list(range(len(names))), names.index(ChangeVerdict.SAME)
+    )
+    return [names[i] for i in chosen]

@@ -1,1 +1,0 @@
-"""Rules: from what was measured to what to fix, ranked by the time it gives back."""

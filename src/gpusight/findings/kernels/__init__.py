@@ -1,1 +1,0 @@
-"""Rules about single kernels, from hardware counters."""

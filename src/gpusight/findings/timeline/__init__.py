@@ -1,1 +1,0 @@
-"""What holds a program back, read from its timeline."""

@@ -1,0 +1,1 @@
+"""What GPUs can do: the GPU table, SM limits, occupancy, peak rates."""

@@ -1,0 +1,348 @@
+"""Look up GPUs and their limits; the only source of peak rates in the project."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gpusight.errors import UsageError
+from gpusight.hardware.gpu_table import GPUS, Gpu, Peaks
+from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+PRECISIONS = tuple(field.name for field in fields(Peaks))
+"""Names of the precisions: fp64 fp32 tf32 bf16 fp16 fp8 fp4 int8."""
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+# Words that say nothing about which GPU it is.
+_NOISE = frozenset((
+    "nvidia", "geforce", "tesla", "amd", "instinct", "jetson", "gpu", "graphics", "generation",
+    "corporation", "inc", "with", "design", "edition", "workstation", "accelerator", "tensor",
+    "core", "nvgpu", "oam", "radeon", "vf",
+))  # fmt: skip
+_SERIES = frozenset(("rtx", "gtx", "rx"))
+_FORM = re.compile(r"pcie|sxm\d?|nvl\d*|dgxs|hbm\d?e?|gddr\d?x?|active")
+_MEMORY = re.compile(r"\d+gb")
+_SPELLINGS = (
+    (re.compile(r"\bmig\b.*"), " "),  # a slice of a GPU is found as the GPU
+    (re.compile(r"\bmax[- ]?q\b"), "maxq"),
+    (re.compile(r"\b(?:mobile|notebook)\b"), "laptop"),
+    (re.compile(r"\b(\d+) ?(?:gb|gib|g)\b"), r"\1gb"),
+    (re.compile(r"\b(rtx|gtx|rx)(?=[a-z]?\d)"), r"\1 "),
+    (re.compile(r"(?<=\d{4})ti(?=super|\b)"), " ti "),
+    (re.compile(r"(?<=\d{4})super\b"), " super"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A GPU's name taken apart; two names of one model differ at most in form and memory."""
+
+    model: frozenset[str]
+    series: frozenset[str]
+    forms: frozenset[str]
+    memory: frozenset[str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Name:
+        text = text.lower().replace("(r)", " ").replace("(tm)", " ").replace("™", " ")
+        for pattern, spelling in _SPELLINGS:
+            text = pattern.sub(spelling, text)
+        words = frozenset(re.findall(r"[a-z0-9]+", text)) - _NOISE
+        forms = frozenset(word for word in words if _FORM.fullmatch(word))
+        memory = frozenset(word for word in words if _MEMORY.fullmatch(word))
+        series = words & _SERIES
+        return cls(words - forms - memory - series, series, forms, memory)
+
+    def is_model_of(self, row: _Name) -> bool:
+        """Compare models exactly, so that a 3060 is never a 3060 Ti; the series may be left out."""
+        if not self.model or self.model != row.model:
+            return False
+        says_enough = any(map(str.isdigit, "".join(self.model))) and "quadro" not in self.model
+        return self.series == row.series or (not self.series and says_enough)
+
+    def fits(self, row: _Name, gpu: Gpu) -> bool:
+        """Say whether every form and memory size that this name states is the row's."""
+        own_memory = f"{round((gpu.memory_bytes or 0) / _GIB)}gb"
+        return all(any(has.startswith(word) for has in row.forms) for word in self.forms) and all(
+            word in row.memory or word == own_memory for word in self.memory
+        )
+
+
+@lru_cache(maxsize=1)
+def _index() -> tuple[tuple[_Name, bool, Gpu], ...]:
+    """Take apart the names (False) and aliases (True) of all rows, in table order."""
+    return tuple(
+        (_Name.parse(text), text != gpu.name, gpu)
+        for gpu in GPUS
+        for text in (gpu.name, *gpu.aliases)
+    )
+
+
+def find_gpu(
+    name: str,
+    *,
+    sm_count: int | None = None,
+    memory_bytes: int | None = None,
+    compute: tuple[int, int] | None = None,
+) -> Gpu | None:
+    """Find the GPU that a driver, a profiler or a person calls by this name.
+
+    Vendor words, case and punctuation do not matter; the model does, entirely. Of the variants
+    that the name leaves open, those with the SM count and then the memory size given are kept
+    where there are any, and of these the plainest name wins, then the first in the table.
+
+    Some drivers give no name: then the compute capability (of AMD GPUs, the gfx version), SM count
+    and memory size must all be known and fit a single row. A name of several models
+    (`MI250X / MI250`) is the one whose SM count it has.
+    """
+    if not name.strip():
+        return _only(gpu for gpu in GPUS if _may_be_same_gpu(gpu, sm_count, memory_bytes, compute))
+    models = name.split("/")
+    if len(models) > 1:
+        found = (find_gpu(model, sm_count=sm_count, memory_bytes=memory_bytes) for model in models)
+        return _only(gpu for gpu in found if gpu is not None and _has_sms(gpu, sm_count))
+    return _named(name, sm_count, memory_bytes)
+
+
+def _named(name: str, sm_count: int | None, memory_bytes: int | None) -> Gpu | None:
+    wanted = _Name.parse(name)
+    found: list[tuple[bool, int, Gpu]] = [
+        (is_alias, len(row.forms - wanted.forms) + len(row.memory - wanted.memory), gpu)
+        for row, is_alias, gpu in _index()
+        if wanted.is_model_of(row) and wanted.fits(row, gpu)
+    ]
+    candidates = [gpu for *_, gpu in sorted(found, key=lambda entry: entry[:2])]
+    if sm_count:
+        candidates = _preferred(candidates, lambda gpu: _has_sms(gpu, sm_count))
+    if memory_bytes:
+        candidates = _preferred(candidates, lambda gpu: _may_report(gpu, memory_bytes))
+    return candidates[0] if candidates else None
+
+
+def _only(gpus: Iterable[Gpu]) -> Gpu | None:
+    """Give the one GPU there is; none when there are several."""
+    found = list(gpus)
+    return found[0] if len(found) == 1 else None
+
+
+def _may_be_same_gpu(
+    gpu: Gpu, sm_count: int | None, memory_bytes: int | None, compute: tuple[int, int] | None
+) -> bool:
+    if not sm_count or not memory_bytes or compute is None:
+        return False
+    major, minor = compute
+    version = gpu.compute_capability == compute
+    if gpu.gfx is not None:  # gfx942: all but the last character, which ROCm does not report
+        version = gpu.gfx[:-1] == f"gfx{major}{minor}"
+    return version and _has_sms(gpu, sm_count) and _may_report(gpu, memory_bytes)
+
+
+def _has_sms(gpu: Gpu, sm_count: int | None) -> bool:
+    """Compare SM counts; RDNA drivers count pairs of compute units."""
+    return sm_count is not None and sm_count in (gpu.sm_count, _pairs(gpu))
+
+
+def _pairs(gpu: Gpu) -> int | None:
+    rdna = gpu.architecture.startswith("RDNA")
+    return gpu.sm_count // 2 if rdna and gpu.sm_count else None
+
+
+def _preferred(gpus: list[Gpu], wanted: Callable[[Gpu], bool]) -> list[Gpu]:
+    return [gpu for gpu in gpus if wanted(gpu)] or gpus
+
+
+def _may_report(gpu: Gpu, memory_bytes: int) -> bool:
+    """Say whether a driver may report this size: all of it but for ECC and what firmware keeps."""
+    size = gpu.memory_bytes or 0
+    return 0.87 * size <= memory_bytes <= 1.005 * size
+
+
+def sm_limits(major: int, minor: int) -> SmLimits | None:
+    """Return what one SM of this compute capability holds, None when it is not in the table."""
+    return SM_LIMITS.get((major, minor))
+
+
+def peak_flops(gpu: Gpu, precision: str, *, tensor: bool) -> float | None:
+    """Return the peak dense rate in FLOP/s (OP/s for int8), None when unknown or no such unit."""
+    if precision not in PRECISIONS:
+        raise UsageError(
+            f"no precision named {precision!r}", hint=f"use one of {', '.join(PRECISIONS)}"
+        )
+    rate: float | None = getattr(gpu.tensor if tensor else gpu.vector, precision)
+    return None if rate is None else rate * 1e12
+
+
+def with_measured(
+    gpu: Gpu | None,
+    *,
+    name: str | None = None,
+    compute_major: int | None = None,
+    compute_minor: int | None = None,
+    sm_count: int | None = None,
+    clock_hz: float | None = None,
+    memory_bandwidth_bytes_s: float | None = None,
+    memory_bytes: int | None = None,
+    l2_bytes: int | None = None,
+) -> Gpu:
+    """Replace the table's values by those a capture holds; empty and zero values do not count.
+
+    Peaks follow the SM count and clock: a slice, a laptop part or a locked clock reaches less.
+    For a GPU that is not in the table only the FP32 rate can be told, from its SMs' lanes.
+    """
+    if gpu is not None and sm_count and sm_count == _pairs(gpu):
+        sm_count = gpu.sm_count
+    if gpu is None:
+        gpu = _unlisted(name or "", compute_major, compute_minor)
+        base = _lanes_only(gpu, sm_count, clock_hz)
+    else:
+        base = _at_measured_speed(gpu, sm_count, clock_hz)
+    cc = gpu.compute_capability
+    if gpu.vendor != "AMD" and compute_major:
+        cc = (compute_major, compute_minor or 0)
+    return replace(
+        base,
+        name=name or gpu.name,
+        compute_capability=cc,
+        sm_count=sm_count or gpu.sm_count,
+        boost_clock_mhz=clock_hz / 1e6 if clock_hz else gpu.boost_clock_mhz,
+        memory_bytes=memory_bytes or gpu.memory_bytes,
+        memory_bandwidth_bytes_s=memory_bandwidth_bytes_s or gpu.memory_bandwidth_bytes_s,
+        l2_bytes=l2_bytes or gpu.l2_bytes,
+        source=f"{gpu.source}; the capture" if gpu.source else "the capture",
+    )
+
+
+def _at_measured_speed(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:
+    clocks = clock_hz / 1e6 / gpu.boost_clock_mhz if clock_hz and gpu.boost_clock_mhz else 1.0
+    factor = clocks * (sm_count / gpu.sm_count if sm_count and gpu.sm_count else 1.0)
+    tensor_clock = gpu.tensor_clock_mhz and gpu.tensor_clock_mhz * clocks
+    return replace(
+        gpu,
+        vector=gpu.vector.scaled(factor),
+        tensor=gpu.tensor.scaled(factor),
+        tensor_clock_mhz=tensor_clock,
+    )
+
+
+def _lanes_only(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:
+    limits = SM_LIMITS.get(gpu.compute_capability or (0, 0))
+    if limits is None or not sm_count or not clock_hz:
+        return gpu
+    return replace(gpu, vector=Peaks(fp32=2 * limits.fp32_lanes * sm_count * clock_hz / 1e12))
+
+
+def _unlisted(name: str, major: int | None, minor: int | None) -> Gpu:
+    """Describe a GPU of which nothing is known but its name and compute capability."""
+    # ROCm reports gfx versions where CUDA reports compute capabilities: gfx90a looks like 9.0.
+    is_amd = bool(re.search(r"\b(?:amd|radeon|instinct|gfx\w+)\b", name.lower()))
+    cc = (major, minor or 0) if major and not is_amd else None
+    limits = SM_LIMITS.get(cc) if cc else None
+    return Gpu(
+        name=name,
+        vendor="AMD" if is_amd else "NVIDIA" if limits else "",
+        architecture=limits.architecture if limits else "",
+        compute_capability=cc,
+        gfx=None,
+        sm_count=None,
+        base_clock_mhz=None,
+        boost_clock_mhz=None,
+        memory_bytes=None,
+        memory_bandwidth_bytes_s=None,
+        l2_bytes=None,
+        vector=Peaks(),
+        tensor=Peaks(),
+        tdp_w=None,
+        source="",
+    )
+
+
+_INTRODUCTION = """\
+# GPUs that gpusight knows
+
+<!-- Generated from src/gpusight/hardware/gpu_table.py and sm_limits.py; do not edit.
+Regenerate:
+python -c "from gpusight.hardware import gpu_lookup; print(gpu_lookup.as_markdown(), end='')" \
+> docs/hardware.md
+-->
+
+Peak rates are dense (no sparsity) in TFLOP/s, TOP/s for int8, at the boost clock. Tensor rates are
+those with FP32 accumulation, which the frameworks use; on GeForce that is half the rate with FP16
+accumulation. On AMD GPUs, SMs are compute units and tensor rates those of the matrix cores. Laptop
+GPUs are listed with the top of their published clock and power range. What a
+capture itself says about its GPU (SMs, clock, bandwidth, memory, L2) replaces these values, and the
+peaks follow its SM count and clock. A dash: no such unit, or not published.
+"""
+_GPU_COLUMNS = (
+    "GPU", "Architecture", "CC or gfx", "SMs", "Base MHz", "Boost MHz", "Memory GiB", "GB/s",
+    "L2 MiB", "fp64", "fp32", "bf16", "fp16", "tensor fp64", "tensor fp32", "tensor tf32",
+    "tensor bf16", "tensor fp16", "tensor fp8", "tensor fp4", "tensor int8", "W", "Source",
+)  # fmt: skip
+_SM_COLUMNS = (
+    "CC", "Architecture", "Threads", "Warps", "Blocks", "Registers", "Registers per block",
+    "Registers per thread", "Register unit", "Warp granularity", "Shared KiB",
+    "Shared KiB per block", "Opt-in KiB", "Reserved B per block", "Shared unit B", "FP32 lanes",
+    "FP64 lanes", "Source",
+)  # fmt: skip
+
+
+def as_markdown() -> str:
+    """Write docs/hardware.md: every GPU of the table and the limits of one SM."""
+    return "\n".join(
+        (
+            _INTRODUCTION,
+            "## GPUs\n",
+            _table(_GPU_COLUMNS, map(_gpu_cells, GPUS)),
+            "## Limits of one SM\n",
+            _table(_SM_COLUMNS, map(_sm_cells, SM_LIMITS.values())),
+        )
+    )
+
+
+def _gpu_cells(gpu: Gpu) -> tuple[object, ...]:
+    cc = gpu.compute_capability
+    vector, tensor = gpu.vector, gpu.tensor
+    return (
+        gpu.name, gpu.architecture, f"{cc[0]}.{cc[1]}" if cc else gpu.gfx, gpu.sm_count,
+        gpu.base_clock_mhz, gpu.boost_clock_mhz, _per(gpu.memory_bytes, _GIB),
+        _per(gpu.memory_bandwidth_bytes_s, 1e9), _per(gpu.l2_bytes, _MIB),
+        vector.fp64, vector.fp32, vector.bf16, vector.fp16,
+        tensor.fp64, tensor.fp32, tensor.tf32, tensor.bf16, tensor.fp16, tensor.fp8, tensor.fp4,
+        tensor.int8,
+        gpu.tdp_w, gpu.source,
+    )  # fmt: skip
+
+
+def _sm_cells(sm: SmLimits) -> tuple[object, ...]:
+    return (
+        f"{sm.major}.{sm.minor}", sm.architecture, sm.max_threads, sm.max_warps, sm.max_blocks,
+        sm.registers_per_sm, sm.max_registers_per_block, sm.max_registers_per_thread,
+        sm.register_allocation_unit, sm.warp_allocation_granularity,
+        sm.shared_per_sm_bytes / 1024, sm.shared_per_block_bytes / 1024,
+        sm.shared_per_block_optin_bytes / 1024, sm.shared_reserved_per_block_bytes,
+        sm.shared_allocation_unit_bytes, sm.fp32_lanes, sm.fp64_lanes, sm.source,
+    )  # fmt: skip
+
+
+def _per(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = (columns, ("---",) * len(columns), *rows)
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+    return str(value)

@@ -1,1 +1,0 @@
-"""The trace model: tables, their schema, and the few ideas every analysis shares."""

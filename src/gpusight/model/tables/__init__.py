@@ -1,1 +1,0 @@
-"""The declarations of the tables, by what they are about."""

@@ -1,0 +1,277 @@
+"""What a kernel computes in, and whether on tensor cores, as far as its name says.
+
+Library kernels carry codes (`s1688gemm`, `f32f32_tf32f32_f32`, `nvjet_tst`); the others say it
+in their template arguments. Memory-bound kernels are given the type of the data they move.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpusight.naming.kernel_name_parts import KernelNameParts
+
+
+PRECISIONS: tuple[str, ...] = (
+    "fp64",
+    "fp32",
+    "tf32",
+    "bf16",
+    "fp16",
+    "fp8",
+    "fp4",
+    "int8",
+    "int",
+    "complex",
+    "mixed",
+    "unknown",
+)
+
+# Spelling -> precision, narrow types first: a matmul runs in the narrowest type it names, the
+# wider ones being accumulators and outputs.
+TYPES: tuple[tuple[str, str], ...] = (
+    (r"nvfp4\w{0,12}|mxfp4|fp4|(?:mx)?e2m1\w{0,8}", "fp4"),
+    (r"fp8x?\d?|b?f8(?:_\w{1,8})?|float8_\w{1,12}|(?:mx|float_)?e(?:4m3|5m2)\w{0,8}", "fp8"),
+    (r"int8_t|int8|s8|i8|u8|signed char", "int8"),
+    (r"bfloat16_t|bfloat16|bfloat162|bf16|bhalf_t|bf16x\d", "bf16"),
+    (r"half_t|half2?|float16|fp16|f16|df16_", "fp16"),
+    (r"tf32|tfloat32_t", "tf32"),
+    (r"complex\w{0,8}|cucomplex|cudoublecomplex", "complex"),
+    (r"double[234]?|fp64|f64|float64|double_t", "fp64"),
+    (r"float[234]?|fp32|f32|float32|float_t", "fp32"),
+    (r"int[234]?|long|short|bool|u?int(?:16|32|64)(?:_t)?|unsigned char", "int"),
+)
+ORDER = tuple(precision for _, precision in TYPES)
+TYPE = re.compile(
+    "|".join(f"(?P<{kind}>(?<![a-z0-9])(?:{words})(?![a-z0-9]))" for words, kind in TYPES)
+)
+INTEGERS = ("int", "int8")
+LAMBDA = re.compile(r"lambda\(([^()]{1,200})\)")
+# Kernels that move bytes whatever they stand for.
+UNTYPED = re.compile(r"opaquetype|vectorized_gather|genericreformat|batched_transpose_\d")
+
+# The types of operands and accumulator that xmma kernels are named after, run together.
+XMMA_TYPE = r"(?:tf32|bf16|f16|f32|f64|i8|u8|i32|e4m3|e5m2|e2m1|c?f32|c?f64)"
+XMMA = re.compile(rf"_((?:{XMMA_TYPE}){{2}}_(?:{XMMA_TYPE}){{2}})_")
+XMMA_ORDER = (
+    ("e2m1", "fp4"),
+    ("e4m3", "fp8"),
+    ("e5m2", "fp8"),
+    ("i8", "int8"),
+    ("tf32", "tf32"),
+    ("bf16", "bf16"),
+    ("f16", "fp16"),
+    ("cf", "complex"),
+    ("f64", "fp64"),
+    ("f32", "fp32"),
+)
+# s1688gemm, h884cudnn, i16832gemm, s64x128x16gemm, s1688bf16gemm, s1688dgrad
+MMA = re.compile(
+    r"(?<![a-z0-9])([shidcz])(\d{3,6}|\d{1,3}x\d{1,3}x\d{1,3})"
+    r"(tf32|bf16|f16)?(?:gemm|cudnn|fprop|dgrad|wgrad|conv)"
+)
+MMA_LETTER = {"h": "fp16", "d": "fp64", "i": "int8", "c": "complex", "z": "complex"}
+NVJET = re.compile(r"nvjet_(?:sm\d{2,3}_)?([a-z])")
+NVJET_LETTER = {"h": "fp16", "t": "bf16", "s": "tf32", "d": "fp64"} | {
+    "q": "fp8",
+    "r": "fp8",
+    "o": "fp4",
+    "c": "complex",
+    "z": "complex",
+}
+# Tensile: Cijk_Ailk_Bjlk_BBS_BH_… ; the letters after the index names are types: of the operands,
+# the result and the sums. `_MX` has FP32 operands multiplied as TF32.
+TENSILE = re.compile(
+    r"cijk_(?:a[ijkl]{3,4}_b[ijkl]{3,4}_)?(4xi8|i8|[fb]8|f4|[shdcz]|[bi](?!\d))(_mx)?"
+)
+TENSILE_LETTER = {"s": "fp32", "h": "fp16", "d": "fp64", "b": "bf16", "i": "int8"} | {
+    "4xi8": "int8",
+    "i8": "int8",
+    "f8": "fp8",
+    "b8": "fp8",
+    "f4": "fp4",
+    "c": "complex",
+    "z": "complex",
+}
+# AMD's assembly kernels: aiter::f8gemm_bf16_…, fmoe_bf16_pertokenFp8_…, pa_bf16_pertokenFp8_gqa8.
+AITER = re.compile(
+    r"(?:pertoken|blockscale|per\d{1,4}x\d{1,4})(mxfp4|fp8|fp4|int8)|::(b?f|fp|i)(\d{1,2})gemm_"
+)
+AITER_TYPE = {"f4": "fp4", "fp4": "fp4", "f8": "fp8", "fp8": "fp8", "i8": "int8"} | {
+    "bf16": "bf16",
+    "f16": "fp16",
+    "fp16": "fp16",
+}
+# Composable Kernel holds bfloat16 in this type.
+CK_BF16 = re.compile(r"unsigned short|ushort")
+# sgemm, hgemm, scudnn, gcgemm; the letter is the type.
+BLAS = re.compile(r"(?<![a-z])g?([shdcz])(?:gemm|cudnn|symm|trsm|syrk)")
+BLAS_LETTER = {"s": "fp32", "h": "fp16", "d": "fp64", "c": "complex", "z": "complex"}
+# TensorRT-LLM: bmm_<out>_<a><b>_…, fmhaSm100aKernel_QkvE4m3OBfloat16…
+TRTLLM_BMM = re.compile(r"bmm_[a-z0-9]{1,12}_((?:mx)?(?:e2m1|e4m3|bfloat16|fp16)){1,2}_")
+TRTLLM_FMHA = re.compile(r"_qkv?(e4m3|bfloat16|fp16|e2m1)")
+# Triton's mixture-of-experts matmul: <out>x<activation>x<weight>; weights are widened first.
+OGS = re.compile(r"matmul_ogs_[a-z]{3}_[a-z0-9]{2,8}x([a-z]{1,5}\d{1,2})")
+
+# cuDNN's attention for 16 bits is named f16 whichever of the two types it is given.
+EITHER_HALF = re.compile(r"_sdpa_\w{0,80}_f16(?:_|$)")
+
+MATH = ("matmul", "convolution", "attention")
+MAY_USE_TENSOR_CORES = (*MATH, "generated", "other")
+SIMT = re.compile(
+    r"simt|ffma|(?<!x)dlops|_dl_|cijk_\w{0,80}_tt\d|gemv|gemmk1|gemmsn|[sd]gemm_|scudnn|[cz]gemm|convolve|dgrad_engine"
+    r"|winograd|fft2d|depthwise|wgrad_alg|im2col|preprocess|postprocess|dot_do_o|convert_dq|combine"
+)
+HELPER = re.compile(
+    r"splitk_?reduce|reducesplitk|epilogue::impl|offsets|workspace|kernel_helper|tensormaps|metadata|postgsu"
+    r"|cijk_(?!a[ijkl]{3,4}_b)"
+)
+TENSOR = re.compile(
+    r"tensorop|tensor\d{1,2}x|hmma|wmma|wgmma|xdl|gtcx|mfma|_mi\d{1,2}x\d{1,2}x|nvjet|warpgroup"
+    r"|flash|fmha|sdpa|marlin|deep_gemm|bmm_|matmul_ogs|grouped_gemm"
+    r"|aiter::(?:fmoe|(?:b?f|fp|i)\d{1,2}gemm|pa_|mla_)|flatmm"
+)
+
+
+def precision_of(parts: KernelNameParts, category: str) -> str:
+    """What the kernel's arithmetic runs in."""
+    if category in MATH:
+        return code_precision(parts.subject) or narrowest(parts)
+    if category == "sort":
+        return first_type(parts, integers=True)
+    return first_type(parts, integers=False)
+
+
+def code_precision(subject: str) -> str | None:
+    """The precision a library's own naming gives."""
+    if EITHER_HALF.search(subject):
+        return "unknown"
+    for read in (
+        xmma_precision,
+        nvjet_precision,
+        tensile_precision,
+        aiter_precision,
+        trtllm_precision,
+    ):
+        if (found := read(subject)) is not None:
+            return found
+    if (mma := MMA.search(subject)) is not None:
+        return mma_precision(subject, mma)
+    if (blas := BLAS.search(subject)) is not None:
+        return BLAS_LETTER[blas.group(1)]
+    return None
+
+
+def xmma_precision(subject: str) -> str | None:
+    """From `f32f32_tf32f32_f32` and its like."""
+    found = XMMA.search(subject)
+    if found is None:
+        return None
+    return next(kind for code, kind in XMMA_ORDER if code in found.group(1))
+
+
+def nvjet_precision(subject: str) -> str | None:
+    """From the first letter after `nvjet_`: the type of the operands."""
+    found = NVJET.search(subject)
+    return None if found is None else NVJET_LETTER.get(found.group(1), "unknown")
+
+
+def tensile_precision(subject: str) -> str | None:
+    """From rocBLAS's and hipBLASLt's `Cijk_Ailk_Bljk_BBS`."""
+    found = TENSILE.search(subject)
+    if found is None:
+        return None
+    return "tf32" if found.group(2) else TENSILE_LETTER[found.group(1)]
+
+
+def aiter_precision(subject: str) -> str | None:
+    """From AMD's assembly kernels: what weights and activations were quantised to."""
+    found = AITER.search(subject)
+    if found is None:
+        return None
+    scaled, letter, bits = found.groups()
+    return AITER_TYPE.get((scaled or f"{letter}{bits}").removeprefix("mx"), "unknown")
+
+
+def trtllm_precision(subject: str) -> str | None:
+    """From TensorRT-LLM's generated kernels and Triton's expert matmul."""
+    if (ogs := OGS.search(subject)) is not None or (ogs := TRTLLM_FMHA.search(subject)) is not None:
+        return named_type(ogs.group(1))
+    if (bmm := TRTLLM_BMM.search(subject)) is None:
+        return None
+    operands = {kind for kind in ("e2m1", "e4m3", "bfloat16") if kind in bmm.group().split("_")[2]}
+    return named_type(operands.pop()) if len(operands) == 1 else "mixed"
+
+
+def named_type(spelling: str) -> str:
+    """The precision of one type's name."""
+    found = TYPE.search(spelling)
+    return "unknown" if found is None else str(found.lastgroup)
+
+
+def mma_precision(subject: str, mma: re.Match[str]) -> str:
+    """A tensor-core instruction's precision, which its shape alone does not tell."""
+    if mma.group(3) is not None:
+        return named_type(mma.group(3))
+    kinds = {str(found.lastgroup) for found in TYPE.finditer(subject[:400])}
+    kinds -= {"fp32", "int"}
+    if kinds:
+        return min(kinds, key=ORDER.index)
+    letter, shape = mma.group(1), mma.group(2)
+    if letter in MMA_LETTER:
+        return MMA_LETTER[letter]
+    return "tf32" if shape == "1688" or shape.endswith("x8") else "fp16"
+
+
+def narrowest(parts: KernelNameParts) -> str:
+    """The narrowest type a matmul names, in its arguments or else in its own name."""
+    inside = CK_BF16.sub("bf16", parts.args) if "ck::" in parts.head else parts.args
+    for text in (f"{parts.head} {inside}", parts.params):
+        kinds = {str(found.lastgroup) for found in TYPE.finditer(text.lower())}
+        if kinds - {"int"}:
+            return min(kinds - {"int"}, key=ORDER.index)
+    return "unknown"
+
+
+def first_type(parts: KernelNameParts, *, integers: bool) -> str:
+    """The type of the data: the first named, integers (often indices) only when nothing else is."""
+    if UNTYPED.search(f"{parts.subject} {parts.args[:200].lower()}"):
+        return "unknown"
+    whole = ""
+    for text in (functor_types(parts), parts.args, pointers(parts.params), parts.head):
+        for found in TYPE.finditer(text.lower()):
+            kind = str(found.lastgroup)
+            if integers or kind not in INTEGERS:
+                return kind
+            whole = whole or kind
+    return whole or "unknown"
+
+
+def functor_types(parts: KernelNameParts) -> str:
+    """What the lambda of a generic elementwise kernel takes; `(int)` alone is its index."""
+    if "elementwise_kernel" not in parts.subject:
+        return ""
+    taken = (found.group(1) for found in LAMBDA.finditer(parts.args))
+    return next((types for types in taken if types != "int"), "")
+
+
+def pointers(params: str) -> str:
+    """The parameters that are arrays; a lone `int` is a size and says nothing of the data."""
+    return ",".join(param for param in params.split(",") if "*" in param or "Array<" in param)
+
+
+def tensor_cores(parts: KernelNameParts, category: str, precision: str) -> bool | None:
+    """Whether tensor (or matrix) cores are used; None when the name cannot tell."""
+    if category not in MAY_USE_TENSOR_CORES:
+        return False
+    if category not in MATH or HELPER.search(parts.subject):
+        return None
+    subject = parts.subject
+    if SIMT.search(subject) and not MMA.search(subject):
+        return False
+    if MMA.search(subject) or TENSOR.search(subject):
+        return True
+    if XMMA.search(subject):
+        return precision != "fp32"
+    return None

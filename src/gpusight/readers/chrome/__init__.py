@@ -1,1 +1,0 @@
-"""Chrome trace files, as torch.profiler and JAX write them."""

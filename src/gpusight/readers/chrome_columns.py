@@ -1,0 +1,455 @@
+"""Chrome trace events of one kind as columns: times, names and threads now, arguments on demand."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+import polars as pl
+
+from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.name_columns import NAMELESS, encode_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+_NOTHING = msgspec.Raw(b"")
+
+
+class ColumnBuilder(Protocol):
+    """Gathers the values of one key, some thousand at a time, into a column."""
+
+    raw: bool
+    """Wants values as JSON text rather than decoded."""
+
+    def add(self, values: list[Any]) -> None:
+        """Take some more values."""
+        ...
+
+    def column(self) -> pl.Series:
+        """Give the column."""
+        ...
+
+
+class ArgumentColumn(NamedTuple):
+    """A column to make of arguments."""
+
+    keys: tuple[str, ...]
+    """Names of the argument through the ages; an event's first one counts."""
+    builder: Callable[[], ColumnBuilder]
+
+
+class NumberBuilder:
+    """Builds a column of numbers; what is no number is null."""
+
+    raw = False
+
+    def __init__(self, dtype: type[pl.DataType], of: Callable[[Any], Any] | None = None) -> None:
+        self._dtype = dtype
+        self._of = of
+        self._parts: list[pl.Series] = []
+        self.wrong = 0
+        """Values that are no numbers."""
+
+    def add(self, values: list[Any]) -> None:
+        """Take some more values."""
+        if self._of is not None:
+            values = [self._of(value) for value in values]
+        try:
+            part = pl.Series(values, dtype=self._dtype, strict=True)
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            part = pl.Series(
+                [json_number(value, self._dtype) for value in values], dtype=self._dtype
+            )
+            self.wrong += part.null_count() - sum(value is None for value in values)
+        self._parts.append(part)
+
+    def column(self) -> pl.Series:
+        """Give the column."""
+        return pl.concat(self._parts) if self._parts else pl.Series([], dtype=self._dtype)
+
+
+class TextBuilder:
+    """Builds a dictionary-encoded column of text, or of JSON text as written but for spaces."""
+
+    def __init__(self, *, raw: bool = False, change: Callable[[str], str] = str) -> None:
+        self.raw = raw
+        self._change = change
+        self._codes: list[pl.Series] = []
+        self._known: dict[Any, int | None] = {} if not raw else {b"": None, b"null": None}
+        self._distinct: list[Any] = []
+
+    def add(self, values: list[Any]) -> None:
+        """Take some more values."""
+        if self.raw:
+            values = [bytes(value) for value in values]
+        else:
+            values = [v if v is None or type(v) is str else as_text(v) for v in values]
+            self._known.setdefault(None, None)
+        known = self._known
+        for value in dict.fromkeys(values):
+            if value not in known:
+                known[value] = len(self._distinct)
+                self._distinct.append(value)
+        self._codes.append(pl.Series([known[value] for value in values], dtype=pl.UInt32))
+
+    def column(self) -> pl.Series:
+        """Give the column."""
+        texts = [compact(value) for value in self._distinct] if self.raw else self._distinct
+        words = pl.Series([self._change(text) for text in texts], dtype=pl.String)
+        codes = pl.concat(self._codes) if self._codes else pl.Series([], dtype=pl.UInt32)
+        if not texts:
+            return pl.Series([None], dtype=pl.Enum([])).new_from_index(0, len(codes))
+        return encode_names(words).gather(codes)
+
+
+class EventArguments:
+    """The arguments of the events of one kind, in file order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self.wrong: dict[str, int] = {}
+        """Values that are no numbers, by their key."""
+
+    def add(self, raw: Sequence[msgspec.Raw]) -> None:
+        """Take the arguments of some more events."""
+        self._blocks.append(b",".join(raw))
+
+    def mention(self, key: str) -> bool:
+        """Tell whether any event has this key."""
+        quoted = msgspec.json.encode(key)
+        return any(quoted in block for block in self._blocks)
+
+    def ends_with_mention(self, quoted: bytes) -> bool:
+        """Tell whether the events added last have a key, given in its quotes."""
+        return quoted in self._blocks[-1]
+
+    def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
+        """Make these columns in one go through the arguments."""
+        builders = [w.builder() for w in wanted]
+        keys: dict[str, bool] = {}
+        for want, builder in zip(wanted, builders, strict=True):
+            keys |= dict.fromkeys(want.keys, builder.raw)
+        fields = {key: f"f{place}" for place, key in enumerate(keys)}
+        for structs in self._decoded(keys):
+            for want, builder in zip(wanted, builders, strict=True):
+                builder.add(_first(structs, [fields[key] for key in want.keys], raw=builder.raw))
+        for want, builder in zip(wanted, builders, strict=True):
+            if isinstance(builder, NumberBuilder) and builder.wrong:
+                self.wrong[want.keys[0]] = builder.wrong
+        return [builder.column() for builder in builders]
+
+    def _decoded(self, keys: dict[str, bool]) -> Iterator[list[Any]]:
+        """Give structs with a field for each key, a block at a time."""
+        struct = msgspec.defstruct(
+            "Args",
+            [
+                (f"f{n}", msgspec.Raw if raw else Any, _NOTHING if raw else None)
+                for n, raw in enumerate(keys.values())
+            ],
+            rename={f"f{n}": key for n, key in enumerate(keys)},
+            gc=False,
+        )
+        decoder: Any = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
+        for block in self._blocks:
+            text = b"[%b]" % block
+            try:
+                yield decoder.decode(text)
+            except NOT_JSON:
+                yield decoder.decode(b"[%b]" % b",".join(_objects(text, decoder)))
+
+
+def _objects(text: bytes, decoder: Any) -> Iterator[bytes]:
+    """Give arguments that can be decoded as they are, others as empty ones.
+
+    Text that is not UTF-8 was passed over by the first decoding, as was what nests too deep.
+    """
+    text = text.decode("utf-8", "replace").encode()
+    for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
+        one = bytes(raw)
+        try:
+            decoder.decode(b"[%b]" % one)
+        except NOT_JSON:
+            one = b"{}"
+        yield one
+
+
+def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
+    """Take from each struct the first of the fields that is there."""
+    values = list(map(attrgetter(fields[0]), structs))
+    for field in fields[1:]:
+        get = attrgetter(field)
+        if raw:
+            values = [v if len(bytes(v)) else get(s) for v, s in zip(values, structs, strict=True)]
+        else:
+            values = [get(s) if v is None else v for v, s in zip(values, structs, strict=True)]
+    return values
+
+
+def json_number(value: object, dtype: type[pl.DataType]) -> int | float | None:
+    """Read a number in whichever way it was written; null where it is none."""
+    try:
+        real = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if dtype is not pl.Int64:
+        return real
+    whole = value if isinstance(value, int) else _whole(value, real)
+    return whole if whole is not None and abs(whole) < 1 << 63 else None
+
+
+def _whole(value: object, real: float) -> int | None:
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        return int(value) if len(value) < 24 else None
+    return int(real) if abs(real) < 1 << 63 else None
+
+
+def as_text(value: object) -> str:
+    """Write a value that was expected to be text as JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def compact(raw: bytes) -> str:
+    """Write JSON text without spaces, however it was spaced."""
+    try:
+        return msgspec.json.format(raw, indent=-1).decode("utf-8", "replace")
+    except NOT_JSON:
+        return raw.decode("utf-8", "replace")
+
+
+THREAD_SHIFT = 1 << 32
+_LAST_NUMBER = re.compile(r"-?\d{1,18}")
+_TIME_LIMIT = 1 << 61
+"""Beyond any clock, in nanoseconds; what lies outside is no time."""
+_LIMIT_US = _TIME_LIMIT / 1000
+_LONGEST_NS = 30 * 86_400 * 10**9
+"""No profiler records for longer than 30 days, so nothing in a trace lasts longer."""
+
+
+class Interner(dict[str, int]):
+    """Numbers texts in order of first appearance."""
+
+    def __missing__(self, text: str) -> int:
+        """Give the next number to a text not seen before."""
+        number = self[text] = len(self)
+        return number
+
+
+class EventRows:
+    """The events of one kind, in file order."""
+
+    def __init__(self) -> None:
+        self._names = Interner()
+        self._codes: list[pl.Series] = []
+        self._starts: list[pl.Series] = []
+        self._durations: list[pl.Series] = []
+        self._processes: list[pl.Series] = []
+        self._threads: list[pl.Series] = []
+        self.arguments = EventArguments()
+        self.height = 0
+        self.left_out: Counter[str] = Counter()
+        """Why events were left out, and how many."""
+
+    def add(self, events: Sequence[Any], *, exact: bool, instant: bool = False) -> None:
+        """Take some more events; an instant has no duration."""
+        times = exact_ns if exact else microseconds
+        starts = times([e.ts for e in events])
+        durations = starts.clip(0, 0) if instant else times([e.dur for e in events])
+        if not _usable(starts, durations):
+            why = _problems(starts, durations)
+            self.left_out.update(why.drop_nulls())
+            good = why.is_null()
+            events = [event for event, keep in zip(events, good, strict=True) if keep]
+            starts, durations = starts.filter(good), durations.filter(good)
+        names = self._names
+        self._codes.append(pl.Series([names[e.name or NAMELESS] for e in events], dtype=pl.UInt32))
+        self._starts.append(starts)
+        self._durations.append(durations)
+        self._processes.append(numbers([e.pid for e in events]))
+        self._threads.append(numbers([e.tid for e in events]))
+        self.arguments.add([e.args for e in events])
+        self.height += len(events)
+
+    @cached_property
+    def start_ns(self) -> pl.Series:
+        """When each began, on the file's own clock."""
+        return _nanoseconds(self._starts).alias("start_ns")
+
+    @cached_property
+    def duration_ns(self) -> pl.Series:
+        """How long each took."""
+        return _nanoseconds(self._durations)
+
+    @cached_property
+    def pid(self) -> pl.Series:
+        """The track's process as a number."""
+        return _joined(self._processes, pl.Int64).fill_null(0)
+
+    @cached_property
+    def tid(self) -> pl.Series:
+        """The track's thread as a number."""
+        return _joined(self._threads, pl.Int64).fill_null(0)
+
+    @property
+    def thread(self) -> pl.Series:
+        """The key of the thread: its process and its number in one."""
+        return thread_key(self.pid, self.tid)
+
+    @property
+    def distinct_names(self) -> list[str]:
+        """The names that occur, in order of first appearance."""
+        return list(self._names)
+
+    @cached_property
+    def codes(self) -> pl.Series:
+        """Each row's position in `distinct_names`."""
+        return _joined(self._codes, pl.UInt32)
+
+    @property
+    def names(self) -> pl.Series:
+        """The names, dictionary-encoded."""
+        return self.named(self.distinct_names)
+
+    def named(self, texts: list[Any]) -> pl.Series:
+        """Spread one text a distinct name over the rows, dictionary-encoded."""
+        return encode_names(pl.Series(texts, dtype=pl.String)).gather(self.codes)
+
+
+def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
+    """Make one number of a process's and a thread's."""
+    low = tid.to_frame("t").select(pl.col("t") & (THREAD_SHIFT - 1)).to_series()
+    return pid.clip(-(1 << 30), 1 << 30) * THREAD_SHIFT + low
+
+
+def microseconds(times: list[Any]) -> pl.Series:
+    """Take times as written; null where no clock could show them."""
+    try:
+        values = pl.Series(times, dtype=pl.Float64)
+    except (TypeError, pl.exceptions.PolarsError):  # a text among them, which may be a number
+        values = pl.Series([json_number(time, pl.Float64) for time in times], dtype=pl.Float64)
+    least, most = values.min(), values.max()
+    if (
+        isinstance(least, float)
+        and isinstance(most, float)
+        and -_LIMIT_US < least <= most < _LIMIT_US
+    ):
+        return values
+    usable = values.is_finite() & (values.abs() < _LIMIT_US)
+    return values.to_frame("v").select(pl.when(usable).then(pl.col("v"))).to_series()
+
+
+def _usable(starts: pl.Series, durations: pl.Series) -> bool:
+    """Tell, quickly, whether every event has a time and a duration."""
+    if starts.null_count() or durations.null_count():
+        return False
+    least, most = durations.min(), durations.max()
+    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
+        return True  # no events
+    return least >= 0 and most <= _longest(durations)
+
+
+def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
+    """Say of each event why it cannot be used; null where it can be."""
+    took = pl.col("took")
+    return pl.select(start=starts, took=durations).select(
+        pl.when(pl.col("start").is_null())
+        .then(pl.lit("no time"))
+        .when(took.is_null())
+        .then(pl.lit("no duration"))
+        .when(took < 0)
+        .then(pl.lit("a negative duration"))
+        .when(took > _longest(durations))
+        .then(pl.lit("a duration over 30 days"))
+        .alias("why")
+    )["why"]
+
+
+def _longest(durations: pl.Series) -> int:
+    return _LONGEST_NS if durations.dtype == pl.Int64 else _LONGEST_NS // 1000
+
+
+def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
+    """Put times of either form under each other, as nanoseconds."""
+    if all(part.dtype == pl.Float64 for part in parts):
+        return rounded_ns(_joined(parts, pl.Float64))
+    return pl.concat([p if p.dtype == pl.Int64 else rounded_ns(p) for p in parts])
+
+
+def rounded_ns(values: pl.Series) -> pl.Series:
+    """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
+    whole = values.floor()
+    return whole.cast(pl.Int64) * 1000 + ((values - whole) * 1000).round().cast(pl.Int64)
+
+
+def exact_ns(times: list[Any]) -> pl.Series:
+    """Turn microseconds written as text into nanoseconds, digit by digit."""
+    texts = pl.Series([bytes(t).decode("ascii", "replace").strip('"') for t in times])
+    parts = pl.DataFrame({"text": texts}).select(
+        pl.col("text").str.extract(r"^(-?\d{1,16})(?:\.\d*)?$").cast(pl.Int64).alias("whole"),
+        pl.col("text").str.extract(r"\.(\d+)$").str.pad_end(3, "0").str.slice(0, 4).alias("part"),
+        pl.col("text").str.starts_with("-").alias("negative"),
+    )
+    digits = parts["part"].str.pad_end(4, "0").cast(pl.Int64).fill_null(0)
+    below = ((digits + 5) // 10).zip_with(~parts["negative"], -((digits + 5) // 10))
+    exact = parts["whole"] * 1000 + below
+    exact = exact.set(parts["whole"].abs() > _TIME_LIMIT // 1000, None)
+    if exact.null_count() == 0:
+        return exact
+    others = rounded_ns(microseconds(texts.cast(pl.Float64, strict=False).to_list()))
+    return exact.zip_with(exact.is_not_null(), others)
+
+
+def numbers(values: list[Any]) -> pl.Series:
+    """Turn process and thread labels into numbers: `7`, `"7"` and `"stream 7"` are 7."""
+    try:
+        return pl.Series(values, dtype=pl.Int64, strict=True)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        known: dict[Any, int | None] = {value: number_of(value) for value in set(values)}
+        return pl.Series([known[value] for value in values], dtype=pl.Int64)
+
+
+def number_of(label: object) -> int | None:
+    """Give the number that a label ends in, else one made from its text; below zero for those."""
+    if label is None or isinstance(label, bool):
+        return None
+    if isinstance(label, (int, float)):
+        return int(label) if abs(label) < 1 << 63 else None
+    found = _LAST_NUMBER.findall(str(label))
+    return int(found[-1]) if found else -1 - zlib.crc32(str(label).encode("utf-8", "replace"))
+
+
+def _joined(parts: list[pl.Series], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
+    return pl.concat(parts) if parts else pl.Series([], dtype=dtype)
+
+
+def process_labels(settings: Iterable[Any]) -> dict[int | None, str]:
+    """Give the name of each process, by its number; the last one said counts."""
+    return {
+        number_of(event.pid): name
+        for event in settings
+        if event.name == "process_name" and (name := _name(event)) is not None
+    }
+
+
+def thread_labels(settings: Iterable[Any]) -> dict[tuple[int | None, int | None], str]:
+    """Give the name of each thread, by the numbers of its process and its own."""
+    return {
+        (number_of(event.pid), number_of(event.tid)): name
+        for event in settings
+        if event.name == "thread_name" and (name := _name(event)) is not None
+    }
+
+
+def _name(event: Any) -> str | None:
+    try:
+        arguments = msgspec.json.decode(bytes(event.args).decode("utf-8", "replace"))
+    except NOT_JSON:
+        return None
+    name = arguments.get("name") if isinstance(arguments, dict) else None
+    return name if isinstance(name, str) else None

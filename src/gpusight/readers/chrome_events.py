@@ -1,0 +1,323 @@
+"""The events of a Chrome trace, in chunks of whole JSON objects of bounded size."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from gpusight.readers.file_blocks import FileBlocks
+
+    Decode = Callable[[bytes], list["T"]]
+
+
+T = TypeVar("T")
+
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding text that is no JSON, or nests beyond all reason, raises."""
+_MAX_BRACKETS = 4_000_000
+"""In what is scanned at a time: real events have a hundredth of it."""
+_GUESSES = 6
+_WINDOW = 1 << 16
+"""How far from the end of a piece its last object is looked for at first."""
+_BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_LAST = re.compile(rb"\}\s*,?\s*\]")
+# A string that the buffer cuts off reaches to its end: nothing inside it is a bracket.
+_TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+
+
+class TooManyBracketsError(ValueError):
+    """Text that is nearly all brackets: no trace, and a scan of it would take minutes."""
+
+
+class JsonChunk(NamedTuple):
+    """Where whole objects stand in a buffer, and what follows them."""
+
+    ends: list[tuple[int, int]]
+    """First byte and last-plus-one of each object."""
+    rest: int
+    """Where the text after them begins."""
+    closed: bool
+    """The list ends there."""
+
+
+def guess_ends(buffer: bytes, *, last: bool) -> Iterator[tuple[int, int]]:
+    """Give likely ends of the last whole object, the latest first, and where the rest begins."""
+    pattern = _LAST if last else _BETWEEN
+    found = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
+    for start, end in found[: -_GUESSES - 1 : -1]:
+        yield start + 1, end
+
+
+def scan_objects(buffer: bytes) -> JsonChunk:
+    """Find every whole object of a list from the start of one, the slow and certain way."""
+    ends: list[tuple[int, int]] = []
+    depth, began = 0, 0
+    for count, match in enumerate(_TOKENS.finditer(buffer)):
+        if count > _MAX_BRACKETS:
+            raise TooManyBracketsError
+        token = buffer[match.start()]
+        if token in b"{[":
+            began = match.start() if depth == 0 else began
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if depth < 0:
+                return JsonChunk(ends, match.end(), closed=True)
+            if depth == 0:
+                ends.append((began, match.end()))
+    return JsonChunk(ends, _after(buffer, ends), closed=False)
+
+
+def _after(buffer: bytes, ends: list[tuple[int, int]]) -> int:
+    if not ends:
+        return 0
+    rest = ends[-1][1]
+    comma = re.match(rb"\s*,", buffer[rest : rest + 64])
+    return rest + comma.end() if comma else rest
+
+
+_NOT_NUMBERS = re.compile(rb"(:\s*)-?(?:inf|nan|infinity)\b", re.IGNORECASE)
+_BAD_ESCAPES = re.compile(rb'\\(?!["\\/bfnrtu])')
+
+
+def repaired(text: bytes) -> bytes:
+    """Undo what profilers have been seen to write that is not JSON.
+
+    Numbers that are none (`inf`), backslashes of Windows paths, bytes that are not UTF-8.
+    """
+    text = text.decode("utf-8", "replace").encode()
+    return _BAD_ESCAPES.sub(rb"\\\\", _NOT_NUMBERS.sub(rb"\1null", text))
+
+
+def decode_each(buffer: bytes, piece: JsonChunk, decode: Decode[T]) -> tuple[list[T], int]:
+    """Decode the objects of a piece; those that cannot be are left out and counted."""
+    if not piece.ends:
+        return [], 0
+    try:
+        return decode(b"[%b]" % buffer[piece.ends[0][0] : piece.ends[-1][1]]), 0
+    except NOT_JSON:
+        return _one_by_one([buffer[start:end] for start, end in piece.ends], decode)
+
+
+def _one_by_one(texts: list[bytes], decode: Decode[T]) -> tuple[list[T], int]:
+    decoded = [_repair_and_decode(text, decode) for text in texts]
+    return [event for events in decoded for event in events], decoded.count([])
+
+
+def _repair_and_decode(text: bytes, decode: Decode[T]) -> list[T]:
+    try:
+        return decode(b"[%b]" % repaired(text))
+    except NOT_JSON:
+        return []
+
+
+_PIECE_BYTES = 1 << 19
+_MAX_EVENT_BYTES = 1 << 27
+_MAX_HEAD_BYTES = 1 << 26
+_MAX_KEYS = 16
+"""Places that only look like the beginning of the events: no head has as many."""
+_BOM = b"\xef\xbb\xbf"
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+_FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
+_EXACT_BELOW = float(1 << 43)
+"""Microseconds below which a double still tells nanoseconds apart."""
+_NO_ARGS = msgspec.Raw(b"{}")
+_NULL = msgspec.Raw(b"null")
+
+
+class ChromeEvent(msgspec.Struct, gc=False):
+    """One event; its arguments stay text until someone asks for them."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float | str | None = None
+    dur: float | str | None = None
+    args: msgspec.Raw = _NO_ARGS
+
+
+class ExactChromeEvent(msgspec.Struct, gc=False):
+    """One event of a trace whose times have more digits than a double keeps."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = _NULL
+    dur: msgspec.Raw = _NULL
+    args: msgspec.Raw = _NO_ARGS
+
+
+class EventReader:
+    """Reads a trace from its first byte to its last, once."""
+
+    def __init__(self, path: Path, blocks: FileBlocks, decoder: Any = None) -> None:
+        self._path = path
+        self._blocks = blocks
+        # Who brings a decoder gets what that makes of events; ours depends on their times.
+        self._decoder: Any = decoder or msgspec.json.Decoder(list[ChromeEvent])
+        self._settled = decoder is not None
+        self.exact = False
+        """Events are `ExactEvent`."""
+        self.about: dict[str, Any] = {}
+        """What the file says beside the events, known in full at the end."""
+        self.unreadable = 0
+        """Events left out because they are not JSON."""
+        self.cut_off = False
+        """The file ends before the list of events does."""
+        self.left_over = False
+        """Something follows the list of events that belongs to no trace."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give events, about half a megabyte of them at a time."""
+        blocks = iter(self._blocks)
+        waiting = [self._read_head(blocks)]
+        closed, size, enough = False, len(waiting[0]), _PIECE_BYTES
+        for block in blocks:
+            waiting.append(block)
+            size += len(block)
+            if closed and size > _MAX_HEAD_BYTES:
+                break
+            if closed or size < enough:
+                continue
+            buffer = b"".join(waiting)
+            events, rest, closed = self._cut(buffer)
+            waiting = [buffer[rest:].lstrip()]
+            size = len(waiting[0])
+            enough = max(_PIECE_BYTES, 2 * size)
+            if enough > _MAX_EVENT_BYTES and not closed:
+                raise self._endless()
+            yield events
+        tail = b"".join(waiting)
+        if not closed:
+            events, tail = self._finish(tail)
+            yield events
+        self._read_tail(tail)
+
+    def _endless(self) -> DamagedCaptureError:
+        return DamagedCaptureError(
+            f"{self._path} is damaged",
+            why="it holds an event without end",
+            hint="copy or export it again",
+        )
+
+    # Around the events ---------------------------------------------------------------------------
+
+    def _read_head(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; gives what was read beyond."""
+        buffer = next(blocks, b"").removeprefix(_BOM).lstrip()
+        if buffer.startswith(b"["):
+            return buffer[1:]
+        looked = tried = 0
+        while tried < _MAX_KEYS and looked <= _MAX_HEAD_BYTES:
+            for match in islice(_EVENTS_KEY.finditer(buffer, max(0, looked - 64)), _MAX_KEYS):
+                tried += 1
+                # Only outside of strings and other values does this make a whole object.
+                head = _object(buffer[: match.end()] + b"0}")
+                if head is not None:
+                    self.about = {k: v for k, v in head.items() if k != "traceEvents"}
+                    return buffer[match.end() + 1 :]
+            looked = len(buffer)
+            block = next(blocks, b"")
+            if not block:
+                break
+            buffer += block
+        raise self._no_events(buffer)
+
+    def _no_events(self, text: bytes) -> CaptureError:
+        if self._blocks.problem or _object(text) is None:
+            return DamagedCaptureError(
+                f"{self._path} is cut off or damaged",
+                why="it has no list of events (traceEvents)",
+                hint="copy or export it again",
+            )
+        return NotACaptureError(
+            f"{self._path} is JSON, but not a trace",
+            why="it has no list of events (traceEvents)",
+            hint="export one with: prof.export_chrome_trace('trace.json.gz')",
+        )
+
+    def _read_tail(self, tail: bytes) -> None:
+        if self.cut_off:
+            return
+        tail = tail.strip()
+        if not tail or tail == b"}":
+            return
+        rest = _object(b'{"":0' + tail)
+        if rest is None or "traceEvents" in rest:
+            self.left_over = True
+        else:
+            self.about |= {k: v for k, v in rest.items() if k}
+
+    # The events ----------------------------------------------------------------------------------
+
+    def _cut(self, buffer: bytes) -> tuple[list[Any], int, bool]:
+        """Decode the whole events of a buffer; gives where the rest begins, and whether it ends."""
+        for end, rest in guess_ends(buffer, last=False):
+            events = self._try(buffer[:end])
+            if events is not None:
+                return events, rest, False
+        piece = self._scan(buffer)
+        return self._decode_each(buffer, piece), piece.rest, piece.closed
+
+    def _scan(self, buffer: bytes) -> JsonChunk:
+        try:
+            return scan_objects(buffer)
+        except TooManyBracketsError as error:
+            raise self._endless() from error
+
+    def _finish(self, buffer: bytes) -> tuple[list[Any], bytes]:
+        for end, rest in guess_ends(buffer, last=True):
+            events = self._try(buffer[:end])
+            if events is not None:
+                return events, buffer[rest:]
+        piece = self._scan(buffer)
+        self.cut_off = not piece.closed
+        return self._decode_each(buffer, piece), buffer[piece.rest :]
+
+    def _decode_each(self, buffer: bytes, piece: JsonChunk) -> list[Any]:
+        events, bad = decode_each(buffer, piece, self._decode)
+        self.unreadable += bad
+        return events
+
+    def _try(self, text: bytes) -> list[Any] | None:
+        try:
+            return self._decode(b"[%b]" % text)
+        except NOT_JSON:
+            return None
+
+    def _decode(self, text: bytes) -> list[Any]:
+        events: list[Any] = self._decoder.decode(text)
+        if not self._settled and self._needs_exact(events, text):
+            self._decoder = msgspec.json.Decoder(list[ExactChromeEvent])
+            self.exact = True
+            return self._decoder.decode(text)  # type: ignore[no-any-return]
+        return events
+
+    def _needs_exact(self, events: list[Any], text: bytes) -> bool:
+        """Tell, by the first events with a time, whether doubles would round the times."""
+        times = [e.ts for e in events if isinstance(e.ts, float) and e.ts]
+        self._settled = bool(times)
+        return bool(times) and max(times) >= _EXACT_BELOW and bool(_FRACTION.search(text))
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    for attempt in (text, repaired(text)):
+        try:
+            value = msgspec.json.decode(attempt)
+        except NOT_JSON:
+            continue
+        return value if isinstance(value, dict) else None
+    return None

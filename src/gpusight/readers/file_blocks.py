@@ -1,0 +1,188 @@
+"""The bytes of a file in blocks, decompressed on the way; small text files as a whole."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from gpusight.errors import DamagedCaptureError, NotACaptureError, UsageError
+from gpusight.sniff import GZIP, XZ, ZSTANDARD
+from gpusight.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import IO
+
+
+BLOCK_BYTES = 1 << 19
+_PACKED_BYTES = 1 << 18
+"""Compressed bytes taken at a time: as many are lost where the file is damaged."""
+_INFLATED_BYTES = 1 << 22
+"""Inflated at a time: the parser lets go of the interpreter only every few milliseconds."""
+_AHEAD = 2
+"""Pieces of that size that may lie ready before the parser takes them."""
+_GZIP_FORMAT = 31
+_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
+"""A packed file may grow to the first in any case, beyond it this many times; text of profilers
+shrinks five- to fiftyfold."""
+_XZ_MEMORY_BYTES = 1 << 28
+"""What a file may ask for to be unpacked; `xz -9` asks for a quarter."""
+
+
+class FileBlocks:
+    """Blocks of a file's text; `problem` says, at the end, why there are no more than these."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give block after block; never more than a few in memory."""
+        with self._path.open("rb") as file:
+            head = file.read(len(XZ))
+            file.seek(0)
+            if head.startswith(GZIP):
+                yield from self._bounded(_split(_ahead(self._inflated(file))))
+            elif head.startswith((XZ, ZSTANDARD)):
+                yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
+            else:
+                yield from _plain_blocks(file)
+
+    def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """End where a small file turns out to hold more than any profiler writes."""
+        most = max(_FREE_BYTES, _MOST_RATIO * self._path.stat().st_size)
+        size = 0
+        for block in blocks:
+            size += len(block)
+            if size > most:
+                raise DamagedCaptureError(
+                    f"{self._path} cannot be unpacked",
+                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(most)}",
+                    hint="if you trust it, unpack it first",
+                )
+            yield block
+
+    def _unpacked(self, file: IO[bytes], *, is_xz: bool) -> Iterator[bytes]:
+        """Unpack what people and newer tools pack in other ways."""
+        import lzma
+
+        import zstandard
+
+        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        try:
+            if is_xz:
+                yield from _xz(file)
+            else:
+                yield from iter(lambda: stream.read(BLOCK_BYTES), b"")
+        except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+            self.problem = f"its compressed data ends early or is damaged ({error})"
+
+    def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Inflate; what is there before a place that is damaged or missing still counts."""
+        from isal import isal_zlib
+
+        member = isal_zlib.decompressobj(_GZIP_FORMAT)
+        waiting = b""
+        while True:
+            # What the inflater could not put into the last block comes before anything new.
+            waiting = waiting or file.read(_PACKED_BYTES)
+            if member.eof and waiting:
+                member = isal_zlib.decompressobj(_GZIP_FORMAT)
+            if not waiting:
+                self.problem = None if member.eof else "its compressed data ends early"
+                return
+            try:
+                block = member.decompress(waiting, _INFLATED_BYTES)
+            except isal_zlib.IsalError as error:  # type: ignore[misc]
+                self.problem = f"its compressed data is damaged ({error})"
+                return
+            waiting = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+            if block:
+                yield block
+
+
+def head_of(path: Path, length: int) -> bytes:
+    """Give the first bytes of what a file holds, unpacked; fewer where there are no more."""
+    found = b""
+    for block in FileBlocks(path):
+        found += block
+        if len(found) >= length:
+            break
+    return found[:length]
+
+
+def _xz(file: IO[bytes]) -> Iterator[bytes]:
+    """Unpack streams, one after the other, within a limit on memory."""
+    import lzma
+
+    waiting = b""
+    while waiting := waiting or file.read(_PACKED_BYTES):
+        stream = lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
+        while not stream.eof:
+            block = stream.decompress(waiting, BLOCK_BYTES)
+            waiting = b""
+            if block:
+                yield block
+            elif stream.needs_input and not stream.eof:
+                waiting = file.read(_PACKED_BYTES)
+                if not waiting:
+                    raise EOFError("it is cut off")
+        waiting = stream.unused_data.lstrip(b"\0")
+
+
+def _plain_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(BLOCK_BYTES), b"")
+
+
+def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Cut what was inflated in one go into blocks that stay in the processor's cache."""
+    for piece in pieces:
+        for start in range(0, len(piece), BLOCK_BYTES):
+            yield piece[start : start + BLOCK_BYTES]
+
+
+def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Make pieces on a thread of their own, a few ahead of who takes them."""
+    with ThreadPoolExecutor(1, thread_name_prefix="gpusight-inflate") as pool:
+        made = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
+        while (piece := made.popleft().result()) is not None:
+            made.append(pool.submit(next, pieces, None))
+            yield piece
+
+
+_MAX_KERNEL_INFO_BYTES = 1 << 28
+"""A file of a million kernels has a fifth of this."""
+
+
+def read_kernel_info(path: Path) -> str:
+    """Read a kernel-info file; what is plainly no text is refused."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_KERNEL_INFO_BYTES + 1)
+    except OSError as error:
+        raise NotACaptureError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    if len(content) > _MAX_KERNEL_INFO_BYTES or b"\0" in content:
+        why = "it is far too large" if len(content) > _MAX_KERNEL_INFO_BYTES else "it is not text"
+        raise NotACaptureError(f"{path} is not a kernel-info file", why=why)
+    return content.decode("utf-8", "replace")
+
+
+_MAX_TIMINGS_BYTES = 1 << 26
+"""Ten times what a million timings take."""
+
+
+def read_timings_file(path: Path) -> str:
+    """Read a CSV file of timings; what is plainly no text is refused."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_TIMINGS_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    if len(content) > _MAX_TIMINGS_BYTES or b"\0" in content:
+        raise UsageError(f"{path} holds no timings", why="it is not a CSV file of a few megabytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # an old spreadsheet's, where µ is one byte
+        return content.decode("cp1252", "replace")

@@ -1,0 +1,245 @@
+"""A source whose failures name the file, and that notices a file that changes while read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from isal import isal_zlib
+
+from gpusight._version import __version__
+from gpusight.errors import (
+    CaptureError,
+    DamagedCaptureError,
+    GpusightError,
+    is_unexpected,
+    reason_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import polars as pl
+
+    from gpusight.trace.trace import Meta, Outline, TraceSource
+
+
+_LAYOUT = 6
+"""Raise when what a reader puts into a column changes meaning."""
+_WHOLE_BYTES = 16_000_000
+_BLOCK_BYTES = 1 << 16
+_SAMPLES = 32
+_TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_500_000_000
+"""How far apart two changes surely differ in time; coarse where a disk keeps whole seconds."""
+_LOGS = ("-wal", "-journal")
+"""Files beside a SQLite database that hold a part of it."""
+
+
+class FileStatus(NamedTuple):
+    """What tells one version of a file from the next."""
+
+    name: str
+    device: int
+    inode: int
+    bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+def file_status(path: Path) -> tuple[FileStatus, ...]:
+    """List the files of a capture with their status; no file is opened."""
+    path = path.resolve()  # SQLite looks for logs beside the file itself, not beside a link to it
+    if path.is_dir():
+        # The reader of folders knows which files are tables; it imports what only it needs.
+        from gpusight.readers.nsys.export_folder import table_files
+
+        files = sorted(table_files(path).values())
+    else:
+        logs = (Path(f"{path}{suffix}") for suffix in _LOGS)
+        files = [path, *(log for log in logs if _bytes(log))]
+    return tuple(status for file in files if (status := _status(file)) is not None)
+
+
+def capture_identity(path: Path, files: Sequence[FileStatus]) -> str:
+    """Name a capture after what it is, from the status of its files and their content."""
+    digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
+    path = path.resolve()
+    folder = path if path.is_dir() else path.parent
+    whole = sum(file.bytes for file in files) <= _WHOLE_BYTES
+    samples = max(4, _SAMPLES // max(1, len(files)))
+    for file in files:
+        digest.update(os.fsencode(file.name))
+        digest.update(repr(file[1:]).encode())
+        blocks = -(-file.bytes // _BLOCK_BYTES)
+        if not whole and not _is_fresh(file) and blocks > samples:
+            places: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
+        else:
+            places = range(blocks)
+        for crc in _checksums(folder / file.name, places):
+            digest.update(crc.to_bytes(4, "little"))
+    return digest.hexdigest()[:32]
+
+
+def check_unchanged(path: Path, files: tuple[FileStatus, ...]) -> None:
+    """Raise if a capture is no longer what it was when its status was taken."""
+    if file_status(path) != files:
+        raise DamagedCaptureError(
+            f"{path} changed while it was read",
+            why="numbers of two versions of it would be mixed",
+            hint="run again when nothing writes to it",
+        )
+
+
+def _status(file: Path) -> FileStatus | None:
+    try:
+        found = file.stat()
+    except OSError:
+        # Missing, or not for us to see: opening it gives the error that says so.
+        return None
+    return FileStatus(
+        file.name, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    )
+
+
+def _bytes(file: Path) -> int:
+    status = _status(file)
+    return 0 if status is None else status.bytes
+
+
+def _is_fresh(file: FileStatus) -> bool:
+    """Tell whether the file may change without its times changing, or has times of the future."""
+    newest = max(file.modified_ns, file.changed_ns)
+    tick_ns = _TICK_NS if newest % 1_000_000_000 else _COARSE_TICK_NS
+    return time.time_ns() - newest < tick_ns
+
+
+def _checksums(file: Path, places: Iterable[int]) -> Iterator[int]:
+    # Not every file of a folder need be regular, and opening a pipe would wait for its writer.
+    if not stat.S_ISREG(file.stat().st_mode):
+        return
+    with file.open("rb", buffering=0) as handle:
+        for place in places:
+            handle.seek(place * _BLOCK_BYTES)
+            yield isal_zlib.crc32(handle.read(_BLOCK_BYTES))
+
+
+MAX_DEVICES = 256
+"""More than the GPUs, or parts of GPUs, of any machine: each costs analyses some time."""
+
+
+@contextlib.contextmanager
+def reading(path: Path, table: str = "") -> Iterator[None]:
+    """Turn any exception of a reader into an error that names the capture, and the table if any."""
+    try:
+        yield
+    except GpusightError:
+        raise
+    except BaseException as error:  # a panic of Polars is no Exception
+        if not is_unexpected(error):
+            raise
+        raise _named(path, table, error) from error
+
+
+def _named(path: Path, table: str, error: BaseException) -> CaptureError:
+    where = f"table {table}: " if table else ""
+    if isinstance(error, MemoryError):
+        return CaptureError(
+            f"{path} cannot be read",
+            why=f"{where}not enough memory",
+            hint="end other programs, or capture less, such as fewer steps",
+        )
+    if isinstance(error, PermissionError):
+        return CaptureError(
+            f"{path} cannot be read", why="permission denied", hint="check its access rights"
+        )
+    if isinstance(error, OSError):
+        why = f"{where}{error.strerror or error}"
+        return CaptureError(f"{path} cannot be read", why=why, hint="check the disk, or copy it")
+    return DamagedCaptureError(
+        f"{path} cannot be read",
+        why=where + reason_of(error),
+        hint="copy or capture it again; --debug shows where reading failed",
+    )
+
+
+class GuardedSource:
+    """A source of which every failure names the capture, one that changes meanwhile included."""
+
+    def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:
+        self._source = source
+        self._path = path
+        self._files = files
+        self.check()
+
+    def check(self) -> None:
+        """Raise if the capture is no longer what it was when it was opened."""
+        check_unchanged(self._path, self._files)
+
+    @contextlib.contextmanager
+    def _reading(self, table: str = "") -> Iterator[None]:
+        """Read from the file: nothing counts that was read while the file changed."""
+        try:
+            with reading(self._path, table):
+                yield
+        except CaptureError:
+            self.check()  # a file that changed explains whatever went wrong
+            raise
+        self.check()
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        with reading(self._path):
+            return self._source.meta
+
+    def outline(self) -> Outline | None:
+        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        with self._reading():
+            return self._source.outline()
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows, without reading them."""
+        with reading(self._path, table):
+            return self._source.has(table)
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        with reading(self._path, table):
+            return self._source.has_column(table, column)
+
+    def row_count(self, table: str) -> int:
+        """Count rows without reading them."""
+        with self._reading(table):
+            return self._source.row_count(table)
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns."""
+        with self._reading(table):
+            frame = self._source.load(table, columns)
+        if "device" in columns and frame.get_column("device").n_unique() > MAX_DEVICES:
+            raise DamagedCaptureError(
+                f"{self._path} is damaged",
+                why=f"table {table} names more than {MAX_DEVICES} GPUs, which no machine has",
+                hint="copy or capture it again",
+            )
+        return frame
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Pass on which tables will be asked for."""
+        with reading(self._path):
+            self._source.prepare(tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        with reading(self._path):
+            return self._source.warnings()
+
+    def close(self) -> None:
+        """Close the file; what was read stays readable."""
+        with reading(self._path):
+            self._source.close()

@@ -1,0 +1,420 @@
+"""A native report of Nsight Compute as a source of tables: launches, counters, rules."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError
+from gpusight.naming.metric_names import canonical, unit_of
+from gpusight.readers.frame_source import as_table
+from gpusight.readers.name_columns import demangle_names, encode_names, file_name
+from gpusight.readers.ncu.counter_values import (
+    count_parts,
+    has_parts,
+    known_duration,
+    read_counters,
+    read_parts,
+)
+from gpusight.readers.ncu.cubin_lines import ReportBinaries
+from gpusight.readers.ncu.ncu_container import read_container, read_content
+from gpusight.readers.ncu.report_messages import (
+    device_row,
+    read_attributes,
+    read_launch,
+    read_meta,
+    rule_rows,
+)
+from gpusight.readers.protobuf_wire import WireError
+from gpusight.trace.schema import TABLES
+from gpusight.units import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from gpusight.readers.ncu.ncu_container import NcuContainer, ReportResult
+    from gpusight.readers.ncu.report_messages import ReportLaunch
+    from gpusight.trace.trace import Meta
+
+
+_ATTRIBUTE = "device__attribute_"
+_DURATION = "gpu__time_duration.sum"
+_DEVICE = ("launch__device_id", f"{_ATTRIBUTE}device_index")
+_MAJOR, _MINOR = f"{_ATTRIBUTE}compute_capability_major", f"{_ATTRIBUTE}compute_capability_minor"
+_BLOCKS = "launch__grid_size"
+_WANTED = (_DURATION, *_DEVICE, _MAJOR, _MINOR, _BLOCKS)
+
+
+class NcuReport:
+    """What a report file holds, as the frames that tables are made of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = read_content(path)
+        self._content = content
+        self._data = content.data
+        self._container: NcuContainer = read_container(str(path), content.data)
+        self._undecoded = 0
+        self._left_out: dict[str, None] = {}
+        self.launches = list(self._walk())
+        self._code = ReportBinaries(content.data, self._container.sources)
+        self._cut = content.problem or self._container.problem
+        self._check()
+
+    def _walk(self) -> Iterator[ReportLaunch]:
+        # The profiler numbers launches process by process, however they took turns.
+        results = sorted(self._container.results, key=_pid)
+        for number, result in enumerate(results):
+            launch = read_launch(self._data, number, result)
+            if launch is None:
+                self._undecoded += 1
+            else:
+                yield launch
+
+    def _check(self) -> None:
+        if self._cut and not self.launches:
+            raise DamagedCaptureError(
+                f"{self.path} holds no whole launch",
+                why=self._cut,
+                hint="copy or capture it again",
+            )
+
+    @contextlib.contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Say in one line what is wrong with a message that cannot be decoded."""
+        try:
+            yield
+        except (WireError, OverflowError) as error:
+            raise DamagedCaptureError(
+                f"{self.path} cannot be decoded",
+                why=str(error),
+                hint="print it with the ncu that made it, and pass that: "
+                f"ncu --import {self.path.name} --page raw --csv > report.csv",
+            ) from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._content.close()
+
+    # About the whole ------------------------------------------------------------------------------
+
+    @cached_property
+    def meta(self) -> Meta:
+        """Say what is known about the report as a whole."""
+        said = self._container.session
+        with self.decoding():
+            return read_meta(str(self.path), said, self._notes(), "; ".join(self._warnings()))
+
+    def _notes(self) -> Iterator[str]:
+        locked = {launch.locked for launch in self.launches}
+        if False in locked:
+            yield "the GPU's clocks were not locked while measuring: durations vary with them"
+
+    def _warnings(self) -> Iterator[str]:
+        if self._cut:
+            yield f"the report is damaged: {self._cut}; whole before that: {self._whole()}"
+        if self._undecoded:
+            yield f"launches of the report that cannot be decoded: {format_count(self._undecoded)}"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Count the values that the tables read so far had to leave out."""
+        return tuple(self._left_out)
+
+    def _warn(self, count: int, what: str) -> None:
+        if count:
+            warning = f"the report has {what}, which are left out: {format_count(count)}"
+            self._left_out[warning] = None
+
+    def _whole(self) -> str:
+        count = len(self.launches)
+        return "one launch" if count == 1 else f"{format_count(count)} launches"
+
+    # Tables -------------------------------------------------------------------------------------
+
+    def profiles(self) -> pl.DataFrame:
+        """Give one row for each launch."""
+        known = self._known
+        rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        if not rows:
+            return frame
+        usable = frame.with_columns(known_duration(pl.col("duration_ns")))
+        unusable = usable["duration_ns"].null_count() - frame["duration_ns"].null_count()
+        self._warn(unusable, "durations of zero, below zero or over 11 days")
+        return usable
+
+    def _profile(self, launch: ReportLaunch, known: dict[str, float]) -> dict[str, Any]:
+        grid = _grid_blocks(launch, known.get(_BLOCKS)) or (None, None, None)
+        block = launch.block or (None, None, None)
+        major, minor = self._capability(launch, known)
+        return {
+            "launch": launch.number,
+            "kind": launch.kind,
+            "name": demangle_names(launch.name),
+            "base_name": launch.function,
+            "mangled_name": launch.mangled,
+            "device": _device(known),
+            "context": launch.context,
+            "stream": launch.stream,
+            "process": launch.process.pid if launch.process else None,
+            "thread": launch.thread,
+            **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
+            **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
+            "duration_ns": known.get(_DURATION),
+            "compute_major": major,
+            "compute_minor": minor,
+            "ranges": launch.ranges,
+            "binary": self._code.numbers.get(launch.source) if launch.source else None,
+            "address": self._code.addresses.get((launch.source or 0, launch.mangled or "")),
+        }
+
+    def _capability(
+        self, launch: ReportLaunch, known: dict[str, float]
+    ) -> tuple[int | None, int | None]:
+        if _MAJOR in known:
+            return int(known[_MAJOR]), int(known.get(_MINOR, 0))
+        return self._code.capability(launch.source) or (None, None)
+
+    @cached_property
+    def _known(self) -> dict[int, dict[str, float]]:
+        """Counters that describe the launch itself, by its number."""
+        wanted = [i for i, name in enumerate(self._names) if name in _WANTED]
+        rows = self._counters.filter(pl.col("name").is_in(wanted), pl.col("value").is_finite())
+        found: dict[int, dict[str, float]] = {}
+        for launch, name, value in rows.select("launch", "name", "value").iter_rows():
+            found.setdefault(launch, {}).setdefault(self._names[name], value)
+        return found
+
+    def counters(self) -> pl.DataFrame:
+        """Give every counter of every launch."""
+        units = [unit_of(name) or None for name in self._names]
+        known = zip(self._container.strings, self._names, strict=True)
+        labels = [written if written != name else None for written, name in known]
+        frame = self._counters
+        return self._with_metric(
+            frame.with_columns(
+                self._spread("unit", units, frame), self._spread("label", labels, frame)
+            )
+        )
+
+    @cached_property
+    def instance_counts(self) -> pl.Series:
+        """Count the parts of every counter, in the order of `counters`."""
+        return count_parts(self._data, self.launches).filter(self._is_named)
+
+    @cached_property
+    def has_instances(self) -> bool:
+        """Tell whether any counter has parts."""
+        return any(has_parts(self._data, launch) for launch in self.launches)
+
+    def instances(self) -> pl.DataFrame:
+        """Give every part of every counter."""
+        parts = read_parts(self._data, self.launches)
+        named = pl.col("name").is_between(0, len(self._names) - 1)
+        return self._with_metric(parts.filter(named))
+
+    def rules(self) -> pl.DataFrame:
+        """Give what the profiler's own rules said."""
+        schema = {
+            "launch": pl.Int64, "rule": pl.String, "title": pl.String, "section": pl.String,
+            "kind": pl.String, "message": pl.String, "speedup_kind": pl.String,
+            "speedup_percent": pl.Float64,
+        }  # fmt: skip
+        return pl.DataFrame(list(self._rule_rows()), schema=schema)
+
+    def _rule_rows(self) -> Iterator[dict[str, Any]]:
+        for launch in self.launches:
+            for start, end in launch.rules:
+                yield from rule_rows(launch.number, bytes(self._data[start:end]))
+
+    def devices(self) -> pl.DataFrame:
+        """Describe the GPUs, from the session and from what launches say of theirs."""
+        by_launches = self._launch_attributes()
+        by_session = read_attributes(self._container.session)
+        rows = [
+            device_row(number, {**by_launches.get(number, {}), **by_session.get(number, {})})
+            for number in sorted({*by_launches, *by_session})
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def _launch_attributes(self) -> dict[int, dict[str, Any]]:
+        """Give what the first launch on each GPU says of it; older sessions say nothing."""
+        first: dict[int, int] = {}
+        for launch, known in self._known.items():
+            first.setdefault(_device(known) or 0, launch)
+        about = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
+        rows = self._counters.filter(pl.col("name").is_in(about))
+        return {
+            device: {
+                self._names[name].removeprefix(_ATTRIBUTE): value if text is None else text
+                for _, name, value, text in rows.filter(pl.col("launch") == launch).iter_rows()
+            }
+            for device, launch in first.items()
+        }
+
+    def processes(self) -> pl.DataFrame:
+        """Give the processes that launched something; of their paths only the file name."""
+        processes = (launch.process for launch in self.launches)
+        found = {process.pid: process.name or "" for process in processes if process is not None}
+        rows = [
+            {"process": pid, "pid": pid, "host": 0, "name": file_name(path.rstrip("\0")) or None}
+            for pid, path in found.items()
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def threads(self) -> pl.DataFrame:
+        """Give the threads that launched something."""
+        found = {
+            launch.thread: launch.process.pid if launch.process else None
+            for launch in self.launches
+            if launch.thread is not None
+        }
+        rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in found.items()]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def diagnostics(self) -> pl.DataFrame:
+        """Say what of the binaries in the report cannot be read."""
+        said = pl.Series("text", sorted(set(self._code.problems())), dtype=pl.String)
+        return said.to_frame().with_columns(severity=pl.lit("warning"))
+
+    @property
+    def code(self) -> ReportBinaries:
+        """The binaries in the report."""
+        return self._code
+
+    # Names ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [canonical(name) for name in self._container.strings]
+
+    @cached_property
+    def _decoded(self) -> pl.DataFrame:
+        return read_counters(self._data, self.launches)
+
+    @cached_property
+    def _is_named(self) -> pl.Series:
+        """Tell which counters have a name: in a report that is cut off it may be missing."""
+        named = self._decoded.get_column("name").is_between(0, len(self._names) - 1)
+        self._warn(int((~named).sum()), "counters without a name")
+        return named
+
+    @cached_property
+    def _counters(self) -> pl.DataFrame:
+        return self._decoded.filter(self._is_named)
+
+    def _spread(self, column: str, words: Sequence[str | None], frame: pl.DataFrame) -> pl.Series:
+        """Give each counter the word for its name."""
+        encoded = encode_names(pl.Series(column, words, dtype=pl.String))
+        return encoded.gather(frame.get_column("name"))
+
+    def _with_metric(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(self._spread("metric", self._names, frame)).drop("name")
+
+
+def _pid(result: ReportResult) -> int:
+    return result.process.pid if result.process else 0
+
+
+def _device(known: dict[str, float]) -> int | None:
+    return next((int(known[name]) for name in _DEVICE if name in known), None)
+
+
+def _grid_blocks(launch: ReportLaunch, blocks: float | None) -> tuple[int, int, int] | None:
+    """Give the size of the grid in blocks; reports up to 2020.2 hold it in threads."""
+    if launch.grid is None or launch.block is None or blocks is None:
+        return launch.grid
+    if prod(launch.grid) == blocks or not all(launch.block):
+        return launch.grid
+    x, y, z = (size // own for size, own in zip(launch.grid, launch.block, strict=True))
+    return (x, y, z) if x * y * z == blocks else launch.grid
+
+
+_COUNTED = "instances"
+"""A column of `counters` that takes a walk through all their parts."""
+
+
+class NcuSource:
+    """Tables of a report; each is built when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._report = report = NcuReport(path)
+        self._built: dict[str, pl.DataFrame] = {}
+        self._builders: dict[str, Callable[[], pl.DataFrame]] = {
+            "profiles": report.profiles,
+            "counters": report.counters,
+            "counter_instances": report.instances,
+            "rule_results": report.rules,
+            "source_files": report.code.files,
+            "code_lines": report.code.lines,
+            "diagnostics": report.diagnostics,
+            "devices": report.devices,
+            "processes": report.processes,
+            "threads": report.threads,
+        }
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return self._report.meta
+
+    def outline(self) -> None:
+        """Know what is there from the walk that opening took."""
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows."""
+        if table != "counter_instances":
+            return self.row_count(table) > 0
+        with self._report.decoding():
+            return self._report.has_instances
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        if not self.has(table):
+            return False
+        if (table, column) == ("counters", _COUNTED):
+            return self.has("counter_instances")
+        if table == "counter_instances":
+            return True  # each row fills what it needs, and there are very many
+        return self._table(table).get_column(column).null_count() < self.row_count(table)
+
+    def row_count(self, table: str) -> int:
+        """Count rows; parts of counters without decoding them."""
+        if table == "counter_instances" and table not in self._built:
+            with self._report.decoding():
+                return int(self._report.instance_counts.sum())
+        return self._table(table).height if table in self._builders else 0
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Give these columns."""
+        if table not in self._builders:
+            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
+        frame = self._table(table)
+        if _COUNTED in columns and table == "counters":
+            with self._report.decoding():
+                frame = frame.with_columns(self._report.instance_counts.alias(_COUNTED))
+        return frame.select(columns)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        if name not in self._built:
+            with self._report.decoding():
+                frame = self._builders[name]()
+            empty = pl.DataFrame([c.empty() for c in TABLES[name].columns])
+            self._built[name] = as_table(name, frame) if frame.height else empty
+        return self._built[name]
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Have one walk for everything anyway."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Count values that were left out; what the walk through the file found is in `meta`."""
+        return self._report.warnings()
+
+    def close(self) -> None:
+        """Give the file back; what was read stays readable."""
+        self._report.close()

@@ -1,0 +1,216 @@
+"""nsys exports made of Parquet or Arrow: a folder with one file a table, or one Arrow file."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.nsys.columnar_files import (
+    CONTINUATION,
+    StreamSpan,
+    arrow_bytes,
+    find_streams,
+    max_unpacked_bytes,
+    parquet_bytes,
+)
+from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, decode_text
+from gpusight.readers.nsys.row_checks import whole_numbers
+from gpusight.readers.protobuf_wire import WireError
+from gpusight.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpusight.readers.nsys.raw_tables import RowFilter
+
+
+SUFFIXES = {".parquet": "nsys-parquet", ".arrow": "nsys-arrow", ".feather": "nsys-arrow"}
+
+
+_REALS = frozenset({"doubleValue", "floatValue"})
+"""The columns in which nsys stores real numbers."""
+
+
+_SPARE_ROWS, _ROWS_A_BYTE = 1_000_000, 16
+"""Rows that a table may have, and further ones for each byte of its file: events differ in their
+times, so that the tables of nsys take several bytes a row."""
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """List the files of a folder that may be tables, by table name."""
+    return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
+
+
+def most_rows(file_bytes: int) -> int:
+    """Give the number of rows beyond which a file of this size is a trap."""
+    return _SPARE_ROWS + _ROWS_A_BYTE * file_bytes
+
+
+class FolderTables:
+    """The tables of an nsys export to Parquet or Arrow."""
+
+    def __init__(
+        self, path: Path, files: dict[str, Path], spans: dict[str, StreamSpan] | None = None
+    ) -> None:
+        self.path = path
+        # A pipe or a device under the name of a table would block who reads it, or never end.
+        self._files = {table: file for table, file in files.items() if file.is_file()}
+        self._odd = sorted(file.name for file in files.values() if not file.is_file())
+        if not self._files:
+            raise NotACaptureError(f"{path} has no table", why=f"{self._odd[0]} is no regular file")
+        self._spans = spans or {}
+        first = next(iter(self._files.values()))
+        self.source = "nsys-arrow" if spans else SUFFIXES[first.suffix.lower()]
+        self._schemas: dict[str, dict[str, pl.DataType]] = {}
+        self._counted: set[str] = set()
+
+    @classmethod
+    def from_arrow_file(cls, path: Path) -> FolderTables:
+        """Open a single-file Arrow export."""
+        spans = find_streams(path)
+        if not spans:
+            raise NotACaptureError(f"{path} holds Arrow data, but no nsys table")
+        return cls(path, dict.fromkeys(spans, path), spans)
+
+    def tables(self) -> frozenset[str]:
+        """Name every table of the export."""
+        return frozenset(self._files)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Name the columns of a table; none when there is no such table."""
+        return frozenset(self._schema(table)) if table in self._files else frozenset()
+
+    def row_count(self, table: str, only: RowFilter | None = None) -> int:
+        """Count the rows of a table, or those of some."""
+        if table not in self._files:
+            return 0
+        return int(self._collect(table, self._rows(table, only).select(pl.len())).item())
+
+    def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
+        """Tell whether a table has no rows, or none of those."""
+        return self.row_count(table, only) == 0
+
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        only: RowFilter | None = None,
+        *,
+        marked: bool = False,
+    ) -> pl.DataFrame:
+        """Read columns in file order, with the types that a SQLite export gives."""
+        frame = self._collect(table, self._rows(table, only).select(list(columns)))
+        try:
+            return pl.DataFrame([_plain(s, marked=marked) for s in frame.get_columns()])
+        except pl.exceptions.PolarsError as error:
+            raise self._damaged(table, error) from error
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def preload(self, tables: Sequence[str]) -> None:
+        """Do nothing: every table is a file of its own."""
+
+    def notes(self) -> list[str]:
+        """Say what of the export this reader does not decode: nothing, it is all tables."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """Name files that look like tables but are none."""
+        return [f"{name} is not a regular file and was not read" for name in self._odd]
+
+    def _schema(self, table: str) -> dict[str, pl.DataType]:
+        if table not in self._schemas:
+            self._check_rows(table)
+            try:
+                self._schemas[table] = dict(self._scan(table).collect_schema())
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise self._damaged(table, error) from error
+        return self._schemas[table]
+
+    def _check_rows(self, table: str) -> None:
+        """Refuse a table that takes more memory than its file warrants."""
+        if table in self._counted:
+            return
+        size = self._files[table].stat().st_size
+        inflated = self._inflated_bytes(table)
+        if inflated > max_unpacked_bytes(size):
+            raise self._damaged(table, ValueError(f"it would grow to {format_bytes(inflated)}"))
+        rows = int(self._collect(table, self._scan(table).select(pl.len())).item())
+        if rows > most_rows(size):
+            raise self._damaged(table, ValueError(f"{rows:,} rows in a file of its size"))
+        self._counted.add(table)
+
+    def _inflated_bytes(self, table: str) -> int:
+        file = self._files[table]
+        try:
+            if self.source == "nsys-parquet":
+                return parquet_bytes(file)
+            span = self._spans.get(table)
+            return arrow_bytes(file) if span is None else arrow_bytes(file, *span)
+        except (WireError, OSError) as error:
+            raise self._damaged(table, error) from error
+
+    def _rows(self, table: str, only: RowFilter | None) -> pl.LazyFrame:
+        self._check_rows(table)
+        rows = self._scan(table)
+        if only is None:
+            return rows
+        column, kind = pl.col(only.column), self._schema(table)[only.column]
+        unknown = column.is_null() & only.or_unknown
+        if kind.is_float():
+            unknown |= (column.is_nan() | (column != column.floor())) & only.or_unknown
+        if kind == pl.Null or (isinstance(only.values[0], int) and not kind.is_numeric()):
+            return rows if only.or_unknown else rows.clear()
+        return rows.filter(column.is_in(list(only.values)) | unknown)
+
+    def _scan(self, table: str) -> pl.LazyFrame:
+        file = self._files[table]
+        if self.source == "nsys-parquet":
+            return pl.scan_parquet(file)
+        try:
+            return self._scan_arrow(table, file)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise self._damaged(table, error) from error
+
+    def _scan_arrow(self, table: str, file: Path) -> pl.LazyFrame:
+        if table in self._spans:
+            span = self._spans[table]
+            with file.open("rb") as handle:
+                handle.seek(span.start)
+                stream = io.BytesIO(handle.read(span.end - span.start))
+            return pl.read_ipc_stream(stream).lazy()
+        with file.open("rb") as handle:
+            is_stream = handle.read(4) == CONTINUATION
+        return pl.read_ipc_stream(file).lazy() if is_stream else pl.scan_ipc(file)
+
+    def _collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise self._damaged(table, error) from error
+
+    def _damaged(self, table: str, error: Exception) -> DamagedCaptureError:
+        kind = "parquetdir" if self.source == "nsys-parquet" else "arrowdir"
+        return DamagedCaptureError(
+            f"{self._files[table]} cannot be read",
+            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint=f"export the report again: nsys export --type {kind} X.nsys-rep",
+        )
+
+
+def _plain(series: pl.Series, *, marked: bool) -> pl.Series:
+    dtype = series.dtype
+    if dtype == pl.UInt64:
+        # SQLite has no unsigned type, so nsys's own export stores the same 64 bits as signed.
+        return series.reinterpret(signed=True)
+    if dtype.is_float() and series.name in _REALS:
+        return series.cast(pl.Float64)
+    if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
+        numbers = whole_numbers(series)
+        return numbers if marked else numbers.set(numbers == NOT_A_NUMBER, None)
+    return decode_text(series) if dtype == pl.Binary else series.cast(pl.String)

@@ -1,0 +1,265 @@
+"""The file around the events of a native report: header, directory, sections, block index."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import lz4.block
+
+from gpusight.errors import CaptureError, NotACaptureError, UndecodableReportError
+from gpusight.readers import protobuf_wire
+from gpusight.readers.protobuf_wire import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+HEADER = b"NVIDIA Tegra Profiler Report "
+TRAILER = b"U3w[END]"
+RAW_MAGIC = b"QDTEXT00"
+
+MAX_BLOCK_BYTES = 64 << 20
+"""Twenty times the largest block ever seen; the file's own word for it is not trusted further."""
+MAX_STRING_BLOCK_BYTES = 1 << 30
+_LZ4_MAX_RATIO = 255
+_MIN_EVENT_BYTES = 2
+
+
+class EventBlock(NamedTuple):
+    """One compressed block: where it lies in the file and how long it is inflated."""
+
+    offset: int
+    size: int
+    inflated: int
+
+
+@dataclass(frozen=True)
+class RawSections:
+    """The parts of "Raw Sampling Data", located and checked but not decoded."""
+
+    system: protobuf_wire.Message
+    header: protobuf_wire.Message
+    event_blocks: tuple[EventBlock, ...]
+    string_block: EventBlock
+    threads: protobuf_wire.Message
+    target: protobuf_wire.Message
+    schema_block: EventBlock | None
+
+    @property
+    def event_count(self) -> int:
+        """Number of events that the file says it holds."""
+        return protobuf_wire.integer(self.header, 1) or 0
+
+    @property
+    def generic_event_count(self) -> int:
+        """Number of generic events among them that the file says it holds."""
+        return protobuf_wire.integer(self.header, 15) or 0
+
+
+class NsysContainer:
+    """An open report. Closing it frees the file (Windows locks open files)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.version = ""
+        self._file = _open_file(self.path)
+        try:
+            self.sections = self._read_directory()
+            self.ui = self._read_section_message("UI Data")
+            self.version = protobuf_wire.text(self.ui, 6) or ""
+            self.raw = self._read_raw()
+        except WireError as error:
+            self.close()
+            raise self.damaged(str(error)) from error
+        except CaptureError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def damaged(self, why: str) -> UndecodableReportError:
+        """Build the error for a file that contradicts itself, naming what to type instead."""
+        return UndecodableReportError(
+            f"{self.path} cannot be read natively",
+            why=why,
+            hint=_export_hint(self.path, self.version),
+            version=self.version,
+        )
+
+    def section(self, name: str) -> bytes:
+        """Copy one section; empty when the file has none of that name."""
+        start, size = self.sections.get(name, (0, 0))
+        return self._file[start : start + size]
+
+    def inflate(self, block: EventBlock) -> bytes:
+        """Decompress one block and strip the length in front of its message."""
+        source = self._file[block.offset : block.offset + block.size]
+        try:
+            data: bytes = lz4.block.decompress(source, uncompressed_size=block.inflated)
+        except (lz4.block.LZ4BlockError, ValueError, OverflowError, MemoryError) as error:
+            raise WireError(f"the block at byte {block.offset} does not decompress") from error
+        start, end = protobuf_wire.read_span(data, 0, len(data))
+        if len(data) != block.inflated or end != len(data):
+            raise WireError(f"the block at byte {block.offset} has the wrong length")
+        return data[start:]
+
+    def _read_directory(self) -> dict[str, tuple[int, int]]:
+        size = len(self._file)
+        if self._file[size - 8 :] != TRAILER:
+            raise WireError("the end of the file is missing")
+        directory = int.from_bytes(self._file[size - 16 : size - 8], "little")
+        if not len(HEADER) <= directory <= size - 16:
+            raise WireError("the section directory lies outside the file")
+        sections: dict[str, tuple[int, int]] = {}
+        for entry in protobuf_wire.children(
+            protobuf_wire.parse(self._file[directory : size - 16]), 1
+        ):
+            start, length = (
+                protobuf_wire.integer(entry, 2) or 0,
+                protobuf_wire.integer(entry, 3) or 0,
+            )
+            if not (0 <= start <= directory and 0 <= length <= directory - start):
+                raise WireError("a section lies outside the file")
+            sections[protobuf_wire.text(entry, 1) or ""] = (start, length)
+        return sections
+
+    def _read_section_message(self, name: str) -> protobuf_wire.Message:
+        if name not in self.sections:
+            raise WireError(f"the section {name!r} is missing")
+        return protobuf_wire.parse(self.section(name))
+
+    def _read_raw(self) -> RawSections:
+        offsets = self._read_section_message("Sampling Data Offsets")
+        if "Raw Sampling Data" not in self.sections:
+            raise WireError("the section 'Raw Sampling Data' is missing")
+        start, size = self.sections["Raw Sampling Data"]
+        end = start + size
+        if self._file[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
+            raise WireError("the event section does not start as it should")
+        strings_at = start + len(RAW_MAGIC) + (protobuf_wire.integer(offsets, 2) or 0)
+        if not start < strings_at < end:
+            raise WireError("the string block lies outside its section")
+        system, at = self._message_at(start + len(RAW_MAGIC), strings_at)
+        header, at = self._message_at(at, strings_at)
+        for codec in (protobuf_wire.text(offsets, 1), protobuf_wire.text(header, 9)):
+            if codec != "lz4":
+                raise WireError(f"its compression is {codec!r}, not lz4")
+        blocks = tuple(self._blocks(at, strings_at))
+        string_block, at = self._block_at(strings_at, end, MAX_STRING_BLOCK_BYTES)
+        threads, at = self._message_at(at, end)
+        target, at = self._message_at(at, end) if at < end else ({}, at)
+        schema_block = self._block_at(at, end, MAX_BLOCK_BYTES)[0] if at < end else None
+        raw = RawSections(system, header, blocks, string_block, threads, target, schema_block)
+        _check_counts(raw)
+        return raw
+
+    def _message_at(self, at: int, end: int) -> tuple[protobuf_wire.Message, int]:
+        prefix = self._file[at : min(at + 10, end)]
+        length, used = protobuf_wire.read_varint(prefix, 0, len(prefix))
+        start = at + used
+        if length > end - start:
+            raise WireError("a message reaches beyond its section")
+        return protobuf_wire.parse(self._file[start : start + length]), start + length
+
+    def _blocks(self, at: int, end: int) -> Iterator[EventBlock]:
+        while at < end:
+            block, at = self._block_at(at, end, MAX_BLOCK_BYTES)
+            yield block
+
+    def _block_at(self, at: int, end: int, limit: int) -> tuple[EventBlock, int]:
+        prefix = self._file[at : min(at + 20, end)]
+        size, used = protobuf_wire.read_varint(prefix, 0, len(prefix))
+        inflated, used = protobuf_wire.read_varint(prefix, used, len(prefix))
+        at += used
+        if size > end - at:
+            raise WireError("an event block reaches beyond its section")
+        if inflated > min(limit, _LZ4_MAX_RATIO * size + 64):
+            raise WireError("an event block claims an impossible size")
+        return EventBlock(at, size, inflated), at + size
+
+
+class _Bytes:
+    """The bytes of an open file, copied slice by slice, from several threads.
+
+    Mapping the file would be shorter, but the process ends (SIGBUS) when the file is truncated
+    meanwhile, as recording to the same name again does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, handle)
+        """Frees the file; done at the end at the latest."""
+        self._handle = handle
+        self._size = os.fstat(handle).st_size
+        self._turn = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        wanted = max(0, stop - start)
+        try:
+            with self._turn:
+                os.lseek(self._handle, start, os.SEEK_SET)
+                data = os.read(self._handle, wanted)
+                while data and len(data) < wanted:  # a system reads at most 2 GB at once
+                    more = os.read(self._handle, wanted - len(data))
+                    if not more:
+                        break
+                    data += more
+        except OSError as error:
+            raise WireError(f"reading failed: {error.strerror or error}") from error
+        if len(data) < wanted:
+            raise WireError("the file became shorter while it was read")
+        return data
+
+
+def _open_file(path: Path) -> _Bytes:
+    try:
+        file = _Bytes(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CaptureError(f"{path} cannot be opened", why=reason) from error
+    try:
+        start = file[: len(HEADER)]
+    except WireError as error:  # a folder, a pipe
+        file.close()
+        raise CaptureError(f"{path} cannot be opened", why=str(error)) from error
+    if start != HEADER:
+        file.close()
+        raise _not_a_report(path, start)
+    return file
+
+
+def _not_a_report(path: Path, start: bytes) -> NotACaptureError:
+    what = f"{path} is not an nsys report"
+    if start.startswith(b"version https://git-lfs"):
+        return NotACaptureError(what, why="it is a Git LFS pointer", hint="try: git lfs pull")
+    return NotACaptureError(what, why="its first bytes are not those of one")
+
+
+def _export_hint(path: Path, version: str) -> str:
+    names = shlex.join([f"{path.stem}.sqlite", str(path)])
+    number = version.partition("-")[0]
+    needs = f"nsys >= {number}" if number else "an nsys at least as new as the file"
+    return f"try: nsys export --type sqlite --force-overwrite true -o {names} (needs {needs})"
+
+
+def _check_counts(raw: RawSections) -> None:
+    """Refuse counts that the bytes present cannot hold before anyone allocates by them."""
+    inflated = sum(block.inflated for block in raw.event_blocks)
+    if not 0 <= raw.event_count <= inflated // _MIN_EVENT_BYTES:
+        raise WireError(f"it cannot hold the {raw.event_count} events that it names")
+    named = protobuf_wire.integer(raw.header, 5) or 0
+    threads = len(raw.threads.get(1, ()))
+    if named != threads:
+        raise WireError(f"it names {named} threads but lists {threads}")

@@ -1,0 +1,377 @@
+"""An nsys capture of any form as a `TraceSource`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError
+from gpusight.readers.frame_source import concat_tables, time_order, within_limits
+from gpusight.readers.name_columns import encode_names, first_name_of
+from gpusight.readers.nsys import nsys_machine, raw_tables
+from gpusight.readers.nsys.raw_tables import MISSING, NOT_A_NUMBER, RowFilter, StringTable
+from gpusight.readers.nsys.row_checks import (
+    CheckedRows,
+    RowCheck,
+    as_declared,
+    checks_of,
+    keep_rows,
+    without_wrong,
+)
+from gpusight.readers.nsys.table_mapping import (
+    PARTS,
+    ROW,
+    Ends,
+    RawColumnRule,
+    RawTablePart,
+    process_of,
+)
+from gpusight.trace.schema import TABLES
+from gpusight.trace.schema_columns import ColumnKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.readers.nsys.raw_tables import RawTables
+    from gpusight.trace.trace import Meta
+
+
+_EXPORTS = {"nsys-sqlite": "sqlite", "nsys-parquet": "parquetdir", "nsys-arrow": "arrowdir"}
+"""What `nsys export` calls the form of a file."""
+_IN_WORDS = (ColumnKind.NAME, ColumnKind.TEXT, ColumnKind.FLAG)
+"""Kinds of columns without which a row can still be used."""
+# Raw tables whose events reach the latest times, for captures that do not state their duration.
+_LONG_TABLES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "OSRT_API",
+)
+
+
+_PLACE_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part in parts}
+"""Each raw table is part of one model table."""
+
+
+class NsysSource:
+    """Reads model tables out of an nsys capture's raw tables."""
+
+    def __init__(self, raw: RawTables) -> None:
+        self.raw = raw
+        self.strings = StringTable(raw)
+        self._order: dict[str, pl.Series | None] = {}
+        self._owners: dict[tuple[str, str], pl.Series] = {}
+        self._kept: dict[str, CheckedRows] = {}
+        self._wrong_values: dict[tuple[str, str], str] = {}
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        known = nsys_machine.meta(self.raw, self._beyond_the_model())
+        return msgspec.structs.replace(known, warnings=(*self.raw.warnings(), *self._lacking()))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far."""
+        left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
+        return (*left_out, *self._wrong_values.values())
+
+    def outline(self) -> None:
+        """Have nothing to remember: every form of the file has a table of contents."""
+
+    def _beyond_the_model(self) -> list[str]:
+        """Name the raw tables with rows that no model table is made from."""
+        used = {
+            part.raw for parts in PARTS.values() for part in parts
+        } | nsys_machine.USED_RAW_TABLES
+        others = sorted(
+            table
+            for table in self.raw.tables() - used
+            if not table.startswith(nsys_machine.IGNORED_PREFIXES) and not self.raw.is_empty(table)
+        )
+        return [f"not read: {', '.join(others)}"] if others else []
+
+    def _lacking(self) -> Iterable[str]:
+        """Say which columns that gpusight needs are not there, and what stands in for them."""
+        for table, parts in PARTS.items():
+            for part in parts:
+                for column in TABLES[table].columns:
+                    missing = self._missing(part, column.name) if column.required else ""
+                    if missing and not self.raw.is_empty(part.raw):
+                        rule = self._rule(part, column.name)
+                        so = rule.says if rule else f"{table} cannot be read"
+                        yield f"{part.raw} has no column {missing}: {so}"
+
+    def _missing(self, part: RawTablePart, column: str) -> str:
+        """Name the first raw column that a model column should come from and that is not there."""
+        have = self.raw.columns(part.raw)
+        deciding = (part.only.column,) if part.only else ()
+        needs = (*deciding, *part.rules[column].needs)
+        return next((c for c in needs if c not in have), "")
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.raw.close()
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows, without reading them."""
+        if table in nsys_machine.TABLES:
+            return nsys_machine.TABLES[table].has(self.raw)
+        return any(not self._is_empty(part) for part in PARTS.get(table, ()))
+
+    def _is_empty(self, part: RawTablePart) -> bool:
+        return self.raw.is_empty(part.raw, self._only(part))
+
+    def _only(self, part: RawTablePart) -> RowFilter | None:
+        """Say which rows count: any may, where the capture lacks the column that tells."""
+        known = part.only is not None and part.only.column in self.raw.columns(part.raw)
+        return part.only if known else None
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        if table in nsys_machine.TABLES:
+            return nsys_machine.TABLES[table].has(self.raw)
+        return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
+
+    def row_count(self, table: str) -> int:
+        """Count rows without reading them."""
+        if table in nsys_machine.TABLES:
+            return self.load(table, TABLES[table].column_names[:1]).height
+        parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
+        return sum(self._rows_kept(table, part) for part in parts)
+
+    def _rows_kept(self, table: str, part: RawTablePart) -> int:
+        """Count the rows that count: it takes the columns that decide to know."""
+        if part.raw not in self._kept:
+            checks = self._checks(table, part)
+            if not checks:
+                return self.raw.row_count(part.raw, self._only(part))
+            self._usable(table, part, [])
+        return self._kept[part.raw].rows
+
+    def _checks(self, table: str, part: RawTablePart) -> tuple[RowCheck, ...]:
+        """Name the raw columns without which a row of the part cannot be used."""
+        needed: list[str] = []
+        for column in TABLES[table].columns:
+            rule = self._rule(part, column.name)
+            if column.required and rule is not None and column.kind not in _IN_WORDS:
+                needed += rule.needs
+        if part.only is not None and needed:
+            needed.append(part.only.column)
+        return checks_of(needed, self.meta.duration_ns if part.ends is Ends.NEEDED else None)
+
+    def _usable(
+        self, table: str, part: RawTablePart, columns: Sequence[str], *, numbered: bool = False
+    ) -> pl.DataFrame:
+        """Read raw columns of the rows that count."""
+        checks = self._checks(table, part) if part.raw not in self._kept else ()
+        wanted = list(dict.fromkeys([*columns, *(check.column for check in checks)]))
+        frame = self._read_part(part, wanted, numbered=numbered)
+        if part.raw not in self._kept:
+            self._kept[part.raw] = keep_rows(part, frame, checks)
+        kept = self._kept[part.raw]
+        if kept.damage:
+            raise self._damaged(part.raw, kept.damage)
+        chosen = kept.of(frame).select(*columns, *([ROW] if numbered else []))
+        frame, wrong = without_wrong(chosen, part.raw)
+        self._wrong_values.update(((part.raw, column), text) for column, text in wrong.items())
+        return frame
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Tell the reader which raw tables are coming."""
+        self.raw.preload([part.raw for table in tables for part in PARTS.get(table, ())])
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns; rows sorted by the table's time column, ties in file order."""
+        if table in nsys_machine.TABLES and self.has(table):
+            return nsys_machine.TABLES[table].build(self).select(columns)
+        parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
+        key = TABLES[table].sort_column
+        wanted = list(dict.fromkeys([*columns, *([key] if key else [])]))
+        frames = [self._load_part(table, part, wanted) for part in parts]
+        if not frames:
+            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
+        frame = frames[0] if len(frames) == 1 else concat_tables(frames)
+        return self._sorted(table, frame, key).select(columns)
+
+    def _sorted(self, table: str, frame: pl.DataFrame, key: str | None) -> pl.DataFrame:
+        if key is None:
+            return frame
+        if table not in self._order:
+            self._order[table] = time_order(frame.get_column(key))
+        order = self._order[table]
+        return frame if order is None else frame[order]
+
+    def _load_part(self, table: str, part: RawTablePart, columns: Sequence[str]) -> pl.DataFrame:
+        rules = {c: self._rule(part, c) for c in columns}
+        for name, rule in rules.items():
+            if TABLES[table].column(name).required and rule is None:
+                raise self._lacks(part, name)
+        have = self.raw.columns(part.raw)
+        needed: dict[str, None] = {}
+        for rule in rules.values():
+            if rule is not None:
+                needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
+        # How many rows there are is known from any column.
+        wanted = list(needed) or sorted(have)[:1]
+        raw = self._usable(table, part, wanted, numbered="record" in columns)
+        for owner in raw.columns:
+            if owner in ("globalTid", "globalPid"):
+                self._owners[part.raw, owner] = raw.get_column(owner)
+        try:
+            return pl.DataFrame([self._column(table, part, name, raw) for name in rules])
+        except (pl.exceptions.PolarsError, OverflowError) as error:
+            raise self._damaged(part.raw, str(error).splitlines()[0]) from error
+
+    def _lacks(self, part: RawTablePart, column: str) -> DamagedCaptureError:
+        return self._damaged(part.raw, f"no column {self._missing(part, column)}")
+
+    def _column(self, table: str, part: RawTablePart, name: str, raw: pl.DataFrame) -> pl.Series:
+        column, rule = TABLES[table].column(name), self._rule(part, name)
+        if rule is None:
+            return column.nulls(raw.height)
+        built = rule.build(self, raw)
+        if column.kind is ColumnKind.NAME and column.required and built.null_count():
+            built = first_name_of(
+                [built, encode_names(pl.Series([MISSING])).new_from_index(0, len(built))]
+            )
+        built, wrong = within_limits(column, built)
+        if wrong:
+            self._wrong_values[part.raw, name] = (
+                f"{part.raw}: {wrong:,} of {len(built):,} values of {name} out of range, left out"
+            )
+        if column.required and built.null_count():
+            if column.kind is not ColumnKind.TEXT:
+                nulls = f"{built.null_count():,} of {len(built):,} rows have no {name}"
+                raise self._damaged(part.raw, nulls)
+            built = built.fill_null(MISSING)
+        return built.alias(name)
+
+    def _damaged(self, table: str, why: str) -> DamagedCaptureError:
+        kind = _EXPORTS.get(self.raw.source)
+        again = f"export it again: nsys export --type {kind} X.nsys-rep"
+        return DamagedCaptureError(
+            f"{self.raw.path} is damaged",
+            why=f"table {table}: {why}",
+            hint=again if kind else "capture again",
+        )
+
+    def _read_part(self, part: RawTablePart, columns: list[str], *, numbered: bool) -> pl.DataFrame:
+        if not numbered or part.only is None:
+            return as_declared(self.raw.read(part.raw, columns, part.only, marked=True))
+        # Rows can be numbered only while all of them are there.
+        decisive = pl.col(part.only.column)
+        wanted = list(dict.fromkeys([*columns, part.only.column]))
+        rows = as_declared(self.raw.read(part.raw, wanted, marked=True))
+        numbers = pl.int_range(1, rows.height + 1, eager=True).alias(ROW)
+        unknown = decisive.is_null() | (decisive == NOT_A_NUMBER)
+        return rows.with_columns(numbers).filter(decisive.is_in(part.only.values) | unknown)
+
+    def _rule(self, part: RawTablePart, column: str) -> RawColumnRule | None:
+        have, rule = self.raw.columns(part.raw), part.rules.get(column)
+        if part.only is not None and part.only.column not in have:
+            return None
+        while rule is not None and not (have.issuperset(rule.needs) and rule.holds(self)):
+            rule = rule.instead
+        return rule
+
+    def owners(self, table: str, column: str) -> pl.Series:
+        """List the distinct threads or processes of a raw table, from what was read of it if so."""
+        if column not in self.raw.columns(table):
+            return pl.Series([], dtype=pl.Int64)
+        known = self._owners.get((table, column))
+        if known is None:
+            known = as_declared(self.raw.read(table, [column])).to_series()
+        return known.filter(known != NOT_A_NUMBER).unique()
+
+    # What rules ask for (tables.Context) ----------------------------------------------------------
+
+    def only_device(self) -> int | None:
+        """Give the key of the capture's only GPU; None where it tells of none, or of several."""
+        known = self.load("devices", ["device"])
+        return int(known.item()) if known.height == 1 else None
+
+    def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
+        """Turn a process's CUDA device number into the capture's device key."""
+        renamed = self._renamed_devices
+        if renamed.is_empty():
+            return cuda_device
+        rows = pl.DataFrame({"process": process, "cuda": cuda_device})
+        joined = rows.join(renamed, on=["process", "cuda"], how="left", maintain_order="left")
+        return joined.select(pl.coalesce("device", "cuda")).to_series()
+
+    @cached_property
+    def _renamed_devices(self) -> pl.DataFrame:
+        return nsys_machine.renamed_devices(self)
+
+    def metric_names(self, samples: pl.DataFrame) -> pl.Series:
+        """Name the metric of every sampled value."""
+        return nsys_machine.metric_names(self.raw, samples)
+
+    def end_of_capture(self) -> int:
+        """The time at which an open range is cut."""
+        return self._end_of_capture
+
+    @cached_property
+    def _end_of_capture(self) -> int:
+        if self.meta.duration_ns is not None:
+            return self.meta.duration_ns
+        return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
+
+    def _last_end(self, table: str) -> int:
+        if self.raw.is_empty(table) or "end" not in self.raw.columns(table):
+            return 0
+        ends = self._usable(*_PLACE_OF[table], ["end"]).get_column("end")
+        latest = ends.filter(ends < raw_tables.FOREVER).max()
+        return int(latest) if isinstance(latest, int) else 0
+
+    def domain_names(self, process: pl.Series, domain: pl.Series) -> pl.Series:
+        """Name NVTX domains; the default domain's name is empty."""
+        rows = pl.DataFrame({"process": process, "domain": domain})
+        return _name_keys(rows, self._nvtx_names(raw_tables.NVTX_DOMAIN, ["domain"]), default="")
+
+    def category_names(self, process: pl.Series, domain: pl.Series, key: pl.Series) -> pl.Series:
+        """Name NVTX categories; one without a name is shown by its number."""
+        rows = pl.DataFrame({"process": process, "domain": domain, "category": key})
+        names = self._nvtx_names(raw_tables.NVTX_CATEGORY, ["domain", "category"])
+        return _name_keys(rows, names, default=None)
+
+    def _nvtx_names(self, event_type: int, keys: list[str]) -> pl.DataFrame:
+        return (
+            self._naming_rows.filter(pl.col("eventType") == event_type)
+            .select("process", *keys, name=pl.coalesce("text", "registered"))
+            .unique(["process", *keys], keep="first", maintain_order=True)
+        )
+
+    @cached_property
+    def _naming_rows(self) -> pl.DataFrame:
+        columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
+        have = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
+        naming = RowFilter("eventType", (raw_tables.NVTX_CATEGORY, raw_tables.NVTX_DOMAIN))
+        rows = as_declared(self.raw.read("NVTX_EVENTS", have, naming))
+        for column in set(columns) - set(have):
+            dtype = pl.String if column == "text" else pl.Int64
+            rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))
+        return rows.with_columns(
+            process=process_of(rows.get_column("globalTid")),
+            domain=pl.col("domainId"),
+            registered=self.strings.texts(rows.get_column("textId")),
+        )
+
+
+def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:
+    """Look up a name for each row's key, working on the few distinct keys only."""
+    keys = [c for c in names.columns if c != "name"]
+    alike = all(rows[key].null_count() == 0 and rows[key].min() == rows[key].max() for key in keys)
+    distinct = rows.select(keys).head(1) if alike else rows.select(keys).unique(maintain_order=True)
+    looked_up = distinct.join(names, on=keys, how="left", maintain_order="left")
+    number = pl.lit(default) if default is not None else pl.col(keys[-1]).cast(pl.String)
+    looked_up = looked_up.with_columns(pl.coalesce("name", number))
+    code = encode_names(looked_up.get_column("name"))
+    looked_up = looked_up.with_columns(code.alias("name"))
+    if looked_up.height == 1:
+        return looked_up.get_column("name").new_from_index(0, rows.height)
+    joined = rows.join(looked_up, on=keys, how="left", maintain_order="left", nulls_equal=True)
+    return joined.get_column("name")

@@ -1,1 +1,0 @@
-"""Native Nsight Systems reports (`.nsys-rep`, `.qdrep`), decoded without NVIDIA software."""

@@ -1,0 +1,402 @@
+"""A Chrome trace of PyTorch as a `TraceSource`, and what it says about machine and job."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import polars as pl
+
+from gpusight.readers import chrome_source
+from gpusight.readers.chrome_columns import process_labels, thread_key, thread_labels
+from gpusight.readers.frame_source import (
+    EPOCH_NS,
+    as_table,
+    concat_tables,
+    time_order,
+    within_limits,
+)
+from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import Meta, Outline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from gpusight.readers.chrome_columns import EventRows
+    from gpusight.readers.chrome_source import EventSorter, ScannedTrace
+
+
+MACHINE_TABLES = frozenset(
+    {"devices", "processes", "threads", "streams", "process_groups", "diagnostics"}
+)
+_HOST = (*chrome_source.HOST_KINDS, chrome_source.MEMORY)
+_THREAD_LABEL = re.compile(r"thread -?\d+ \((?P<name>.*)\)\s*$")
+_DEVICE_KEYS = {
+    "compute_major": ("computeMajor",),
+    "compute_minor": ("computeMinor",),
+    "sm_count": ("numSms", "multiProcessorCount"),
+    "memory_bytes": ("totalGlobalMem",),
+    "max_threads_per_block": ("maxThreadsPerBlock",),
+    "max_registers_per_sm": ("regsPerMultiprocessor",),
+    "max_shared_per_sm_bytes": ("sharedMemPerMultiprocessor", "maxSharedMemoryPerMultiProcessor"),
+    "max_shared_per_block_bytes": ("sharedMemPerBlock",),
+    "max_shared_optin_bytes": ("sharedMemPerBlockOptin",),
+}
+
+_DEVICE_SCHEMA = {
+    "device": pl.Int64,
+    "name": pl.String,
+    "max_warps_per_sm": pl.Int64,
+    **dict.fromkeys(_DEVICE_KEYS, pl.Int64),
+}
+
+
+def torch_meta(path: Path, about: dict[str, Any], origin_ns: int, duration_ns: int) -> Meta:
+    """Sum up what is known about the trace as a whole."""
+    job = _dict(about.get("distributedInfo"))
+    base = _int(about.get("baseTimeNanoseconds")) or 0
+    start = base + origin_ns
+    schema = _int(about.get("schemaVersion"))
+    return Meta(
+        path=str(path),
+        source="torch-chrome",
+        tool="torch.profiler",
+        schema_version=None if schema is None else str(schema),
+        start_utc_ns=start if start > EPOCH_NS else None,
+        duration_ns=duration_ns,
+        cuda_version=_version(about),
+        rank=_int(job.get("rank")),
+        world_size=_int(job.get("world_size")),
+        backend=_text(job.get("backend")),
+    )
+
+
+def _version(about: dict[str, Any]) -> str | None:
+    cuda, hip = (_int(about.get(f"{name}_runtime_version")) for name in ("cuda", "hip"))
+    if cuda:
+        return f"{cuda // 1000}.{cuda % 1000 // 10}"
+    if hip:
+        return f"HIP {hip // 10**7}.{hip // 10**5 % 100}.{hip % 10**5}"
+    return None
+
+
+def machine_tables(events: EventSorter, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
+    """Make the small tables."""
+    return {
+        "devices": _devices(events, about),
+        "processes": _processes(events),
+        "threads": _threads(events),
+        "streams": _streams(events),
+        "process_groups": _process_groups(about),
+        "diagnostics": _diagnostics(about),
+    }
+
+
+def _devices(events: EventSorter, about: dict[str, Any]) -> pl.DataFrame:
+    described = [d for d in _list(about.get("deviceProperties")) if isinstance(d, dict)]
+    rows = {number: _device(number, d) for d in described if (number := _device_id(d)) is not None}
+    used = {
+        number
+        for kind in chrome_source.GPU_WORK_KINDS
+        for number in events.of(kind).pid.unique()
+        if number >= 0
+    }
+    strange = used - rows.keys()
+    if len(described) == len(used) == len(strange) == 1:
+        # HIP describes the GPUs that a process sees but numbers its work by those of the machine.
+        return pl.DataFrame([_device(strange.pop(), described[0])], schema=_DEVICE_SCHEMA)
+    rows |= {number: _device(number, {}) for number in sorted(strange)}
+    return pl.DataFrame(list(rows.values()), schema=_DEVICE_SCHEMA)
+
+
+def _device_id(properties: dict[str, Any]) -> int | None:
+    number = _int(properties.get("id"))
+    return number if number is not None and 0 <= number < 1 << 20 else None
+
+
+def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        column: next((v for key in keys if (v := _int(properties.get(key))) is not None), None)
+        for column, keys in _DEVICE_KEYS.items()
+    }
+    threads, warp = (
+        _int(properties.get(key)) for key in ("maxThreadsPerMultiprocessor", "warpSize")
+    )
+    row["max_warps_per_sm"] = threads // warp if threads and warp else None
+    return {"device": number, "name": _text(properties.get("name")) or "", **row}
+
+
+def _processes(events: EventSorter) -> pl.DataFrame:
+    names = process_labels(events.settings)
+    seen = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
+    return pl.DataFrame(
+        {"process": seen, "pid": seen, "name": [_executable(names.get(p)) for p in seen]},
+        schema={"process": pl.Int64, "pid": pl.Int64, "name": pl.String},
+    )
+
+
+def _executable(name: str | None) -> str | None:
+    return None if name is None else re.split(r"[/\\]", name.strip())[-1] or None
+
+
+def _threads(events: EventSorter) -> pl.DataFrame:
+    names = thread_labels(events.settings)
+    kinds_of_host = [events.of(kind) for kind in _HOST]
+    tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in kinds_of_host]
+    seen = pl.concat(tracks).unique().sort("pid", "tid")
+    labels = [_thread_name(names.get(key)) for key in seen.iter_rows()]
+    return pl.DataFrame(
+        {
+            "thread": thread_key(seen["pid"], seen["tid"]),
+            "process": seen["pid"],
+            "tid": seen["tid"],
+            "name": pl.Series(labels, dtype=pl.String),
+        }
+    ).unique("thread", keep="first", maintain_order=True)
+
+
+def _thread_name(label: str | None) -> str | None:
+    if label is None:
+        return None
+    match = _THREAD_LABEL.match(label)
+    return match["name"] if match else label
+
+
+def _streams(events: EventSorter) -> pl.DataFrame:
+    tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
+    return pl.DataFrame({"stream": pl.concat(tracks).unique().sort()})
+
+
+def _process_groups(about: dict[str, Any]) -> pl.DataFrame:
+    groups = _list(_dict(about.get("distributedInfo")).get("pg_config"))
+    rows = [
+        {
+            "group": _text(group.get("pg_name")) or str(place),
+            "description": _text(group.get("pg_desc")),
+            "backend": _text(group.get("backend_config") or group.get("backend_type")),
+            "size": _int(group.get("pg_size") or group.get("group_count")),
+            "ranks": _json(group.get("ranks")),
+        }
+        for place, group in enumerate(groups)
+        if isinstance(group, dict)
+    ]
+    columns = dict.fromkeys(("group", "description", "backend", "ranks"), pl.String)
+    return pl.DataFrame(rows, schema={**columns, "size": pl.Int64}, orient="row")
+
+
+def _diagnostics(about: dict[str, Any]) -> pl.DataFrame:
+    rows = [
+        (severity, str(text))
+        for key, severity in (("WARNING", "warning"), ("ERROR", "error"))
+        for text in _list(about.get(key))
+    ]
+    return pl.DataFrame(rows, schema={"severity": pl.String, "text": pl.String}, orient="row")
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _int(value: object) -> int | None:
+    """Read a whole number that fits a column, however it is written."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 1 << 62 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+_DAY_NS = 86_400 * 10**9
+_MAX_RECORDING_NS = 30 * _DAY_NS
+"""No profiler records for longer."""
+_TIMED_KINDS = (
+    *chrome_source.HOST_KINDS,
+    *chrome_source.GPU_WORK_KINDS,
+    chrome_source.GPU_ANNOTATION,
+    chrome_source.SYNC,
+    chrome_source.OVERHEAD,
+    chrome_source.MEMORY,
+)
+
+
+class TorchSource:
+    """Reads model tables out of what a walk through a PyTorch trace found."""
+
+    def __init__(self, path: Path, scanned: ScannedTrace) -> None:
+        self.path = path
+        self._scanned = scanned
+        self._orders: dict[str, pl.Series | None] = {}
+        self._out_of_range: dict[tuple[str, str], str] = {}
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        found = self._scanned
+        meta = torch_meta(self.path, found.about, self.origin_ns, self.duration_ns)
+        warnings = found.warnings
+        if self.duration_ns > _MAX_RECORDING_NS:
+            days = self.duration_ns // _DAY_NS
+            warnings = (*warnings, f"the trace spans {days:,} days: some of its times are wrong")
+        return msgspec.structs.replace(meta, notes=found.notes, warnings=warnings)
+
+    def outline(self) -> Outline:
+        """Say what is in the file."""
+        tables = [t for t in TABLES if self.has(t)]
+        return Outline(
+            meta=self.meta,
+            rows={t: self.row_count(t) for t in tables},
+            columns={
+                t: [c.name for c in TABLES[t].columns if self.has_column(t, c.name)] for t in tables
+            },
+        )
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows."""
+        return self.row_count(table) > 0
+
+    def row_count(self, table: str) -> int:
+        """Count rows."""
+        if table in MACHINE_TABLES:
+            return self._small(table).height
+        return sum(rows.height for _, rows in self._parts(table))
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        if table in MACHINE_TABLES:
+            frame = self._small(table)
+            return column in frame.columns and frame[column].null_count() < frame.height
+        return any(_fills(part.rules.get(column), rows) for part, rows in self._parts(table))
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Have walked through the file for all tables at once."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name values that reading has left out so far; `meta` names events."""
+        wrong = (
+            f"{count:,} of {rows.height:,} {kind} events have no number as {key}"
+            for kind, rows in self._scanned.events.rows.items()
+            for key, count in rows.arguments.wrong.items()
+        )
+        return (*wrong, *self._out_of_range.values())
+
+    def close(self) -> None:
+        """Hold no file open."""
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns; rows sorted by the table's time column, ties in file order."""
+        if table in MACHINE_TABLES:
+            return self._small(table).select(columns)
+        frames = [self._load_part(table, part, rows, columns) for part, rows in self._parts(table)]
+        if not frames:
+            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
+        frame = frames[0] if len(frames) == 1 else concat_tables(frames)
+        order = self._order(table)
+        return frame if order is None else frame[order]
+
+    def _parts(self, table: str) -> list[tuple[EventTablePart, EventRows]]:
+        rows = self._scanned.events.rows
+        return [(p, rows[p.kind]) for p in PARTS.get(table, ()) if p.kind in rows]
+
+    def _load_part(
+        self, table: str, part: EventTablePart, rows: EventRows, columns: Sequence[str]
+    ) -> pl.DataFrame:
+        rules = {c: part.rules.get(c) for c in columns}
+        wanted = [want for rule in rules.values() if rule is not None for want in rule.wants]
+        made = iter(rows.arguments.columns(wanted) if wanted else ())
+        built = []
+        for name, rule in rules.items():
+            if rule is None:
+                built.append(TABLES[table].column(name).nulls(rows.height))
+            else:
+                column = rule.build(self, rows, [next(made) for _ in rule.wants]).alias(name)
+                built.append(self._within_limits(table, part, column))
+        return pl.DataFrame(built)
+
+    def _within_limits(self, table: str, part: EventTablePart, series: pl.Series) -> pl.Series:
+        """Leave out sizes and numbers that nothing can mean."""
+        column = TABLES[table].column(series.name)
+        series, wrong = within_limits(column, series)
+        if not wrong:
+            return series
+        instead = "count as 0" if column.required else "left out"
+        self._out_of_range[part.kind, column.name] = (
+            f"{wrong:,} of {len(series):,} {part.kind} events have {column.name} out of range,"
+            f" {instead}"
+        )
+        return series.fill_null(0) if column.required else series
+
+    def _order(self, table: str) -> pl.Series | None:
+        """Give the order of rows by time, ties as they stand; none where that is how they are."""
+        if table not in self._orders:
+            times = pl.concat([rows.start_ns for _, rows in self._parts(table)])
+            self._orders[table] = time_order(times)
+        return self._orders[table]
+
+    @cached_property
+    def _smalls(self) -> dict[str, pl.DataFrame]:
+        return {
+            name: as_table(name, frame)
+            for name, frame in machine_tables(self._scanned.events, self._scanned.about).items()
+        }
+
+    def _small(self, table: str) -> pl.DataFrame:
+        return self._smalls[table]
+
+    # What rules ask for (torch_tables.Context) ---------------------------------------------------
+
+    def since_origin(self, times: pl.Series) -> pl.Series:
+        """Count a time from the earliest event of the file."""
+        return times - self.origin_ns
+
+    def host_process(self) -> int | None:
+        """Give the one process of the host; none where there are several."""
+        return self._host_process
+
+    @cached_property
+    def _host_process(self) -> int | None:
+        # A few frames of the interpreter's start stand on process 0.
+        found = {
+            pid for kind in chrome_source.HOST_KINDS for pid in self._of(kind).pid.unique() if pid
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _of(self, kind: str) -> EventRows:
+        return self._scanned.events.of(kind)
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The time, on the file's own clock, from which the model counts."""
+        first = [self._of(kind).start_ns.min() for kind in _TIMED_KINDS if self._of(kind).height]
+        return min((int(t) for t in first), default=0)  # type: ignore[arg-type]
+
+    @cached_property
+    def duration_ns(self) -> int:
+        """How long the trace lasts, from its first event to its last."""
+        ends = [self._of(k).start_ns + self._of(k).duration_ns for k in _TIMED_KINDS]
+        last = [int(e.max()) for e in ends if len(e)]  # type: ignore[arg-type]
+        return max(last, default=self.origin_ns) - self.origin_ns
+
+
+def _fills(rule: EventColumnRule | None, rows: EventRows) -> bool:
+    if rule is None:
+        return False
+    keys = [key for want in rule.wants[:1] for key in want.keys]
+    return not keys or any(rows.arguments.mention(key) for key in keys)

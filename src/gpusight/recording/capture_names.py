@@ -1,0 +1,249 @@
+"""What captures are called, and which names are taken, also by recordings under way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from gpusight.errors import RecordError, UsageError
+from gpusight.recording.programs import (
+    CONTAINERS,
+    LAUNCHERS,
+    base_name,
+    is_interpreter,
+    launches_torch,
+    read_python,
+)
+from gpusight.recording.request import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+@contextlib.contextmanager
+def name_lock(capture: Path) -> Iterator[None]:
+    """Keep a name while the block runs; raises where another recording has it.
+
+    The mark is locked, so that one which a killed process left behind counts for nothing.
+    """
+    mark = _mark(capture)
+    try:
+        file = mark.open("a")
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RecordError(f"cannot write {capture}", why=why, hint="choose another -o") from error
+    with file:
+        if not _locks(file):
+            raise RecordError(
+                f"another gpusight record is writing {capture}", hint="choose another name for -o"
+            )
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it lies about, and holds nobody up
+                mark.unlink()
+
+
+def is_locked(capture: Path) -> bool:
+    """Tell whether a recording that runs now has this name."""
+    try:
+        with _mark(capture).open("r") as file:
+            return not _locks(file)
+    except OSError:
+        return False
+
+
+def _mark(capture: Path) -> Path:
+    return capture.with_name(f".{capture.name}.recording")
+
+
+def _locks(file: IO[str]) -> bool:
+    """Lock an open file until it is closed; False where another process has it locked.
+
+    Where files cannot be locked (Windows, some shared file systems), nobody is held up.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+_SCRIPTS = (".py", ".pyc", ".pyz", ".sh", ".bash", ".exe", ".ipynb")
+_UNUSUAL = re.compile(r"[^\w.+-]+")
+_MAX_NAME_BYTES = 100
+_OLD_NSYS = ".qdrep"
+_LOOSE = {Tool.TORCH: (".json.gz", ".json")}
+"""Endings that people give for a tool's captures besides its own."""
+_PLACEHOLDER = re.compile(r"%(%|q\{(\w+)\}|.?)")
+
+
+def default_name(program: Sequence[str]) -> str:
+    """Make a name from a program: its script's or module's, else its own."""
+    name = base_name(_main_word(list(program)))
+    ending = next((s for s in _SCRIPTS if name.lower().endswith(s) and len(name) > len(s)), "")
+    plain = _UNUSUAL.sub("_", name[: len(name) - len(ending)]).strip("._-")
+    return plain.encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore") or "capture"
+
+
+def _main_word(words: list[str]) -> str:
+    """Find the word that names what runs: launchers and interpreters name only how."""
+    after = launches_torch(words)
+    if after is not None:
+        return _launched_word(words[after:]) or words[0]
+    if is_interpreter(words[0]):
+        return read_python(words).runs or words[0]
+    for index, word in enumerate(words[1:], start=1):
+        if is_interpreter(word) or launches_torch([word]) is not None:
+            return _main_word(words[index:])
+    return _script_among(words[1:]) or _wrapped_word(words)
+
+
+def _launched_word(words: Sequence[str]) -> str | None:
+    """Find the script or module among a launcher's options and those of the script."""
+    for index, word in enumerate(words):
+        if word in ("-m", "--module") and index + 1 < len(words):
+            rest = [w for w in words[index + 1 :] if not w.startswith("-")]
+            return next((w for w in rest if not w.isdigit()), None)
+        if word.endswith(_SCRIPTS):
+            return word
+    return None
+
+
+def _script_among(words: Iterable[str]) -> str | None:
+    return next((w for w in words if w.endswith(_SCRIPTS) and not w.startswith("-")), None)
+
+
+def _wrapped_word(words: Sequence[str]) -> str:
+    """Find what `mpirun -n 4 ./solver` runs: the first word with a path, else the wrapper."""
+    if base_name(words[0]) not in LAUNCHERS | CONTAINERS:
+        return words[0]
+    return next((w for w in words[1:] if "/" in w and not w.startswith("-")), words[0])
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Fill in `%h` (the machine) and `%q{VARIABLE}`, which people know from nsys and ncu."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] == "%":
+            return "%"
+        if found[1] == "h":
+            return socket.gethostname()
+        if found[2] and found[2] in environ:
+            return environ[found[2]]
+        if found[2]:
+            raise UsageError(f"-o {text} names {found[2]}, which is not set")
+        raise UsageError(
+            f"-o {text} has {found[0]}, which is not known",
+            hint="%h is the machine's name, %q{VARIABLE} a variable, %% a percent sign",
+        )
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def base_of(output: Path, tool: Tool) -> Path:
+    """Take the tool's suffix off a name; refuses one that belongs to another tool."""
+    endings = {t: (t.suffix, *_LOOSE.get(t, ())) for t in Tool}
+    endings[Tool.NSYS] += (_OLD_NSYS,)
+    lower = output.name.lower()
+    for other in (tool, *(t for t in Tool if t is not tool)):
+        ending = next((e for e in endings[other] if lower.endswith(e)), None)
+        if ending is None:
+            continue
+        if other is not tool:
+            raise UsageError(
+                f"{output} is named like a capture of {other.value}",
+                hint=f"{tool.value} writes {tool.suffix}; or give --with {other.value}",
+            )
+        if len(output.name) == len(ending):
+            raise UsageError(f"-o {output} is a suffix without a name")
+        return output.with_name(output.name[: len(output.name) - len(ending)])
+    return output
+
+
+def with_rank(base: Path, rank: int | None) -> Path:
+    """Add the rank to a name: captures of one run lie side by side."""
+    return base if rank is None else base.with_name(f"{base.name}.rank{rank}")
+
+
+def family(base: Path, suffix: str) -> list[Path]:
+    """List the captures that go by a name: its own, and those of its ranks and processes."""
+    if not base.parent.is_dir():
+        return []
+    ours = re.compile(
+        re.escape(base.name) + r"(\.rank(?P<rank>\d+))?(\.pid\d+)?(\.\d+)?" + re.escape(suffix)
+    )
+    found = [(ours.fullmatch(path.name), path) for path in base.parent.iterdir()]
+    kept = [(int(match["rank"] or 0), path) for match, path in found if match is not None]
+    return [path for _, path in sorted(kept)]
+
+
+def free_base(base: Path, suffix: str, rank: int | None = None) -> Path:
+    """Give the name itself, or with the first number that no capture (of the rank) has."""
+    candidates = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1))
+    return next(c for c in candidates if not _is_taken(with_rank(c, rank), suffix))
+
+
+def _is_taken(base: Path, suffix: str) -> bool:
+    return bool(family(base, suffix)) or is_locked(base.with_name(base.name + suffix))
+
+
+def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
+    """Raise where a capture of that name exists and may not be replaced."""
+    taken = family(base, suffix)
+    own = base.with_name(base.name + suffix)
+    if own in taken and own.is_dir():
+        raise RecordError(f"{own} is a folder", hint="choose another name for -o")
+    if taken and not overwrite:
+        raise RecordError(
+            f"{taken[0]} exists", hint="choose another name for -o, or give --overwrite"
+        )
+
+
+def absolute(path: Path) -> Path:
+    """Give the whole path; raises where the current folder, which it begins in, is gone."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise RecordError(
+            "the current folder cannot be used",
+            why=error.strerror or str(error),
+            hint="change to another one",
+        ) from error
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder, and raise where nothing can be written there: now, not after an hour."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecordError(
+            f"cannot write to {folder}", why=error.strerror or str(error), hint="choose another -o"
+        ) from error
+
+
+def output_path(text: str, program: Sequence[str]) -> Path:
+    """Read what `-o` says; a slash at its end means a folder, also one that is yet to be made."""
+    path = Path(text)
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # such as a name that is too long
+        why = error.strerror or str(error)
+        raise UsageError(f"-o {text} cannot be written", why=why) from error
+    is_new_folder = text.endswith(("/", os.sep)) and not is_folder
+    return path / default_name(program) if is_new_folder else path

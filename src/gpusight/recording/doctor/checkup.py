@@ -1,0 +1,171 @@
+"""What this machine can capture with, and what to do about what is missing.
+
+As a result with tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpusight.recording.doctor.environment_checks import (
+    find_interpreter,
+    python_checks,
+    surrounding_checks,
+)
+from gpusight.recording.doctor.gpu_checks import gpu_checks, survey
+from gpusight.recording.doctor.machine import (
+    Ability,
+    CheckState,
+    Checkup,
+    MachineCheck,
+    ThisMachine,
+    ToolVerdict,
+)
+from gpusight.recording.doctor.permission_checks import (
+    container_checks,
+    permission_checks,
+    wsl_checks,
+)
+from gpusight.recording.doctor.tool_checks import tool_checks
+from gpusight.recording.request import Tool
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusight.recording.doctor.gpu_checks import InstalledHardware
+    from gpusight.recording.doctor.machine import CheckEffect, Machine
+
+
+_RECORD_ORDER = (Tool.NSYS, Tool.CUPTI, Tool.TORCH)
+"""As `gpusight record` chooses where it is not told; ncu measures kernels, no timeline."""
+_WORST = (Ability.NO, Ability.PARTLY, Ability.YES)
+
+
+def examine(
+    machine: Machine | None = None, *, python: str | None = None, folder: str | None = None
+) -> Checkup:
+    """Look at everything that recording depends on.
+
+    `python` is the interpreter that programs are run with, else the one that `python` starts;
+    `folder` is where captures would go, else the current one.
+    """
+    machine = machine or ThisMachine()
+    folder = folder or str(Path.cwd())
+    checks = tuple(_checks(machine, survey(machine), python, folder))
+    verdicts = tuple(_verdict(tool, checks) for tool in Tool)
+    able = [verdict.tool for verdict in verdicts if verdict.can is not Ability.NO]
+    return Checkup(checks, verdicts, next((t for t in _RECORD_ORDER if t in able), None))
+
+
+def _checks(
+    machine: Machine, hardware: InstalledHardware, python: str | None, folder: str
+) -> Iterator[MachineCheck]:
+    yield from gpu_checks(machine, hardware)
+    yield from tool_checks(machine, hardware)
+    found = find_interpreter(machine, python)
+    if isinstance(found, MachineCheck):
+        yield found
+    else:
+        yield from python_checks(machine, hardware, found)
+    yield from permission_checks(machine, hardware)
+    yield from container_checks(machine)
+    yield from wsl_checks(machine, hardware)
+    yield from surrounding_checks(machine, folder)
+
+
+def _verdict(tool: Tool, checks: Sequence[MachineCheck]) -> ToolVerdict:
+    """Draw together what all checks say about one tool: the worst of it decides."""
+    effects = [effect for check in checks for effect in check.effects if effect.tool is tool]
+    can = next((level for level in _WORST if any(e.can is level for e in effects)), Ability.YES)
+    own = next((check for check in checks if check.key == tool.value), None)
+    there = own is not None and own.state in {CheckState.OK, CheckState.LIMITED}
+    without = () if can is Ability.NO else _whys(effects, Ability.YES)
+    why = () if can is Ability.YES else _whys(effects, can)
+    return ToolVerdict(tool, can, own.found if own is not None and there else "", why, without)
+
+
+def _whys(effects: Sequence[CheckEffect], level: Ability) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(effect.why for effect in effects if effect.can is level))
+
+
+_LISTS = frozenset({"why", "without", "commands"})
+TOOL_FIELDS = (
+    Field("tool", "Tool", Fmt.TEXT, "What `--with` takes: nsys, ncu, cupti or torch"),
+    Field("can", "Can", Fmt.TEXT, "Whether it can capture here: `yes`, `partly` or `no`"),
+    Field("found", "Found", Fmt.NAME, "Version and place of what would be used; null for none"),
+    Field("why", "Why", Fmt.TEXT, "Why it cannot, or only partly; a list"),
+    Field("without", "Without", Fmt.TEXT, "What it does not give here, though it works; a list"),
+)
+CHECK_FIELDS = (
+    Field("check", "Check", Fmt.TEXT, "Stable name of what was looked at"),
+    Field("title", "What", Fmt.TEXT, "Its name for people", shown=False),
+    Field("state", "State", Fmt.TEXT, "`ok`, `limited`, `missing` or `unknown`"),
+    Field("found", "Found", Fmt.NAME, "What was found"),
+    Field("means", "Means", Fmt.TEXT, "What that means for recording; null where nothing follows"),
+    Field("fix", "Fix", Fmt.TEXT, "What to do about it; null for nothing"),
+    Field("commands", "Commands", Fmt.NAME, "What to type for that; a list"),
+)
+
+
+_USES = Fact(
+    "record_uses",
+    "gpusight record uses",
+    None,
+    Fmt.TEXT,
+    "The tool that `gpusight record` takes where it is not told; null where nothing can record",
+)
+FACTS = (_USES,)
+
+
+def checkup_page(checkup: Checkup) -> Composite:
+    """Give the verdicts, then every check."""
+    uses = checkup.record_uses
+    fact = replace(_USES, value=None if uses is None else uses.value)
+    title = "What this machine can capture with"
+    return Composite("doctor", title, (fact,), (tools_table(checkup), checks_table(checkup)))
+
+
+def tools_table(checkup: Checkup) -> TableResult:
+    """List the tools and whether they can capture."""
+    rows: list[_Row] = [
+        (v.tool.value, v.can.value, v.found or None, v.why, v.without) for v in checkup.verdicts
+    ]
+    return _table("tools", "Tools", TOOL_FIELDS, rows)
+
+
+def checks_table(checkup: Checkup) -> TableResult:
+    """List what was looked at."""
+    rows: list[_Row] = [
+        (
+            c.key,
+            c.title,
+            c.state.value,
+            c.found,
+            c.means or None,
+            c.fix or None,
+            c.commands,
+        )
+        for c in checkup.checks
+    ]
+    return _table("checks", "Checks", CHECK_FIELDS, rows)
+
+
+def tool_summary(verdict: ToolVerdict) -> str:
+    """Say in a line what a tool can do here."""
+    parts = [verdict.found, *verdict.why]
+    if verdict.without:
+        parts.append(f"without {', '.join(verdict.without)}")
+    return "; ".join(filter(None, parts))
+
+
+_Row: TypeAlias = "tuple[str | tuple[str, ...] | None, ...]"
+
+
+def _table(name: str, title: str, fields: tuple[Field, ...], rows: list[_Row]) -> TableResult:
+    import polars as pl
+
+    schema = {f.key: pl.List(pl.String) if f.key in _LISTS else pl.String for f in fields}
+    return TableResult(name, title, fields, pl.DataFrame(rows, schema=schema, orient="row"))

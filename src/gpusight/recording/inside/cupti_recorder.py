@@ -1,0 +1,248 @@
+"""Records every CUDA program that runs in a Python process, through CUPTI's activity records."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.errors import RecordError
+from gpusight.recording.inside import cupti_library, nvtx_backend
+from gpusight.recording.inside.cuda_driver import driver_version, wait_for_gpus
+from gpusight.recording.inside.cupti_buffers import BufferWalker, CuptiBuffers, StringIds
+from gpusight.recording.inside.cupti_library import load_cupti
+from gpusight.recording.inside.cupti_write import (
+    RecordedActivity,
+    unwanted_functions,
+    write_capture,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusight.recording.inside.cupti_library import Cupti
+    from gpusight.recording.inside.environment import RecorderPlan
+
+
+_DRIVER = re.compile(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)")
+_QUOTED = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
+_CPU = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
+_FACTS = (
+    ("NvDriverVersion", "/proc/driver/nvidia/version", _DRIVER),
+    ("OsDescription", "/etc/os-release", _QUOTED),
+    ("CpuDescription", "/proc/cpuinfo", _CPU),
+)
+
+
+def facts(cuda_version: int | None) -> dict[str, str]:
+    """Give driver, CUDA, system and processor, under the names that nsys has for them."""
+    known = {name: _first_match(Path(path), pattern) for name, path, pattern in _FACTS}
+    known["CudaDriverVersion"] = str(cuda_version) if cuda_version else None
+    return {name: value for name, value in known.items() if value}
+
+
+def process_name() -> str:
+    """Name this process as a profiler outside would: by its executable."""
+    return Path(sys.executable or "python").name
+
+
+def thread_names() -> dict[int, str]:
+    """Name the threads that live now, by their system id.
+
+    Where the system only knows the process's name, Python's name for a thread says more.
+    """
+    names: dict[int, str] = {}
+    for folder in Path("/proc/self/task").glob("*"):
+        comm = _read(folder / "comm")
+        if comm is not None:
+            names[int(folder.name)] = comm.strip()
+    own = names.get(os.getpid())
+    for thread in threading.enumerate():
+        tid = thread.native_id
+        if tid in names and tid != os.getpid() and names[tid] == own:
+            names[tid] = thread.name
+    return names
+
+
+def python_thread_ids() -> dict[int, int]:
+    """Give the system ids of Python's threads by the low 32 bits of their POSIX ids."""
+    return {
+        thread.ident & 0xFFFFFFFF: thread.native_id
+        for thread in threading.enumerate()
+        if thread.ident is not None and thread.native_id is not None
+    }
+
+
+def _first_match(path: Path, pattern: re.Pattern[str]) -> str | None:
+    found = pattern.search(_read(path) or "")
+    return found.group(1).strip() if found else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a thread that has ended, a system without /proc
+        return None
+
+
+_ALWAYS = (cupti_library.DEVICE, cupti_library.CONTEXT, cupti_library.STREAM, cupti_library.NAME)
+_NEEDED = (cupti_library.KERNEL, cupti_library.MEMCPY, cupti_library.MEMSET, cupti_library.RUNTIME)
+_OPTIONAL = (
+    cupti_library.DRIVER,
+    cupti_library.MEMCPY_PEER,
+    cupti_library.SYNCHRONIZATION,
+    cupti_library.MARKER,
+    cupti_library.MARKER_DATA,
+    cupti_library.OVERHEAD,
+    cupti_library.CUDA_EVENT,
+)
+_WORK = (
+    cupti_library.KERNEL,
+    cupti_library.MEMCPY,
+    cupti_library.MEMCPY_PEER,
+    cupti_library.MEMSET,
+    cupti_library.RUNTIME,
+    cupti_library.DRIVER,
+)
+
+
+class CuptiRecorder:
+    """Switches CUPTI on and off, and writes what it recorded in the layout of an nsys export.
+
+    Kernels of CUDA graphs are always recorded one by one, with or without `--graph-nodes`: CUPTI's
+    record of whole graphs (GRAPH_TRACE of CUDA 13.0) crashes a program that launches a graph which
+    was instantiated before the recording.
+    """
+
+    suffix = ".sqlite"
+    on_main_thread = False
+
+    def __init__(self, plan: RecorderPlan, load: Callable[[], Cupti] = load_cupti) -> None:
+        self._plan = plan
+        self._cupti = load()
+        self._walker = BufferWalker(self._cupti)
+        self._texts = StringIds()
+        self._buffers = CuptiBuffers(self._walker, self._texts)
+        self._process = os.getpid()
+        self._start_ns = self._end_ns = self._start_utc_ns = 0
+        self._system_ids = False
+        self._prepared = False
+        self._unwanted: list[tuple[int, int]] = []
+        self._threads: dict[int, str] = {}
+        self._warnings: list[str] = []
+        self._lead_nvtx()
+
+    def prepare(self) -> None:
+        """Register buffers; devices, contexts and streams are recorded from here on."""
+        self._prepared = True
+        self._system_ids = self._cupti.use_system_thread_ids()
+        self._cupti.register(self._buffers.request, self._buffers.complete)
+        for kind in _ALWAYS:
+            self._enable(kind)
+        self._unwanted = unwanted_functions(self._cupti)
+
+    def cancel(self) -> None:
+        """Have all buffers back: CUPTI must not call us after Python has ended."""
+        self._disable()
+        self._cupti.flush(forced=True)
+
+    def start(self) -> None:
+        """Record from here on."""
+        if not self._prepared:
+            self.prepare()
+        self._start_ns, self._start_utc_ns = self._cupti.time_ns(), time.time_ns()
+        try:
+            for kind in self._kinds():
+                self._enable(kind)
+        except RecordError:
+            self._disable()
+            raise
+        for domain, function in self._unwanted:
+            self._cupti.switch_off(domain, function)
+
+    def step_began(self, number: int) -> None:
+        """Do nothing: steps are told through NVTX."""
+
+    def step_ended(self, number: int) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Record no more; wait for the GPUs, and have all buffers back."""
+        try:
+            self._end_ns = self._cupti.time_ns()
+            wait_for_gpus()
+            self._threads = thread_names()
+        finally:
+            self.cancel()
+
+    def is_empty(self) -> bool:
+        """Tell whether the process did nothing with CUDA while it was recorded."""
+        return not any(self._buffers.counts[kind] for kind in _WORK)
+
+    def why_empty(self) -> str:
+        """Say what did not happen."""
+        return "it did nothing with CUDA meanwhile"
+
+    def write(self, path: Path) -> None:
+        """Write what was recorded to a new file."""
+        if self._buffers.unkept:
+            self._warnings.append(self._buffers.unkept)
+        write_capture(
+            RecordedActivity(
+                cupti=self._cupti,
+                walker=self._walker,
+                texts=self._texts,
+                buffers=self._buffers,
+                process=self._process,
+                start_ns=self._start_ns,
+                end_ns=self._end_ns,
+                start_utc_ns=self._start_utc_ns,
+                facts=facts(driver_version()),
+                process_name=process_name(),
+                thread_names=self._threads,
+                thread_ids=None if self._system_ids else python_thread_ids(),
+                warnings=self._warnings,
+            ),
+            path,
+        )
+        self._buffers.close()
+
+    def forget(self) -> None:
+        """Let go without touching CUPTI: this is a forked child, it is the parent's."""
+        self._buffers.forget()
+
+    def _kinds(self) -> tuple[int, ...]:
+        return (*_NEEDED, *_OPTIONAL, *((cupti_library.MEMORY,) if self._plan.memory else ()))
+
+    def _enable(self, kind: int) -> None:
+        """Have a kind recorded; without some there is no capture worth having."""
+        why = self._cupti.enable(kind)
+        if not why:
+            return
+        what = cupti_library.KIND_NAMES[kind]
+        if kind in _NEEDED:
+            raise RecordError(
+                f"CUPTI cannot record {what}", why=why, hint="another profiler may be in its place"
+            )
+        self._warnings.append(f"CUPTI cannot record {what}: {why}")
+
+    def _disable(self) -> None:
+        for kind in (*self._kinds(), *_ALWAYS):
+            self._cupti.disable(kind)
+
+    def _lead_nvtx(self) -> None:
+        """Have NVTX, when the program first uses it, tell its ranges to our copy of CUPTI."""
+        if self._cupti.path is None:
+            return
+        taken = os.environ.setdefault(nvtx_backend.PATH_VARIABLE, str(self._cupti.path))
+        nvtx_backend.choose_again()
+        if taken != str(self._cupti.path):
+            self._warnings.append(
+                f"{nvtx_backend.PATH_VARIABLE} already led NVTX to another tool: ranges may "
+                "be missing, "
+                "and CUPTI serves one tool at a time"
+            )

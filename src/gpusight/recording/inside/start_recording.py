@@ -1,0 +1,278 @@
+"""Begins recording in this process, and ends it however the process ends.
+
+`os._exit` and SIGKILL leave no time for that: nothing is written then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpusight.recording.inside import cuda_driver, environment, processes
+from gpusight.recording.inside.environment import log_error, log_line
+from gpusight.recording.inside.import_hooks import when_imported
+from gpusight.recording.inside.processes import ProcessRole, current_rank, own_role
+from gpusight.recording.inside.recorders import recorder_for
+from gpusight.recording.inside.recording_window import RecordingWindow, WindowState, ask_main_thread
+from gpusight.recording.inside.step_hub import HUB
+
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+    from gpusight.recording.inside.environment import RecorderPlan
+    from gpusight.recording.inside.recorders import Recorder
+    from gpusight.recording.inside.torch_hooks import OptimizerSteps
+
+
+_POLL_S = 0.005
+"""Much less than CUDA takes from cuInit to the first kernel."""
+
+
+def start(wanted: RecorderPlan) -> None:
+    """Record this process as planned, if it is one of those that are wanted."""
+    if _CURRENT:  # another sitecustomize may bring the interpreter back to ours
+        return
+    processes.note_start()
+    role = own_role()
+    if role is ProcessRole.HELPER:
+        return
+    if not _is_chosen(wanted, processes.own_rank()):
+        _say_if_none_is_chosen(wanted)
+        return
+    session = ProcessRecording(wanted, role)
+    _CURRENT.append(session)
+    session.begin()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _is_chosen(wanted: RecorderPlan, rank: int | None) -> bool:
+    return wanted.ranks is None or rank is None or rank in wanted.ranks
+
+
+def _say_if_none_is_chosen(wanted: RecorderPlan) -> None:
+    """Say on one rank that those which are wanted do not exist."""
+    place = current_rank()
+    if place is None or place.rank != 0 or place.world is None or wanted.ranks is None:
+        return
+    if min(wanted.ranks) >= place.world:
+        asked = ", ".join(map(str, wanted.ranks))
+        log_line(f"nothing is recorded: rank {asked} was asked for, and there are {place.world}")
+
+
+def _forked() -> None:
+    """Leave the recording to the parent; begin another where none had begun."""
+    session = _CURRENT[0]
+    try:
+        if not session.is_left_to_parent():
+            _CURRENT[0] = ProcessRecording(session.plan, ProcessRole.CHILD)
+            _CURRENT[0].begin()
+    except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+        log_error("recording a fork", error)
+
+
+class ProcessRecording:
+    """The recording of one process.
+
+    It begins when the process shows that it works: when it makes CUDA ready, or an optimizer.
+    Launchers, and children that only load data, never do. Where there is no GPU, PyTorch's
+    profiler starts when the main process imports torch. Not earlier: a profiler that was on
+    before a fork is of no use in the child, which may be the one that trains.
+    """
+
+    def __init__(self, wanted: RecorderPlan, role: ProcessRole) -> None:
+        self.plan = wanted
+        self._role = role
+        self._rank: int | None = None
+        self._has_worked = False
+        self._steps: OptimizerSteps | None = None
+        self._finishing = threading.Lock()
+        self._is_exiting = self._is_terminated = False
+        self._must_die: int | None = None
+        self._recorder: Recorder = recorder_for(wanted)
+        self._window = RecordingWindow(
+            wanted,
+            self._recorder,
+            opened=self._opened,
+            ended=self._ended,
+            allowed=self._is_allowed,
+        )
+        if hasattr(self._recorder, "interrupted"):
+            self._recorder.interrupted = self._window.stop
+
+    def begin(self) -> None:
+        """Listen, and record as soon as this process shows what it is."""
+        HUB.listen(self._window)
+        atexit.register(self._exit)
+        when_imported("torch", self._torch_imported)
+        if self._window.by_range:
+            from gpusight.recording.inside import import_hooks
+
+            import_hooks.hook_ranges()
+        if self.plan.recorder == environment.CUPTI:
+            threading.Thread(target=self._wait_for_cuda, name="gpusight", daemon=True).start()
+        elif self.plan.recorder == environment.PROFILER_API and self._role is ProcessRole.MAIN:
+            self._window.ready()
+
+    def finish(self) -> None:
+        """End the recording with the process, and say what never came."""
+        if not self._finishing.acquire(blocking=False):
+            return
+        self._is_exiting = True
+        missed = self._window.missed()
+        self._window.close()
+        self._let_go()
+        if missed is not None and (self._has_worked or self._window.steps_seen):
+            log_line(f"nothing was recorded in process {os.getpid()}: {missed}")
+
+    def _exit(self) -> None:
+        """Finish, and let an interrupted process die as it would have."""
+        try:
+            self.finish()
+        except KeyboardInterrupt:  # once more: nobody waits for us
+            log_line(f"interrupted: what process {os.getpid()} recorded is not written")
+        _die_of_interrupt()
+
+    def is_left_to_parent(self) -> bool:
+        """Let go of everything in a fork; tells whether the parent records, or has recorded."""
+        atexit.unregister(self._exit)
+        state = self._window.state
+        self._window.abandon()
+        if state is not WindowState.WAITING:
+            self._recorder.forget()
+        self._let_go()
+        self._give_signals_back()
+        return state is not WindowState.WAITING
+
+    def _let_go(self) -> None:
+        HUB.forget(self._window)
+        if self._steps is not None:
+            self._steps.remove()
+
+    def _torch_imported(self, module: ModuleType) -> None:
+        from gpusight.recording.inside.torch_hooks import OptimizerSteps
+
+        if self._window.state is WindowState.OVER:
+            return
+        torch: Any = module
+        by_torch = self.plan.recorder == environment.TORCH
+        self._steps = OptimizerSteps(torch, self._works, marks=not by_torch)
+        self._steps.install()
+        if by_torch and self._role is ProcessRole.MAIN and not _may_use_gpu():
+            self._window.ready()
+        else:
+            torch.cuda._lazy_call(self._works)  # when CUDA is made ready, before it is used
+
+    def _wait_for_cuda(self) -> None:
+        """Begin once anything in this process makes CUDA ready."""
+        while self._window.state is WindowState.WAITING and not self._has_worked:
+            if cuda_driver.cuda_is_initialized():
+                self._works()
+            else:
+                time.sleep(_POLL_S)
+
+    def _works(self) -> None:
+        """Note that this process does what programs are recorded for."""
+        self._has_worked = True
+        self._learn_rank()
+        self._window.ready()
+
+    def _learn_rank(self) -> None:
+        """Keep the rank: at the end the program's process group may be gone."""
+        if self._rank is None:
+            self._rank = processes.own_rank()
+
+    def _is_allowed(self) -> bool:
+        self._learn_rank()
+        return _is_chosen(self.plan, self._rank)
+
+    def _opened(self) -> None:
+        """Make sure that what is recorded now is also written."""
+        if self._recorder.suffix is None:
+            return
+        multiprocessing = sys.modules.get("multiprocessing")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.finish, exitpriority=100)  # such a child may skip atexit
+        ask_main_thread(self._handle_signals)
+
+    def _handle_signals(self) -> None:
+        """Write before a signal ends the process, where the program leaves it to do so."""
+        for number in _ENDING:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._terminated)
+
+    def _give_signals_back(self) -> None:
+        """Let them end the process at once again, also one that does not come back to Python."""
+        for number in _ENDING:
+            if signal.getsignal(number) == self._terminated:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _ended(self) -> None:
+        self._learn_rank()
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+            log_error("writing the recording", error)
+        self._let_go()
+        ask_main_thread(self._give_signals_back)
+        self._window.is_ending = False
+        if self._must_die is not None:
+            os.kill(os.getpid(), self._must_die)
+        elif self.plan.stop and not self._is_exiting:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _write(self) -> None:
+        if not _is_chosen(self.plan, self._rank):
+            return
+        missed = None if self._is_cut_off() else self._window.unfinished()
+        if self._recorder.is_empty() or missed:
+            why = missed or self._recorder.why_empty()
+            is_program = self._has_worked or self._window.steps_seen or self._window.by_range
+            if why is not None and is_program:
+                log_line(f"nothing was recorded in process {os.getpid()}: {why}")
+        elif self._recorder.suffix is not None:
+            processes.written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+
+    def _is_cut_off(self) -> bool:
+        """Tell whether the process goes on, or ends before it wanted to, perhaps within a step."""
+        return not self._is_exiting or self._is_terminated or hasattr(sys, "last_type")
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        """Write, then die of the signal as the program would have."""
+        signal.signal(number, signal.SIG_DFL)
+        if self._window.is_ending:  # we interrupted ourselves: not before that is done
+            self._must_die = number
+            return
+        self._is_terminated = True
+        self.finish()
+        os.kill(os.getpid(), number)
+
+
+_CURRENT: list[ProcessRecording] = []
+"""The one of this process."""
+_ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+
+
+def _die_of_interrupt() -> None:
+    """Have Python end by SIGINT after a Ctrl-C that the program did not catch.
+
+    It means to, but forgets it when any text is executed meanwhile, as modules do that are loaded
+    now. Text that is interrupted reminds it.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 - nothing else sets it
+
+
+def _may_use_gpu() -> bool:
+    from gpusight.recording.inside.torch_recorder import may_use_gpu
+
+    return may_use_gpu()

@@ -1,0 +1,204 @@
+"""Records with PyTorch's own profiler, without the program knowing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpusight.errors import GpusightError, RecordError
+from gpusight.output_files import staged
+from gpusight.recording.inside.cuda_driver import DEVICE_FILES, cuda_is_initialized
+from gpusight.recording.inside.environment import log_line
+from gpusight.recording.inside.torch_hooks import AllocatorHistory, profiler_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusight.recording.inside.environment import RecorderPlan
+
+
+SUFFIX = ".trace.json.gz"
+_SNAPSHOT_SUFFIX = ".memory.pickle"
+_DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
+"""Of NVIDIA's driver; of AMD's."""
+
+
+def may_use_gpu() -> bool:
+    """Tell whether this process could come to use a GPU; asking CUDA would spoil later forks."""
+    torch = sys.modules["torch"]
+    if not (torch.version.cuda or getattr(torch.version, "hip", None)):
+        return False
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return sys.platform == "win32" or any(Path(file).exists() for file in _DEVICE_FILES)
+
+
+class TorchRecorder:
+    """One recording by torch.profiler, of all threads where PyTorch can (2.7 and later)."""
+
+    suffix = SUFFIX
+    on_main_thread = True
+
+    def __init__(self, plan: RecorderPlan) -> None:
+        self._plan = plan
+        self._profiler: Any = None
+        self._mark: tuple[int, Any] | None = None
+        self._remove_guard: Callable[[], None] | None = None
+        self._is_empty = True
+        self._history: AllocatorHistory | None = None
+        self._snapshot: Any = None
+        self.interrupted: Callable[[], None] = lambda: None
+        """Called when the program turns to torch.profiler itself."""
+
+    def prepare(self) -> None:
+        """Let the profiler set itself up, which takes long on the first use of a GPU."""
+        torch = _torch()
+        if profiler_runs(torch):
+            raise RecordError("the program uses torch.profiler itself, and there can be but one")
+        self._profiler = _made(torch, self._plan)
+        self._profiler.prepare_trace()
+
+    def cancel(self) -> None:
+        """Let it go: torch can only stop what was started."""
+        self._profiler = None
+
+    def start(self) -> None:
+        """Record from here on, until the program wants the profiler for itself."""
+        if self._profiler is None:
+            self.prepare()
+        if self._plan.memory and may_use_gpu() and cuda_is_initialized():
+            self._history = AllocatorHistory(_torch())
+        self._profiler.start_trace()
+        self._remove_guard = _guard(self._profiler, self._give_way)
+
+    def step_began(self, number: int) -> None:
+        """Mark a step as torch's own schedule does."""
+        mark = _torch().profiler.record_function(f"ProfilerStep#{number}")
+        mark.__enter__()
+        self._mark = (number, mark)
+
+    def step_ended(self, number: int) -> None:
+        """Close the mark."""
+        if self._mark is not None and self._mark[0] == number:
+            self._mark[1].__exit__(None, None, None)
+            self._mark = None
+
+    def stop(self) -> None:
+        """Wait for the GPU, and collect what was recorded."""
+        if self._remove_guard is not None:
+            self._remove_guard()
+        self._profiler.stop_trace()
+        used_gpu = _torch().cuda.is_initialized()  # spares a long run the counting
+        self._is_empty = not (used_gpu or self._profiler.profiler.kineto_results.events())
+        if self._history is not None:  # what the program does afterwards was not asked for
+            self._snapshot = self._history.snapshot()
+            self._history.end()
+
+    def is_empty(self) -> bool:
+        """Tell whether neither an operator nor GPU work came."""
+        return self._is_empty
+
+    def why_empty(self) -> str:
+        """Say what did not happen."""
+        return "PyTorch did no work meanwhile"
+
+    def write(self, path: Path) -> None:
+        """Write the trace, and beside it the history of the GPU's memory if that was wanted."""
+        from gpusight.recording.inside.run_files import write_trace
+
+        write_trace(self._profiler, path)
+        if self._snapshot is not None:
+            self._write_snapshot(path)
+        elif self._plan.memory:
+            log_line(f"no history of the GPU's memory: {_why_no_history()}")
+        self._profiler = None  # its events take as much memory as the trace
+
+    def forget(self) -> None:
+        """Stop this fork from collecting events for a profiler that is its parent's."""
+        if self._profiler is None:
+            return
+        enable = getattr(_torch()._C._autograd, "_enable_record_function", None)
+        if enable is not None:
+            enable(False)
+        if self._remove_guard is not None:
+            self._remove_guard()
+        self._profiler = self._mark = self._history = None
+
+    def _give_way(self) -> None:
+        log_line(
+            f"the program uses torch.profiler itself: process {os.getpid()} is recorded up to here;"
+            " --with nsys or cupti sees all of it"
+        )
+        self.interrupted()
+
+    def _write_snapshot(self, trace: Path) -> None:
+        name = trace.name.partition(SUFFIX)[0]
+        beside = trace.with_name(f"{name}{_SNAPSHOT_SUFFIX}")
+        try:
+            with staged(beside, replace=self._plan.overwrite) as part, part.open("xb") as file:
+                pickle.dump(self._snapshot, file)
+        except GpusightError as error:  # the trace is there all the same
+            log_line(f"the memory's history was not written: {error}")
+
+
+def _torch() -> Any:
+    """Give torch, which the program has imported: we never do it for it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise RecordError(
+            "the program has not imported torch so far", hint="--with nsys or cupti does without"
+        )
+    return torch
+
+
+def _why_no_history() -> str:
+    if not may_use_gpu():
+        return "this process has no GPU; tensors' allocations are in the trace"
+    return "this process had not used the GPU when recording began"
+
+
+def _made(torch: Any, plan: RecorderPlan) -> Any:
+    kinds = torch.profiler.ProfilerActivity
+    more: dict[str, Any] = {}
+    every_thread = _every_thread(torch)
+    if every_thread is not None:
+        more["experimental_config"] = every_thread
+    return torch.profiler.profile(
+        activities=[kinds.CPU, *([kinds.CUDA] if may_use_gpu() else [])],
+        record_shapes=True,
+        profile_memory=plan.memory,
+        with_stack=plan.python_stacks,
+        **more,
+    )
+
+
+def _every_thread(torch: Any) -> Any:
+    """Give the setting that records threads which were there before; None in older versions."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return None
+
+
+def _guard(ours: Any, give_way: Callable[[], None]) -> Callable[[], None]:
+    """Have `give_way` called before any other profiler sets itself up; gives what ends that.
+
+    Two cannot run at once: the program's would raise, or take our events for its own.
+    """
+    profile = _torch().autograd.profiler.profile
+    prepare = profile._prepare_trace
+
+    def prepare_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not ours.profiler:
+            give_way()
+        return prepare(self, *args, **kwargs)
+
+    def remove() -> None:
+        if profile._prepare_trace is prepare_trace:
+            profile._prepare_trace = prepare
+
+    profile._prepare_trace = prepare_trace
+    return remove

@@ -1,0 +1,358 @@
+"""One profiled run.
+
+Counts its steps, records those of the schedule; `gs.torch_profile` for loops by hand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import os
+import shlex
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.errors import UsageError
+from gpusight.recording.inside import run_files
+from gpusight.recording.inside.environment import log_line, surrounding_tool
+from gpusight.recording.inside.processes import current_rank
+from gpusight.recording.inside.run_files import RunFolder, warn
+from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside.step_recorders import (
+    NoStepRecorder,
+    ToolStepRecorder,
+    TorchStepRecorder,
+)
+from gpusight.recording.inside.torch_settings import OUTPUT_DIR, StepPhase, TorchSettings
+from gpusight.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from gpusight.recording.inside.step_recorders import StepRecorder
+    from gpusight.recording.inside.torch_settings import TorchOptions
+
+
+RankAndWorld = tuple[int, "int | None"]
+"""A rank, and of how many; None: not known."""
+
+
+class _State(enum.Enum):
+    OFF = "off"
+    READY = "ready"
+    ON = "on"
+    FAILED = "failed"
+    """Until the cycle ends."""
+
+
+class TorchSession:
+    """Follows the steps of one run. `begin_step` and `end_step` say where they are.
+
+    A step that is begun and never ended is not counted. `place` is what the framework knows of
+    ranks, `first_step` the number of the first step, `total_steps` how many there will be.
+    """
+
+    def __init__(
+        self,
+        settings: TorchSettings,
+        *,
+        place: RankAndWorld | None = None,
+        first_step: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
+        self._settings, self._schedule = settings, settings.schedule
+        self.rank, world = place or _rank_and_world()
+        self._is_chosen = settings.chosen.include(self.rank)
+        self._recorder = self._choose_recorder()
+        self._first, self.done = first_step, 0
+        self._state = _State.OFF
+        self._told_step: int | None = None
+        self._in_step = self._is_marked = False
+        self.paths: list[Path] = []
+        self._bytes = 0
+        self._remarks: list[str] = []
+        self._shortfall: str | None = None
+        self._pid = os.getpid()
+        self._caution(world, total_steps)
+        _OPEN.add(self)
+
+    def _choose_recorder(self) -> StepRecorder:
+        settings, tool = self._settings, surrounding_tool()
+        if not self._is_chosen:
+            return NoStepRecorder()
+        if settings.mode == "nvtx" or (settings.mode == "auto" and tool is not None):
+            self._say_how(tool)
+            return ToolStepRecorder(tool)
+        if tool is not None:
+            warn(f"mode='torch' inside {tool}: two profilers disturb each other; see mode='auto'")
+        return TorchStepRecorder(settings, RunFolder(Path(settings.output_dir), self.rank))
+
+    def _caution(self, world: int | None, total_steps: int | None) -> None:
+        """Say beforehand what will not come as it was asked for."""
+        chosen = self._settings.chosen.chosen or ()
+        beyond = [rank for rank in chosen if world and rank >= world]
+        is_none_left = len(beyond) == len(chosen)
+        if beyond and (self._is_chosen or (is_none_left and self.rank == 0)):
+            so = ": nothing is recorded" if is_none_left else ""
+            warn(f"ranks {sorted(beyond)} do not exist, there are {world}{so}")
+        if not self._is_chosen:
+            return
+        if isinstance(self._recorder, TorchStepRecorder):
+            for caution in self._schedule.cautions():
+                self._tell(caution)
+        self._shortfall = self._schedule.shortfall(total_steps)
+        if self._shortfall:
+            warn(self._shortfall)
+
+    def _say_how(self, tool: str | None) -> None:
+        if tool is None:
+            self._tell(f"nothing listens, so steps are not recorded; run\n{self._commands()}")
+        else:
+            self._tell(f"steps are marked for {tool}; it records, nothing is written here")
+
+    def _commands(self) -> str:
+        """Write the commands that record the active steps of this very program."""
+        program = shlex.join(sys.orig_argv)
+        first, last = self._schedule.recorded_steps()
+        steps = f"{first}:{'' if last is None else last}"
+        times = self._schedule.cycles
+        end = "stop" if times == 1 else f"repeat:{times}"
+        return (
+            f"  gpusight record --steps {steps} -- {program}\n"
+            f"or\n  nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi "
+            f"--capture-range-end={end} -o train {program}"
+        )
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def begin_step(self, *, marked: bool = True) -> None:
+        """Say that the next step begins, if it has not.
+
+        `marked` False: it may turn out to be none, so it gets no name and nobody is told.
+        """
+        if self._in_step:
+            return
+        phase = self._schedule.phase(self.done)
+        if phase is StepPhase.WARMUP and self._state is _State.OFF:
+            with self._guarded(_State.READY):
+                self._recorder.prepare()
+        if phase is StepPhase.ACTIVE and self._state in {_State.OFF, _State.READY}:
+            with self._guarded(_State.ON):
+                self._recorder.start()
+        self._in_step, self._is_marked = True, marked
+        if marked:
+            self._told_step = HUB.begin_step()
+            self._recorder.begin_step(self._first + self.done)
+
+    def end_step(self) -> None:
+        """Say that the step is complete."""
+        if not self._in_step:
+            return
+        self._recorder.end_step()
+        self._leave_step()
+        if not self._is_marked:
+            HUB.pass_step()
+        self.done += 1
+        if self._schedule.ends_cycle(self.done - 1):
+            self._end_cycle()
+
+    def _leave_step(self) -> None:
+        HUB.end_step(self._told_step)
+        self._told_step, self._in_step = None, False
+
+    def _end_cycle(self) -> None:
+        if self._state is _State.ON:
+            with self._guarded(_State.OFF):
+                self._keep(self._recorder.finish(f"iteration_{self._first + self.done}"))
+        self._state = _State.OFF
+
+    def _keep(self, paths: list[Path]) -> None:
+        """Note what was written now; at the end somebody may have moved it elsewhere."""
+        self.paths += paths
+        self._bytes += run_files.total_bytes(paths)
+
+    @contextmanager
+    def _guarded(self, then: _State) -> Iterator[None]:
+        """Come to a state, or say why this cycle is not recorded; the program goes on."""
+        try:
+            yield
+            self._state = then
+        except Exception as error:  # noqa: BLE001 - no recording is worth the end of a training
+            self._state = _State.FAILED
+            warn(f"steps from {self._first + self.done} on are not recorded: {error}")
+
+    # The end ----------------------------------------------------------------------------------
+
+    def close(self, *, failed: bool = False) -> None:
+        """Write what there is, and say what came of it; `failed`: the program raised."""
+        if self not in _OPEN:
+            return
+        _OPEN.discard(self)
+        if self._in_step:
+            self._recorder.drop_step()
+            self._leave_step()
+        if self._state is _State.ON and (failed or self._has_steps):
+            self._cut_short()
+        elif self._state in {_State.ON, _State.READY}:
+            with self._guarded(_State.OFF):
+                self._recorder.cancel()
+        if self._is_chosen:
+            self._draw()
+            self._report(failed=failed)
+
+    @property
+    def _has_steps(self) -> bool:
+        """Tell whether the cycle under way recorded a whole step, or was not asked for steps."""
+        schedule = self._schedule
+        return schedule.records_all or schedule.recorded_of_cycle(self.done) > 0
+
+    def _cut_short(self) -> None:
+        active = self._schedule.active
+        if active is not None:
+            kept = self._schedule.recorded_of_cycle(self.done)
+            self._remarks.append(f"the last cycle holds {kept} of {active} steps")
+        self._end_cycle()
+
+    def _draw(self) -> None:
+        if not self._settings.memory_timeline:
+            return
+        for trace in self._traces():
+            snapshot = trace.with_name(trace.name.replace(run_files.TRACE, run_files.SNAPSHOT))
+            source = snapshot if snapshot in self.paths else trace
+            with run_files.optional(run_files.TIMELINE):
+                self._keep([self._draw_one(source, trace.parent.name)])
+
+    def _draw_one(self, source: Path, cycle: str) -> Path:
+        assert isinstance(self._recorder, TorchStepRecorder), "only torch.profiler leaves traces"
+        draw = self._recorder.folder.publish
+        return draw(cycle, run_files.TIMELINE, lambda path: run_files.draw_memory(source, path))
+
+    def _traces(self) -> list[Path]:
+        return [path for path in self.paths if path.name.endswith(run_files.TRACE)]
+
+    def _report(self, *, failed: bool) -> None:
+        shortfall = self._schedule.shortfall(self.done)
+        if shortfall and shortfall != self._shortfall and not failed:
+            warn(shortfall)
+        traces = self._traces()
+        if not traces:
+            return
+        size = format_bytes(self._bytes)
+        remarks = "".join(f" ({remark})" for remark in self._remarks)
+        folder = _shown(traces[-1].parent.parent)
+        self._tell(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
+        if self._speaks and self._settings.diagnose and not failed:
+            with run_files.optional("the diagnosis"):
+                run_files.print_diagnosis(traces[-1])
+        else:
+            self._tell(f"next: gpusight diagnose {shlex.quote(_shown(traces[-1]))}")
+
+    @property
+    def _speaks(self) -> bool:
+        """Tell whether this is the rank that prints for all."""
+        return self.rank == min(self._settings.chosen.chosen or {0})
+
+    def _tell(self, text: str) -> None:
+        if self._speaks:
+            log_line(text)
+
+
+_OPEN: set[TorchSession] = set()
+"""Sessions that nobody has closed: Hugging Face's Trainer says nothing when a training fails."""
+
+
+@atexit.register
+def _close_open() -> None:
+    for session in list(_OPEN):
+        if session._pid == os.getpid():  # a fork's copy is not the child's to write
+            session.close(failed=True)
+
+
+def _rank_and_world() -> RankAndWorld:
+    """Ask torch.distributed, then the launchers' variables."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    told = current_rank()
+    return (0, 1) if told is None else (told.rank, told.world)
+
+
+def _shown(path: Path) -> str:
+    """Write a path as short as it can be typed here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):  # the folder that the program worked in is gone; not below it
+        return str(path)
+
+
+class TorchProfile:
+    """A context manager round a loop; call `step` at the end of each of its steps."""
+
+    def __init__(self, settings: TorchSettings) -> None:
+        self._settings = settings
+        self._session: TorchSession | None = None
+        self.paths: tuple[Path, ...] = ()
+        """The files that were written; complete after the block."""
+
+    def __enter__(self) -> Self:
+        """Begin; the first step starts here."""
+        if self._session is not None:
+            raise UsageError("this profile has begun already", hint="make another one")
+        self._session = TorchSession(self._settings)
+        # A block whose steps nobody tells must not look like one long step.
+        self._session.begin_step(marked=not self._settings.schedule.records_all)
+        return self
+
+    def step(self) -> None:
+        """Say that a step ended and the next one begins."""
+        if self._session is None:
+            raise UsageError("step() belongs into the block", hint="with gs.torch_profile() as p:")
+        self._session.end_step()
+        self._session.begin_step()
+        self.paths = tuple(self._session.paths)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Write what was recorded, also when the block raised."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(failed=kind is not None)
+            self.paths = tuple(session.paths)
+
+
+def torch_profile(
+    output_dir: str | os.PathLike[str] = OUTPUT_DIR,
+    *,
+    wait: int = 0,
+    warmup: int = 0,
+    active: int | None = None,
+    cycles: int = 1,
+    **options: Unpack[TorchOptions],
+) -> TorchProfile:
+    """Record steps of a loop with torch.profiler; without a schedule all of the block.
+
+    Each of `cycles` waits for `wait` steps, runs the profiler for `warmup` without keeping
+    anything, and records `active`. Then `output_dir/iteration_<steps done>/` has, for each rank:
+    `rank0_trace.json.gz`, which every gpusight command reads; `rank0_key_averages.txt`
+    (`key_averages=True`, `rows=25`); and what else is asked for: `memory_snapshot`, `stacks`,
+    `memory_timeline`. A folder with an earlier run is left as it is: the next free
+    `output_dir-2` is used.
+
+    `cpu`, `cuda`, `record_shapes` (on), `profile_memory`, `with_stack` and `with_flops` (off) are
+    torch.profiler's. `ranks=0` or `[0, 4]`: only these record. `diagnose=True` prints what holds
+    the program back. `mode="nvtx"` records nothing itself: it marks steps as NVTX ranges `step N`
+    and calls cudaProfilerStart and Stop round the active ones, for nsys and ncu; `"auto"`, the
+    default, does so inside such a tool and else uses torch.profiler.
+    """
+    return TorchProfile(
+        TorchSettings(output_dir, wait=wait, warmup=warmup, active=active, cycles=cycles, **options)
+    )

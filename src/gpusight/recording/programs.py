@@ -1,0 +1,359 @@
+"""What a program is, from its command line.
+
+Python, a launcher of several ranks, or something else.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+from gpusight.errors import RecordError
+from gpusight.recording.request import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.recording.request import RecordRequest
+
+
+OLDEST_PYTHON = (3, 10)
+"""What runs inside the program needs it."""
+_ASK_TIMEOUT_S = 30.0
+_ASK = (
+    "import importlib.util as u, json, sys;"
+    "print(json.dumps([list(sys.version_info[:2]),"
+    "[m for m in ('torch',) if u.find_spec(m)]]))"
+)
+_ASK_CUPTI = Path(__file__).parent / "doctor" / "probes" / "ask_cupti.py"
+_INTERPRETER = re.compile(r"(python\d?(\.\d+)?[a-z]?|pythonw|py)(\.exe)?", re.IGNORECASE)
+_SHEBANG = re.compile(
+    r"^(?:#!\s*|'''exec'\s+['\"]?)(?P<path>[^\s'\"]+)(?:[ \t]+(?P<next>\S+))?", re.M
+)
+_RUN_BY = {".py": "python", ".sh": "sh"}
+_PROGRAMS = (b"#!", b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""How scripts begin, and machine code of Linux, Windows and macOS."""
+_VALUE_FLAGS = "WX"
+"""Short options of the interpreter that take a value, which may be the next word."""
+_UNHEARD = "IES"
+"""With these the interpreter reads neither PYTHONPATH nor sitecustomize."""
+PYTHON_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
+_LAUNCHER_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+)
+LAUNCHERS = frozenset(
+    {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun", "flux"}
+)
+CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
+_WRAPPERS = frozenset({"env", "nice", "numactl", "taskset", "stdbuf", "time", "timeout", "nohup"})
+_RUNNERS = frozenset({"uv", "uvx", "pixi", "poetry", "hatch", "pdm", "pipenv", "conda", "mamba"})
+_OTHERS = frozenset({"apptainer", "singularity", "enroot", "micromamba", "make", "sudo", "setsid"})
+
+
+class ProgramKind(enum.Enum):
+    """How sure it is that Python runs."""
+
+    PYTHON = "python"
+    """The program itself is Python code."""
+    PERHAPS = "perhaps"
+    """A shell, a launcher or a wrapper, which may start Python."""
+    BINARY = "binary"
+    """Machine code, which does not."""
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """A command line, and what is known about it."""
+
+    argv: tuple[str, ...]
+    path: str
+    """Where the executable lies."""
+    kind: ProgramKind
+    interpreter: str | None
+    """The Python that runs it, or that it is seen to start."""
+    deaf_flag: str | None = None
+    """An option of the interpreter that keeps our recorder from being loaded."""
+
+    @property
+    def word(self) -> str:
+        """The executable's name alone."""
+        return base_name(self.argv[0])
+
+    @property
+    def is_launcher(self) -> bool:
+        """Tell whether it starts several processes of one program."""
+        return self.word in LAUNCHERS or launches_torch(self.argv) is not None
+
+
+@dataclass(frozen=True)
+class InterpreterInfo:
+    """What a program's Python said about itself."""
+
+    version: tuple[int, int]
+    packages: frozenset[str]
+
+
+def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramInfo:
+    """Find out what a program is; raises where there is none of that name."""
+    words = tuple(argv)
+    path = shutil.which(words[0], path=environ.get("PATH"))
+    if path is None:
+        raise _absent(words[0])
+    interpreter = path if is_interpreter(words[0]) else _shebang_interpreter(Path(path), environ)
+    if interpreter is not None:
+        flags = read_python(words).flags if is_interpreter(words[0]) else ""
+        deaf = next((f"-{flag}" for flag in flags if flag in _UNHEARD), None)
+        return ProgramInfo(words, path, ProgramKind.PYTHON, interpreter, deaf)
+    below = _python_below(words[1:], environ)
+    if below is not None or _may_start_python(words, Path(path)):
+        return ProgramInfo(words, path, ProgramKind.PERHAPS, below)
+    return ProgramInfo(words, path, ProgramKind.BINARY, None)
+
+
+def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
+    """Ask a Python what it has; None where it does not answer."""
+    told = _answer([interpreter, "-c", _ASK], environ)
+    if not isinstance(told, list):
+        return None
+    version, packages = told
+    return InterpreterInfo((int(version[0]), int(version[1])), frozenset(packages))
+
+
+def find_cupti(interpreter: str, environ: Mapping[str, str]) -> str | None:
+    """Say where the libcupti is that a recorder in this Python would load; None for none."""
+    told = _answer([interpreter, str(_ASK_CUPTI)], environ)
+    return told["library"] if isinstance(told, dict) else None
+
+
+def _answer(argv: list[str], environ: Mapping[str, str]) -> Any:
+    """Give the last line that a program prints, which is JSON; None where it does not answer."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that the user is about to run
+            argv,
+            env=dict(environ),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_ASK_TIMEOUT_S,
+            check=False,
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return None  # what it has is then not known, which callers say
+
+
+def is_interpreter(word: str) -> bool:
+    """Tell whether a word is the name of a Python interpreter."""
+    return _INTERPRETER.fullmatch(base_name(word)) is not None
+
+
+def base_name(word: str) -> str:
+    """Give the last part of a path, also of one written for Windows."""
+    pure = PureWindowsPath(word) if "\\" in word else PurePosixPath(word)
+    return pure.name
+
+
+@dataclass(frozen=True)
+class PythonLine:
+    """An interpreter's command line, taken apart."""
+
+    flags: str
+    """Its short options that take no value, without dashes."""
+    runs: str | None
+    """The script or module; None for `-c`, standard input or nothing."""
+    position: int
+    """Where that stands."""
+
+
+def read_python(argv: Sequence[str]) -> PythonLine:
+    """Take an interpreter's command line apart."""
+    seen, index = "", 1
+    while index < len(argv):
+        word = argv[index]
+        if not word.startswith("-") or word == "-":
+            return PythonLine(seen, None if word == "-" else word, index)
+        for place, flag in enumerate("" if word.startswith("--") else word[1:], start=2):
+            attached = word[place:]
+            if flag == "c":
+                return PythonLine(seen, None, index)
+            if flag == "m":
+                at = index if attached else index + 1
+                return PythonLine(seen, attached or next(iter(argv[at : at + 1]), None), at)
+            if flag in _VALUE_FLAGS:
+                index += 0 if attached else 1
+                break
+            seen += flag
+        index += 1
+    return PythonLine(seen, None, index)
+
+
+def launches_torch(argv: Sequence[str]) -> int | None:
+    """Give the position after the words `torchrun` or `python -m torch.distributed.run`, if so."""
+    word = base_name(argv[0]).removesuffix(".exe")
+    if word in PYTHON_LAUNCHERS:
+        return 1
+    line = read_python(argv) if is_interpreter(argv[0]) else None
+    return line.position + 1 if line is not None and line.runs in _LAUNCHER_MODULES else None
+
+
+def _absent(word: str) -> RecordError:
+    where = Path(word)
+    if not word:
+        return RecordError("the program has no name", hint="gpusight record -- python train.py")
+    if where.is_dir():
+        return RecordError(f"{word} is a folder, not a program", hint="name a program to record")
+    if where.is_file() and where.suffix in _RUN_BY:
+        runs = f"{_RUN_BY[where.suffix]} {shlex.quote(word)}"
+        return RecordError(f"{word} is not executable", hint=f"gpusight record -- {runs}")
+    if where.is_file() and not _head(where).startswith(_PROGRAMS):
+        return RecordError(
+            f"{word} is not a program",
+            why="it has neither a #! line nor machine code",
+            hint="name a program to record",
+        )
+    if where.is_file():
+        mine = not hasattr(os, "geteuid") or where.stat().st_uid == os.geteuid()
+        hint = f"chmod +x {shlex.quote(word)}" if mine else "ask its owner to make it so"
+        return RecordError(f"{word} is not executable", hint=hint)
+    return RecordError(
+        f"there is no program {word}", hint="give its path, or activate its environment"
+    )
+
+
+def _shebang_interpreter(path: Path, environ: Mapping[str, str]) -> str | None:
+    """Give the Python that a script's first lines name; also where a shell starts it for them."""
+    head = _head(path)
+    if not head.startswith(b"#!"):
+        return None
+    lines = head.decode("utf-8", "replace").splitlines()[:2]
+    for found in _SHEBANG.finditer("\n".join(lines)):
+        word = found["path"]
+        if base_name(word) == "env" and found["next"]:
+            word = found["next"]
+        if is_interpreter(word):
+            return shutil.which(word, path=environ.get("PATH"))
+    return None
+
+
+def _python_below(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Give the Python that the arguments name, or that a launcher among them is a script of."""
+    for word in words:
+        candidate = is_interpreter(word) or base_name(word) in PYTHON_LAUNCHERS
+        path = shutil.which(word, path=environ.get("PATH")) if candidate else None
+        if path is not None:
+            return path if is_interpreter(word) else _shebang_interpreter(Path(path), environ)
+    return None
+
+
+def _may_start_python(words: Sequence[str], path: Path) -> bool:
+    """Tell whether Python may run below: in shells, wrappers and launchers, or given a script."""
+    known = LAUNCHERS | CONTAINERS | _SHELLS | _WRAPPERS | _RUNNERS | _OTHERS
+    if base_name(words[0]) in known or any(word.endswith(".py") for word in words[1:]):
+        return True
+    return _head(path).startswith(b"#!")
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(512)
+    except PermissionError:
+        return b""  # may be run but not read: no script is like that
+
+
+_TORCHRUN = ("torchrun", "torch.distributed.run")
+_FLAGS = frozenset({"--standalone", "--no-python", "--module", "--virtual-local-rank", "-m"})
+"""Options of torchrun that take no value."""
+
+
+def options_of(request: RecordRequest) -> list[str]:
+    """Write a request as options of `gpusight record`, without its tool, output and program."""
+    steps = None if request.steps is None else str(request.steps)
+    level = request.level.value if request.tool is Tool.NCU else None
+    valued = {
+        "--range": request.range_name,
+        "--steps": steps,
+        "--delay": request.delay_s,
+        "--duration": request.duration_s,
+        "--kernel": None if request.kernel is None else f"regex:{request.kernel}",
+        "--launch-skip": request.launch_skip,
+        "--launch-count": request.launch_count,
+        "--level": level,
+        "--rank": str(request.ranks),
+    }
+    flags = ("memory", "gpu_metrics", "python_stacks", "graph_nodes", "stop", "overwrite")
+    given = [f"{name}={value}" for name, value in valued.items() if value is not None]
+    given += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]
+    return given + [f"--tool-option={option}" for option in request.extra]
+
+
+def per_rank(
+    request: RecordRequest, program: ProgramInfo, tool: Tool, output: Path
+) -> tuple[str, ...]:
+    """Give the launcher's command line with `gpusight record` in it; raises where it is not sure.
+
+    Only torchrun's options are known well enough to put something into its command line.
+    """
+    parts = _torchrun_parts(program)
+    if parts is None:
+        raise RecordError(
+            f"{tool.value} records every process that {program.word} starts, not ranks "
+            f"{request.ranks} alone",
+            hint=f"let it start gpusight: {_hint(request, program, tool)}",
+        )
+    before, script = parts
+    recorder = [sys.executable, "-m", "gpusight", "record", "--quiet", f"--with={tool.value}"]
+    name = str(output).replace("%", "%%")
+    recorder += [f"--output={name}", *options_of(request), "--"]
+    return (*before, "--no-python", *recorder, *script)
+
+
+def _torchrun_parts(program: ProgramInfo) -> tuple[list[str], list[str]] | None:
+    """Take torchrun's command line apart: what comes before the script, and what each rank runs."""
+    words = list(program.argv)
+    index = launches_torch(words)
+    if index is None or not words[index - 1].endswith(_TORCHRUN):
+        return None
+    start, flags = index, set()
+    while index < len(words) and words[index].startswith("-") and words[index] != "--":
+        name = words[index].replace("_", "-")
+        if name == "--run-path":
+            return None
+        flags.add(name)
+        index += 1 if name in _FLAGS or "=" in name else 2
+    options = [w for w in words[start:index] if w.replace("_", "-") not in _RUNNING]
+    module = ["-m"] if flags & {"-m", "--module"} else []
+    python = [] if "--no-python" in flags else [str(program.interpreter), "-u", *module]
+    script = words[index + 1 :] if words[index : index + 1] == ["--"] else words[index:]
+    return [*words[:start], *options], [*python, *script]
+
+
+_RUNNING = frozenset({"--no-python", "--module", "-m"})
+"""How torchrun starts the script: replaced, as it starts us."""
+
+
+def _hint(request: RecordRequest, program: ProgramInfo, tool: Tool) -> str:
+    recorder = f"gpusight record --with {tool.value} --rank {request.ranks}"
+    at = _program_position(program.argv)
+    if at is None:
+        return f"{program.word} … {recorder} -- PROGRAM"
+    return f"{shlex.join(program.argv[:at])} {recorder} -- {shlex.join(program.argv[at:])}"
+
+
+def _program_position(words: Sequence[str]) -> int | None:
+    """Find where a launcher's options end, where that is plain: at a Python or a path."""
+    for index, word in enumerate(words[1:], start=1):
+        if word.startswith("-"):
+            continue
+        if is_interpreter(word) or word.startswith(("./", "../")) or base_name(word) in _TORCHRUN:
+            return index
+    return None

@@ -1,0 +1,481 @@
+"""Records a program.
+
+Plans how, runs it, and reports which captures it left, or why there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.errors import RecordError
+from gpusight.recording import capture_names
+from gpusight.recording.capture_names import family, name_lock
+from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
+from gpusight.recording.doctor.machine import ThisMachine
+from gpusight.recording.doctor.permission_checks import CounterAccess, counters
+from gpusight.recording.inside.environment import CUPTI, PROFILER_API, TORCH, VARIABLE, RecorderPlan
+from gpusight.recording.inside.processes import (
+    STARTED_VARIABLE,
+    ProcessRank,
+    current_rank,
+    disagreement,
+)
+from gpusight.recording.launch_program import SIGNALLED, ProgramExit, run_program
+from gpusight.recording.ncu_command import KernelFilter, filter_for, ncu_command
+from gpusight.recording.nsys_command import nsys_command
+from gpusight.recording.programs import CONTAINERS, ProgramInfo, inspect_program, per_rank
+from gpusight.recording.request import RecordRequest, Tool
+from gpusight.recording.tools import ToolCommand
+from gpusight.sniff import why_not_recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+
+@dataclass(frozen=True)
+class CaptureFiles:
+    """The captures of a name at some moment."""
+
+    base: Path
+    suffix: str
+    states: dict[Path, tuple[int, int]]
+
+    @classmethod
+    def take(cls, base: Path, suffix: str) -> CaptureFiles:
+        """Look now."""
+        return cls(base, suffix, _states(base, suffix))
+
+    def written_since(self) -> list[Path]:
+        """List the captures that were written since, ranks in order; empty files are none."""
+        now = _states(self.base, self.suffix)
+        return [p for p, state in now.items() if state != self.states.get(p) and state[1] > 0]
+
+
+def _states(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
+    found = {}
+    for path in family(base, suffix):
+        with contextlib.suppress(OSError):  # a link that leads nowhere is no capture
+            status = path.stat()
+            found[path] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def why_nothing(
+    request: RecordRequest,
+    tool: Tool,
+    base: Path,
+    ended: ProgramExit,
+    damaged: Mapping[Path, str] | None = None,
+) -> tuple[str, str]:
+    """Say why a run left no capture, as far as that can be told, and what to do."""
+    for path, fault in (damaged or {}).items():
+        return (
+            f"{path} was written, but is not a capture ({fault})",
+            "messages above say why, if any; is the disk full?",
+        )
+    stream = base.with_name(base.name + ".qdstrm")
+    if tool is Tool.NSYS and stream.exists():
+        return (
+            f"nsys left {stream} unfinished: its importer did not start",
+            "see what it lacks: gpusight doctor",
+        )
+    never_came = _never_came(request, ended)
+    if never_came is not None and ended.code != 0:
+        return f"{never_came[0]}; it ended with exit code {ended.code}", never_came[1]
+    if never_came is not None:
+        return never_came
+    if ended.code != 0:
+        return _why_failed(tool, ended)
+    if tool is Tool.NCU and counters(ThisMachine()) is CounterAccess.CLOSED:
+        return (
+            "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
+            "see how to allow it: gpusight doctor",
+        )
+    return _MEANINGS[tool]
+
+
+def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
+    """Say that it failed; whether nsys or ncu refused to start the program is not known."""
+    if ended.signalled or ended.code - SIGNALLED in set(signal.Signals):
+        return f"the program was stopped (exit code {ended.code})", ""
+    if tool in (Tool.NSYS, Tool.NCU):
+        return (
+            f"{tool.value} or the program failed with exit code {ended.code}",
+            "messages above say why; or run the program alone",
+        )
+    return f"the program ended with exit code {ended.code}", "run it alone to see why"
+
+
+def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] | None:
+    """Say what was waited for; None where recording was to begin at once."""
+    if request.steps is not None:
+        told = f"no recording came of step {request.steps.first}: the program told fewer or none"
+        return (
+            f"{told}, or recording could not be switched on (see above)",
+            "steps are what gs.step() tells, else those of the first torch optimizer",
+        )
+    if request.range_name is not None:
+        return (
+            f"the program opened no range {request.range_name}",
+            "record without --range, then list the names: gpusight ranges FILE",
+        )
+    if request.delay_s is not None and ended.seconds <= request.delay_s:
+        return (
+            f"the program took {ended.seconds:.1f} s, less than --delay {request.delay_s:g}",
+            "give a shorter --delay",
+        )
+    return None
+
+
+_MEANINGS = {
+    Tool.NSYS: ("nsys wrote no report", "its own messages above say why; or: gpusight doctor"),
+    Tool.NCU: (
+        "Nsight Compute met no kernel to measure",
+        "check --kernel, --launch-skip, and that the program uses the GPU",
+    ),
+    Tool.TORCH: (
+        "no Python process below left a capture",
+        "messages above say why, if any; it must use torch, and not end by os._exit or SIGKILL",
+    ),
+    Tool.CUPTI: (
+        "no Python process below left a capture",
+        "messages above say why, if any; it must use CUDA, and not end by os._exit or SIGKILL",
+    ),
+}
+"""What it means when everything went well and still there is no capture."""
+
+
+SITE = Path(__file__).parent / "inside" / "site"
+"""What the program's Python looks into first: our sitecustomize."""
+INJECTED = ("PYTHONPATH", VARIABLE)
+"""The variables that bring our recorder into the program."""
+_RECORDERS = {Tool.TORCH: TORCH, Tool.CUPTI: CUPTI, Tool.NSYS: PROFILER_API, Tool.NCU: PROFILER_API}
+_ENDING = (signal.SIGINT, 9, signal.SIGTERM)
+"""Signals by which a program is stopped; SIGKILL has no name on Windows."""
+
+
+@dataclass(frozen=True)
+class RecordingPlan:
+    """What will be run, and what comes of it."""
+
+    request: RecordRequest
+    choice: ToolChoice
+    command: ToolCommand
+    own: Path
+    """The path of this process's captures without their suffix; its rank is part of it."""
+    suffix: str
+    rank: ProcessRank | None
+    notes: tuple[str, ...] = ()
+    has_others: bool = False
+    """Others run beside this process, and a launcher may end them if this one fails."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this process speaks for all ranks of the run."""
+        chosen = self.request.ranks.chosen
+        return self.rank is None or self.rank.rank == (min(chosen) if chosen else 0)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a recording left: the captures (ranks in order), how it was made, how it ended."""
+
+    paths: tuple[Path, ...]
+    tool: Tool | None
+    """None: this process's rank was not chosen, and its program ran untouched."""
+    version: str | None
+    command: ToolCommand
+    exit_code: int
+    """The program's; 0 where `--stop` ended it."""
+    seconds: float
+    notes: tuple[str, ...] = ()
+    why_nothing: tuple[str, str] | None = None
+    """Where there is no capture: the reason, and what to do."""
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    """Files that are there and are no captures, and why."""
+
+    @property
+    def memory_snapshots(self) -> tuple[Path, ...]:
+        """Histories of the GPU's memory that torch left beside its traces."""
+        stems = (path.with_name(path.name.removesuffix(Tool.TORCH.suffix)) for path in self.paths)
+        beside = (stem.with_name(f"{stem.name}.memory.pickle") for stem in stems)
+        return tuple(path for path in beside if path.exists())
+
+    @property
+    def path(self) -> Path:
+        """The capture, of several that of the lowest rank."""
+        if not self.paths:
+            raise self.failure()
+        return self.paths[0]
+
+    def __fspath__(self) -> str:
+        """Let it stand for its capture: `gs.diagnose(gs.record("python train.py"))`."""
+        return str(self.path)
+
+    def failure(self) -> RecordError:
+        """Give the error that says that nothing was recorded."""
+        why, hint = self.why_nothing or ("", "")
+        return RecordError("nothing was recorded", why=why, hint=hint)
+
+
+def plan_recording(
+    request: RecordRequest, environ: Mapping[str, str] | None = None
+) -> RecordingPlan | None:
+    """Work out how a program would be recorded; runs and writes nothing.
+
+    None: the request chooses other ranks than this process's, whose program runs untouched.
+    """
+    environ = os.environ if environ is None else environ
+    program = inspect_program(request.program, environ)
+    rank = _rank_of_process(request, program, environ)
+    _refuse_absent_ranks(request, rank)
+    if not request.ranks.include(None if rank is None else rank.rank):
+        return None
+    choice = choose(request, program, environ)
+    return _planned(request, choice, program, rank, environ)
+
+
+def _rank_of_process(
+    request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]
+) -> ProcessRank | None:
+    """Give this process's rank, where others run beside it and the choice of ranks is about them.
+
+    A launcher below us, such as a torchrun on every node, has ranks of its own.
+    """
+    rank = current_rank(environ)
+    chosen_below = program.is_launcher and request.ranks.chosen is not None
+    return None if rank is None or not rank.is_one_of_several or chosen_below else rank
+
+
+def _planned(
+    request: RecordRequest,
+    choice: ToolChoice,
+    program: ProgramInfo,
+    rank: ProcessRank | None,
+    environ: Mapping[str, str],
+) -> RecordingPlan:
+    suffix = _suffix(request, choice)
+    is_inside = choice.tool in (Tool.TORCH, Tool.CUPTI)
+    if is_inside and program.is_launcher:
+        rank = None  # each process below knows its own
+    number = None if rank is None else rank.rank
+    base = _base(request, choice.tool, suffix, number, environ)
+    own = capture_names.with_rank(base, number)
+    told = base if is_inside else own
+    command = _command(request, choice, program, told, rank, environ)
+    odd = disagreement(environ)
+    notes = (*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank))
+    notes = notes if odd is None else (*notes, odd)
+    others = _has_others(environ)
+    return RecordingPlan(request, choice, command, own, suffix, rank, notes, others)
+
+
+def _has_others(environ: Mapping[str, str]) -> bool:
+    """Tell whether a launcher started this process; torchrun makes much of a lone one, too."""
+    rank = current_rank(environ)
+    return (rank is not None and rank.is_one_of_several) or "TORCHELASTIC_RUN_ID" in environ
+
+
+def _refuse_absent_ranks(request: RecordRequest, rank: ProcessRank | None) -> None:
+    chosen = request.ranks.chosen
+    if rank is None or rank.world is None or chosen is None:
+        return
+    if min(chosen) >= rank.world:
+        raise RecordError(
+            f"--rank {request.ranks} is not among the {rank.world} ranks of this run",
+            hint="ranks are counted from 0",
+        )
+
+
+def _suffix(request: RecordRequest, choice: ToolChoice) -> str:
+    """Give what the capture's name ends in; older versions of nsys have another."""
+    if choice.tool is not Tool.NSYS:
+        return choice.tool.suffix
+    trial = _tool_command(request, choice, Path("x"))
+    return trial.produces.name.removeprefix("x")
+
+
+def _base(
+    request: RecordRequest, tool: Tool, suffix: str, rank: int | None, environ: Mapping[str, str]
+) -> Path:
+    """Choose the capture's path without rank and suffix; raises where it is taken."""
+    default = capture_names.default_name(request.program)
+    if request.output is None:
+        return capture_names.free_base(Path(default), suffix, rank)
+    given = Path(capture_names.expand(str(request.output), environ))
+    if given.is_dir():
+        return capture_names.free_base(given / default, suffix, rank)
+    base = capture_names.base_of(given, tool)
+    capture_names.refuse_taken(
+        capture_names.with_rank(base, rank), suffix, overwrite=request.overwrite
+    )
+    return base
+
+
+def _command(
+    request: RecordRequest,
+    choice: ToolChoice,
+    program: ProgramInfo,
+    told: Path,
+    rank: ProcessRank | None,
+    environ: Mapping[str, str],
+) -> ToolCommand:
+    tool = choice.tool
+    produces = told.with_name(told.name + tool.suffix)
+    if tool in (Tool.TORCH, Tool.CUPTI):
+        command = ToolCommand(request.program, produces)
+    elif rank is None and program.is_launcher and request.ranks.chosen is not None:
+        return ToolCommand(per_rank(request, program, tool, produces), produces)
+    else:
+        command = _tool_command(request, choice, told)
+    if not is_injected(request, tool):
+        return command
+    return replace(
+        command, environment={**command.environment, **_injection(request, tool, told, environ)}
+    )
+
+
+def _tool_command(request: RecordRequest, choice: ToolChoice, output: Path) -> ToolCommand:
+    assert choice.installed is not None
+    if choice.tool is Tool.NSYS:
+        return nsys_command(choice.installed, request, output, request.program)
+    return ncu_command(
+        choice.installed,
+        request.program,
+        output,
+        _filter(request),
+        request.level,
+        request.extra,
+        overwrite=request.overwrite,
+    )
+
+
+def _filter(request: RecordRequest) -> KernelFilter:
+    """Choose launches by the name that other commands know kernels by.
+
+    That is the whole one, template arguments too; a pattern for its beginning means the function,
+    since the whole one begins with a return type and namespaces.
+    """
+    chosen = filter_for(request)
+    by_function = (request.kernel or "^").startswith("^")
+    return chosen if by_function else replace(chosen, base="demangled")
+
+
+def _injection(
+    request: RecordRequest, tool: Tool, told: Path, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Give the variables through which our recorder gets into the program's Python."""
+    steps, ranks = request.steps, request.ranks.chosen
+    plan = RecorderPlan(
+        recorder=_RECORDERS[tool],
+        output=str(capture_names.absolute(told)),
+        first_step=None if steps is None else steps.first,
+        last_step=None if steps is None else steps.last,
+        range_name=request.range_name,
+        delay_s=request.delay_s,
+        duration_s=request.duration_s,
+        ranks=None if ranks is None else tuple(sorted(ranks)),
+        memory=request.memory,
+        python_stacks=request.python_stacks,
+        stop=request.stop and tool is not Tool.NSYS,  # nsys ends the program itself
+        overwrite=request.overwrite,
+    )
+    before = environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(SITE), before] if before else [str(SITE)])
+    return {"PYTHONPATH": path, VARIABLE: plan.to_text()}
+
+
+def _launcher_notes(
+    request: RecordRequest, tool: Tool, program: ProgramInfo, rank: ProcessRank | None
+) -> list[str]:
+    if program.word in CONTAINERS:
+        return [f"{program.word} runs the program elsewhere: use gpusight record inside instead"]
+    if rank is not None or not program.is_launcher or tool not in (Tool.NSYS, Tool.NCU):
+        return []
+    if request.ranks.chosen is not None:
+        return [f"{program.word} starts gpusight in every rank, which records {request.ranks}"]
+    whole = f"{tool.value} records all processes that {program.word} starts into one report"
+    return [f"{whole}; for one each, let {program.word} start gpusight record"]
+
+
+def record_request(request: RecordRequest) -> Recording:
+    """Record a program; raises where nothing was recorded, unless other ranks were asked for."""
+    plan = plan_recording(request)
+    if plan is None:
+        untouched = ToolCommand(request.program, Path())
+        ended = run_command(untouched, request.program)
+        return Recording((), None, None, untouched, ended.code, ended.seconds)
+    done = record(plan)
+    if not done.paths:
+        raise done.failure()
+    return done
+
+
+def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Recording:
+    """Run a program as planned, and look at what came of it."""
+    capture_names.prepare_folder(plan.own.parent)
+    outlives = plan.choice.tool is Tool.NSYS and plan.request.duration_s is not None
+    with _claimed(plan):
+        before = CaptureFiles.take(plan.own, plan.suffix)
+        ended = run_command(
+            plan.command,
+            plan.request.program,
+            environ,
+            may_outlive=outlives and not plan.request.stop,
+        )
+        written = {path: why_not_recorded(path) for path in before.written_since()}
+    tool = plan.choice.tool
+    paths = tuple(path for path, fault in written.items() if fault is None)
+    damaged = {path: fault for path, fault in written.items() if fault is not None}
+    nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged)
+    code = 0 if paths and _was_stopped(plan, ended) else ended.code
+    return Recording(
+        paths,
+        tool,
+        plan.choice.version,
+        plan.command,
+        code,
+        ended.seconds,
+        plan.notes,
+        nothing,
+        damaged,
+    )
+
+
+def _claimed(plan: RecordingPlan) -> AbstractContextManager[None]:
+    """Keep the capture's name; where gpusight runs once more below, it is that one's to keep."""
+    tool = plan.choice.installed
+    if tool is not None and plan.command.argv[0] != str(tool.path):
+        return nullcontext()
+    return name_lock(plan.own.with_name(plan.own.name + plan.suffix))
+
+
+def _was_stopped(plan: RecordingPlan, ended: ProgramExit) -> bool:
+    """Tell whether the tool ended the program by a signal, as was asked for; nobody else did.
+
+    Nsight Compute gives the number of that signal itself where others add 128 to it.
+    """
+    base = 0 if plan.choice.tool is Tool.NCU and ended.code < SIGNALLED else SIGNALLED
+    return plan.request.stop and not ended.signalled and ended.code - base in _ENDING
+
+
+def run_command(
+    command: ToolCommand,
+    program: tuple[str, ...],
+    environ: Mapping[str, str] | None = None,
+    *,
+    may_outlive: bool = False,
+) -> ProgramExit:
+    """Run a command in the foreground; signals that reach us go to `program` within it."""
+    environ = {**(os.environ if environ is None else environ), **command.environment}
+    if VARIABLE in command.environment:
+        environ[STARTED_VARIABLE] = str(time.time_ns())
+    return run_program(command.argv, environ, program, may_outlive=may_outlive)

@@ -1,0 +1,176 @@
+"""What somebody wants recorded, whichever tool does it."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpusight.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+ALL_RANKS = "all"
+_SPAN = re.compile(r"\s*(\d{1,18})\s*(?:([-:])\s*(\d{1,18})?)?\s*")
+_TOO_LARGE = re.compile(r"\d{19}")
+_STEPS_HINT = "write --steps 3:7, 5 or 3: (counted from 0, both ends included)"
+_RANKS_HINT = "write --rank 0, --rank 0,4 or --rank all"
+
+
+class Tool(str, enum.Enum):
+    """What can make a capture."""
+
+    NSYS = "nsys"
+    NCU = "ncu"
+    TORCH = "torch"
+    CUPTI = "cupti"
+
+    @property
+    def suffix(self) -> str:
+        """What its captures' names end in."""
+        return _SUFFIXES[self]
+
+
+_SUFFIXES = {
+    Tool.NSYS: ".nsys-rep",
+    Tool.NCU: ".ncu-rep",
+    Tool.TORCH: ".trace.json.gz",
+    Tool.CUPTI: ".sqlite",
+}
+
+
+class NcuLevel(str, enum.Enum):
+    """How much Nsight Compute measures of each kernel: more takes longer."""
+
+    QUICK = "quick"
+    DETAIL = "detail"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """Steps by number, counted from 0, both ends included; `last` None: to the end."""
+
+    first: int
+    last: int | None
+
+    @classmethod
+    def read(cls, text: str) -> RecordedSteps:
+        """Read `3:7`, `3-7`, `5` or `3:`."""
+        found = _SPAN.fullmatch(text)
+        if found is None and _TOO_LARGE.search(text):
+            raise UsageError("--steps has a number that is too large", hint=_STEPS_HINT)
+        if found is None:
+            raise UsageError(f"--steps {text!r} names no steps", hint=_STEPS_HINT)
+        first, dash, last = found.groups()
+        if dash is None:
+            return cls(int(first), int(first))
+        span = cls(int(first), int(last) if last else None)
+        if span.last is not None and span.last < span.first:
+            raise UsageError(f"--steps {text!r} ends before it begins", hint=_STEPS_HINT)
+        return span
+
+    def __str__(self) -> str:
+        """Write it as it is read."""
+        return f"{self.first}:{'' if self.last is None else self.last}"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which processes of a distributed run are recorded; None: all of them."""
+
+    chosen: frozenset[int] | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Ranks:
+        """Read `0`, `0,4` or `all`."""
+        if text.strip().lower() == ALL_RANKS:
+            return cls(None)
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isdecimal() and len(part) < 10 for part in parts):
+            raise UsageError(f"--rank {text!r} names no ranks", hint=_RANKS_HINT)
+        return cls(frozenset(map(int, parts)))
+
+    def include(self, rank: int | None) -> bool:
+        """Tell whether this rank is recorded; a process without a rank always is."""
+        return self.chosen is None or rank is None or rank in self.chosen
+
+    def __str__(self) -> str:
+        """Write it as it is read."""
+        return ALL_RANKS if self.chosen is None else ",".join(map(str, sorted(self.chosen)))
+
+
+@dataclass(frozen=True)
+class RecordRequest:
+    """A program and what to record of it.
+
+    At most one of `range_name`, `steps` and `delay_s`/`duration_s` says when. `tool` None: the
+    best that this machine has. `output` None: a name made from the program's.
+    """
+
+    program: tuple[str, ...]
+    tool: Tool | None = None
+    output: Path | None = None
+    range_name: str | None = None
+    """An NVTX range, `NAME` or `NAME@DOMAIN`; recording is on while it is open."""
+    steps: RecordedSteps | None = None
+    delay_s: float | None = None
+    duration_s: float | None = None
+    memory: bool = False
+    gpu_metrics: bool = False
+    python_stacks: bool = False
+    graph_nodes: bool = False
+    ranks: Ranks = Ranks()
+    stop: bool = False
+    """End the program when what was asked for is recorded."""
+    overwrite: bool = False
+    kernel: str | None = None
+    """Nsight Compute only: a regular expression that kernel names must match."""
+    launch_skip: int | None = None
+    launch_count: int | None = None
+    level: NcuLevel = NcuLevel.QUICK
+    extra: tuple[str, ...] = ()
+    """Options handed to nsys or ncu as they are, after ours."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, whichever tool is used."""
+        if not self.program:
+            raise UsageError("no program was given", hint="gpusight record -- python train.py")
+        timed = self.delay_s is not None or self.duration_s is not None
+        if sum((self.range_name is not None, self.steps is not None, timed)) > 1:
+            raise UsageError(
+                "--range, --steps and --delay/--duration each say when to record",
+                hint="give one of them",
+            )
+        self._check_numbers()
+        if self.stop and not (self.is_partial or self.launch_count is not None):
+            raise UsageError(
+                "--stop ends the program once a part of it is recorded, and no part was named",
+                hint="add --range, --steps, --duration or --launch-count",
+            )
+
+    def _check_numbers(self) -> None:
+        """Refuse times and counts of which no tool can make anything, `nan` among them."""
+        least = {
+            "--delay": (self.delay_s, 0, "0 s or more"),
+            "--launch-skip": (self.launch_skip, 0, "0 or more"),
+            "--launch-count": (self.launch_count, 1, "1 or more"),
+        }
+        for option, (value, smallest, wanted) in least.items():
+            if value is not None and not smallest <= value < math.inf:
+                raise UsageError(f"{option} {value} is no use", hint=f"give {wanted}")
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise UsageError(
+                f"--duration {self.duration_s} is no use",
+                hint="give more than 0 s, or leave it out",
+            )
+
+    @property
+    def is_partial(self) -> bool:
+        """Tell whether recording ends before the program does."""
+        ends = self.steps is not None and self.steps.last is not None
+        return self.range_name is not None or ends or self.duration_s is not None

@@ -1,0 +1,80 @@
+"""Draws charts: `draw` gives the bytes of a file, `figure_of` the chart of a result.
+
+SVG and HTML are written by this package itself; PNG and PDF need the extra `gpusight[pictures]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpusight.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.results import Composite, Result
+
+
+CHART_FORMATS = ("svg", "html", "png", "pdf")
+"""What `draw` can make, which is also how the names of such files end."""
+
+
+def draw(figure: Figure | StripChart, form: str, *, result: Result | None = None) -> bytes:
+    """Draw a picture; an HTML page also shows the result it was made from, where that is given."""
+    if form == "svg":
+        from gpusight.render.charts.svg_charts import to_svg
+
+        return to_svg(figure).encode()
+    if form == "html":
+        from gpusight.render.charts.chart_page import chart_to_page as to_page
+
+        return to_page(figure, result).encode()
+    if form in CHART_FORMATS:
+        from gpusight.render.charts.raster_charts import to_bytes
+
+        return to_bytes(figure, form)
+    raise UsageError(f"no picture format {form!r}", hint=f"formats are {', '.join(CHART_FORMATS)}")
+
+
+class _ChartSource(NamedTuple):
+    """How an answer is drawn."""
+
+    module: str
+    """In this package, with a function of its name and `_figure`."""
+    needs: str
+    """Section that the picture is made of."""
+    points: tuple[str, ...] = ()
+    """Sections that nobody reads as tables: they are the picture."""
+
+
+_CHART_SOURCES = {
+    "memory": _ChartSource("usage_charts", "timeline", ("timeline",)),
+    "roofline": _ChartSource("kernel_charts", "roofs"),
+    "occupancy": _ChartSource("kernel_charts", "block_sizes"),
+    "orion": _ChartSource("usage_charts", "series", ("series",)),
+    "utilisation": _ChartSource("usage_charts", "bins", ("metrics", "steps")),
+    "timeline": _ChartSource("timeline_chart", "slices", ("slices", "sums", "points")),
+}
+
+
+def figure_of(result: Composite) -> Figure | StripChart:
+    """Give the picture of an answer; raises where it has none."""
+    drawn = _CHART_SOURCES.get(result.command)
+    if drawn is None or drawn.needs not in {section.command for section in result.sections}:
+        known = ", ".join(sorted({"compare", "ledger", *_CHART_SOURCES}))
+        raise UsageError(f"{result.title} has no picture", hint=f"what has: {known}")
+    module = importlib.import_module(f"{__package__}.{drawn.module}")
+    figure: Figure | StripChart = getattr(module, f"{result.command}_figure")(result)
+    return figure
+
+
+def without_points(result: Composite) -> Composite:
+    """Leave out the sections that hold the points of the picture."""
+    points = _CHART_SOURCES[result.command].points if result.command in _CHART_SOURCES else ()
+    return replace(result, sections=tuple(s for s in result.sections if s.command not in points))
+
+
+def draw_result(result: Composite, form: str) -> bytes:
+    """Draw an answer; a page has its other tables below the picture."""
+    return draw(figure_of(result), form, result=without_points(result))

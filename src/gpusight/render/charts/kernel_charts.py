@@ -1,0 +1,387 @@
+"""Kernels as charts.
+
+The roofline, and the occupancy of other block sizes, registers or shared memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.errors import MissingDataError
+from gpusight.render.cell_text import shorten_middle
+from gpusight.render.charts.figure import (
+    ChartAxis,
+    DotSeries,
+    Figure,
+    LineSeries,
+    PointLabel,
+    SeriesTone,
+    ShadedBand,
+)
+from gpusight.results import Fmt, TableResult
+from gpusight.units import format_bytes, format_rate, format_real, format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusight.results import Composite
+
+
+_TERA = 1e12
+_BOUNDS = {
+    "memory": "memory-bound: fewer bytes would help",
+    "compute": "compute-bound: fewer operations would help",
+    "latency": "latency-bound: near no roof",
+    None: "not known what bounds it",
+}
+_LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
+_NAME_WIDTH = 30
+_MIN_RADIUS, _MAX_RADIUS = 4.0, 15.0
+"""Radii of dots, in pixels, of kernels that take no time and all of it."""
+_MAX_DECADES = 12
+_ROOM = 2.5
+"""Room around the dots, as a factor."""
+_LEFT, _RIGHT, _BEYOND = 100.0, 20.0, 1000.0
+"""How far from the knee the picture goes at least, and to the right at most, as factors."""
+_SAME_HEIGHT = 1.02
+_EDGE = " ▸"
+_NAMED_APART = 6
+_EXTRA_HEIGHT = 140.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Roofs:
+    """The roofs of one GPU: FLOP/s by arithmetic, bytes a second by level."""
+
+    compute: dict[str, float]
+    memory: dict[str, float]
+
+    @property
+    def top(self) -> float | None:
+        """The highest compute roof."""
+        return max(self.compute.values(), default=None)
+
+
+def roofline_figure(result: Composite) -> Figure:
+    """Draw the answer of `gpusight roofline`; raises where no kernel can be placed."""
+    rows, roof_rows, others = _of_one_gpu(result)
+    roofs = _roofs(roof_rows)
+    dots = rows.filter((pl.col("tflop_per_s") > 0) & (pl.col("dram_intensity") > 0))
+    told = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
+    if dots.is_empty() and not told:
+        raise MissingDataError(
+            "no kernel can be placed under a roof",
+            why="the capture counts no FLOPs or no DRAM bytes, or its GPU is not known",
+            hint="see the notes of: gpusight roofline FILE",
+        )
+    x, y = _axes(dots, roofs)
+    beyond = dots.filter(pl.col("dram_intensity") > (x.high or 0.0))["short_name"].to_list()
+    return Figure(
+        "Roofline",
+        x,
+        y,
+        (*_lines(roofs, x), *_kernels(dots, x)),
+        subtitle=_subtitle(result),
+        bands=_bands(dots, roofs, x),
+        footnotes=tuple(_footnotes(rows, beyond, others)),
+        taller=_EXTRA_HEIGHT,
+    )
+
+
+def _of_one_gpu(result: Composite) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """Give kernels and roofs of the GPU that took most time, and how many rows others have."""
+    tables = {s.command: s.frame for s in result.sections if isinstance(s, TableResult)}
+    rows = tables["launches"] if "launches" in tables else tables["kernels"]
+    rows = rows.rename({"duration_ns": "total_ns"}, strict=False)
+    first = rows["device"][0] if rows.height else None
+    mine = rows.filter(pl.col("device").eq_missing(pl.lit(first)))
+    roofs = tables["roofs"] if "roofs" in tables else pl.DataFrame(schema={"device": pl.Int64})
+    own = roofs.filter(pl.col("device").eq_missing(pl.lit(first)))
+    return mine, own, rows.height - mine.height
+
+
+def _roofs(rows: pl.DataFrame) -> _Roofs:
+    named = rows.rows(named=True)
+    return _Roofs(
+        {r["roof"]: r["tflop_per_s"] * _TERA for r in named if r["kind"] == "compute"},
+        {r["roof"]: r["bytes_per_s"] for r in named if r["kind"] == "memory"},
+    )
+
+
+def _axes(dots: pl.DataFrame, roofs: _Roofs) -> tuple[ChartAxis, ChartAxis]:
+    """Fit the axes to the dots and to where the roofs meet."""
+    bandwidth = roofs.memory.get("dram")
+    placed = dots["dram_intensity"].to_list()
+    knees = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
+    low, high = _range([*placed, min(knees) / _LEFT, max(knees) * _RIGHT])
+    high = min(high, max(knees) * _BEYOND) if bandwidth else high
+    bottom, top = _range([*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()])
+    if bandwidth:
+        bottom = min(bottom, low * bandwidth)
+    x = ChartAxis("arithmetic intensity: FLOP for each byte of DRAM", Fmt.REAL, True, low, high)
+    return x, ChartAxis("FLOP/s reached", Fmt.REAL, log=True, low=bottom, high=top, unit="FLOP/s")
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    low, high = min(values) / _ROOM, max(values) * _ROOM
+    return max(low, high / 10**_MAX_DECADES), high
+
+
+def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
+    """Draw the memory roofs up to the highest compute roof, and compute roofs to the right."""
+    assert x.low is not None
+    assert x.high is not None
+    top = roofs.top
+    bandwidth = roofs.memory.get("dram")
+    for level, rate in roofs.memory.items():
+        end = min(top / rate if top else x.high, x.high)
+        if end > x.low:
+            label = f"{_LEVELS[level]} {format_rate(rate)}"
+            xs, ys = [x.low, end], [x.low * rate, end * rate]
+            aside = level != "dram"
+            if aside and bandwidth and top and rate == max(roofs.memory.values()):
+                # The fastest cache's roof goes on to where DRAM's comes to the same height.
+                xs.append(min(top / bandwidth, x.high))
+                ys.append(end * rate)
+            tone, place = (SeriesTone.QUIET, 0.3) if aside else (SeriesTone.STRONG, 0.5)
+            yield LineSeries(
+                level, tuple(xs), tuple(ys), tone, dashed=aside, label=label, label_at=place
+            )
+    for kinds, peak in _merged(roofs.compute):
+        start = max(peak / bandwidth if bandwidth else x.low, x.low)
+        if start < x.high:
+            label = f"{kinds} {format_real(peak / _TERA)} TFLOP/s"
+            yield LineSeries(
+                kinds, (start, x.high), (peak, peak), SeriesTone.STRONG, label=label, label_at=0.8
+            )
+
+
+def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
+    """Name roofs of one height together: two lines there would look like one."""
+    found: list[tuple[str, float]] = []
+    for kind, peak in sorted(compute.items(), key=lambda roof: roof[1]):
+        if found and peak <= found[-1][1] * _SAME_HEIGHT:
+            found[-1] = (f"{found[-1][0]}, {kind}", found[-1][1])
+        else:
+            found.append((kind, peak))
+    return found
+
+
+def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand, ...]:
+    """Say on which side of the knee which roof is the lower one, for what took most time."""
+    bandwidth = roofs.memory.get("dram")
+    kinds = dots.drop_nulls("arithmetic").group_by("arithmetic").agg(pl.col("total_ns").sum())
+    kinds = kinds.sort("total_ns", "arithmetic", descending=[True, False])
+    first = kinds["arithmetic"].to_list()[:1]
+    peak = roofs.compute.get(first[0] if first else "fp32") or roofs.top
+    if not bandwidth or not peak or x.low is None or x.high is None:
+        return ()
+    knee = min(max(peak / bandwidth, x.low), x.high)
+    return (
+        ShadedBand(x.low, knee, "memory is the lower roof"),
+        ShadedBand(knee, x.high, "computing is the lower roof"),
+    )
+
+
+def _kernels(dots: pl.DataFrame, x: ChartAxis) -> Iterator[DotSeries]:
+    """Draw kernels by what bounds them; a class without any keeps its colour."""
+    total = float(dots["total_ns"].sum()) or 1.0
+    for bound, name in _BOUNDS.items():
+        rows = dots.filter(pl.col("bound").eq_missing(pl.lit(bound, pl.String)))
+        found = rows.rows(named=True)
+        yield DotSeries(
+            name,
+            tuple(rows["dram_intensity"].to_list()),
+            tuple((rows["tflop_per_s"] * _TERA).to_list()),
+            tuple(row["short_name"] for row in found),
+            sizes=tuple(_size((row["total_ns"] or 0) / total) for row in found),
+            names=tuple(_name(row, x) for row in found),
+            details=tuple(tuple(_detail(row)) for row in found),
+        )
+
+
+def _name(row: dict[str, Any], x: ChartAxis) -> str:
+    beyond = row["dram_intensity"] > (x.high or 0.0)
+    return shorten_middle(row["short_name"], _NAME_WIDTH) + (_EDGE if beyond else "")
+
+
+def _size(share: float) -> float:
+    return _MIN_RADIUS + (_MAX_RADIUS - _MIN_RADIUS) * math.sqrt(min(max(share, 0.0), 1.0))
+
+
+def _detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    launches = f", {row['calls']:,} launches" if row.get("calls", 1) > 1 else ""
+    yield "time", f"{format_time(row['total_ns'])} ({format_share(row['share'])}{launches})"
+    yield "reached", f"{format_real(row['tflop_per_s'])} TFLOP/s"
+    if row["arithmetic"]:
+        yield "arithmetic", row["arithmetic"] + (" (estimated)" if row["estimated"] else "")
+    for level, text in _LEVELS.items():
+        if row[f"{level}_intensity"] is not None:
+            moved = format_bytes(row[f"{level}_bytes"])
+            yield f"FLOP/byte of {text}", f"{format_real(row[f'{level}_intensity'])} ({moved})"
+    if row["bound"]:
+        yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
+    yield "of the roof", format_share(row["roof_share"])
+    yield "launch", f"grid {row['grid']}, block {row['block']}"
+
+
+def _subtitle(result: Composite) -> str:
+    facts = {fact.key: fact.value for fact in result.facts}
+    parts = [
+        facts.get("gpus"),
+        PurePath(str(result.meta.get("path", ""))).name,
+        "each dot a kernel, larger for more time; on a roof it cannot be faster",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int) -> Iterator[str]:
+    """Say what has no place in the picture: kernels without FLOPs, or not counted."""
+    if beyond:
+        yield f"{_EDGE.strip()} at the edge: more FLOP for each byte than the picture shows"
+    idle = _summed(rows.filter(pl.col("tflop_per_s") == 0))
+    if idle:
+        named = "; ".join(map(_idle, idle[:_NAMED_APART]))
+        more = f"; {len(idle) - _NAMED_APART:,} more" if len(idle) > _NAMED_APART else ""
+        yield f"Without FLOPs, so not in the picture: {named}{more}"
+    unknown = rows.filter(
+        pl.col("tflop_per_s").is_null()
+        | ((pl.col("tflop_per_s") > 0) & pl.col("dram_intensity").is_null())
+    )
+    if unknown.height:
+        share = format_share(float(unknown["share"].sum()))
+        yield f"Left out for lack of counters: {_count(unknown.height)} ({share} of the time)"
+    if others:
+        yield f"Left out, on other GPUs: {_count(others)}; --device N draws another"
+
+
+def _count(kernels: int) -> str:
+    return f"{kernels:,} kernel" + ("" if kernels == 1 else "s")
+
+
+def _summed(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Sum up rows that people would call the same kernel."""
+    moved = (pl.col("memory_share") * pl.col("share")).sum() / pl.col("share").sum()
+    return (
+        rows.group_by("short_name", maintain_order=True)
+        .agg(moved.alias("memory_share"), pl.col("share").sum(), pl.len().alias("rows"))
+        .sort("share", descending=True)
+        .rows(named=True)
+    )
+
+
+def _idle(row: dict[str, Any]) -> str:
+    known = row["memory_share"] is not None
+    moved = f"{format_share(row['memory_share'])} of DRAM's peak" if known else "DRAM not measured"
+    name = shorten_middle(row["short_name"], _NAME_WIDTH)
+    return f"{name} ({format_share(row['share'])} of the time, {moved})"
+
+
+_THEORETICAL = "theoretical"
+_TOP = 1.08
+"""A little over 100%, so that what lies there is not cut off."""
+_UNITS = {"block": "threads", "registers": "registers"}
+_SECTIONS = {
+    "block": (
+        "block_sizes",
+        "block_threads",
+        ChartAxis("threads of a block", Fmt.COUNT, low=0, high=1056),
+    ),
+    "registers": ("registers", "registers", ChartAxis("registers of a thread", Fmt.COUNT, low=0)),
+    "shared-memory": (
+        "shared_memory",
+        "shared_bytes",
+        ChartAxis("shared memory of a block", Fmt.BYTES, low=0),
+    ),
+}
+
+
+def occupancy_figure(result: Composite, over: str = "block") -> Figure:
+    """Draw what an SM would hold if one thing were another; raises where that is not known."""
+    name, key, axis = _SECTIONS[over]
+    section = next((s for s in result.sections if s.command == name), None)
+    if not isinstance(section, TableResult):
+        raise MissingDataError("no kernel's shape is known well enough to draw")
+    curve = _dots(section.frame, key) if over == "block" else _levels(section.frame, key)
+    facts = {fact.key: fact.value for fact in result.facts}
+    return Figure(
+        _title(result, section),
+        axis,
+        ChartAxis("", Fmt.SHARE, low=0, high=_TOP),
+        (*curve, *_achieved(section, key)),
+        subtitle=" · ".join(filter(None, (facts.get("gpu") or facts.get("gpus"), _limit(section)))),
+        marks=_now(section, key, over),
+    )
+
+
+def _title(result: Composite, section: TableResult) -> str:
+    _, _, kernel = section.title.partition(": ")
+    return f"Occupancy of {kernel}" if kernel else result.title
+
+
+def _limit(section: TableResult) -> str:
+    """Say what limits the kernel as it is."""
+    now = section.frame.filter(section.frame["current"])
+    return _limit_words(now["limiters"][0]) if now.height else ""
+
+
+def _dots(frame: pl.DataFrame, key: str) -> tuple[LineSeries | DotSeries, ...]:
+    """Draw a dot for each block size, coloured by what limits it."""
+    fits = frame.filter(frame["blocks"] > 0)
+    line = LineSeries("theoretical occupancy", *_points(fits, key), SeriesTone.QUIET)
+    groups = fits.group_by("limiters", maintain_order=True)
+    return line, *(
+        DotSeries(_limit_words(str(limit)), *_points(rows, key), _labels(rows, key))
+        for (limit,), rows in groups
+    )
+
+
+def _points(rows: pl.DataFrame, key: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return tuple(map(float, rows[key].to_list())), tuple(rows[_THEORETICAL].to_list())
+
+
+def _labels(rows: pl.DataFrame, key: str) -> tuple[str, ...]:
+    wanted = rows.select(key, _THEORETICAL, "blocks").iter_rows()
+    return tuple(
+        f"{threads} threads: {format_share(share)}, {blocks} blocks an SM"
+        for threads, share, blocks in wanted
+    )
+
+
+def _limit_words(limit: str) -> str:
+    return "full" if limit == "none" else f"limited by {limit}"
+
+
+def _levels(frame: pl.DataFrame, key: str) -> tuple[LineSeries, ...]:
+    """Draw stairs: a row holds for all values down to the next row's."""
+    rows = frame.sort(key)
+    tops = [float(value) for value in rows[key].to_list()]
+    x = (0.0, *tops)
+    shares = rows[_THEORETICAL].to_list()
+    return (LineSeries("theoretical occupancy", x, (*shares, shares[-1]), steps=True),)
+
+
+def _now(section: TableResult, key: str, over: str) -> tuple[PointLabel, ...]:
+    """Call out the kernel as it is."""
+    now = section.frame.filter(section.frame["current"])
+    if now.is_empty():
+        return ()
+    row = now.row(0, named=True)
+    value = section.meta[key]  # a row of the stairs holds the largest value of its level
+    shown = format_bytes(value) if over == "shared-memory" else f"{value} {_UNITS[over]}"
+    detail = (("blocks an SM", str(row["blocks"])), ("limited by", row["limiters"]))
+    label = f"{shown}: {format_share(row[_THEORETICAL])}"
+    return (PointLabel(value, row[_THEORETICAL], label, detail),)
+
+
+def _achieved(section: TableResult, key: str) -> tuple[DotSeries, ...]:
+    achieved = section.meta.get("achieved")
+    if achieved is None:
+        return ()
+    label = f"achieved {format_share(achieved)}"
+    return (DotSeries("achieved", (float(section.meta[key]),), (achieved,), (label,)),)

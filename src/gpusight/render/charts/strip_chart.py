@@ -1,0 +1,510 @@
+"""Lays out a strip chart: strips, plots, legends and headings become marks at pixels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpusight.render.cell_text import safe_text, shorten_end, shorten_middle
+from gpusight.render.charts.chart_colors import slots_of
+from gpusight.render.charts.chart_frame import (
+    NOTE_LINE,
+    PAD,
+    SMALL_FONT,
+    TITLE_FONT,
+    ChartSize,
+    FigureLegendEntry,
+    axis_scale,
+    band_names,
+    lines_of,
+    place_legend,
+    text_width,
+    wrapped,
+)
+from gpusight.render.charts.figure import (
+    ChartStrip,
+    StackSeries,
+    StripAxis,
+    StripHeading,
+    StripLegend,
+    StripPlot,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusight.render.charts.chart_frame import AxisScale
+    from gpusight.render.charts.figure import (
+        LegendEntry,
+        LineSeries,
+        Numbers,
+        StripCells,
+        StripChart,
+        StripChartRow,
+    )
+
+    Points = tuple[tuple[float, float], ...]
+
+
+FINE_FONT = 11.0
+"""Size of letters inside cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxMark:
+    """A filled rectangle, with what shows when it is pointed at."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    slot: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesMark:
+    """Many rectangles of one colour, of which nothing is told one by one."""
+
+    slot: str
+    boxes: tuple[tuple[float, float, float, float], ...]
+    """Left, top, width and height of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadeMark:
+    """A lightly shaded rectangle behind everything."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class AreaMark:
+    """A filled outline."""
+
+    corners: Points
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineMark:
+    """A line through points."""
+
+    points: Points
+    slot: str = ""
+    """Its colour; that of the grid by default."""
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextMark:
+    """A text on one line."""
+
+    text: str
+    x: float
+    y: float
+    look: str = ""
+    """`title`, `strong`, `muted` or `fine`; empty for plain."""
+    anchor: str = "start"
+    """`start`, `middle` or `end`: which part of the text stands at `x`."""
+    on: str = ""
+    """Slot of the cell that it stands in: its letters are white or near black then."""
+
+
+ChartMark: TypeAlias = "BoxMark | BoxesMark | ShadeMark | AreaMark | LineMark | TextMark"
+
+
+@dataclass(frozen=True, slots=True)
+class StripChartMarks:
+    """A board laid out at one width."""
+
+    size: ChartSize
+    ink: tuple[ChartMark, ...]
+    """What lies behind comes first."""
+    left: float
+    right: float
+    top: float
+    bottom: float
+    """Where its rows lie."""
+    low: float
+    high: float
+    """Values at `left` and `right`."""
+
+
+_LEGEND_SWATCH = 18.0
+_LEGEND_LINE = 18.0
+_LEGEND_COLUMN_GAP = 30.0
+"""Between two columns."""
+_LEGEND_VALUE_GAP = 12.0
+"""Before a value."""
+_LEGEND_BOLD = 1.06
+"""Bold letters are so much wider."""
+
+
+class LegendTable:
+    """A legend laid out in columns between two edges."""
+
+    def __init__(self, keys: StripLegend, left: float, room: float) -> None:
+        self._keys = keys
+        self._left = left
+        self._widths = [self._widest_value(n) for n in range(len(keys.headings))]
+        most = max((text_width(safe_text(key.name), SMALL_FONT) for key in keys.keys), default=0.0)
+        whole = _LEGEND_SWATCH + most + sum(_LEGEND_VALUE_GAP + width for width in self._widths)
+        fitting = max(1, int((room + _LEGEND_COLUMN_GAP) // (whole + _LEGEND_COLUMN_GAP)))
+        self._columns = _in_columns(keys.keys, fitting)
+        self._pitch = (room + _LEGEND_COLUMN_GAP) / max(len(self._columns), 1)
+        self._width = min(self._pitch - _LEGEND_COLUMN_GAP, whole + 4 * _LEGEND_VALUE_GAP)
+
+    @property
+    def height(self) -> float:
+        """How many pixels it takes."""
+        return _LEGEND_LINE * (max(map(len, self._columns), default=0) + 1)
+
+    def ink(self, top: float) -> Iterator[ChartMark]:
+        """Draw it; numbers stand right-aligned below what they are."""
+        for number, column in enumerate(self._columns):
+            left = self._left + number * self._pitch
+            yield from self._values(self._keys.headings, left, top + SMALL_FONT, "muted")
+            for row, key in enumerate(column, start=1):
+                yield from self._key(key, left, top + SMALL_FONT + row * _LEGEND_LINE)
+
+    def _key(self, key: LegendEntry, left: float, y: float) -> Iterator[ChartMark]:
+        room = (
+            self._width - _LEGEND_SWATCH - sum(_LEGEND_VALUE_GAP + width for width in self._widths)
+        )
+        name = shorten_middle(safe_text(key.name), max(8, int(room / text_width("m", SMALL_FONT))))
+        look = "strong" if key.heads else ""
+        if key.colour:
+            yield BoxMark(left, y - 9, 11, 11, key.colour)
+        yield TextMark(name, left + (_LEGEND_SWATCH if key.colour else 0), y, look)
+        yield from self._values(key.values, left, y, look)
+
+    def _values(
+        self, values: tuple[str, ...], left: float, y: float, look: str = ""
+    ) -> Iterator[ChartMark]:
+        x = left + self._width
+        for value, width in reversed(list(zip(values, self._widths, strict=True))):
+            yield TextMark(safe_text(value), x, y, look, "end")
+            x -= width + _LEGEND_VALUE_GAP
+
+    def _widest_value(self, number: int) -> float:
+        texts = [self._keys.headings[number], *(key.values[number] for key in self._keys.keys)]
+        return _LEGEND_BOLD * max(text_width(safe_text(text), SMALL_FONT) for text in texts)
+
+
+def _in_columns(keys: Sequence[LegendEntry], most: int) -> list[list[LegendEntry]]:
+    """Break keys into at most so many columns; what heads others never stands last in one."""
+    columns: list[list[LegendEntry]] = []
+    for rows in range(-(-len(keys) // most), len(keys) + 1):
+        columns = [[]]
+        for number, key in enumerate(keys, start=1):
+            is_last = len(columns[-1]) == rows - 1 and number < len(keys)
+            if len(columns[-1]) == rows or (is_last and key.heads and not key.colour):
+                columns.append([])
+            columns[-1].append(key)
+        if len(columns) <= most:
+            break
+    return columns if keys else []
+
+
+_MIN_CELL_PIXELS = 0.4
+"""Pixels of the narrowest cell: something was there."""
+_CELL_GAP, _MIN_GAPPED_PIXELS = 0.7, 6.0
+"""Cells of at least `_FROM` pixels leave so many to the next one."""
+_MIN_TITLED_PIXELS = 2.5
+"""Cells of at least so many pixels can be pointed at one by one."""
+_MARGIN = 3.0
+_CELL_FONT_MARGIN = 1.1
+"""Some fonts are wider than others, and a label must stay in its cell in any of them."""
+_MIN_LABEL_CHARACTERS = 5
+"""Letters that a cut label has at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxisScale:
+    """The axis that all rows share."""
+
+    left: float
+    right: float
+    scale: AxisScale
+
+    def x(self, value: float) -> float:
+        """Give the pixel of a value, kept inside the rows."""
+        place = min(max(self.scale.place(value), 0.0), 1.0)
+        return self.left + place * (self.right - self.left)
+
+
+def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterator[ChartMark]:
+    """Draw the cells of a strip, and its name to the left."""
+    if strip.name:
+        letters = int((across.left - PAD - 6) / text_width("m", SMALL_FONT))
+        name = shorten_middle(safe_text(strip.name), max(letters, 4))
+        yield TextMark(name, across.left - 8, top + strip.height / 2 + 4, anchor="end")
+    yield from _cells(strip.cells, across, top, strip.height)
+
+
+def _cells(
+    cells: StripCells, across: TimeAxisScale, top: float, height: float
+) -> Iterator[ChartMark]:
+    """Draw those that tell something one by one, all others of a colour together."""
+    plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    told: list[ChartMark] = []
+    for number, slot in enumerate(cells.colours):
+        left, width = _placed(across, cells.x[number], cells.ends[number])
+        tall = height * (cells.parts[number] if cells.parts else 1.0)
+        place = (left, top + height - tall, width, tall)
+        title = (
+            safe_text(cells.titles[number]) if cells.titles and width >= _MIN_TITLED_PIXELS else ""
+        )
+        if title:
+            told.append(BoxMark(*place, slot, title))
+        else:
+            plain[slot].append(place)
+        if height >= FINE_FONT and (text := _fitting(cells, number, width)):
+            middle, below = left + width / 2, top + height / 2 + 4
+            told.append(TextMark(text, middle, below, "fine", "middle", slot))
+    yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
+    yield from told
+
+
+def _placed(across: TimeAxisScale, start: float, end: float) -> tuple[float, float]:
+    left = across.x(start)
+    width = across.x(end) - left
+    return left, max(width - _CELL_GAP if width >= _MIN_GAPPED_PIXELS else width, _MIN_CELL_PIXELS)
+
+
+def _fitting(cells: StripCells, number: int, width: float) -> str:
+    """Give what can be written inside a cell: its label, what stands for it, or its beginning."""
+    label = safe_text(cells.labels[number]) if cells.labels else ""
+    room = (width - 2 * _MARGIN) / _CELL_FONT_MARGIN
+    if not label or text_width(label, FINE_FONT) <= room:
+        return label
+    if cells.brief:
+        brief = safe_text(cells.brief[number])
+        return brief if text_width(brief, FINE_FONT) <= room else ""
+    letters = int(room / text_width("m", FINE_FONT))
+    return shorten_end(label, letters) if letters >= _MIN_LABEL_CHARACTERS else ""
+
+
+_PLOT_TICK_SPACING = 36.0
+"""Pixels between two marks of the axis, about."""
+
+
+def plot_marks(plot: StripPlot, across: TimeAxisScale, top: float) -> Iterator[ChartMark]:
+    """Draw a plot whose upper edge lies at `top`."""
+    yield from _PlotMarks(plot, across, top).ink()
+
+
+class _PlotMarks:
+    """A plot being drawn."""
+
+    def __init__(self, plot: StripPlot, across: TimeAxisScale, top: float) -> None:
+        self._plot = plot
+        self._across = across
+        self._floor = top + plot.height
+        self._up = axis_scale(plot.y, 0.0, 1.0)
+        self._slots = slots_of(plot.series)
+
+    def ink(self) -> Iterator[ChartMark]:
+        for tick in self._up.ticks(max(2, round(self._plot.height / _PLOT_TICK_SPACING))):
+            y = self._y(tick.value)
+            yield LineMark(((self._across.left, y), (self._across.right, y)))
+            yield TextMark(tick.label, self._across.left - 8, y + 4, "muted", "end")
+        for series in self._plot.series:
+            yield from (
+                self._stack(series) if isinstance(series, StackSeries) else self._line(series)
+            )
+
+    def _stack(self, stack: StackSeries) -> Iterator[ChartMark]:
+        below: Numbers = (0.0,) * len(stack.x)
+        for part in stack.parts:
+            above = tuple(b + y for b, y in zip(below, part.y, strict=True))
+            ceiling = self._corners(stack.x, above, steps=stack.steps)
+            floor = self._corners(stack.x, below, steps=stack.steps)
+            if any(part.y):
+                yield AreaMark((*ceiling, *reversed(floor)), self._slots[part.name])
+            below = above
+
+    def _line(self, line: LineSeries) -> Iterator[ChartMark]:
+        corners = self._corners(line.x, line.y, steps=line.steps)
+        yield LineMark(corners, self._slots[line.name], dashed=line.dashed)
+
+    def _corners(self, xs: Numbers, ys: Numbers, *, steps: bool) -> Points:
+        points = [(self._across.x(x), self._y(y)) for x, y in zip(xs, ys, strict=True)]
+        if not steps:
+            return tuple(points)
+        turned = points[:1]
+        for (_, before), (x, y) in pairwise(points):
+            turned += [(x, before), (x, y)]
+        return tuple(turned)
+
+    def _y(self, value: float) -> float:
+        return self._floor - min(max(self._up.place(value), 0.0), 1.0) * self._plot.height
+
+
+_MAX_NAME_SHARE = 0.26
+"""Part of the width that names of rows may take."""
+_BEFORE_HEADING, _HEADING = 14.0, 20.0
+_BEFORE_PLOT, _BEFORE_KEYS, _BEFORE_RULER = 8.0, 4.0, 5.0
+_MIN_BAND_PIXELS = 0.2
+"""Pixels of the narrowest band that is shaded."""
+_BAND_NAMES = 18.0
+_TICK, _TICK_LABEL, _AXIS_LABEL = 5.0, 19.0, 37.0
+"""How far below the rows the marks of the axis end, and its texts stand."""
+_FONT_MARGIN = 1.06
+"""Some fonts are wider than others."""
+_HEADING_BOLD = 1.2
+"""So are bold letters, and capitals."""
+_TICK_SPACING = 110.0
+"""Pixels between two marks of the axis, about."""
+
+
+def lay_out_strip_chart(board: StripChart, width: float) -> StripChartMarks:
+    """Lay a board out; it becomes as tall as it needs to be."""
+    return _StripChartLayout(board, width).painting()
+
+
+class _StripChartLayout:
+    """A board being laid out from the top down."""
+
+    def __init__(self, board: StripChart, width: float) -> None:
+        self._board = board
+        self._width = width
+        self._room = width - 2 * PAD
+        left, right = PAD + _gutter(board, width), width - PAD - 8
+        self._across = TimeAxisScale(left, right, axis_scale(board.x, 0.0, 1.0))
+        self._ticks = self._across.scale.ticks(max(3, round((right - left) / _TICK_SPACING)))
+        self._stretches: list[tuple[float, float]] = []
+        self._open_at: float | None = None
+
+    def painting(self) -> StripChartMarks:
+        """Give everything, what lies behind first."""
+        head, top = self._head()
+        top += _BAND_NAMES if any(band.label for band in self._board.bands) else 2.0
+        rows, bottom = self._rows(top)
+        foot, height = self._foot(bottom)
+        ground = (ink for stretch in self._stretches for ink in self._ground(*stretch))
+        names = self._band_names(top)
+        across = self._across
+        return StripChartMarks(
+            ChartSize(self._width, height),
+            (*ground, *head, *names, *rows, *foot),
+            across.left,
+            across.right,
+            top,
+            bottom,
+            across.scale.low,
+            across.scale.high,
+        )
+
+    def _head(self) -> tuple[list[ChartMark], float]:
+        title, y = lines_of(self._board.title, self._room, TITLE_FONT, PAD + 1)
+        subtitle, y = lines_of(self._board.subtitle, self._room, SMALL_FONT, y - 2)
+        ink: list[ChartMark] = [TextMark(text, PAD, at, "title") for text, at in title]
+        ink += [TextMark(text, PAD, at, "muted") for text, at in subtitle]
+        named = [
+            FigureLegendEntry(safe_text(text), slot, "area") for slot, text in self._board.legend
+        ]
+        keys, below = place_legend(named, self._width, y + 8, snug=True)
+        for key in keys:
+            ink += [
+                BoxMark(key.x, key.y - 9, 11, 11, key.slot),
+                TextMark(key.text, key.x + 18, key.y),
+            ]
+        return ink, below + 8 if keys else y
+
+    def _ground(self, top: float, bottom: float) -> Iterator[ChartMark]:
+        """Draw what lies behind rows: bands and the grid."""
+        for number, band in enumerate(self._board.bands):
+            start, end = self._across.x(band.start), self._across.x(band.end)
+            if number % 2 == 0 and end - start > _MIN_BAND_PIXELS:
+                yield ShadeMark(start, top, end - start, bottom - top)
+        for tick in self._ticks:
+            x = self._across.x(tick.value)
+            yield LineMark(((x, top), (x, bottom)))
+
+    def _band_names(self, top: float) -> Iterator[ChartMark]:
+        across = self._across
+        for text, x in band_names(self._board.bands, across.x, across.left, across.right):
+            yield TextMark(text, x, top - 6, "muted", "middle")
+
+    def _foot(self, bottom: float) -> tuple[list[ChartMark], float]:
+        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
+        lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
+        return [TextMark(line, PAD, y, "muted") for line, y in lines], (
+            bottom + len(notes) * NOTE_LINE + PAD
+        )
+
+    # Rows -----------------------------------------------------------------------------------------
+
+    def _rows(self, top: float) -> tuple[list[ChartMark], float]:
+        ink: list[ChartMark] = []
+        y = top
+        for number, row in enumerate(self._board.rows):
+            drawn, end = self._row(row, y, is_first=number == 0)
+            ink += drawn
+            self._note_stretch(row, y)
+            y = end
+        return ink, y
+
+    def _note_stretch(self, row: StripChartRow, top: float) -> None:
+        """Remember where the grid goes: from the first row that has values down to its axis."""
+        if isinstance(row, (ChartStrip, StripPlot)) and self._open_at is None:
+            self._open_at = top
+        elif isinstance(row, (StripAxis, StripLegend)) and self._open_at is not None:
+            self._stretches.append((self._open_at, top + _BEFORE_RULER + _TICK))
+            self._open_at = None
+
+    def _row(
+        self, row: StripChartRow, y: float, *, is_first: bool
+    ) -> tuple[list[ChartMark], float]:
+        """Draw a row below `y`; gives also where it ends."""
+        if isinstance(row, StripHeading):
+            y += 2.0 if is_first else _BEFORE_HEADING
+            return list(_heading(row, y + SMALL_FONT + 2)), y + _HEADING
+        if isinstance(row, ChartStrip):
+            y += row.gap
+            return list(strip_marks(row, self._across, y)), y + row.height
+        if isinstance(row, StripPlot):
+            y += _BEFORE_PLOT
+            return list(plot_marks(row, self._across, y)), y + row.height
+        if isinstance(row, StripAxis):
+            y += _BEFORE_RULER
+            return list(self._ruler(y)), y + _AXIS_LABEL + 4
+        keys = LegendTable(row, PAD, self._room)
+        y += _BEFORE_KEYS
+        return list(keys.ink(y)), y + keys.height
+
+    def _ruler(self, y: float) -> Iterator[ChartMark]:
+        across = self._across
+        for tick in self._ticks:
+            half = text_width(tick.label, SMALL_FONT) / 2
+            x = min(max(across.x(tick.value), PAD + half), self._width - half)
+            yield TextMark(tick.label, x, y + _TICK_LABEL, "muted", "middle")
+        label = safe_text(self._board.x.label)
+        yield TextMark(label, across.right, y + _AXIS_LABEL, "muted", "end")
+
+
+def _heading(row: StripHeading, y: float) -> Iterator[ChartMark]:
+    text = safe_text(row.text)
+    if text:
+        yield TextMark(text, PAD, y, "strong")
+    behind = text_width(text, SMALL_FONT) * _HEADING_BOLD + 12 if text else 0.0
+    if row.detail:
+        yield TextMark(safe_text(row.detail), PAD + behind, y, "muted")
+
+
+def _gutter(board: StripChart, width: float) -> float:
+    """Give the room to the left of the rows: for their names, and for the axes of plots."""
+    names = [safe_text(row.name) for row in board.rows if isinstance(row, ChartStrip)]
+    axes = [axis_scale(row.y, 0.0, 1.0) for row in board.rows if isinstance(row, StripPlot)]
+    ticks = [tick.label for axis in axes for tick in axis.ticks(3)]
+    named = _FONT_MARGIN * max((text_width(name, SMALL_FONT) for name in names), default=0.0)
+    widest = _FONT_MARGIN * max((text_width(label, SMALL_FONT) for label in ticks), default=0.0)
+    needed = max(min(named, _MAX_NAME_SHARE * width), widest)
+    return needed + 8 if needed else 0.0

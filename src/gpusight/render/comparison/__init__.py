@@ -1,1 +1,0 @@
-"""A comparison as text, Markdown, HTML, CSV or a picture."""

@@ -1,0 +1,507 @@
+"""The parts of a comparison as tables of texts, and the words for a change.
+
+The same in every format.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpusight import units
+from gpusight.comparison.comparison_result import FindingFate, KernelMatch
+from gpusight.comparison.phrases import (
+    NOTHING,
+    copy_name,
+    from_to,
+    in_words,
+    shown,
+    signed,
+    signed_share,
+    spread,
+)
+from gpusight.comparison.significance import ChangeVerdict
+from gpusight.render.cell_text import safe_text
+from gpusight.results import Fmt
+from gpusight.units import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpusight.comparison.comparison_result import (
+        CallChange,
+        ComparedSide,
+        Comparison,
+        CopyChange,
+        EntryChange,
+        FindingChange,
+        KernelChange,
+        MetricChange,
+    )
+    from gpusight.comparison.significance import MeasuredChange
+
+
+UNSURE = "~"
+"""Marks changes that cannot be claimed."""
+ARROW = "->"
+_MAX_NAMED_CAPTURES = 3
+"""Captures of a side that are named one by one."""
+
+
+class ChangeTone(enum.Enum):
+    """Whether a change is welcome."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNSURE = "unsure"
+    PLAIN = "plain"
+
+
+def change_tone(change: MeasuredChange) -> ChangeTone:
+    """Tell whether a change of something that costs is welcome."""
+    if not change.claimed:
+        return ChangeTone.UNSURE
+    lower = change.verdict in (ChangeVerdict.LOWER, ChangeVerdict.VANISHED)
+    return ChangeTone.GOOD if lower else ChangeTone.BAD
+
+
+def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
+    """Show a difference, marked where it cannot be claimed."""
+    text = signed(change.delta, fmt)
+    return f"{UNSURE}{text}" if change.delta and not change.claimed else text
+
+
+def side_value(value: float | None, fmt: Fmt) -> str:
+    """Show what one side has: a dash where it has none of it."""
+    return shown(value, fmt) if value else units.MISSING
+
+
+def before_after(before: float, after: float, fmt: Fmt) -> str:
+    """Show what two sides have; once where they do not differ."""
+    texts = [shown(one, fmt) for one in (before, after)]
+    return texts[0] if texts[0] == texts[1] else f"{texts[0]} {ARROW} {texts[1]}"
+
+
+def mark_legend(comparison: Comparison) -> str:
+    """Say what the mark means."""
+    usual, rows = (f"{100 * one:g}%" for one in (comparison.confidence, comparison.of_rows))
+    return (
+        f"{UNSURE} no change can be claimed: the {usual} interval ({rows} of kernels, API calls, "
+        "copies and inner ranges, being many) holds zero, or the change may be below "
+        f"{100 * comparison.least:g}%"
+    )
+
+
+def is_per_step(comparison: Comparison) -> bool:
+    """Tell whether times are those of a step; else the whole window stands for one."""
+    return any((*comparison.before.steps, *comparison.after.steps))
+
+
+def time_label(comparison: Comparison) -> str:
+    """Name what the first metric is the time of."""
+    first = comparison.metrics[0].label
+    return first if is_per_step(comparison) else "Time of the window"
+
+
+def comparison_headline(comparison: Comparison) -> str:
+    """Say in one line what became of the step, or of the time from one to the next."""
+    name = "From step to step" if comparison.is_apart else time_label(comparison)
+    return time_change(name, comparison.headline.change)
+
+
+def time_change(name: str, change: MeasuredChange) -> str:
+    """Say in one line what became of a time."""
+    amounts, ratio = from_to(change), signed_share(change.ratio)
+    if change.claimed:
+        return f"{name} {ratio}: {amounts}"
+    verdict = "no change" if change.verdict is ChangeVerdict.SAME else "no change can be claimed"
+    return f"{name}: {verdict} ({amounts}, {ratio})"
+
+
+def side_line(one: ComparedSide) -> str:
+    """Describe the captures of a side in one line."""
+    parts = [_steps(one), _gpus(one)]
+    if one.busy_share is not None:
+        parts.append(f"GPU busy {units.format_share(one.busy_share)}")
+    if one.limit != NOTHING:
+        parts.append(f"limited by {in_words(one.limit)}")
+    return f"{_captures(one)}: {', '.join(filter(None, parts))}"
+
+
+def _captures(one: ComparedSide) -> str:
+    count = len(one.labels)
+    named = ", ".join(safe_text(label) for label in one.labels[:_MAX_NAMED_CAPTURES])
+    if count == 1:
+        return named
+    more = f" and {count - _MAX_NAMED_CAPTURES} more" if count > _MAX_NAMED_CAPTURES else ""
+    return f"{count} captures ({named}{more})"
+
+
+def _steps(one: ComparedSide) -> str:
+    times = [units.format_time(ns) for ns in one.step_ns[:_MAX_NAMED_CAPTURES]]
+    shown = ", ".join(times) + (" …" if len(one.step_ns) > _MAX_NAMED_CAPTURES else "")
+    if not any(one.steps):
+        return shown
+    counts = [f"{steps:,}" for steps in dict.fromkeys(one.steps)]
+    several = "" if len(one.labels) == 1 else " each" if len(counts) == 1 else " together"
+    total = counts[0] if len(counts) == 1 else f"{sum(one.steps):,}"
+    noun = "step" if total == "1" else "steps"
+    return f"{total} {noun}{several} of {shown}"
+
+
+def _gpus(one: ComparedSide) -> str:
+    names = [safe_text(name) for name in dict.fromkeys(one.gpus)]
+    many = f"{len(one.gpus)} x " if len(one.gpus) > 1 and len(names) == 1 else ""
+    return many + ", ".join(names)
+
+
+ComparisonCell: TypeAlias = "str | tuple[str, str]"
+"""A text, or what was before and what took its place."""
+MIN_SHOWN_CHANGE = 0.001
+"""Changes below this part of the step are left out where nobody asks for all."""
+MAX_SHOWN_ROWS = 20
+"""Rows of a table where nobody says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonColumn:
+    """A column of a table."""
+
+    heading: str
+    name: bool = False
+    """A text that may be cut to fit; others are numbers or short words."""
+    quoted: bool = False
+    """A name from the capture, not a word of ours."""
+    right: bool = True
+    units: bool = False
+    """Numbers with units, which are to stand below each other."""
+    toned: bool = False
+    """Coloured by whether the change is welcome."""
+    extra: bool = False
+    """Left out where there is little room."""
+    beneath: bool = False
+    """A sentence: on a screen it gets lines of its own, below the row."""
+    detail: bool = False
+    """Of an extra one: what is said of the name, below it where a table can do that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One thing before and after."""
+
+    cells: tuple[ComparisonCell, ...]
+    tone: ChangeTone
+    delta: float | None
+    """By how much it changed, in base units."""
+    total: bool = False
+    """The sum of those above."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSection:
+    """One table."""
+
+    key: str
+    title: str
+    columns: tuple[ComparisonColumn, ...]
+    rows: tuple[ComparisonRow, ...]
+    bars: bool = False
+    """Draw how large the changes are."""
+    small: float | None = None
+    """Changes below this are of no interest; None where all are."""
+    whole: bool = False
+    """Few rows, of which none may be missing."""
+
+    @property
+    def quiet(self) -> str:
+        """What is said where no row is of interest."""
+        return f"none of {len(self.rows):,} changed by {100 * MIN_SHOWN_CHANGE:g}% of the step"
+
+    def shown(self, limit: int | None, most: int = MAX_SHOWN_ROWS) -> tuple[ComparisonRow, ...]:
+        """Give the rows to show: so many, 0 for all; None for up to `most` that are of interest."""
+        if self.whole:
+            return self.rows
+        totals = tuple(row for row in self.rows if row.total)
+        rows = [row for row in self.rows if not row.total]
+        kept = rows[:limit] if limit else rows
+        if limit is None and self.small is not None:
+            kept = [row for row in rows[:most] if abs(row.delta or 0.0) >= self.small]
+        return (*kept, *totals)
+
+
+_REST = "the rest"
+_NUMBERS = (
+    ComparisonColumn("Before", units=True),
+    ComparisonColumn("After", units=True),
+    ComparisonColumn("Change", toned=True, units=True),
+)
+_EXTRA = (
+    ComparisonColumn("%", toned=True, extra=True),
+    ComparisonColumn("Interval", extra=True),
+    ComparisonColumn("Verdict", right=False, toned=True, extra=True),
+)
+
+
+def comparison_sections(comparison: Comparison) -> list[ComparisonSection]:
+    """Give every table that has something in it, in the order in which they are read."""
+    made = (
+        _metrics(comparison),
+        _ledger(comparison),
+        _between(comparison),
+        _phases(comparison),
+        _kernels(comparison),
+        _ranges(comparison),
+        _api(comparison),
+        _copies(comparison),
+        _findings(comparison),
+    )
+    return [section for section in made if section.rows]
+
+
+def _each(comparison: Comparison) -> str:
+    return ", a step" if is_per_step(comparison) else ""
+
+
+def _small(comparison: Comparison) -> float:
+    return MIN_SHOWN_CHANGE * max(comparison.step.before or 0.0, comparison.step.after or 0.0)
+
+
+def _time_cells(change: MeasuredChange) -> tuple[str, str, str]:
+    before, after = side_value(change.before, Fmt.TIME), side_value(change.after, Fmt.TIME)
+    return before, after, marked_delta(change, Fmt.TIME)
+
+
+def _more(change: MeasuredChange) -> tuple[str, str, str]:
+    ends = spread(change.low, change.high, Fmt.TIME)
+    return signed_share(change.ratio), ends, change.verdict.value
+
+
+def _metrics(comparison: Comparison) -> ComparisonSection:
+    confidence = f"{100 * comparison.confidence:g}% interval"
+    columns = (
+        ComparisonColumn("Metric", right=False, name=True),
+        *_NUMBERS,
+        ComparisonColumn("%", toned=True),
+        ComparisonColumn(confidence),
+        ComparisonColumn("Verdict", right=False, toned=True),
+    )
+    title = "Metrics" + _each(comparison)
+    first, *others = comparison.metrics
+    worth = (one for one in others if one.change.before != 0 or one.change.after != 0)
+    named = replace(first, label=time_label(comparison))
+    rows = tuple(map(_metric, (named, *worth)))
+    return ComparisonSection("metrics", title, columns, rows, whole=True)
+
+
+def _metric(metric: MetricChange) -> ComparisonRow:
+    change, fmt = metric.change, metric.fmt
+    if change.before is None and change.after is None:
+        cells = (metric.label, *((MISSING,) * 5), "missing")
+        return ComparisonRow(cells, ChangeTone.UNSURE, None)
+    sides = (shown(change.before, fmt), shown(change.after, fmt))
+    known = change.delta is not None
+    verdict = change.verdict.value if known else "missing"
+    ends = spread(change.low, change.high, fmt)
+    numbers = (signed(change.delta, fmt), signed_share(change.ratio), ends)
+    tone = ChangeTone.PLAIN if metric.key == "busy" and change.claimed else change_tone(change)
+    return ComparisonRow((metric.label, *sides, *numbers, verdict), tone, change.delta)
+
+
+_ENTRIES = (
+    ComparisonColumn("Entry", name=True, right=False),
+    *_NUMBERS,
+    ComparisonColumn("Part", extra=True),
+    *_EXTRA,
+)
+
+
+def _ledger(comparison: Comparison) -> ComparisonSection:
+    whole = "the step" if is_per_step(comparison) else "the window"
+    rows = [_entry(entry) for entry in comparison.ledger]
+    if rows:
+        rows.append(_total(f"sum: {whole}", comparison.step, percent_of(1.0)))
+    title = "Where the time goes" + _each(comparison)
+    return ComparisonSection("ledger", title, _ENTRIES, tuple(rows), bars=True)
+
+
+def _between(comparison: Comparison) -> ComparisonSection:
+    """Go on where the ledger of the step ends: its rows and the step sum to a period."""
+    rows = [_entry(entry) for entry in comparison.between]
+    if rows:
+        between, period = (
+            comparison.metric(key).change for key in ("between_steps", "step_period")
+        )
+        rows.append(_total("sum: between steps", between, percent_of(1.0)))
+        rows.append(_total("from step to step", period, MISSING))
+    return ComparisonSection("between", "Between steps", _ENTRIES, tuple(rows), bars=True)
+
+
+def _total(name: str, change: MeasuredChange, part: str) -> ComparisonRow:
+    cells = (name, *_time_cells(change), part, *_more(change))
+    return ComparisonRow(cells, change_tone(change), change.delta, total=True)
+
+
+def _entry(entry: EntryChange) -> ComparisonRow:
+    change = entry.change
+    cells = (entry.entry, *_time_cells(change), percent_of(entry.part), *_more(change))
+    return ComparisonRow(cells, change_tone(change), change.delta)
+
+
+def percent_of(part: float | None) -> str:
+    """Show a part of the step's change, which may be many times the whole, and against it."""
+    if part is None:
+        return MISSING
+    return f"{round(100 * part):,}%" if abs(part) < 100 else f"{part:,.0f} x"
+
+
+def _phases(comparison: Comparison) -> ComparisonSection:
+    columns = (*_change_first_columns(), *_EXTRA, ComparisonColumn("Phase", name=True, right=False))
+    rows = tuple(
+        ComparisonRow(
+            (*_change_first_cells(change), *_more(change), name), change_tone(change), change.delta
+        )
+        for name, change in comparison.phases
+    )
+    title = "GPU work by phase" + _each(comparison)
+    return ComparisonSection("phases", title, columns, rows)
+
+
+def _change_first_columns() -> tuple[ComparisonColumn, ...]:
+    """Put the change first, where lists are sorted by it."""
+    before, after, change = _NUMBERS
+    return change, before, after
+
+
+def _change_first_cells(change: MeasuredChange) -> tuple[str, str, str]:
+    before, after, delta = _time_cells(change)
+    return delta, before, after
+
+
+def _kernels(comparison: Comparison) -> ComparisonSection:
+    columns = (
+        *_change_first_columns(),
+        *_EXTRA,
+        ComparisonColumn("Calls"),
+        ComparisonColumn("One, before", units=True, extra=True),
+        ComparisonColumn("One, after", units=True, extra=True),
+        ComparisonColumn("Kernel", name=True, quoted=True, right=False),
+        ComparisonColumn("Kind", right=False, extra=True, detail=True),
+        ComparisonColumn("Matched by", right=False, extra=True, detail=True),
+        ComparisonColumn("Range", name=True, quoted=True, right=False, extra=True, detail=True),
+    )
+    rows = tuple(map(_kernel, comparison.kernels))
+    title = "Kernels" + _each(comparison)
+    return ComparisonSection("kernels", title, columns, rows, small=_small(comparison))
+
+
+def _kernel(one: KernelChange) -> ComparisonRow:
+    means = (side_value(ns, Fmt.TIME) for ns in one.mean_ns)
+    cells = (
+        *_change_first_cells(one.ns),
+        *_more(one.ns),
+        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
+        *means,
+        _kernel_name(one),
+        one.category,
+        one.match.value,
+        one.ranges[0] if one.ranges else MISSING,
+    )
+    return ComparisonRow(cells, change_tone(one.ns), one.ns.delta)
+
+
+def _kernel_name(one: KernelChange) -> ComparisonCell:
+    old, arrow, new = one.short.partition(f" {ARROW} ")
+    if one.match is KernelMatch.ROLE and arrow:
+        return old, new
+    return one.short or _REST
+
+
+def _calls(
+    changes: Iterable[CallChange], noun: str
+) -> tuple[tuple[ComparisonColumn, ...], tuple[ComparisonRow, ...]]:
+    found = list(changes)
+    on_gpu = any(one.gpu_ns is not None for one in found)
+    gpu = (ComparisonColumn("On GPU", units=True),) if on_gpu else ()
+    name = ComparisonColumn(noun, name=True, quoted=True, right=False)
+    columns = (*_change_first_columns(), *_EXTRA, *gpu, ComparisonColumn("Calls"), name)
+    return columns, tuple(_call(one, on_gpu=on_gpu) for one in found)
+
+
+def _call(one: CallChange, *, on_gpu: bool) -> ComparisonRow:
+    gpu = (MISSING if one.gpu_ns is None else marked_delta(one.gpu_ns, Fmt.TIME),) if on_gpu else ()
+    cells = (
+        *_change_first_cells(one.host_ns),
+        *_more(one.host_ns),
+        *gpu,
+        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
+        one.name or _REST,
+    )
+    return ComparisonRow(cells, change_tone(one.host_ns), one.host_ns.delta)
+
+
+def _ranges(comparison: Comparison) -> ComparisonSection:
+    columns, rows = _calls(comparison.ranges, "Range")
+    title = "Ranges, time on the host" + _each(comparison)
+    return ComparisonSection("ranges", title, columns, rows, small=_small(comparison))
+
+
+def _api(comparison: Comparison) -> ComparisonSection:
+    columns, rows = _calls(comparison.api, "Call")
+    title = "API calls, time on the host" + _each(comparison)
+    return ComparisonSection("api_calls", title, columns, rows, small=_small(comparison))
+
+
+def _copies(comparison: Comparison) -> ComparisonSection:
+    columns = (
+        *_change_first_columns(),
+        *_EXTRA,
+        ComparisonColumn("Bytes"),
+        ComparisonColumn("Calls"),
+        ComparisonColumn("Copy", name=True, right=False),
+    )
+    rows = tuple(map(_copy, comparison.copies))
+    return ComparisonSection("copies", "Copies" + _each(comparison), columns, rows)
+
+
+def _copy(one: CopyChange) -> ComparisonRow:
+    cells = (
+        *_change_first_cells(one.ns),
+        *_more(one.ns),
+        before_after(one.bytes_before, one.bytes_after, Fmt.BYTES),
+        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
+        copy_name(one),
+    )
+    return ComparisonRow(cells, change_tone(one.ns), one.ns.delta)
+
+
+def _findings(comparison: Comparison) -> ComparisonSection:
+    several = any(len(side.labels) > 1 for side in (comparison.before, comparison.after))
+    columns = (
+        ComparisonColumn("", right=False, toned=True),
+        ComparisonColumn("Saved before", units=True),
+        ComparisonColumn("Saves now", units=True),
+        *((ComparisonColumn("Captures", right=False),) if several else ()),
+        ComparisonColumn("Finding", name=True, right=False),
+        ComparisonColumn("What was seen", name=True, right=False, beneath=True),
+    )
+    rows = tuple(_finding_rows(comparison.findings, several=several))
+    title = "Findings, and what their fixes give back" + _each(comparison)
+    return ComparisonSection("findings", title, columns, rows)
+
+
+_TONES = {
+    FindingFate.FIXED: ChangeTone.GOOD,
+    FindingFate.NEW: ChangeTone.BAD,
+    FindingFate.STAYED: ChangeTone.PLAIN,
+}
+
+
+def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterator[ComparisonRow]:
+    """Give findings by fate; of several captures, how many show it and which one says so."""
+    for fate in FindingFate:
+        for one in (f for f in findings if f.fate is fate):
+            times = (side_value(one.before_ns, Fmt.TIME), side_value(one.after_ns, Fmt.TIME))
+            by = (one.shown_by,) if several else ()
+            title = f"{one.title} ({one.capture})" if several and one.capture else one.title
+            yield ComparisonRow((fate.value, *times, *by, one.rule, title), _TONES[fate], None)

@@ -1,1 +1,0 @@
-"""A diagnosis as text, Markdown, HTML, JSON or CSV."""

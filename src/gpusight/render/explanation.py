@@ -1,0 +1,302 @@
+"""Parts of an explanation of kernel findings.
+
+Tables, evidence, gains, and the lines of a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+import polars as pl
+
+from gpusight import units
+from gpusight.analysis.counters.launch_quantities import SHARE
+from gpusight.render.cell_text import display_width, safe_text, shorten_end
+from gpusight.results import Field, Fmt, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
+    from gpusight.rules.kernel_diagnosis import KernelGroup, KernelReportDiagnosis, ProfilerRule
+
+
+_OVERVIEW_FIELDS = (
+    Field("kernel", "Kernel", Fmt.NAME, "Kernel, its name made short"),
+    Field("launches", "N", Fmt.COUNT, "Launches of it in this shape"),
+    Field("time_ns", "Time", Fmt.TIME, "Time of them all"),
+    Field("share", "Share", Fmt.SHARE, "Part of the time of all kernels", shown=False),
+    Field("finding", "First finding", Fmt.TEXT, "The rule with the most time to give back"),
+    Field("speedup", "Gain", Fmt.TEXT, "How many times faster with the fix"),
+    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix gives back, over the report"),
+    Field("confidence", "Confidence", Fmt.TEXT, "How far to trust the estimate", shown=False),
+)
+FINDING_FIELDS = (
+    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
+    Field("kernel", "Kernel", Fmt.NAME, "Kernel name"),
+    Field("duration_ns", "Time", Fmt.TIME, "Time that the launch took"),
+    Field("rank", "Rank", Fmt.ID, "1 for the first finding of the launch"),
+    Field("rule", "Rule", Fmt.TEXT, "Identifier of the rule"),
+    Field("speedup", "Gain", Fmt.REAL, "How many times faster with the fix"),
+    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix gives back"),
+    Field("confidence", "Confidence", Fmt.TEXT, "`high`, `medium` or `low`"),
+    Field("title", "What was seen", Fmt.TEXT, "What was seen"),
+    Field("estimate", "Estimate", Fmt.TEXT, "How the gain was estimated"),
+)
+AT_ROOF = "at roof"
+NO_GAIN = 1.005
+"""Below this a gain is none."""
+ROOFS = ("memory-bound", "compute-bound")
+NOTHING = "nothing found"
+
+
+def kernel_overview(diagnosis: KernelReportDiagnosis) -> TableResult:
+    """Give one row for each kernel and shape, the one with the most to give back first."""
+    whole = diagnosis.duration_ns
+    rows = [_row(group, whole) for group in diagnosis.groups]
+    schema = {
+        "kernel": pl.String,
+        "launches": pl.Int64,
+        "time_ns": pl.Float64,
+        "share": pl.Float64,
+        "finding": pl.String,
+        "speedup": pl.String,
+        "saved_ns": pl.Float64,
+        "confidence": pl.String,
+    }
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return TableResult(diagnosis.command, diagnosis.title, _OVERVIEW_FIELDS, frame)
+
+
+def _row(group: KernelGroup, whole: float) -> tuple[object, ...]:
+    share = group.duration_ns / whole if whole else None
+    time = group.duration_ns or None
+    lead = (group.label, len(group.kernels), time, share)
+    if not group.findings:
+        return (*lead, NOTHING, None, None, None)
+    first = group.findings[0]
+    return (*lead, first.rule, gain_text(first), _saved(first), first.confidence.value)
+
+
+def _saved(finding: KernelFinding) -> float | None:
+    return None if (finding.speedup or 1.0) < NO_GAIN else finding.saved_ns
+
+
+def gain_text(finding: KernelFinding) -> str | None:
+    """Show a gain as a factor with the digits that an estimate deserves: `1.40x`, `25x`."""
+    speedup = finding.speedup
+    if speedup is None:
+        return None
+    if speedup < NO_GAIN:
+        return AT_ROOF if finding.rule in ROOFS else None
+    digits = 2 if speedup < 1.995 else 1 if speedup < 9.95 else 0
+    return f"{speedup:.{digits}f}x"
+
+
+def kernel_finding_table(diagnosis: KernelReportDiagnosis) -> TableResult:
+    """Give one row for each finding of each launch."""
+    rows = [
+        (
+            kernel.launch,
+            kernel.name,
+            kernel.duration_ns,
+            rank,
+            finding.rule,
+            finding.speedup,
+            finding.saved_ns,
+            finding.confidence.value,
+            finding.title,
+            finding.estimate,
+        )
+        for kernel in diagnosis.kernels
+        for rank, finding in enumerate(kernel.findings, 1)
+    ]
+    texts = {"kernel", "rule", "confidence", "title", "estimate"}
+    schema = {
+        f.key: pl.String if f.key in texts else pl.Int64 if f.fmt is Fmt.ID else pl.Float64
+        for f in FINDING_FIELDS
+    }
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return TableResult("findings", "Findings", FINDING_FIELDS, frame)
+
+
+MAX_PROFILER_RULES = 3
+"""Results of the profiler's own rules that are shown for a kernel."""
+_SENTENCE = re.compile(r"(?<=[a-z)%])\.\s+(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedKernel:
+    """One kernel, explained: texts that are safe to print, not yet wrapped or escaped."""
+
+    title: str
+    subtitle: str
+    findings: tuple[KernelFinding, ...]
+    profiler: tuple[str, ...]
+    """What the profiler's own rules said, in brief."""
+
+
+def explain_kernel(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> ExplainedKernel:
+    """Put together what is said of a kernel."""
+    return ExplainedKernel(
+        title=safe_text(group.label),
+        subtitle=_subtitle(diagnosis, group),
+        findings=group.findings,
+        profiler=tuple(map(_profiler_sentence, _foremost(group.longest.profiler_rules))),
+    )
+
+
+def _subtitle(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> str:
+    numbers = [str(k.launch) for k in group.kernels]
+    shown = ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+    parts = [f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"]
+    if group.duration_ns:
+        share = units.format_share(group.duration_ns / diagnosis.duration_ns)
+        parts.append(f"{units.format_time(group.duration_ns)}, {share} of the time")
+    shape = group.longest
+    if None not in (*shape.grid, *shape.block):
+        parts.append(f"grid {_dims(shape.grid)}, block {_dims(shape.block)}")
+    return "; ".join(parts)
+
+
+def _dims(sides: tuple[int | None, ...]) -> str:
+    kept = [s for s in sides if s is not None]
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return " x ".join(f"{s:,}" for s in kept)
+
+
+def gain_phrase(finding: KernelFinding) -> str:
+    """Give the gain of a finding as a phrase: `2.1x, saves 520 µs`."""
+    if finding.speedup is None:
+        return "gain not known"
+    if finding.speedup < NO_GAIN:
+        return "nothing to gain"
+    text, saved = gain_text(finding) or "", finding.saved_ns
+    return f"{text}, saves {units.format_time(saved)}" if saved else text
+
+
+def confidence_sentence(finding: KernelFinding | TimelineFinding) -> str:
+    """Give how the gain was estimated and how far to trust it, as one sentence."""
+    how = finding.estimate.rstrip(".")
+    return f"{how} ({finding.confidence.value} confidence: {finding.confidence_reason})"
+
+
+def evidence_value(evidence: Evidence) -> str:
+    """Show a number of the evidence in its unit."""
+    if evidence.unit == SHARE:
+        return units.format_share(evidence.value)
+    if evidence.unit == "byte":
+        return units.format_bytes(evidence.value)
+    if evidence.unit == "byte/s":
+        return units.format_rate(evidence.value)
+    if evidence.unit == "ns":
+        return units.format_time(evidence.value)
+    if evidence.unit == "flop/s":
+        return f"{units.format_real(evidence.value / 1e12)} TFLOP/s"
+    text = units.format_count(evidence.value if evidence.value < 1e4 else round(evidence.value))
+    return f"{text} cycles" if evidence.unit == "cycle" else text
+
+
+def _foremost(said: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
+    """Choose what the profiler would do first; what it only mentions stays out."""
+    advice = [r for r in said if r.kind == "optimization" and r.message]
+    if not advice:  # versions up to 2021 call it so; later ones warn of metrics that are missing
+        advice = [r for r in said if r.kind in {"warning", "error"} and r.message]
+    of_launch = {"global": 1, "local": 0}
+    return sorted(
+        advice,
+        key=lambda r: (-of_launch.get(r.speedup_kind or "", 0), -(r.speedup_percent or 0.0)),
+    )[:MAX_PROFILER_RULES]
+
+
+def _profiler_sentence(result: ProfilerRule) -> str:
+    """Give a result of the profiler's rules in one sentence of its own."""
+    message = " ".join((result.message or "").split())
+    first = safe_text(_SENTENCE.split(message, maxsplit=1)[0]).rstrip(".")
+    percent = "" if result.speedup_percent is None else f" ({result.speedup_percent:.0f}%)"
+    return f"{safe_text(result.rule)}{percent}: {first}."
+
+
+LABEL = 6
+"""Columns for words such as `seen` and `fix`."""
+INDENT = " " * (3 + LABEL + 2)
+_EVIDENCE = 5
+"""Numbers that are shown of each finding; JSON has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StyledLine:
+    """One line, and how it looks in colour."""
+
+    text: str
+    style: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
+    """Pieces of text with looks of their own, in place of `text`, where colours are shown."""
+
+
+def plain_lines(lines: Iterable[StyledLine]) -> str:
+    """Write lines without colours."""
+    return "".join(f"{line.text.rstrip()}\n" for line in lines)
+
+
+def draw_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
+    """Draw lines with colours on a stream that takes them."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=stream,
+        width=1_000_000,
+        force_terminal=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    for line in lines:
+        text = Text.assemble(*line.parts) if line.parts else Text(line.text, style=line.style)
+        console.print(text)
+
+
+def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> Iterator[StyledLine]:
+    """Wrap a text behind a lead; names of rules are not broken at their hyphens."""
+    safe = safe_text(text)
+    if width is None or display_width(lead + safe) <= width:
+        yield StyledLine(lead + safe, style)
+        return
+    indent = " " * min(display_width(lead), width // 2)
+    lines = textwrap.wrap(
+        safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
+    )
+    yield from (StyledLine(line, style) for line in lines)
+
+
+def labeled_lines(
+    label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
+) -> Iterator[StyledLine]:
+    """Wrap a text behind a word that says what it is."""
+    yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
+
+
+def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterator[StyledLine]:
+    """Show the foremost numbers of a finding, one below the other."""
+    foremost = evidence[:_EVIDENCE]
+    values = [evidence_value(e) for e in foremost]
+    widest = max(map(display_width, values), default=0)
+    for number, (value, one) in enumerate(zip(values, foremost, strict=True)):
+        label = "seen" if number == 0 else ""
+        yield from labeled_lines(label, one.meaning, width, lead=f"{value.rjust(widest)}  ")
+
+
+def code_lines(code: str) -> Iterator[StyledLine]:
+    """Show lines to paste, whole: names of the capture in them are made safe, not cut."""
+    for text in code.rstrip("\n").splitlines():
+        yield StyledLine(INDENT + safe_text(text), "green")
+
+
+def cut_line(text: str, width: int | None) -> str:
+    """Cut the end off a line that is too wide."""
+    return text if width is None else shorten_end(text, width)

@@ -1,1 +1,0 @@
-"""The verdict of a gate as text, Markdown, JUnit XML or JSON."""

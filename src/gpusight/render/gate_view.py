@@ -1,0 +1,476 @@
+"""The verdict of a gate as text, Markdown and JUnit XML, and as a Python result."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any, TextIO
+from xml.etree import ElementTree as ET
+
+from gpusight import units
+from gpusight.comparison import phrases
+from gpusight.comparison.gate_check import CheckStatus
+from gpusight.comparison.gate_limits import LimitKind
+from gpusight.comparison.significance import Basis
+from gpusight.render.cell_text import display_width, pad, safe_text, shorten_middle, show
+from gpusight.render.explanation import StyledLine, draw_lines, plain_lines, wrapped_lines
+from gpusight.render.markdown_tables import (
+    escape_markdown,
+    markdown_code,
+    markdown_prose,
+    markdown_table,
+)
+from gpusight.render.result_view import ResultView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.comparison.gate_check import Gate, GateCheck
+
+
+_MAX_NAMED_CAPTURES = 3
+"""Captures of a side that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRow:
+    """One check, in words."""
+
+    metric: str
+    baseline: str
+    now: str
+    change: str
+    limit: str
+    interval: str
+    status: str
+
+
+HEADINGS = GateRow("Metric", "Baseline", "Now", "Change", "Limit", "Interval", "Status")
+
+
+def gate_row(check: GateCheck) -> GateRow:
+    """Give the cells of a check; changes are shown as the limit is written."""
+    change = check.change
+    relative = check.limit.kind is LimitKind.RELATIVE and change.ratio is not None
+    return GateRow(
+        check.limit.metric,
+        show(change.before, check.fmt),
+        show(change.after, check.fmt),
+        phrases.signed_share(change.ratio) if relative else phrases.signed(change.delta, check.fmt),
+        check.limit.text,
+        spread(check),
+        check.status.value,
+    )
+
+
+def spread(check: GateCheck) -> str:
+    """Show the interval of the growth, or of the value itself under a ceiling."""
+    if check.low is None or check.high is None:
+        return units.MISSING
+    if check.limit.kind is LimitKind.CEILING:
+        return f"{show(check.low, check.fmt)} to {show(check.high, check.fmt)}"
+    before = check.change.before
+    if check.limit.kind is LimitKind.RELATIVE and before:
+        ends = (phrases.signed_share(end / before) for end in (check.low, check.high))
+        return " to ".join(ends)
+    return phrases.spread(check.low, check.high, check.fmt)
+
+
+def verdict(gate: Gate) -> str:
+    """Say in one line whether the gate lets the captures through."""
+    counts = {status: len(gate.having(status)) for status in CheckStatus}
+    told = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
+    doubts = counts[CheckStatus.UNSURE] or counts[CheckStatus.MISSING]
+    with_doubts = ", with doubts" if gate.passed and doubts else ""
+    return f"Gate {gate.outcome}{with_doubts}: {', '.join(told)}"
+
+
+_COUNTED = (
+    (CheckStatus.FAILED, "over the limit"),
+    (CheckStatus.MISSING, "missing"),
+    (CheckStatus.INCONCLUSIVE, "inconclusive"),
+    (CheckStatus.UNSURE, "unsure"),
+    (CheckStatus.PASSED, "within the limit"),
+)
+
+
+def sides(gate: Gate) -> Iterator[tuple[str, str]]:
+    """Name the captures of either side."""
+    if gate.baseline:
+        yield "baseline", named(gate.baseline)
+    yield "now", named(gate.captures)
+
+
+def named(labels: tuple[str, ...]) -> str:
+    """Name a few captures, and count the others."""
+    shown = ", ".join(labels[:_MAX_NAMED_CAPTURES])
+    more = len(labels) - _MAX_NAMED_CAPTURES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
+    """Give metrics, status and reason of checks that need a reason, each reason once."""
+    groups: dict[tuple[CheckStatus, str], list[str]] = {}
+    for check in gate.checks:
+        if why := reason(check):
+            groups.setdefault((check.status, why), []).append(check.limit.metric)
+    return [
+        (", ".join(dict.fromkeys(names)), status, why) for (status, why), names in groups.items()
+    ]
+
+
+def reason(check: GateCheck) -> str:
+    """Say why a check has the status it has, in a sentence; empty where it just passed."""
+    if check.status in (CheckStatus.MISSING, CheckStatus.INCONCLUSIVE):
+        return check.reason
+    told = [_status_reason(check), check.reason]
+    return "; ".join(filter(None, told))
+
+
+def _status_reason(check: GateCheck) -> str:
+    if check.status is CheckStatus.PASSED:
+        return ""
+    if check.over is not None and check.over <= 0:
+        return f"low enough, but within noise: {_interval_basis(check)}"
+    limit = check.limit.text
+    if check.limit.kind is not LimitKind.CEILING:
+        limit = f"{show(check.most, check.fmt)} ({limit})"
+    over = f"{show(check.over, check.fmt)} over {limit}"
+    noise = ", but within noise: " if check.status is CheckStatus.UNSURE else "; "
+    return f"{over}{noise}{_interval_basis(check)}"
+
+
+def _interval_basis(check: GateCheck) -> str:
+    """Give the interval, and what it rests on."""
+    if check.low is None:
+        return "nothing tells how much it varies"
+    if check.low == check.high:
+        return "it does not vary"
+    of = "value" if check.limit.kind is LimitKind.CEILING else "change"
+    return f"the {of} is {spread(check)}, as far as {_BASIS_WORDS[check.change.basis]} tell"
+
+
+_BASIS_WORDS = {
+    Basis.REPEATS: "captures",
+    Basis.STEPS: "steps",
+    Basis.NONE: "values",
+}
+
+
+def hints(gate: Gate) -> Iterator[str]:
+    """Say what to do next."""
+    kinds = dict.fromkeys(one.kind for one in gate.differences)
+    if gate.having(CheckStatus.INCONCLUSIVE):
+        found = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
+        yield (
+            "inconclusive: record both sides alike, save the baseline anew if the change is meant, "
+            f"or accept it with --allow-changed {found}"
+        )
+    if gate.having(CheckStatus.UNSURE):
+        yield "unsure: record 3 to 5 captures per side, or limit kernel_time too: it varies less"
+        if not gate.strict:
+            yield "--strict fails unsure checks"
+    yield from _missing_hints(gate)
+    if not gate.passed and gate.baseline:
+        yield "details: gpusight compare BASELINE CAPTURE"
+
+
+def _missing_hints(gate: Gate) -> Iterator[str]:
+    missing = gate.having(CheckStatus.MISSING)
+    if any(check.lost for check in missing):
+        yield "missing: a capture lost data; record it again (--allow-missing does not cover it)"
+    if not all(check.lost for check in missing) and not gate.allow_missing:
+        yield "missing: record the data, or accept its absence with --allow-missing"
+    if missing and gate.knows_nothing and gate.allow_missing:
+        yield "no metric is known: a gate that measured nothing does not pass"
+
+
+def accepted(gate: Gate) -> Iterator[str]:
+    """Repeat the differences that the user accepted."""
+    for one in gate.differences:
+        if one.kind in gate.allow_changed:
+            yield f"accepted by --allow-changed {one.kind}: {one.text}"
+    if gate.allow_missing:
+        for check in gate.having(CheckStatus.MISSING):
+            if not gate.fails(check):
+                yield f"not checked (--allow-missing): {check.limit.metric}"
+
+
+_STYLES = {
+    CheckStatus.PASSED: "green",
+    CheckStatus.FAILED: "bold red",
+    CheckStatus.UNSURE: "yellow",
+    CheckStatus.MISSING: "magenta",
+    CheckStatus.INCONCLUSIVE: "bold yellow",
+}
+_MIN_NAME_WIDTH = 12
+_LEFT_COLUMNS = {"metric", "status"}
+_DROPPABLE_COLUMNS = ("interval", "baseline", "change")
+"""Columns that a narrow screen does without, in this order."""
+
+
+def to_text(gate: Gate, width: int | None) -> str:
+    """Write a verdict as plain text."""
+    return plain_lines(lines_of(gate, width))
+
+
+def print_text(gate: Gate, width: int | None, stream: TextIO) -> None:
+    """Draw a verdict with colours on a stream that takes them."""
+    draw_lines(lines_of(gate, width), stream)
+
+
+def lines_of(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    """Give the lines of a verdict."""
+    doubts = gate.having(CheckStatus.UNSURE) or gate.having(CheckStatus.MISSING)
+    calm = "bold yellow" if doubts or not gate.passed else "bold green"
+    style = "bold red" if gate.outcome == "failed" else calm
+    yield from wrapped_lines(verdict(gate), width, "", style)
+    for label, names in sides(gate):
+        yield from wrapped_lines(names, width, f"{label.ljust(8)}  ", "dim")
+    yield StyledLine("")
+    yield from _table(gate, width)
+    yield from _reasons(gate, width)
+    yield from _explanation(gate, width)
+    for note in (*accepted(gate), *gate.notes):
+        yield from wrapped_lines(note, width, "note: ", "dim")
+    for hint in hints(gate):
+        yield from wrapped_lines(hint, width, "", "dim")
+
+
+def _table(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    names = [one.name for one in fields(GateRow)]
+    rows = [HEADINGS, *(gate_row(check) for check in gate.checks)]
+    columns = dict(zip(names, zip(*map(astuple, rows), strict=True), strict=True))
+    columns["metric"] = tuple(map(safe_text, columns["metric"]))
+    for spared in _DROPPABLE_COLUMNS:
+        empty = spared != "interval" and not gate.baseline
+        if empty or (width is not None and _others(columns) + _MIN_NAME_WIDTH > width):
+            del columns[spared]
+    if width is not None:
+        room = max(_MIN_NAME_WIDTH, width - _others(columns))
+        columns["metric"] = tuple(shorten_middle(name, room) for name in columns["metric"])
+    lines = _joined(columns)
+    styles = ["bold", *(_STYLES[check.status] for check in gate.checks)]
+    yield from (StyledLine(line, style) for line, style in zip(lines, styles, strict=True))
+
+
+def _others(columns: dict[str, tuple[str, ...]]) -> int:
+    """Give the width of all columns but the metric's, with the gaps."""
+    return sum(1 + _widest(cells) for name, cells in columns.items() if name != "metric")
+
+
+def _widest(cells: Sequence[str]) -> int:
+    return max(map(display_width, cells))
+
+
+def _joined(columns: dict[str, tuple[str, ...]]) -> list[str]:
+    padded = [
+        [pad(cell, _widest(cells), right=name not in _LEFT_COLUMNS) for cell in cells]
+        for name, cells in columns.items()
+    ]
+    return [" ".join(cells) for cells in zip(*padded, strict=True)]
+
+
+def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    for number, (metrics, status, reason) in enumerate(reasons(gate)):
+        if number == 0:
+            yield StyledLine("")
+        yield from wrapped_lines(f"{metrics} {status.value}: {reason}", width, "", _STYLES[status])
+
+
+def _explanation(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    """Say why the step changed, where anything is in the way."""
+    yield StyledLine("")
+    if gate.comparison is None or not (
+        gate.having(CheckStatus.FAILED) or gate.having(CheckStatus.UNSURE)
+    ):
+        return
+    for sentence in gate.comparison.explanation:
+        yield from wrapped_lines(sentence, width, "")
+    yield StyledLine("")
+
+
+_MARKDOWN_LEFT_ALIGNED = (True, False, False, False, False, False, True)
+_BOLD_STATUSES = {*CheckStatus} - {CheckStatus.PASSED}
+
+
+def to_markdown(gate: Gate) -> str:
+    """Write a verdict as Markdown; ends with a newline."""
+    return "\n".join(_markdown_lines(gate)) + "\n"
+
+
+def error_markdown(reason: str) -> str:
+    """Write that the gate could not be evaluated."""
+    return f"## Gate error\n\n{escape_markdown(reason)}\n"
+
+
+def _markdown_lines(gate: Gate) -> Iterator[str]:
+    yield f"## {escape_markdown(verdict(gate))}"
+    rows = [_markdown_row(check) for check in gate.checks]
+    yield from (
+        "",
+        markdown_table(astuple(HEADINGS), [not left for left in _MARKDOWN_LEFT_ALIGNED], rows),
+        "",
+    )
+    for metrics, status, reason in reasons(gate):
+        yield (
+            f"- {markdown_code(metrics, cell=False)} **{status.value}**: {escape_markdown(reason)}"
+        )
+    why = list(_markdown_explanation(gate))
+    if why and not gate.passed:
+        yield from ("", "What changed:", "", *why)
+    yield from _details(gate, why if gate.passed else ())
+
+
+def _markdown_explanation(gate: Gate) -> Iterator[str]:
+    if gate.comparison is not None:
+        for sentence in gate.comparison.explanation:
+            yield f"- {markdown_prose(sentence, cell=False)}"
+
+
+def _markdown_row(check: GateCheck) -> tuple[str, ...]:
+    cells = gate_row(check)
+    others = [escape_markdown(cell) for cell in astuple(cells)[1:-1]]
+    status = f"**{cells.status}**" if check.status in _BOLD_STATUSES else cells.status
+    return markdown_code(cells.metric), *others, status
+
+
+def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
+    """Fold away what is needed only where something is wrong."""
+    yield from ("", "<details><summary>Details</summary>", "")
+    yield from why
+    for label, names in sides(gate):
+        yield f"- {label}: {escape_markdown(names)}"
+    for text in (*accepted(gate), *gate.notes, *hints(gate)):
+        yield f"- {markdown_prose(text, cell=False)}"
+    yield from ("", "</details>")
+
+
+_SUITE = "gpusight gate"
+_CLASS = "gpusight.gate"
+_NO_TIME = "0.000"
+"""A check takes none; readers expect the attribute."""
+
+
+def to_junit(gate: Gate) -> str:
+    """Write a verdict as one suite with a test case for each check; ends with a newline."""
+    failing = sum(gate.fails(check) for check in gate.checks)
+    told = sum(check.status is CheckStatus.PASSED for check in gate.checks)
+    counts = {
+        "tests": str(len(gate.checks)),
+        "failures": str(failing),
+        "errors": "0",
+        "skipped": str(len(gate.checks) - failing - told),
+        "time": _NO_TIME,
+    }
+    root = ET.Element("testsuites", counts)
+    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
+    for check in gate.checks:
+        _case(suite, gate, check)
+    if gate.comparison is not None:
+        why = "\n".join(map(safe_text, gate.comparison.explanation))
+        ET.SubElement(suite, "system-out").text = why
+    return _document(root)
+
+
+def error_junit(reason: str) -> str:
+    """Write that the gate could not be evaluated, as one test case with an error."""
+    counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": _NO_TIME}
+    root = ET.Element("testsuites", counts)
+    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
+    case = ET.SubElement(suite, "testcase", {"classname": _CLASS, "name": "gate", "time": _NO_TIME})
+    ET.SubElement(case, "error", {"message": safe_text(reason), "type": "error"})
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
+    ET.indent(root)
+    text = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _case(suite: ET.Element, gate: Gate, check: GateCheck) -> None:
+    """Add a check; what cannot be told and is let through counts as skipped."""
+    name = safe_text(str(check.limit))
+    attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
+    case = ET.SubElement(suite, "testcase", attributes)
+    if check.status is not CheckStatus.PASSED:
+        message = safe_text(f"{check.limit.metric} {check.status.value}: {reason(check)}")
+        if gate.fails(check):
+            told = {"message": message, "type": check.status.value}
+            ET.SubElement(case, "failure", told).text = _numbers(check)
+        else:
+            ET.SubElement(case, "skipped", {"message": message})
+    lines = (_numbers(check), safe_text(check.reason))
+    ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
+
+
+def _numbers(check: GateCheck) -> str:
+    cells = gate_row(check)
+    text = (
+        f"baseline {cells.baseline}, now {cells.now}, change {cells.change}, "
+        f"limit {cells.limit}, interval {cells.interval}"
+    )
+    return safe_text(text)
+
+
+WIDTH = 100
+
+
+class GateView(ResultView):
+    """Whether captures hold their limits; printing it shows the checks."""
+
+    result: Gate
+
+    def __init__(self, result: Gate) -> None:
+        self.result = result
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self.result.passed
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `failed` or `inconclusive`."""
+        return self.result.outcome
+
+    @property
+    def checks(self) -> tuple[GateCheck, ...]:
+        """Each metric against its limit."""
+        return self.result.checks
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What changed since the baseline; None where there is none."""
+        return self.result.comparison
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, as `--format json` writes them."""
+        return self.result.document()
+
+    def to_text(self) -> str:
+        """Give it as plain text, as printing does."""
+
+        return to_text(self.result, WIDTH)
+
+    def _repr_html_(self) -> str:
+        from gpusight.render.html.comparison_page import gate_fragment as to_fragment
+
+        return to_fragment(self.result)
+
+    def to_json(self) -> str:
+        """Give the document that `--format json` writes."""
+        from gpusight.render.csv_json import encode_json as encode
+
+        return encode(self.document())
+
+    def to_markdown(self) -> str:
+        """Give the text that `--format markdown` writes."""
+
+        return to_markdown(self.result)
+
+    def to_junit(self) -> str:
+        """Give the XML that `--junit` writes."""
+
+        return to_junit(self.result)

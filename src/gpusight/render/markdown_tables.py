@@ -1,0 +1,99 @@
+"""Results as GitHub-flavored Markdown, to paste into an issue or a pull request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gpusight.render.cell_text import NUMERIC, safe_text, show
+from gpusight.render.table_layout import sentence
+from gpusight.results import Composite, Field, Fmt, NotApplicable, Result, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+
+
+def to_markdown(result: Result, *, limit: int | None = None) -> str:
+    """Write a result as Markdown; ends with a newline."""
+    return "\n".join(_lines(result, limit, "##")) + "\n"
+
+
+def markdown_table(
+    headings: Sequence[str], numeric: Sequence[bool], rows: Iterable[Sequence[str]]
+) -> str:
+    """Write a table from cells that are already Markdown."""
+    lines = [_row(headings), _row("---:" if n else "---" for n in numeric)]
+    lines += [_row(r) for r in rows]
+    return "\n".join(lines)
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text so that nothing in it is Markdown, HTML or the end of a cell."""
+    return _SPECIAL.sub(r"\\\1", safe_text(text))
+
+
+def markdown_code(text: str, *, cell: bool = True) -> str:
+    """Write a name as a code span, which keeps `<…>` and `_` as they are; in a table or not."""
+    text = safe_text(text)
+    if cell and "\\|" in text:
+        # A table has no spelling for backslash and pipe inside a code span.
+        return escape_markdown(text)
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    inner = f" {text} " if "`" in text or not text.strip() else text
+    return fence + (inner.replace("|", "\\|") if cell else inner) + fence
+
+
+def markdown_prose(text: str, *, cell: bool = True) -> str:
+    """Keep the code spans of a text of our own and escape the rest of it."""
+    parts = enumerate(text.split("`"))
+    return "".join(
+        markdown_code(p, cell=cell) if index % 2 else escape_markdown(p) for index, p in parts
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _lines(result: Result, limit: int | None, level: str) -> Iterator[str]:
+    if isinstance(result, NotApplicable):
+        yield f"**{result.command}**: {escape_markdown(sentence(result))}"
+        return
+    yield from (f"{level} {escape_markdown(result.title)}", "")
+    if isinstance(result, Composite):
+        yield from (f"> {escape_markdown(n)}  " for n in result.notes)
+        yield from ("", _facts(result))
+        for section in result.sections:
+            yield ""
+            yield from _lines(section, limit, level + "#")
+        return
+    yield from _table(result, limit)
+    for note in result.notes:
+        yield from ("", f"> {escape_markdown(note)}")
+
+
+def _facts(result: Composite) -> str:
+    rows = [(escape_markdown(f.label), _cell(f.value, f.fmt)) for f in result.facts]
+    return markdown_table(("", ""), (False, False), rows)
+
+
+def _table(result: TableResult, limit: int | None) -> Iterator[str]:
+    fields: list[Field] = [f for f in result.fields if f.shown]
+    frame = result.frame.select(f.key for f in fields)
+    rows = frame.head(limit) if limit else frame
+    cells = ([_cell(v, f.fmt) for v, f in zip(r, fields, strict=True)] for r in rows.iter_rows())
+    yield markdown_table(
+        [escape_markdown(f.label) for f in fields], [f.fmt in NUMERIC for f in fields], cells
+    )
+    if frame.height > rows.height:
+        yield from ("", f"… and {frame.height - rows.height:,} more rows")
+
+
+def _cell(value: object, fmt: Fmt) -> str:
+    if fmt is Fmt.NAME and isinstance(value, str):
+        return markdown_code(value)
+    return escape_markdown(show(value, fmt))

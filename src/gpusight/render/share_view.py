@@ -1,0 +1,194 @@
+"""What a capture leaks, and what a sanitized copy keeps, as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.render.result_view import TablesView
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.sharing.leak_report import Category, Treatment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from gpusight.sharing.leak_report import Leak
+    from gpusight.sharing.sanitized_copy import SharedCopy
+
+
+COMMAND = "share"
+WIDTH = 100
+CATEGORY_FIELDS = (
+    Field("category", "What", Fmt.TEXT, "What a part of the capture tells about people, machines"),
+    Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
+    Field(
+        "count", "Values", Fmt.COUNT, "Different values, or entries where only those can be told"
+    ),
+    Field("places", "Where", Fmt.NAME, "The places that hold them", shown=False),
+)
+PLACE_FIELDS = (
+    Field("category", "What", Fmt.TEXT, "What a part of the capture tells about people, machines"),
+    Field("where", "Where", Fmt.NAME, "The place, in the words of the format"),
+    Field(
+        "count", "Values", Fmt.COUNT, "Different values, or entries where only those can be told"
+    ),
+    Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
+)
+REMAIN_FIELDS = (
+    Field("category", "What", Fmt.TEXT, "What it tells about people and machines"),
+    Field("where", "Where", Fmt.NAME, "Where the copy still has it"),
+    Field("count", "Values", Fmt.COUNT, "Different values"),
+)
+_TREATMENTS = (
+    Treatment.REMOVED,
+    Treatment.HASHED,
+    Treatment.SHORTENED,
+    Treatment.RENUMBERED,
+    Treatment.KEPT,
+)
+_PROGRAM_WORDS = {
+    Category.PROGRAM_TEXTS: "names of ranges or operators",
+    Category.KERNEL_NAMES: "names of kernels",
+    Category.PYTHON_FUNCTIONS: "names of Python functions",
+}
+"""What of a program's own words a copy may have."""
+_SALT = (
+    "the salt of the hashes is stored nowhere; --salt TEXT makes copies that can be compared with "
+    "each other, and whoever knows the text can test guesses of names"
+)
+
+
+class ShareView(TablesView):
+    """What became of a capture: `.leaks`, and `.path` of the copy where one was written."""
+
+    result: Composite
+    shown_rows = 0
+
+    def __init__(self, shared: SharedCopy) -> None:
+        self.shared = shared
+        self.result = share_page(shared)
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """What the capture holds, where, and what became of it; never the values."""
+        return self.shared.leaks
+
+    @property
+    def remains(self) -> tuple[Leak, ...]:
+        """Removed values that the copy still holds as part of names that are kept."""
+        return self.shared.remains
+
+    @property
+    def suspects(self) -> tuple[Leak, ...]:
+        """Names that are kept although they look like a path, an address or a key."""
+        return self.shared.suspects
+
+    @property
+    def path(self) -> Path | None:
+        """Where the copy lies; None where nothing was written."""
+        return self.shared.path
+
+    def to_text(self) -> str:
+        """Give it as plain text, as printing does."""
+        return to_plain(self.result, TableOptions(WIDTH, 0))
+
+
+def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = True) -> Composite:
+    """Give facts and, as asked for, what there is by category and by place."""
+    leaks = sorted(shared.leaks, key=lambda leak: _TREATMENTS.index(leak.fate))
+    sections = []
+    if categories:
+        sections.append(_categories(leaks))
+    if places:
+        sections.append(_places(leaks))
+    if shared.suspects:
+        sections.append(
+            _leak_table("suspects", "Names to look at before you share", shared.suspects)
+        )
+    if shared.remains:
+        title = "Removed, but still found in the copy"
+        sections.append(_leak_table("remains", title, shared.remains))
+    name = shared.capture.name
+    title = f"A copy of {name} to share" if shared.path else f"What {name} would give away"
+    return Composite(COMMAND, title, tuple(_facts(shared)), tuple(sections), notes=_notes(shared))
+
+
+def closing_sentences(shared: SharedCopy) -> list[str]:
+    """Say in some sentences what a copy lacks, and what of the program's own words it has."""
+    done = shared.path is not None
+    removed = sum(leak.count for leak in shared.leaks if leak.fate is Treatment.REMOVED)
+    said = [f"Removed: {removed:,} values." if done else f"A copy would lack {removed:,} values."]
+    if shared.hash_names:
+        return [*said, "Names are hashed but for words such as gemm or forward."]
+    kept = {words: _named(shared.leaks, category) for category, words in _PROGRAM_WORDS.items()}
+    own = [f"{count:,} {words}" for words, count in kept.items() if count]
+    if not own:
+        return [*said, "It has no names that the program gave."]
+    return [
+        *said,
+        f"{'Kept' if done else 'It would keep'}: {', '.join(own)}.",
+        "These are the program's own words: --hash-names hashes them.",
+    ]
+
+
+def _named(leaks: Iterable[Leak], category: Category) -> int:
+    """Count the names of a category; several places spell the same kernels."""
+    seen = (Treatment.KEPT, Treatment.SHORTENED)
+    counts = [k.count for k in leaks if k.category is category and k.fate in seen]
+    return max(counts, default=0) if category is Category.KERNEL_NAMES else sum(counts)
+
+
+def _facts(shared: SharedCopy) -> Iterator[Fact]:
+    if shared.path is not None:
+        yield Fact("copy", "Copy", str(shared.path), Fmt.TEXT, "Where the copy was written")
+    size = shared.bytes_before
+    yield Fact("capture_bytes", "Size of the capture", size, Fmt.BYTES, "Bytes of its files")
+    if shared.path is not None:
+        size = shared.bytes_after
+        yield Fact("copy_bytes", "Size of the copy", size, Fmt.BYTES, "Bytes of its files")
+    names = "hashed" if shared.hash_names else "kept"
+    yield Fact("names", "Names", names, Fmt.TEXT, "What becomes of names of kernels and ranges")
+
+
+def _notes(shared: SharedCopy) -> tuple[str, ...]:
+    own = [_SALT] if shared.hash_names else []
+    if shared.suspects:
+        own.insert(0, "some kept names look like a path, an address or a key: see the table below")
+    if shared.remains:
+        count = sum(leak.count for leak in shared.remains)
+        what = "1 removed value is" if count == 1 else f"{count:,} removed values are"
+        own.insert(0, f"{what} part of a name that was kept: see the last table")
+    return (*own, *shared.notes)
+
+
+def _categories(leaks: Iterable[Leak]) -> TableResult:
+    """Add the places of a category up."""
+    groups: dict[tuple[str, str], list[Leak]] = {}
+    for leak in leaks:
+        groups.setdefault((leak.category.value, leak.fate.value), []).append(leak)
+    rows = [
+        (category, fate, sum(leak.count for leak in some), ", ".join(leak.where for leak in some))
+        for (category, fate), some in groups.items()
+    ]
+    return _table("categories", "What is in the capture", CATEGORY_FIELDS, rows)
+
+
+def _places(leaks: Iterable[Leak]) -> TableResult:
+    rows = [(leak.category.value, leak.where, leak.count, leak.fate.value) for leak in leaks]
+    return _table("places", "Where it is", PLACE_FIELDS, rows)
+
+
+def _leak_table(command: str, title: str, leaks: Iterable[Leak]) -> TableResult:
+    rows = [(leak.category.value, leak.where, leak.count) for leak in leaks]
+    return _table(command, title, REMAIN_FIELDS, rows)
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], rows: Sequence[tuple[str | int, ...]]
+) -> TableResult:
+    types = {f.key: pl.Int64 if f.fmt is Fmt.COUNT else pl.String for f in fields}
+    return TableResult(command, title, fields, pl.DataFrame(rows, schema=types, orient="row"))

@@ -1,1 +1,0 @@
-"""What a report says of a capture: every answer that it shows, gathered once."""

@@ -1,0 +1,254 @@
+"""From captures to a report: every question that it answers is asked once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import info
+from gpusight.analysis.copy_summary import copies
+from gpusight.analysis.gpu_utilization import DEFAULT_BINS, utilization
+from gpusight.analysis.kernel_summary import kernels
+from gpusight.analysis.ledger.ledger_report import accounting, ledger_report
+from gpusight.analysis.memory.memory_usage import memory
+from gpusight.analysis.occupancy.kernel_occupancy import occupancy
+from gpusight.analysis.roofline.roofline_report import roofline
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.steps.step_report import steps
+from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.comparison.build_digest import make_digest
+from gpusight.comparison.compare_digests import compare
+from gpusight.errors import UsageError
+from gpusight.reports.range_tree import range_tree
+from gpusight.reports.report_contents import (
+    DEFAULT_REQUEST,
+    CaptureFacts,
+    MeasuredReport,
+    ProgramReport,
+    Report,
+    ReportRequest,
+    build_headline,
+    collect_limitations,
+    facts_of,
+)
+from gpusight.results import NotApplicable, TableResult
+from gpusight.rules.context import preload_tables
+from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures, join_diagnoses
+from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+from gpusight.sniff import encodable_text
+from gpusight.viewer.timeline_snapshot import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.ledger_report import LedgerReport
+    from gpusight.analysis.selection import Selection
+    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.comparison.digest import Digest
+    from gpusight.results import Composite
+    from gpusight.rules.diagnosis import JoinedDiagnosis
+    from gpusight.trace.trace import Trace
+
+
+_UNKNOWN = "unknown"
+"""How the names of GPUs begin that a capture does not tell."""
+_MIN_BINS, _ALL_BINS = 50, 3_200
+"""Parts of the time that utilisation is drawn in: of each GPU, and of all together."""
+
+
+def build_report(
+    traces: Sequence[Trace], asked: ReportRequest = DEFAULT_REQUEST, *, base: Sequence[Digest] = ()
+) -> Report:
+    """Ask everything of a timeline, of reports of its kernels, or of such reports alone.
+
+    `base` are captures before a change, summed up; then the report also says what changed.
+    """
+    captured, reports = _split_captures(traces)
+    if captured is not None:
+        preload_tables(captured)
+    about = [info(trace) for trace in (*(() if captured is None else (captured,)), *reports)]
+    program = None if captured is None else _program(captured, about[0], asked)
+    measured = tuple(
+        _measured(report, one, (captured, program), asked)
+        for report, one in zip(reports, about[-len(reports) :] if reports else (), strict=True)
+    )
+    comparison = _comparison(captured or reports[0], base, asked) if base else None
+    parts = [*_program_parts(program), *_measured_parts(measured), ("Comparison", comparison)]
+    return Report(
+        title=asked.title or encodable_text(PurePath(traces[0].meta.path).name),
+        headline=build_headline(program, measured),
+        program=program,
+        measured=measured,
+        comparison=comparison,
+        untold=collect_limitations(parts, about),
+        warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.warnings)),
+    )
+
+
+def _split_captures(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]:
+    """Tell the timeline from the reports of measured kernels, in whatever order they are given."""
+    reports = [trace for trace in traces if trace.has("profiles")]
+    others = [trace for trace in traces if not trace.has("profiles")]
+    if len(others) > 1:
+        raise UsageError(
+            f"{len(others)} captures of programs were given",
+            hint="a report is of one; what it was before a change: --compare BASE",
+        )
+    if not traces:
+        raise UsageError("no capture was given", hint="gpusight report CAPTURE -o report.html")
+    return (others[0] if others else None), reports
+
+
+def _question(asked: ReportRequest) -> DiagnoseOptions:
+    return DiagnoseOptions(
+        selection=asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+    )
+
+
+def _about(trace: Trace, told: Composite, gpus: Sequence[str | None]) -> CaptureFacts:
+    facts = facts_of(told)
+    return CaptureFacts(
+        file=encodable_text(PurePath(trace.meta.path).name),
+        tool=facts["tool"],
+        gpus=tuple(name for name in gpus if name and not name.startswith(_UNKNOWN)),
+        started=facts.get("start_utc") or "",
+        duration_ns=facts.get("duration_ns"),
+    )
+
+
+# A program ----------------------------------------------------------------------------------------
+
+
+def _program(trace: Trace, told: Composite, asked: ReportRequest) -> ProgramReport:
+    selection = asked.selection
+    focus: dict[str, Any] = {
+        "steps": asked.steps,
+        "window": asked.window,
+        "warmup": asked.warmup,
+    }
+    # These account for the same time, which is worked out once, and let go of after them.
+    known = _accounting(trace, selection, focus)
+    found = diagnose_captures([trace], replace(_question(asked), known=known))
+    assert isinstance(found, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
+    account = ledger_report(trace, selection, **focus, known=known)
+    excerpt = timeline(trace, selection, **focus, known=known)
+    del known
+    counted = steps(trace, selection, **focus)
+    return ProgramReport(
+        about=_about(trace, told, _gpus_of(trace, account)),
+        diagnosis=found,
+        ledger=account,
+        steps=counted,
+        excerpt=excerpt,
+        utilisation=utilization(trace, selection, bins=_bins(account), **focus),
+        kernels=kernels(trace, selection),
+        ranges=range_tree(trace, selection, steps=_step_names(counted)),
+        copies=copies(trace, selection),
+        memory=memory(trace, selection),
+        occupancy=occupancy(trace, selection),
+    )
+
+
+def _accounting(trace: Trace, selection: Selection, focus: dict[str, Any]) -> Accounting | None:
+    """Give what the time that the report is about is accounted with, for all who need it."""
+    if not any(trace.has(table) for table in GPU_WORK):
+        return None
+    chosen = find_focus(trace, selection, **focus)
+    return None if isinstance(chosen, NotApplicable) else accounting(trace, selection, chosen)
+
+
+def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | None]:
+    """Name the GPUs that worked; all of the capture's where it does not tell."""
+    if isinstance(account, NotApplicable):
+        return list(device_names(trace).values())
+    return [device.name for device in account.devices]
+
+
+def _bins(account: LedgerReport | NotApplicable) -> int:
+    """Choose how finely utilisation is drawn: the more GPUs, the more coarsely."""
+    gpus = 1 if isinstance(account, NotApplicable) else len(account.devices)
+    return min(DEFAULT_BINS, max(_MIN_BINS, _ALL_BINS // gpus))
+
+
+def _step_names(counted: Composite | NotApplicable) -> list[str]:
+    if isinstance(counted, NotApplicable):
+        return []
+    table = counted.sections[0]
+    assert isinstance(table, TableResult), "the answer has a table of steps"
+    return table.frame["name"].to_list()
+
+
+def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
+    if program is not None:
+        yield "Findings", program.diagnosis
+        yield "Ledger", program.ledger
+        yield "Steps", program.steps
+        yield "Timeline", program.excerpt
+        yield "Utilisation", program.utilisation
+        yield "Kernels", program.kernels
+        yield "Ranges", program.ranges
+        yield "Copies", program.copies
+        yield "Memory", program.memory
+        yield "Occupancy", program.occupancy
+
+
+# Measured kernels ---------------------------------------------------------------------------------
+
+
+def _measured(
+    trace: Trace,
+    told: Composite,
+    beside: tuple[Trace | None, ProgramReport | None],
+    asked: ReportRequest,
+) -> MeasuredReport:
+    alone = beside[0] is None
+    selection = asked.selection if alone else EVERYTHING
+    question = _question(asked) if alone else DiagnoseOptions()
+    found = diagnose_captures([trace], question)
+    assert isinstance(found, (KernelReportDiagnosis, NotApplicable)), "a report was asked"
+    return MeasuredReport(
+        about=_about(trace, told, list(device_names(trace).values())),
+        diagnosis=_joined(found, trace, beside, asked),
+        kernels=kernels(trace, selection),
+        roofline=roofline(trace, selection),
+        occupancy=occupancy(trace, selection),
+    )
+
+
+def _joined(
+    found: KernelReportDiagnosis | NotApplicable,
+    trace: Trace,
+    beside: tuple[Trace | None, ProgramReport | None],
+    asked: ReportRequest,
+) -> KernelReportDiagnosis | JoinedDiagnosis | NotApplicable:
+    """Weigh what was measured by the time in the timeline, where there is one that was judged."""
+    captured, program = beside
+    if isinstance(found, NotApplicable) or captured is None or program is None:
+        return found
+    if isinstance(program.diagnosis, NotApplicable):
+        return found
+    return join_diagnoses(program.diagnosis, found, (captured, trace), asked.selection)
+
+
+def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, Any]]:
+    for one in measured:
+        yield f"Findings of {one.about.file}", one.diagnosis
+        yield f"Roofline of {one.about.file}", one.roofline
+        yield f"Occupancy of {one.about.file}", one.occupancy
+
+
+# Before and after ---------------------------------------------------------------------------------
+
+
+def _comparison(
+    trace: Trace, base: Sequence[Digest], asked: ReportRequest
+) -> Comparison | NotApplicable:
+    own = make_digest(
+        trace, asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+    )
+    return own if isinstance(own, NotApplicable) else compare(list(base), [own])

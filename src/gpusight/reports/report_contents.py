@@ -1,0 +1,492 @@
+"""What a report holds.
+
+Results of many commands about one program, its headline, and its limitations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpusight.analysis.ledger.ledger_entries import IDLE
+from gpusight.analysis.selection import EVERYTHING
+from gpusight.results import Composite, Fmt, NotApplicable, TableResult
+from gpusight.rules.diagnosis import JoinedDiagnosis
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import polars as pl
+
+    from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
+    from gpusight.analysis.selection import Selection
+    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.reports.range_tree import RangeTree
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
+    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+
+
+_MISSING, _MESSAGES = "missing", "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPart:
+    """A part of the report that the capture could not fill."""
+
+    part: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitationNote:
+    """What a reader of some parts must know."""
+
+    parts: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Limitations:
+    """Everything that limits what a report says."""
+
+    absent: tuple[MissingPart, ...]
+    notes: tuple[LimitationNote, ...]
+    missing: tuple[TableResult, ...]
+    """What to capture next time, for each capture that lacks something."""
+    messages: int
+    """Warnings and errors of the profilers themselves, which may name files of the machine."""
+
+
+def collect_limitations(
+    parts: Iterable[tuple[str, Any]], about: Sequence[Composite]
+) -> Limitations:
+    """Collect what parts lack; `about` is what `info` says of each capture."""
+    named = list(parts)
+    return Limitations(
+        absent=tuple(_absent(named)),
+        notes=tuple(_notes(named, about)),
+        missing=_tables(about, _MISSING),
+        messages=sum(table.frame.height for table in _tables(about, _MESSAGES)),
+    )
+
+
+def _absent(parts: Iterable[tuple[str, Any]]) -> Iterator[MissingPart]:
+    """Give the parts without an answer, and the sections of answers that have none."""
+    for name, answer in parts:
+        if isinstance(answer, NotApplicable):
+            yield MissingPart(name, answer.reason, answer.hint)
+        for section in getattr(answer, "sections", ()):
+            if isinstance(section, NotApplicable):
+                yield MissingPart(f"{name}: {section.command}", section.reason, section.hint)
+
+
+def _notes(
+    parts: Iterable[tuple[str, Any]], about: Sequence[Composite]
+) -> Iterator[LimitationNote]:
+    """Give every note once, with the parts that it was said of."""
+    said: dict[str, list[str]] = {}
+    of_captures = (("Capture", one) for one in about)
+    for name, answer in (*of_captures, *parts):
+        for note in getattr(answer, "notes", ()):
+            said.setdefault(note, []).append(name)
+    return (_note(text, names) for text, names in said.items())
+
+
+def _note(text: str, parts: Sequence[str]) -> LimitationNote:
+    return LimitationNote(tuple(dict.fromkeys(parts)), text)
+
+
+def _tables(about: Sequence[Composite], name: str) -> tuple[TableResult, ...]:
+    found = (section for one in about for section in one.sections if section.command == name)
+    return tuple(s for s in found if isinstance(s, TableResult) and s.frame.height)
+
+
+def facts_of(result: Composite) -> Mapping[str, Any]:
+    """Give the facts of an answer by their keys."""
+    return {fact.key: fact.value for fact in result.facts}
+
+
+ReportBounds: TypeAlias = "tuple[int | None, int | None] | None"
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """What a report is to be about."""
+
+    selection: Selection = EVERYTHING
+    steps: str | None = None
+    window: ReportBounds = None
+    warmup: bool = False
+    title: str = ""
+    """What to call it; the name of the capture where that is empty."""
+
+
+DEFAULT_REQUEST = ReportRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFacts:
+    """What is said of a capture itself: no path but the file's name, no machine, no person."""
+
+    file: str
+    tool: str
+    gpus: tuple[str, ...]
+    """Names of its GPUs, one for each."""
+    started: str
+    """When capturing began; empty where that is not known."""
+    duration_ns: int | None
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """What a timeline, a table of totals or a memory snapshot tells of a program."""
+
+    about: CaptureFacts
+    diagnosis: TimelineDiagnosis | NotApplicable
+    ledger: LedgerReport | NotApplicable
+    steps: Composite | NotApplicable
+    """With the phases as its second section."""
+    excerpt: Composite | NotApplicable
+    """A typical step, track by track."""
+    utilisation: Composite | NotApplicable
+    kernels: TableResult | NotApplicable
+    ranges: RangeTree | NotApplicable
+    copies: TableResult | NotApplicable
+    memory: Composite | NotApplicable
+    occupancy: Composite | NotApplicable
+
+
+@dataclass(frozen=True)
+class MeasuredReport:
+    """What a report of Nsight Compute tells of kernels."""
+
+    about: CaptureFacts
+    diagnosis: KernelReportDiagnosis | JoinedDiagnosis | NotApplicable
+    """Joined where the report holds a timeline too."""
+    kernels: TableResult | NotApplicable
+    roofline: Composite | NotApplicable
+    occupancy: Composite | NotApplicable
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a page shows."""
+
+    title: str
+    headline: Headline
+    program: ProgramReport | None
+    """None where only kernels were measured."""
+    measured: tuple[MeasuredReport, ...]
+    comparison: Comparison | NotApplicable | None
+    """None where nothing was asked to be compared."""
+    untold: Limitations
+    warnings: tuple[str, ...] = ()
+    """Why captures hold less than what happened: said at the top."""
+
+    @property
+    def captures(self) -> tuple[CaptureFacts, ...]:
+        """Every capture that it was made of."""
+        program = () if self.program is None else (self.program.about,)
+        return (*program, *(one.about for one in self.measured))
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The numbers at the top, in base units."""
+        return {number.key: number.value for number in self.headline.numbers}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        said = (note.text for note in self.untold.notes)
+        return tuple(dict.fromkeys((*self.warnings, *said)))
+
+
+MAX_FIXES = 3
+_MIN_FIX_SHARE = 0.001
+"""Part of the window that a finding gives back at least to be named first."""
+_MIN_SPREAD_SHARE = 0.005
+"""Part of a step from which on the time between steps is worth words."""
+_NO_FIX = frozenset({"profiler-overhead"})
+"""Rules whose time comes back when nobody looks: the program itself has nothing to fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineNumber:
+    """One number, and what to know of it."""
+
+    key: str
+    label: str
+    value: float | None
+    """None where the capture cannot tell; `detail` then says why."""
+    fmt: Fmt
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineFix:
+    """One fix, and what it gives back."""
+
+    rank: int
+    """Its place among all findings, from 1."""
+    rule: str
+    title: str
+    alone_ns: float | None
+    """Of a step, or of everything where no steps are known."""
+    after_ns: float | None
+    """The same once those before it are fixed."""
+    share: float | None
+    confidence: str
+
+    @property
+    def worth_ns(self) -> float | None:
+        """What to say first of it: by itself, or after those before it where that is nothing."""
+        return self.alone_ns or self.after_ns or self.alone_ns
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineCaution:
+    """A finding that is no fix: what was left out, what is not captured, the profiler itself."""
+
+    rank: int
+    """Its place among all findings, from 1."""
+    rule: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The beginning of a report."""
+
+    numbers: tuple[HeadlineNumber, ...]
+    gains: tuple[HeadlineFix, ...] = ()
+    """The foremost, at most three."""
+    whole: str = ""
+    """What the gains are parts of: `step`, `window` or `GPU time`; empty where there are none."""
+    now_ns: float | None = None
+    """How long that is."""
+    cautions: tuple[HeadlineCaution, ...] = ()
+    """Findings that give no time back: the numbers are to be read with them in mind."""
+
+    @property
+    def then_ns(self) -> float | None:
+        """How long it would be after all of them."""
+        if self.now_ns is None:
+            return None
+        return max(0.0, self.now_ns - sum(gain.after_ns or 0.0 for gain in self.gains))
+
+
+def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredReport]) -> Headline:
+    """Choose what is said first."""
+    if program is None:
+        return _of_kernels(measured)
+    numbers = (
+        _time(program),
+        _busy(program),
+        _kernels(program),
+        _memory(program),
+    )
+    if isinstance(program.diagnosis, NotApplicable):
+        return Headline(numbers)
+    found = program.diagnosis
+    whole = "step" if found.steps else "window"
+    cautions = tuple(
+        HeadlineCaution(rank, finding.rule, finding.title)
+        for rank, finding in enumerate(found.findings, 1)
+        if _is_caution(finding)
+    )
+    return Headline(numbers, tuple(_gains(found)), whole, found.step_ns, cautions)
+
+
+def _gains(found: TimelineDiagnosis) -> Iterator[HeadlineFix]:
+    """Give the findings that are worth naming first: what gives next to nothing is not."""
+    each = max(1, found.steps)
+    worth = [one for one in enumerate(found.findings, 1) if _is_worth(one[1], found)]
+    for rank, finding in worth[:MAX_FIXES]:
+        after = None if finding.after_ns is None else finding.after_ns / each
+        yield HeadlineFix(
+            rank,
+            finding.rule,
+            finding.title,
+            finding.step_ns,
+            after,
+            finding.share,
+            finding.confidence.value,
+        )
+
+
+def _is_worth(finding: TimelineFinding, found: TimelineDiagnosis) -> bool:
+    if _is_caution(finding):
+        return False
+    most = max(finding.recoverable_ns or 0.0, finding.after_ns or 0.0)
+    return most >= _MIN_FIX_SHARE * found.focus.length_ns
+
+
+def _is_caution(finding: TimelineFinding) -> bool:
+    return finding.recoverable_ns is None or finding.rule in _NO_FIX
+
+
+# The numbers of a program -------------------------------------------------------------------------
+
+
+def _time(program: ProgramReport) -> HeadlineNumber:
+    """Give the time of a step with its spread, or of the window where no steps are known."""
+    if isinstance(program.steps, Composite):
+        facts = {fact.key: fact.value for fact in program.steps.facts}
+        count = facts["kept"]
+        mean = facts["window_ns"] / count
+        return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, _spread(program.steps, mean))
+    if isinstance(program.ledger, NotApplicable):
+        return HeadlineNumber("step_ns", "Step time", None, Fmt.TIME, program.steps.reason)
+    window = program.ledger.focus.length_ns
+    return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, _without_steps(program, window))
+
+
+def _without_steps(program: ProgramReport, window_ns: int) -> str:
+    """Say that no steps are known, and how much of the window the findings are of."""
+    found = program.diagnosis
+    if isinstance(found, NotApplicable) or found.focus.length_ns >= window_ns:
+        return "no steps are known"
+    return f"no steps are known; findings are of {format_time(found.focus.length_ns)} of it"
+
+
+def _spread(steps: Composite, mean_ns: float) -> str:
+    facts = {fact.key: fact.value for fact in steps.facts}
+    count = facts["kept"]
+    if count == 1:
+        return "1 step"
+    text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
+    between = mean_ns - int(_kept(steps)["took_ns"].sum()) / count
+    if between > _MIN_SPREAD_SHARE * mean_ns:
+        text += f"; {format_time(between)} of it between steps"
+    return text
+
+
+def _busy(program: ProgramReport) -> HeadlineNumber:
+    found = program.ledger
+    if isinstance(found, NotApplicable):
+        return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, found.reason)
+    device = _evaluated_report(program, found.devices)
+    share = busy_share(device)
+    every = [busy_share(one) for one in found.devices]
+    if len(every) > 1:
+        span = f"{format_share(min(every))} to {format_share(max(every))}"
+        detail = f"GPU {device.ledger.device}; all {len(every)}: {span}"
+    else:
+        detail = _idle(device)
+    return HeadlineNumber("busy_share", "GPU busy", share, Fmt.SHARE, detail)
+
+
+def evaluated_gpu(program: ProgramReport) -> int | None:
+    """Give the number of the GPU that the findings are of; None where there are none."""
+    found = program.diagnosis
+    return None if isinstance(found, NotApplicable) else found.meta.get("device")
+
+
+def _evaluated_report(
+    program: ProgramReport, devices: Sequence[DeviceLedgerReport]
+) -> DeviceLedgerReport:
+    wanted = evaluated_gpu(program)
+    return next((one for one in devices if one.ledger.device == wanted), devices[0])
+
+
+def busy_share(device: DeviceLedgerReport) -> float:
+    """Give the part of the window in which a GPU did anything."""
+    entries = device.ledger.entries
+    return sum(e.share or 0.0 for e in entries if e.entry.partition("/")[0] != IDLE)
+
+
+def _idle(device: DeviceLedgerReport) -> str:
+    """Say what a GPU that is not busy waits for."""
+    causes = {
+        e.entry.partition("/")[2]: e.ns
+        for e in device.ledger.entries
+        if e.entry.startswith(f"{IDLE}/")
+    }
+    if not causes:
+        return "never idle"
+    most = max(causes, key=lambda cause: causes[cause])
+    return f"idle {format_share(1 - busy_share(device))}, mostly {most}"
+
+
+def _kernels(program: ProgramReport) -> HeadlineNumber:
+    table = program.kernels
+    if isinstance(table, NotApplicable):
+        return HeadlineNumber("kernels_per_step", "Kernels a step", None, Fmt.COUNT, table.reason)
+    every, names = (table.meta[key] for key in ("kernels", "kernel_names"))
+    of = "of 1 name" if names == 1 else f"of {format_count(names)} names"
+    if not isinstance(program.steps, Composite):
+        return HeadlineNumber("kernels", "Kernels", every, Fmt.COUNT, of)
+    kept = _kept(program.steps)["kernels"]
+    mean = int(kept.sum()) / len(kept)
+    detail = f"{format_count(every)} in all, {of}"
+    return HeadlineNumber("kernels_per_step", "Kernels a step", mean, Fmt.COUNT, detail)
+
+
+def _kept(steps: Composite) -> pl.DataFrame:
+    table = steps.sections[0]
+    assert isinstance(table, TableResult), "the answer has a table of steps"
+    return table.frame.filter("kept")
+
+
+def _memory(program: ProgramReport) -> HeadlineNumber:
+    if isinstance(program.memory, NotApplicable):
+        return HeadlineNumber("peak_bytes", "Peak memory", None, Fmt.BYTES, program.memory.reason)
+    facts = {fact.key: fact.value for fact in program.memory.facts}
+    share = facts.get("peak_share")
+    detail = "" if share is None else f"{format_share(share)} of the GPU's"
+    return HeadlineNumber("peak_bytes", "Peak memory", facts["peak_bytes"], Fmt.BYTES, detail)
+
+
+# Reports of measured kernels ----------------------------------------------------------------------
+
+
+def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
+    found = [one for one in map(_diagnosis, measured) if one is not None]
+    total = sum(one.duration_ns for one in found) or None
+    launches = sum(len(one.kernels) for one in found)
+    groups = sorted(
+        (group for one in found for group in one.groups), key=lambda group: -group.saved_ns
+    )
+    names = len({group.name for group in groups})
+    saved = sum(one.saved_ns for one in found)
+    reason = "" if found else "no launch was measured"
+    part = "" if not total else f"{format_share(saved / total)} of the GPU time"
+    gains = [
+        HeadlineFix(
+            rank,
+            first.rule,
+            f"{group.label}: {first.title}",
+            group.saved_ns,
+            group.saved_ns,
+            group.saved_ns / total if total else None,
+            first.confidence.value,
+        )
+        for rank, group in enumerate(groups[:MAX_FIXES], 1)
+        if group.findings and group.saved_ns
+        for first in group.findings[:1]
+    ]
+    numbers = (
+        HeadlineNumber(
+            "total_ns", "GPU time", total, Fmt.TIME, reason or "of all measured launches"
+        ),
+        HeadlineNumber("launches", "Launches", launches, Fmt.COUNT, "measured one by one"),
+        HeadlineNumber(
+            "kernel_names",
+            "Kernels",
+            names,
+            Fmt.COUNT,
+            "in 1 shape" if len(groups) == 1 else f"in {len(groups):,} shapes",
+        ),
+        HeadlineNumber("saved_ns", "Fixes give back", saved, Fmt.TIME, part),
+    )
+    return Headline(numbers, tuple(gains), "GPU time" if gains else "", total)
+
+
+def _diagnosis(one: MeasuredReport) -> KernelReportDiagnosis | None:
+    found = one.diagnosis
+    if isinstance(found, NotApplicable):
+        return None
+    return found.report if isinstance(found, JoinedDiagnosis) else found

@@ -1,0 +1,312 @@
+"""Which diagnosis a capture gets: of its kernels, of its timeline, or of both joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import polars as pl
+
+from gpusight import units
+from gpusight.analysis.join.kernel_keys import NEEDS
+from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.selection import Selection
+    from gpusight.rules.finding import KernelFinding
+    from gpusight.rules.kernel_diagnosis import KernelGroup, KernelReportDiagnosis
+    from gpusight.rules.rule import Rule
+    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+    from gpusight.trace.trace import Trace
+
+
+AnyDiagnosis: TypeAlias = "KernelReportDiagnosis | TimelineDiagnosis | JoinedDiagnosis"
+_OF_REPORTS = {"kernel": "--kernel", "launches": "--launch", "lines": "--lines"}
+_OF_TIMELINES = {"steps": "--steps", "window": "--window", "warmup": "--warmup"}
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """What is asked of a capture, or of a timeline and a report of the same program."""
+
+    selection: Selection = EVERYTHING
+    rules: Sequence[str] = ()
+    """Only these, by their names."""
+    kernel: str | None = None
+    launches: Sequence[int] = ()
+    lines: bool = False
+    steps: str | None = None
+    window: tuple[int | None, int | None] | None = None
+    warmup: bool = False
+    extra_rules: Sequence[Rule] = ()
+    known: Accounting | None = None
+    """What was worked out of a timeline before, which is taken where it is of the judged time."""
+
+
+def diagnose_captures(
+    traces: Sequence[Trace], question: DiagnoseOptions
+) -> AnyDiagnosis | NotApplicable:
+    """Say what holds a program or its kernels back."""
+    if len(traces) not in (1, 2):
+        what = f"{len(traces)} captures were given"
+        raise UsageError(what, hint="give one, or a timeline and an Nsight Compute report")
+    found = (
+        _of_one(traces[0], question)
+        if len(traces) == 1
+        else _of_two(traces[0], traces[1], question)
+    )
+    if isinstance(found, NotApplicable):
+        return found
+    return found.with_warnings([w for trace in traces for w in trace.warnings])
+
+
+def _of_one(
+    trace: Trace, question: DiagnoseOptions
+) -> KernelReportDiagnosis | TimelineDiagnosis | NotApplicable:
+    if trace.has("profiles"):
+        _refuse(question, _OF_TIMELINES, "a report of measured launches has no steps")
+        return _of_report(trace, question)
+    _refuse(question, _OF_REPORTS, "the capture is a timeline, not an Nsight Compute report")
+    return _of_timeline(trace, question)
+
+
+def _of_two(
+    first: Trace, second: Trace, question: DiagnoseOptions
+) -> JoinedDiagnosis | NotApplicable:
+
+    report, timeline = (second, first) if second.has("profiles") else (first, second)
+    if timeline.has("profiles") or not report.has("profiles"):
+        kind = "reports of measured launches" if report.has("profiles") else "timelines"
+        hint = "give a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
+        raise UsageError(f"both captures are {kind}", hint=hint)
+    for_timeline, for_report = _for_each(question)
+    of_program = _of_timeline(timeline, for_timeline)
+    if isinstance(of_program, NotApplicable):
+        return of_program
+    of_kernels = _of_report(report, for_report)
+    if isinstance(of_kernels, NotApplicable):
+        return of_kernels
+    return join_diagnoses(of_program, of_kernels, (timeline, report), question.selection)
+
+
+def _of_report(trace: Trace, question: DiagnoseOptions) -> KernelReportDiagnosis | NotApplicable:
+    from gpusight.rules.kernel_diagnosis import diagnose_kernels as diagnose
+
+    return diagnose(
+        trace,
+        question.selection,
+        kernel=question.kernel,
+        launches=question.launches,
+        rules=question.rules,
+        lines=question.lines,
+    )
+
+
+def _of_timeline(trace: Trace, question: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
+    from gpusight.rules.timeline_diagnosis import diagnose_timeline
+
+    return diagnose_timeline(
+        trace,
+        question.selection,
+        steps=question.steps,
+        window=question.window,
+        warmup=question.warmup,
+        rules=question.rules,
+        extra_rules=question.extra_rules,
+        known=question.known,
+    )
+
+
+def _for_each(question: DiagnoseOptions) -> tuple[DiagnoseOptions, DiagnoseOptions]:
+    """Divide the names of rules: for the timeline, for the report; `small-grid` is in both."""
+    from gpusight.rules.kernel_registry import KERNEL_RULES
+    from gpusight.rules.timeline_registry import TIMELINE_RULES
+
+    of_report = [name for name in question.rules if name in KERNEL_RULES]
+    others = [name for name in question.rules if name in TIMELINE_RULES or name not in KERNEL_RULES]
+    report = replace(question, rules=of_report, selection=EVERYTHING)
+    return replace(question, rules=others), report
+
+
+def _refuse(question: DiagnoseOptions, options: Mapping[str, str], why: str) -> None:
+    """Refuse what has no meaning for a capture, rather than let it have no effect."""
+    given = [option for name, option in options.items() if getattr(question, name)]
+    if given:
+        raise UsageError(f"{given[0]} does not apply", why=why)
+
+
+def unknowns(found: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
+    """Say what keeps a gate from passing although nothing was found: lost data, and of the `rules`
+    that were asked for by name those that lacked data.
+    """
+    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis as Diagnosis
+    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+
+    if isinstance(found, Diagnosis):
+        return []
+    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
+    asked = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
+    return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *asked]
+
+
+def shares(found: AnyDiagnosis) -> list[tuple[str, float]]:
+    """Name what gives time back, with the part of the time that it gives: what gates look at.
+
+    Findings of a timeline are parts of its window, kernels of a report parts of all their time.
+    Joined, only the timeline counts: faster kernels do not make a program faster that waits.
+    """
+    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis as Diagnosis
+    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+
+    if isinstance(found, Diagnosis):
+        whole = found.duration_ns
+        worth = [group for group in found.groups if group.findings and whole]
+        return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / whole) for g in worth]
+    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    return [(f.rule, f.share) for f in timeline.findings if f.share is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """A measured kernel, with its time in the window of a timeline."""
+
+    group: KernelGroup
+    calls: int
+    time_ns: float
+
+    @property
+    def finding(self) -> KernelFinding | None:
+        """The finding that gives most back; None where there is none."""
+        return self.group.findings[0] if self.group.findings else None
+
+    @property
+    def saved_ns(self) -> float:
+        """Time of the window that the fix of its first finding gives back, on the GPU."""
+        speedup = self.finding.speedup if self.finding else None
+        return 0.0 if speedup is None else self.time_ns * (1 - 1 / speedup)
+
+    def document(self, window_ns: int, steps: int) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "name": self.group.name,
+            "label": self.group.label,
+            "calls": self.calls,
+            "time_ns": self.time_ns,
+            "share": self.time_ns / window_ns if window_ns else None,
+            "time_ns_per_step": self.time_ns / steps if steps else None,
+            "gpu_saved_ns": self.saved_ns,
+            "launches": [k.launch for k in self.group.kernels],
+            "findings": [f.document() for f in self.group.findings],
+        }
+
+
+@dataclass(frozen=True)
+class JoinedDiagnosis:
+    """What holds a program back, and what holds its kernels up."""
+
+    timeline: TimelineDiagnosis
+    report: KernelReportDiagnosis
+    kernels: tuple[TimedKernel, ...]
+    """Measured kernels that take time in the window, those with the most to give back first."""
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return self.timeline.title
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What is known of the timeline as a whole."""
+        return self.timeline.meta
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of either capture, and of how they fit together."""
+        return self.timeline.notes
+
+    def document(self) -> dict[str, Any]:
+        """Give the timeline's document, with the measured kernels."""
+        window_ns, steps = self.timeline.focus.length_ns, self.timeline.steps
+        kernels = [kernel.document(window_ns, steps) for kernel in self.kernels]
+        return self.timeline.document() | {"kernels": kernels}
+
+    def with_warnings(self, warnings: Sequence[str]) -> JoinedDiagnosis:
+        """Say at the top why it may be less than the whole truth."""
+        return replace(self, timeline=self.timeline.with_warnings(warnings))
+
+
+def join_diagnoses(
+    timeline: TimelineDiagnosis,
+    report: KernelReportDiagnosis,
+    traces: tuple[Trace, Trace],
+    selection: Selection = EVERYTHING,
+) -> JoinedDiagnosis:
+    """Weigh the kernels of a report by their time in the window of a timeline; `traces` in order.
+
+    A kernel of the timeline is told by the measured launch of its name, grid and block. Only the
+    GPU that was judged counts.
+    """
+    focus = timeline.focus
+    inside = _with_measured_launch(*traces, selection).filter(
+        pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left"),
+        # The window is of one GPU; those of several would sum to more than it.
+        pl.col("device").is_null() | (pl.col("device") == timeline.meta.get("device")),
+    )
+    kernels = _timed(report.groups, inside)
+    covered, every = (
+        float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
+    )
+    notes = (*report.notes, *_notes(report, kernels, covered, every))
+    told = (*timeline.notes, *(f"the report: {note}" for note in notes))
+    return JoinedDiagnosis(replace(timeline, notes=told), report, kernels)
+
+
+def _with_measured_launch(timeline: Trace, report: Trace, selection: Selection) -> pl.DataFrame:
+    """Give the kernels of a timeline with the number of the measured launch that tells of each."""
+    columns = list(dict.fromkeys((*NEEDS, *ORDER, "start_ns", "end_ns", "device")))
+    kernels = in_launch_order(ResolvedSelection(timeline, selection).gpu("kernels", columns))
+    measured = report.table("profiles", ["launch", "kind", *NEEDS])
+    measured = measured.filter(pl.col("kind").cast(pl.String) == "kernel")
+    row = cover(kernels.select(NEEDS), measured.select(NEEDS)).right
+    launches = measured.select("launch").with_row_index("row").cast(pl.Int64)
+    return kernels.select(
+        "start_ns",
+        "device",
+        (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
+        pl.Series("row", row),
+    ).join(launches, on="row", how="left", maintain_order="left")
+
+
+def _timed(groups: Sequence[KernelGroup], kernels: pl.DataFrame) -> tuple[TimedKernel, ...]:
+    """Add up by group what the kernels took that its launches tell of."""
+    by_launch = kernels.group_by("launch").agg(pl.col("time_ns").sum(), pl.len().alias("calls"))
+    sums = {launch: (time, calls) for launch, time, calls in by_launch.iter_rows()}
+    timed = []
+    for group in groups:
+        own = [sums.get(kernel.launch, (0, 0)) for kernel in group.kernels]
+        time, calls = sum(one[0] for one in own), sum(one[1] for one in own)
+        if calls:
+            timed.append(TimedKernel(group, calls, float(time)))
+    return tuple(sorted(timed, key=lambda k: (-k.saved_ns, -k.time_ns)))
+
+
+def _notes(
+    report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], covered: float, every: float
+) -> list[str]:
+    if not kernels:
+        return ["it measured no kernel of the timeline: are they of the same program?"]
+    notes = []
+    if every and covered < every:
+        share = units.format_share(covered / every)
+        notes.append(f"it tells of {share} of the kernel time in the window")
+    unused = len(report.groups) - len(kernels)
+    if unused:
+        notes.append(f"{unused:,} of its kernels take no time in the window: not shown")
+    return notes

@@ -1,0 +1,175 @@
+"""What a rule found: evidence, cost, the time a fix saves, and what to do."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpusight.rules.rule import FindingLocation
+
+
+class Confidence(enum.Enum):
+    """How far to trust an estimate."""
+
+    HIGH = "high"
+    """Everything that the estimate needs was measured, and it agrees with itself."""
+    MEDIUM = "medium"
+    """A part was assumed, or the fix may cost something that is not counted."""
+    LOW = "low"
+    """An upper bound: whether the program allows the fix cannot be seen in the capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number that a finding rests on."""
+
+    metric: str
+    """Short name of what was measured."""
+    value: float
+    unit: str
+    """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
+    meaning: str
+    """What it says, so that the number can be read alone."""
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "metric": self.metric,
+            "value": self.value,
+            "unit": self.unit,
+            "meaning": self.meaning,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A source line that a finding comes from."""
+
+    path: str
+    line: int
+    share: float
+    """Part of what was found that this line has."""
+    text: str
+    """The line itself; empty where the capture does not hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFinding:
+    """One cause of lost time, in one place: a kernel, a range, a step."""
+
+    rule: str
+    """Identifier of the rule, such as `bank-conflict`."""
+    title: str
+    """What was seen, in one line with its main number."""
+    where: str
+    """Name of what it was seen in."""
+    time_ns: float | None
+    """Time that the finding is about."""
+    speedup: float | None
+    """How many times faster that time could pass; 1 when there is nothing to gain."""
+    confidence: Confidence
+    confidence_reason: str
+    estimate: str
+    """How the speed-up was estimated."""
+    evidence: tuple[Evidence, ...]
+    why: str
+    fix: str
+    code: str
+    """Lines to paste or adapt."""
+    misleads: str
+    """When the rule is wrong."""
+    sections: tuple[str, ...] = ()
+    """What the profiler has to collect for this rule."""
+    places: tuple[SourceLocation, ...] = ()
+    """Source lines that it comes from, where that was asked for and is known."""
+    also: tuple[str, ...] = ()
+    """Rules that saw the same cause, and are not findings of their own for that reason."""
+
+    @property
+    def saved_ns(self) -> float | None:
+        """Time that the fix gives back."""
+        if self.time_ns is None or self.speedup is None:
+            return None
+        return self.time_ns * (1 - 1 / self.speedup)
+
+    def document(self) -> dict[str, Any]:
+        """Give the finding as plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "where": self.where,
+            "speedup": self.speedup,
+            "saved_ns": self.saved_ns,
+            "confidence": self.confidence.value,
+            "confidence_reason": self.confidence_reason,
+            "estimate": self.estimate,
+            "evidence": [evidence.document() for evidence in self.evidence],
+            "why": self.why,
+            "fix": self.fix,
+            "code": self.code,
+            "misleads": self.misleads,
+            "sections": list(self.sections),
+            "places": [
+                {"path": p.path, "line": p.line, "share": p.share, "text": p.text}
+                for p in self.places
+            ],
+            "also": list(self.also),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineFinding:
+    """One cause of lost time, with what its fix gives back over the window."""
+
+    rule: str
+    title: str
+    recoverable_ns: float | None
+    """Time of the window that the fix gives back when it is the only one; None: not a matter of
+    time."""
+    share: float | None
+    """The same as a part of the window."""
+    step_ns: float | None
+    """The same for one step; of the window where no steps are known."""
+    after_ns: float | None
+    """Time that it gives back once all findings above it are fixed."""
+    confidence: Confidence
+    confidence_reason: str
+    estimate: str
+    """How the time was estimated."""
+    evidence: tuple[Evidence, ...]
+    why: str
+    fix: str
+    code: str
+    afterwards: str
+    """What to check once it is done."""
+    misleads: str
+    where: tuple[FindingLocation, ...]
+    """Times and counts are those of the window."""
+    robust: bool = True
+    """Its rank stays when what a profiler adds to each launch is taken off."""
+
+    def document(self) -> dict[str, Any]:
+        """Give the finding as plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "recoverable_ns": self.recoverable_ns,
+            "share": self.share,
+            "recoverable_ns_per_step": self.step_ns,
+            "after_above_ns": self.after_ns,
+            "confidence": self.confidence.value,
+            "confidence_reason": self.confidence_reason,
+            "robust": self.robust,
+            "estimate": self.estimate,
+            "evidence": [evidence.document() for evidence in self.evidence],
+            "why": self.why,
+            "fix": self.fix,
+            "code": self.code,
+            "afterwards": self.afterwards,
+            "misleads": self.misleads,
+            "where": [
+                {"kind": w.kind, "name": w.name, "ns": w.ns, "count": w.count} for w in self.where
+            ],
+        }

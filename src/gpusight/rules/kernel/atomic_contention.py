@@ -1,0 +1,253 @@
+"""atomic-contention: atomic operations queue for the same few addresses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SM_UNITS, WARP
+from gpusight.rules.kernel_rule import (
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import (
+    ATTAINABLE,
+    MEMORY_WAITS,
+    MIN_SPEEDUP,
+    SHARED_WAITS,
+    is_worth,
+    limited,
+    stall_share,
+    time_left,
+    waits_left,
+)
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MIN_HOT_SLICE_SHARE = Threshold(
+    0.3,
+    "share from which on the atomic unit of one L2 slice holds the launch up; atomics that are "
+    "spread out keep every slice below it",
+)
+MIN_SLICE_IMBALANCE = Threshold(
+    4, "times the average that the busiest slice is, from which on few addresses take the atomics"
+)
+MIN_ATOMIC_SHARE = Threshold(
+    0.1, "least part of the memory accesses that atomics are, for waits to be blamed on them"
+)
+MIN_WAIT_SHARE = Threshold(
+    0.5, "least part of the warps' time that goes into waits of the kind that atomics cause"
+)
+MIN_SHARED_ATOMIC_SHARE = Threshold(
+    0.3,
+    "least part of the shared-memory instructions that atomics are, for waits on shared memory to "
+    "be blamed on them",
+)
+INSTRUCTIONS_PER_TRY = Threshold(
+    4, "instructions of a try: a load, the operation, the exchange, a branch"
+)
+LOOP_WAITS = ("wait", "branch_resolving")
+"""Waits within a loop of tries, for its own instructions."""
+MAX_THREADS_COMBINED = Threshold(
+    256, "threads whose values a block adds up before its one atomic, at most"
+)
+MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
+    8,
+    "steps of a shared-memory atomic from which on threads of a warp queue for the same word; "
+    "without contention it is one or two",
+)
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Look for a busy atomic unit in L2, or waits on atomics where nothing else is busy."""
+    total, in_shared = launch.get(q.GLOBAL_ATOMICS), launch.get(q.SHARED_ATOMICS)
+    hottest = launch.get(q.L2_ATOMICS_HOTTEST)
+    if total is None and in_shared is None and hottest is None:
+        return KernelRuleNotApplicable("not measured: atomic operations", RULE.sections)
+    if total or hottest:
+        verdict = _in_global(launch, total, hottest or 0.0)
+        if isinstance(verdict, KernelRuleMatch):
+            return verdict
+    return _in_shared(launch) if in_shared else CLEAN
+
+
+def _in_global(launch: ProfiledLaunch, total: float | None, hottest: float) -> KernelRuleVerdict:
+    average = launch.get(q.L2_ATOMICS) or 0.0
+    focused = (
+        hottest >= MIN_HOT_SLICE_SHARE.value and hottest >= MIN_SLICE_IMBALANCE.value * average
+    )
+    busy = max(hottest, average)
+    saturated = busy >= MIN_HOT_SLICE_SHARE.value and busy >= _others(launch)
+    part = _part(launch, total)
+    waiting = stall_share(launch, (*MEMORY_WAITS, *SHARED_WAITS)) or 0.0
+    queued = (
+        part >= MIN_ATOMIC_SHARE.value and waiting >= MIN_WAIT_SHARE.value and _nothing_busy(launch)
+    )
+    if not saturated and not queued:
+        return CLEAN
+    left = _left(launch)
+    if left > 1 / MIN_SPEEDUP:
+        return CLEAN
+    where = "one L2 slice" if focused else "L2"
+    return KernelRuleMatch(
+        title=f"atomics keep {where} {busy:.0%} busy"
+        if saturated
+        else f"warps spend {waiting:.0%} of their time on atomics",
+        time_share=left,
+        estimate="a block adds up its own values first, so that one atomic of each block is left",
+        evidence=(
+            *launch.evidence(
+                q.GLOBAL_ATOMICS, q.L2_ATOMIC_SECTORS, q.L2_ATOMICS_HOTTEST, q.L2_ATOMICS
+            ),
+            *_waits(launch, (*MEMORY_WAITS, *SHARED_WAITS)),
+        ),
+        confidence=Confidence.HIGH if saturated and launch.stalls else Confidence.MEDIUM,
+        confidence_reason="the atomic unit and the waits were measured"
+        if saturated and launch.stalls
+        else "that the waits are for atomics is inferred",
+    )
+
+
+def _nothing_busy(launch: ProfiledLaunch) -> bool:
+    return max(launch.busy.values(), default=0.0) < MIN_HOT_SLICE_SHARE.value
+
+
+def _part(launch: ProfiledLaunch, atomics: float | None) -> float:
+    """Give the part of the accesses to global memory that atomics are."""
+    if not atomics:
+        return 0.0
+    others = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.STORE_REQUESTS) or 0.0)
+    return atomics / (atomics + others)
+
+
+def _left(launch: ProfiledLaunch) -> float:
+    """Leave one atomic a block, what other units need, and the waits that are not for memory.
+
+    Loads wait behind atomics in the same queues, so that their waits count as well; L1 and L2 are
+    busy with the atomics themselves.
+    """
+    kept = 1 / min(launch.block or WARP, MAX_THREADS_COMBINED.value)
+    stays = waits_left(launch, dict.fromkeys((*MEMORY_WAITS, *SHARED_WAITS), 1 - kept))
+    return limited(launch, max(stays or 0.0, _others(launch) / ATTAINABLE, kept))
+
+
+def _others(launch: ProfiledLaunch) -> float:
+    return max(launch.busy.get(unit, 0.0) for unit in (*SM_UNITS, "dram"))
+
+
+def _in_shared(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    atomics, steps = launch.known(q.SHARED_ATOMICS), launch.get(q.SHARED_ATOMIC_WAVEFRONTS)
+    each = (steps or 0.0) / atomics
+    if each < MIN_WAVEFRONTS_PER_ATOMIC.value and not _retries(launch, atomics):
+        return CLEAN
+    removed = 1 - 1 / (each if each >= MIN_WAVEFRONTS_PER_ATOMIC.value else WARP)
+    kept = 1 - _of_pipe(launch, each) * removed
+    after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("l1_data", "l1", "lsu")}
+    tried = (
+        0.0
+        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+        else _of_instructions(launch, atomics) * removed
+    )
+    after |= {u: launch.busy.get(u, 0.0) * (1 - tried) for u in ("issue", "alu", "fma", "sm")}
+    waits = dict.fromkeys(SHARED_WAITS, removed) | dict.fromkeys(LOOP_WAITS, tried)
+    stays = waits_left(launch, waits)
+    left = time_left(launch, after, waits_left=stays)
+    if not is_worth(left):
+        return CLEAN
+    return KernelRuleMatch(
+        title=f"an atomic in shared memory takes {each:.0f} steps"
+        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+        else "warps wait for atomics in shared memory, in loops that try again",
+        time_share=left,
+        estimate="one step for each atomic instruction"
+        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+        else "a warp adds up its own values first, so that one try in 32 is left",
+        evidence=(
+            *launch.evidence(q.SHARED_ATOMICS, q.SHARED_ATOMIC_WAVEFRONTS, q.L1_DATA),
+            *_waits(launch, SHARED_WAITS),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="how the values are spread over addresses is not known",
+    )
+
+
+def _of_pipe(launch: ProfiledLaunch, each: float) -> float:
+    """Give the part of the shared-memory steps that atomics take; a loop of tries takes all."""
+    steps, whole = launch.get(q.SHARED_ATOMIC_WAVEFRONTS), launch.get(q.SHARED_WAVEFRONTS)
+    if each < MIN_WAVEFRONTS_PER_ATOMIC.value or not steps:
+        return 1.0
+    return steps / max(steps, whole or steps)
+
+
+def _of_instructions(launch: ProfiledLaunch, tries: float) -> float:
+    """Give the part of the instructions that tries take."""
+    instructions = launch.get(q.INSTRUCTIONS)
+    return min(1.0, INSTRUCTIONS_PER_TRY.value * tries / instructions) if instructions else 0.0
+
+
+def _retries(launch: ProfiledLaunch, atomics: float) -> bool:
+    """Tell whether atomics are so much of the shared-memory work that warps wait for them.
+
+    An atomic without an instruction of its own is a loop of compare-and-swap, which goes round
+    again for every thread that came second.
+    """
+    accesses = launch.get(q.SHARED_INSTRUCTIONS)
+    waiting = stall_share(launch, SHARED_WAITS) or 0.0
+    return (
+        bool(accesses)
+        and atomics >= MIN_SHARED_ATOMIC_SHARE.value * (accesses or 0.0)
+        and waiting >= MIN_WAIT_SHARE.value
+    )
+
+
+def _waits(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Evidence, ...]:
+    waiting = stall_share(launch, reasons)
+    if waiting is None:
+        return ()
+    return (Evidence("waits", waiting, "share", "Part of the warps' time in waits for them"),)
+
+
+RULE = KernelRule(
+    id="atomic-contention",
+    detects="Many threads update the same few addresses with atomic operations, which then happen "
+    "one after the other.",
+    why="All atomics on an address are done by one unit, in one slice of L2 (or one bank of shared "
+    "memory), in turn. The rest of the GPU waits for it.",
+    fix="Add up first where it is cheap (within the thread, the warp, the block), and use one "
+    "atomic for the sum; give each block its own copy of the counters in shared memory.",
+    code="""\
+int sum = __reduce_add_sync(0xffffffff, value);  // of the warp
+if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
+// histograms: one for each block, added up at its end
+__shared__ int bins[BINS];
+atomicAdd(&bins[b], 1); __syncthreads();
+for (int b = threadIdx.x; b < BINS; b += blockDim.x)
+  if (bins[b]) atomicAdd(&result[b], bins[b]);
+""",
+    misleads="Atomics whose old value is used (a queue's tail) need another scheme, such as one "
+    "atomic for each warp that reserves a range.",
+    limits={
+        "HOT": MIN_HOT_SLICE_SHARE,
+        "SPREAD": MIN_SLICE_IMBALANCE,
+        "PART": MIN_ATOMIC_SHARE,
+        "WAITED": MIN_WAIT_SHARE,
+        "TOGETHER": MAX_THREADS_COMBINED,
+        "STEPS": MIN_WAVEFRONTS_PER_ATOMIC,
+        "TRIES": MIN_SHARED_ATOMIC_SHARE,
+        "TRY": INSTRUCTIONS_PER_TRY,
+    },
+    needs=(),
+    helps=(q.GLOBAL_ATOMICS, q.SHARED_ATOMICS, q.L2_ATOMICS_HOTTEST, q.WARP_STATES),
+    check=check,
+    estimate="One atomic of each block (of 256 threads at most) is left, with the same part of the "
+    "waits for memory; what other units need stays.",
+    explains=frozenset(
+        {"latency-bound", "memory-bound", "bank-conflict", "uncoalesced-access", "divergence"}
+    ),
+)

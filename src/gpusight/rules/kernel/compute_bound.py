@@ -1,0 +1,132 @@
+"""compute-bound: the SMs' pipes set the pace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence
+from gpusight.rules.kernel_launch import SM_UNITS, UNIT_NAMES, WARP
+from gpusight.rules.kernel_rule import (
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import (
+    AT_ROOF,
+    ATTAINABLE,
+    COMPUTE,
+    busiest,
+    limited,
+    limiter,
+    roof_distance,
+    steady,
+)
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+ROOF = Threshold(
+    AT_ROOF,
+    "share of its peak from which on a pipe is at its roof: loops of nothing but multiply-adds "
+    "reach 85 to 98%",
+)
+
+TABLE = """\
+__shared__ float table[ENTRIES];          // a copy for the block
+for (int i = threadIdx.x; i < ENTRIES; i += blockDim.x)
+  table[i] = constants[i];
+__syncthreads();
+y += table[index];                        // a step for each bank
+"""
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """See whether a pipe of the SMs is the busiest, and how far from its roof."""
+    held = limiter(launch)
+    if held is None:
+        return KernelRuleNotApplicable("not measured: how busy SMs and memory were", RULE.sections)
+    unit = busiest(launch, SM_UNITS)
+    if held != COMPUTE or unit is None:
+        return CLEAN
+    name, share = unit
+    if name == "constants":
+        return _one_at_a_time(launch, share)
+    at_roof = steady(launch, share) >= ROOF.value
+    left = 1.0 if at_roof else roof_distance(launch, share)
+    return KernelRuleMatch(
+        title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+        if at_roof
+        else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
+        if name in {"issue", "sm", "tensor"}
+        else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+        time_share=left,
+        estimate="nothing to gain but by computing less"
+        if at_roof
+        else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
+        evidence=launch.evidence(
+            shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
+        ),
+        confidence=_confidence(launch, at_roof),
+        confidence_reason=_reason(launch, at_roof),
+    )
+
+
+def _one_at_a_time(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:
+    """Find constants that threads of a warp read at addresses of their own, one after the other."""
+    others = max(
+        (s for unit, s in launch.busy.items() if unit not in {"constants", "sm"}), default=0
+    )
+    return KernelRuleMatch(
+        title=f"threads of a warp read different constants: {UNIT_NAMES['constants']} {share:.0%} "
+        "busy",
+        time_share=limited(launch, max(1 / WARP, others / ATTAINABLE)),
+        estimate="one read in place of 32; no other unit beyond its roof",
+        evidence=launch.evidence(q.CONSTANTS, shared.SM_SHARE, q.ISSUE, shared.DRAM_SHARE),
+        confidence=Confidence.LOW,
+        confidence_reason="how many addresses a warp reads at once is not known",
+        fix="Keep __constant__ for values that all threads read at the same time. Put tables that "
+        "each thread indexes for itself into shared memory, or read them through ordinary loads.",
+        code=TABLE,
+    )
+
+
+def _confidence(launch: ProfiledLaunch, at_roof: bool) -> Confidence:
+    if not at_roof:
+        return Confidence.LOW
+    return Confidence.MEDIUM if launch.get(q.THREADS_PER_INSTRUCTION) is None else Confidence.HIGH
+
+
+def _reason(launch: ProfiledLaunch, at_roof: bool) -> str:
+    if not at_roof:
+        return "what keeps the unit from its peak is not known"
+    if launch.get(q.THREADS_PER_INSTRUCTION) is None:
+        return "whether all threads take part was not measured: collect WarpStateStats"
+    return "measured"
+
+
+RULE = KernelRule(
+    id="compute-bound",
+    detects="The schedulers or a pipe of the SMs are busier than any other unit.",
+    why="The launch cannot be faster than its instructions can be issued and computed. At the roof "
+    "it is as fast as this much arithmetic allows.",
+    fix="Compute less, or on a faster unit: a better algorithm, tensor cores, shorter formats, "
+    "fast versions of functions, loop invariants moved out.",
+    code="""\
+// nvcc -use_fast_math, or one by one
+y = __expf(x); z = __fdividef(a, b);
+float r = 1.0f / b;                       // once, outside the loop
+""",
+    misleads="A pipe that is busy with address arithmetic or loop counters is busy too: see the "
+    "source view for what the instructions are.",
+    limits={"ROOF": ROOF},
+    needs=(),
+    helps=(shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA),
+    check=check,
+    estimate="None at the roof; below it, the distance to 80% of the unit's peak, where a roof "
+    "begins.",
+)

@@ -1,0 +1,124 @@
+"""fp64-heavy: double-precision arithmetic sets the pace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.hardware.gpu_lookup import sm_limits
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SCHEDULERS, WARP
+from gpusight.rules.kernel_rule import KernelRule, KernelRuleMatch, KernelRuleVerdict
+from gpusight.rules.patterns.kernel_speedup import (
+    SATURATED,
+    is_worth,
+    limit_sentence,
+    time_left,
+    waits_left,
+)
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.hardware.sm_limits import SmLimits
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MIN_FP64_SHARE = Threshold(
+    0.2,
+    "share of the FP64 pipe from which on it can be the reason; below it, double precision is "
+    "a side matter",
+)
+REMAINING_INSTRUCTIONS = Threshold(
+    0.5,
+    "part of the instructions that remain where functions are computed in double: the same ones in "
+    "float take half as many or fewer",
+)
+DEFAULT_FP64_RATIO = Threshold(
+    0.5, "FP64 rate over FP32 rate where the GPU is not known: that of the GPUs made for FP64"
+)
+_WAITS = ("math_pipe_throttle", "wait", "short_scoreboard", "dispatch_stall")
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """See whether the FP64 pipe is what the launch waits for."""
+    busy = launch.busy.get("fp64", 0.0)
+    if busy < MIN_FP64_SHARE.value:
+        return CLEAN
+    ratio = fp64_rate(launch)
+    after = _relieved(launch, busy, ratio)
+    # A saturated pipe is reason enough; what warps wait for tells only where it is not.
+    stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
+    left = time_left(launch, after, waits_left=stays)
+    if not is_worth(left):
+        return CLEAN
+    return KernelRuleMatch(
+        title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
+        time_share=left,
+        estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
+        + limit_sentence(launch, after, left),
+        evidence=(
+            *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
+            Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="whether the results need double precision is not known",
+    )
+
+
+def _relieved(launch: ProfiledLaunch, busy: float, ratio: float) -> dict[str, float]:
+    """Give how busy the pipes would be with the same arithmetic in FP32."""
+    kept = _instructions_kept(launch)
+    after: dict[str, float] = {u: launch.busy.get(u, 0.0) * kept for u in ("issue", "alu", "xu")}
+    return after | {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
+
+
+def _instructions_kept(launch: ProfiledLaunch) -> float:
+    """Give the part of the instructions that remain: what is not FP64 arithmetic serves it."""
+    operations, instructions = launch.get(q.FP64_OPERATIONS), launch.get(q.INSTRUCTIONS)
+    if operations is not None and instructions:
+        return max(REMAINING_INSTRUCTIONS.value, min(1.0, operations / WARP / instructions))
+    issue, listed = launch.busy.get("issue"), _listed(launch)
+    if not issue or listed is None or not listed.fp64_lanes:
+        return 1.0
+    issued = launch.busy.get("fp64", 0.0) * listed.fp64_lanes / (SCHEDULERS * WARP)
+    return max(REMAINING_INSTRUCTIONS.value, min(1.0, issued / issue))
+
+
+def fp64_rate(launch: ProfiledLaunch) -> float:
+    """Give the FP64 rate of the GPU over its FP32 rate."""
+    if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
+        return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
+    listed = _listed(launch)
+    if listed is not None and listed.fp64_lanes:
+        return listed.fp64_lanes / listed.fp32_lanes
+    return DEFAULT_FP64_RATIO.value
+
+
+def _listed(launch: ProfiledLaunch) -> SmLimits | None:
+    """Find the SM in the table: of one that is not there a capture states limits, but no rates."""
+    return None if launch.sm is None else sm_limits(*launch.sm.compute_capability)
+
+
+RULE = KernelRule(
+    id="fp64-heavy",
+    detects="The double-precision pipe is the busiest one, or warps wait for it.",
+    why="FP64 runs at half the FP32 rate on the GPUs made for it, and at 1/32 or 1/64 on all "
+    "others. A literal such as 1.0 or a call of sin() is enough to make an expression double.",
+    fix="Use float where the result allows: literals with f, the functions with f, no double "
+    "accumulators; or double for the sums only.",
+    code="""\
+float y = x * 1.5f + 0.5f;                // 1.5 would make it double
+float s = sinf(x);                        // not sin(x)
+// find accidents: nvcc -Xptxas -warn-double-usage
+""",
+    misleads="Some results need double precision. Compensated (Kahan) sums in FP32 are often "
+    "enough.",
+    limits={"BUSY": MIN_FP64_SHARE, "SERVING": REMAINING_INSTRUCTIONS, "RATIO": DEFAULT_FP64_RATIO},
+    needs=(q.FP64,),
+    helps=(q.FP64_OPERATIONS, q.INSTRUCTIONS, q.ISSUE, q.WARP_STATES),
+    check=check,
+    estimate="The load of the FP64 pipe moves to the FP32 pipe, at the ratio of their rates on "
+    "this GPU; instructions that are no FP64 arithmetic (conversions, parts of functions) shrink "
+    "to half at most; other units keep their load.",
+    explains=frozenset({"compute-bound", "latency-bound"}),
+)

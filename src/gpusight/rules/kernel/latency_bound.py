@@ -1,0 +1,165 @@
+"""latency-bound: no unit is busy, and warps wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel.uncoalesced_access import load_cycles
+from gpusight.rules.kernel_rule import (
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import (
+    ATTAINABLE,
+    LATENCY,
+    MAX_OVERHEAD_CORRECTION,
+    RUNNING,
+    SATURATED,
+    SHARED_WAITS,
+    STALLS,
+    limiter,
+    overhead,
+    roof_limited,
+    time_left,
+    waits_left,
+)
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+HIDDEN_WAIT_SHARE = Threshold(0.5, "part of the foremost wait that a fix is taken to hide")
+STARTED = "starting and draining a grid takes most of it"
+LADDER_FIX = (
+    "Reduce or scan within each warp, by shuffles, and meet at a barrier once: a row for each "
+    "warp, or one value of each warp through shared memory."
+)
+LADDER_CODE = """\
+for (int d = 16; d; d /= 2)               // no barrier, no memory
+  sum += __shfl_down_sync(0xffffffff, sum, d);
+if (lane == 0) part[warp] = sum;          // then one __syncthreads()
+"""
+MAX_REASONS_SHOWN = 3
+"""Reasons that are shown."""
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """See that no unit is busy, and name what warps wait for."""
+    held = limiter(launch)
+    if held is None:
+        return KernelRuleNotApplicable("not measured: how busy SMs and memory were", RULE.sections)
+    if held != LATENCY:
+        return CLEAN
+    highest = max(launch.busy.values(), default=0.0)
+    reasons = _reasons(launch)
+    if not reasons:
+        return _without_reasons(launch, highest)
+    reason, share = reasons[0]
+    ladder = _is_ladder(launch, reason)
+    left = (
+        _without_ladder(launch)
+        if ladder
+        else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
+    )
+    return KernelRuleMatch(
+        title=f"as short as a launch gets; {STARTED}"
+        if overhead(launch) >= MAX_OVERHEAD_CORRECTION
+        else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
+        + STALLS[reason].what,
+        time_share=left,
+        estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
+        "instructions"
+        if ladder
+        else f"{HIDDEN_WAIT_SHARE.value:.0%} of the foremost wait hidden; no unit beyond "
+        f"{ATTAINABLE:.0%} of its peak",
+        evidence=(
+            *(
+                Evidence(
+                    f"stall_{name}", part, "share", f"Warps that waited for {STALLS[name].what}"
+                )
+                for name, part in reasons[:MAX_REASONS_SHOWN]
+            ),
+            *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
+            *_load(launch),
+            *launch.evidence(shared.WAVES),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="how much of a wait can be hidden is a guess",
+        fix=LADDER_FIX if ladder else STALLS[reason].fix,
+        code=LADDER_CODE if ladder else "",
+    )
+
+
+def _is_ladder(launch: ProfiledLaunch, reason: str) -> bool:
+    """Tell barriers around steps in shared memory, which is busy with them, from other barriers."""
+    pipe = launch.busy.get("l1_data", 0.0)
+    own = launch.get(q.SHARED_SHARE) or 0.0
+    return reason == "barrier" and pipe >= SATURATED and own >= HIDDEN_WAIT_SHARE.value * pipe
+
+
+def _without_ladder(launch: ProfiledLaunch) -> float:
+    """Give what is left when a warp does by shuffles what the block did in shared memory."""
+    own = launch.get(q.SHARED_SHARE) or 0.0
+    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - own) for unit in ("l1_data", "l1", "lsu")}
+    after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
+    stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
+    left = time_left(launch, after, waits_left=stays)
+    return 1.0 if left is None else left
+
+
+def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
+    """Give what warps wait for, the most frequent first; what has no name last."""
+    waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
+    return sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
+
+
+def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:
+    left = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
+    return KernelRuleMatch(
+        title=f"as short as a launch gets; {STARTED}"
+        if overhead(launch) >= MAX_OVERHEAD_CORRECTION
+        else f"no unit above {highest:.0%}: warps wait",
+        time_share=left,
+        estimate="twice as fast at most; what warps wait for was not measured",
+        evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
+        confidence=Confidence.LOW,
+        confidence_reason="what warps waited for was not measured: collect WarpStateStats",
+    )
+
+
+def _load(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
+    if cycles is None:
+        return ()
+    return (Evidence("load_cycles", cycles, "cycle", "Wait for one global load, on average"),)
+
+
+RULE = KernelRule(
+    id="latency-bound",
+    detects="Neither the SMs nor the memory system are busy: warps wait, each for its own reason, "
+    "and there are too few of them to hide it.",
+    why="Time passes in which nothing is issued and nothing is moved.",
+    fix="Look at what warps wait for: have more independent work under way in each thread, or more "
+    "warps.",
+    code="""\
+// four independent loads under way instead of one
+float a0 = p[i], a1 = p[i + n], a2 = p[i + 2 * n], a3 = p[i + 3 * n];
+sum += (a0 + a1) + (a2 + a3);
+// several independent chains in place of one
+for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
+""",
+    misleads="A chain in which each step needs the one before cannot be hidden within itself, only "
+    "behind others.",
+    limits={"HIDDEN": HIDDEN_WAIT_SHARE},
+    needs=(),
+    helps=(shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES),
+    check=check,
+    estimate="Half of the foremost wait is hidden, up to 90% of the busiest unit. Of barriers "
+    "between steps in shared memory: without both, and with half of the instructions.",
+)

@@ -1,0 +1,157 @@
+"""low-occupancy-block-size: blocks of this size cannot fill an SM, or not their own warps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SM_UNITS, WARP
+from gpusight.rules.kernel_rule import KernelRule, KernelRuleMatch, KernelRuleVerdict
+from gpusight.rules.patterns import occupancy_gain
+from gpusight.rules.patterns.kernel_speedup import (
+    MIN_SPEEDUP,
+    is_worth,
+    limit_sentence,
+    roof_limited,
+    time_left,
+)
+from gpusight.rules.patterns.occupancy_gain import theoretical
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MAX_WARP_GAIN = Threshold(
+    8, "times the warps that another block size may allow: no more is ever missing"
+)
+STARTING_CYCLES = Threshold(
+    250,
+    "cycles of an SM for each block, below which it does little but start and end blocks; starting "
+    "one takes 100 to 200",
+)
+MIN_SUPPLIED_SHARE = Threshold(
+    0.75,
+    "part of the warps that an SM could hold which it has, from which on blocks start as fast as "
+    "they end",
+)
+USUAL_BLOCK = Threshold(256, "threads of a block that small ones are compared with")
+MIN_WARP_FILL = Threshold(0.85, "least part of their warps that the threads of a block should fill")
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Look for limits that small blocks run into, and take the one that costs most."""
+    limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
+    by_limit = occupancy_gain.check_occupancy_limit(
+        launch,
+        limit,
+        at_most=MAX_WARP_GAIN.value,
+        what=f"blocks of {launch.block} threads",
+        sections=("Occupancy", "LaunchStats"),
+    )
+    verdicts = (by_limit, _starting(launch), _partial_warps(launch))
+    found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
+    return min(found, key=lambda f: f.time_share or 1.0, default=by_limit)
+
+
+def _starting(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Find SMs that start block after block without having them for long."""
+    cycles = _cycles_per_block(launch)
+    if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
+        return CLEAN
+    if _supplied(launch) >= MIN_SUPPLIED_SHARE.value:
+        return CLEAN
+    fewer = USUAL_BLOCK.value / launch.block
+    left = roof_limited(launch, 1 / fewer)
+    if left > 1 / MIN_SPEEDUP:
+        return CLEAN
+    return KernelRuleMatch(
+        title=f"{launch.grid:,} blocks of {launch.block} threads: starting them takes the time",
+        time_share=left,
+        estimate=f"{fewer:.0f} times fewer blocks, of {USUAL_BLOCK.value:.0f} threads; no unit "
+        "beyond its roof",
+        evidence=(
+            Evidence("cycles_per_block", cycles, "cycle", "Cycles of an SM for each block"),
+            *launch.evidence(shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, shared.WAVES),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="that starting blocks is what takes the time is inferred",
+    )
+
+
+def _supplied(launch: ProfiledLaunch) -> float:
+    """Give the part of the places for warps that are taken; 0 where that is not known."""
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    return achieved / possible if achieved is not None and possible else 0.0
+
+
+def _cycles_per_block(launch: ProfiledLaunch) -> float | None:
+    """Give the cycles of an SM for each block that it ran; None where there are few, or unknown."""
+    clock, waves = launch.get(shared.SM_CLOCK_HZ), launch.waves
+    if not clock or not waves or waves < 2 or not launch.duration_ns:
+        return None
+    if not launch.grid or not launch.sm_count:
+        return None
+    return launch.duration_ns * 1e-9 * clock * launch.sm_count / launch.grid
+
+
+def _partial_warps(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Find blocks whose last warp is far from full."""
+    if launch.block is None or launch.warps_per_block is None:
+        return CLEAN
+    filled = launch.block / (launch.warps_per_block * WARP)
+    if filled >= MIN_WARP_FILL.value:
+        return CLEAN
+    after = {unit: launch.busy[unit] * filled for unit in SM_UNITS if unit in launch.busy}
+    left = time_left(launch, after)
+    if not is_worth(left):
+        return CLEAN
+    return KernelRuleMatch(
+        title=f"blocks of {launch.block} threads fill {filled:.0%} of their warps",
+        time_share=left,
+        estimate=f"full warps need {filled:.0%} of the instructions; "
+        + limit_sentence(launch, after, left),
+        evidence=(
+            Evidence("block", launch.block, "", shared.BLOCK_SIZE.meaning),
+            *launch.evidence(q.THREADS_PER_INSTRUCTION, q.ISSUE, shared.SM_SHARE),
+        ),
+        confidence=Confidence.HIGH,
+        confidence_reason="the threads of a block are known",
+    )
+
+
+RULE = KernelRule(
+    id="low-occupancy-block-size",
+    detects="Blocks are so small that an SM holds as many as it can without being full, or is busy "
+    "starting them; so large that the last part of an SM stays empty; or no multiple of 32.",
+    why="An SM takes 16 to 32 blocks, however small: with blocks of one warp that is a quarter or "
+    "half of its warps. Starting a block takes an SM 100 to 200 cycles. A warp that is not full "
+    "costs as much as a full one.",
+    fix="Use blocks of 128 to 256 threads, a multiple of 32 that divides the threads of an SM.",
+    code="""\
+int threads = 256;                        // was 32
+int blocks = (n + threads - 1) / threads;
+kernel<<<blocks, threads>>>(...);
+// or ask the runtime
+cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
+""",
+    misleads="A kernel that uses the block for something (a reduction, a tile) has to change with "
+    "the size of its blocks.",
+    limits={
+        "LOW": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "EIGHT_TIMES": MAX_WARP_GAIN,
+        "STARTING_CYCLES": STARTING_CYCLES,
+        "SUPPLIED": MIN_SUPPLIED_SHARE,
+        "USUAL_BLOCK": USUAL_BLOCK,
+        "FILLED": MIN_WARP_FILL,
+    },
+    needs=occupancy_gain.NEEDS,
+    helps=occupancy_gain.HELPS,
+    check=check,
+    single_kernels=True,
+    estimate=occupancy_gain.ESTIMATE
+    + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions.",
+    explains=occupancy_gain.EXPLAINS | {"compute-bound", "divergence"},
+)

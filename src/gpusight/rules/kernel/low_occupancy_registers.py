@@ -1,0 +1,57 @@
+"""low-occupancy-registers: registers of each thread keep warps off the SMs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.rules.kernel_rule import KernelRule, KernelRuleVerdict
+from gpusight.rules.patterns import occupancy_gain
+from gpusight.rules.rule import Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MAX_WARP_GAIN = Threshold(
+    4,
+    "times the warps that fewer registers are taken to allow: a quarter of them is left where "
+    "values that are held for long are read later instead",
+)
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Find registers to be the one limit, and waits that more warps would hide."""
+    return occupancy_gain.check_occupancy_limit(
+        launch,
+        "registers",
+        at_most=MAX_WARP_GAIN.value,
+        what="registers",
+        sections=("Occupancy", "LaunchStats"),
+    )
+
+
+RULE = KernelRule(
+    id="low-occupancy-registers",
+    detects="Each thread uses so many registers that few warps fit an SM, and the schedulers often "
+    "find none that is ready.",
+    why="While a warp waits for memory or for its own last result, the scheduler needs another "
+    "one. With few warps there is none, and cycles pass empty.",
+    fix="Let the compiler use fewer registers, or let each thread do less: shorter unrolled loops, "
+    "fewer values held at once, a kernel split in two.",
+    code="""\
+// 4 blocks of 256 threads on an SM: at most 64 registers a thread
+__global__ void __launch_bounds__(256, 4) kernel(...)
+// or for a whole file: nvcc -maxrregcount=64
+#pragma unroll 4                          // instead of a full unroll
+""",
+    misleads="Kernels with enough independent instructions in each thread hide waits with few "
+    "warps, and lose by spills when registers are taken from them. Try it, and look for "
+    "register-spill.",
+    limits={"LOW": occupancy_gain.MAX_LOW_OCCUPANCY, "FOUR_TIMES": MAX_WARP_GAIN},
+    needs=occupancy_gain.NEEDS,
+    helps=occupancy_gain.HELPS,
+    check=check,
+    single_kernels=True,
+    estimate=occupancy_gain.ESTIMATE,
+    explains=occupancy_gain.EXPLAINS,
+)

@@ -1,0 +1,146 @@
+"""register-spill: values that do not fit the registers go through local memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SECTOR_BYTES
+from gpusight.rules.kernel_rule import (
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left, waits_left
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MIN_SPILL_SHARE = Threshold(
+    0.05,
+    "least part of the accesses that go to local memory: a few come from calls and the stack, and "
+    "cost nothing that can be measured",
+)
+_WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Compare the accesses to local memory with all others."""
+    part = _part(launch)
+    if part is None:
+        sections = (q.LOCAL_INSTRUCTIONS.section, q.LOAD_REQUESTS.section)
+        return KernelRuleNotApplicable("not measured: accesses to local memory", sections)
+    if part < MIN_SPILL_SHARE.value:
+        return CLEAN
+    after = _relieved(launch, part)
+    stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
+    left = time_left(launch, after, waits_left=stays)
+    if not is_worth(left):
+        return CLEAN
+    spills = launch.get(q.SPILL_REQUESTS)
+    return KernelRuleMatch(
+        title=f"{part:.0%} of the memory accesses go to local memory",
+        time_share=left,
+        estimate=f"without accesses to local memory; {limit_sentence(launch, after, left)}",
+        evidence=(
+            Evidence("local_share", part, "share", "Part of the accesses that go to local memory"),
+            *launch.evidence(
+                q.LOCAL_INSTRUCTIONS,
+                q.LOCAL_SECTORS,
+                q.LOCAL_MISSES,
+                q.SPILL_REQUESTS,
+                shared.REGISTERS,
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="more registers mean fewer warps, which is not counted"
+        if spills is None or spills > 0
+        else "local memory is an array of the program here, not a spill",
+    )
+
+
+def _part(launch: ProfiledLaunch) -> float | None:
+    """Give the part of the accesses to global and local memory that are to local memory.
+
+    Where only spills were counted, none of them says nothing of arrays in local memory.
+    """
+    local, loads = launch.get(q.LOCAL_INSTRUCTIONS), launch.get(q.LOAD_REQUESTS)
+    if local is None or loads is None:
+        return launch.get(q.SPILL_SHARE) or None
+    others = loads + (launch.get(q.STORE_REQUESTS) or 0.0)
+    return local / (local + others) if local else 0.0
+
+
+def _weight(launch: ProfiledLaunch, part: float) -> float:
+    """Weigh waits by sectors where they are known: a spill that hits L1 waits less."""
+    local, moved = launch.get(q.LOCAL_SECTORS), launch.get(q.SECTORS_MOVED)
+    if local is None or moved is None or not local + moved:
+        return part
+    return local / (local + moved)
+
+
+def _of_instructions(launch: ProfiledLaunch) -> float:
+    """Give the part of the instructions that spill: those on an array stay, in another memory."""
+    spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
+    return min(1.0, spills / instructions) if spills and instructions else 0.0
+
+
+def _relieved(launch: ProfiledLaunch, part: float) -> dict[str, float]:
+    """Take the traffic of local memory off L1, L2 and DRAM."""
+    busy = launch.busy
+    weight = _weight(launch, part)
+    l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
+    after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
+    if "issue" in busy:
+        after["issue"] = busy["issue"] * (1 - _of_instructions(launch))
+    # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
+    moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
+    kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight
+    after |= {u: busy[u] * kept for u in ("l2", "memory") if u in busy}
+    dram = launch.get(shared.DRAM_BYTES)
+    if "dram" in busy and dram:
+        after["dram"] = busy["dram"] * (
+            kept if moved is None else min(1.0, moved * SECTOR_BYTES / dram)
+        )
+    return after
+
+
+RULE = KernelRule(
+    id="register-spill",
+    detects="Loads and stores of local memory, where the compiler puts what does not fit the "
+    "registers, and arrays that are indexed by a variable.",
+    why="Local memory is ordinary memory behind L1. A spilled value costs a store and a load, "
+    "room in L1 and a wait, where a register costs nothing.",
+    fix="Allow more registers (remove -maxrregcount, loosen __launch_bounds__, smaller blocks), "
+    "hold fewer values at once, and index arrays by constants after unrolling.",
+    code="""\
+// no minimum of blocks, so that the compiler may use more registers
+__global__ void __launch_bounds__(128) kernel(...)
+#pragma unroll  // constant indices: acc[i] becomes a register
+for (int i = 0; i < N; ++i) acc[i] += x * a[i];
+// the compiler says what it spills: nvcc -Xptxas -v
+""",
+    misleads="Spills in code that runs once do not matter. More registers mean fewer warps: see "
+    "low-occupancy-registers.",
+    limits={"PART": MIN_SPILL_SHARE},
+    needs=(),
+    helps=(
+        q.LOCAL_INSTRUCTIONS,
+        q.LOAD_REQUESTS,
+        q.LOCAL_SECTORS,
+        q.SECTORS_MOVED,
+        q.L2_SECTORS,
+        q.WARP_STATES,
+    ),
+    check=check,
+    located_by=InstructionCounters(("memory_l2_theoretical_sectors_local",)),
+    estimate="The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; "
+    "waits for memory shrink by the part of the local sectors.",
+    explains=frozenset({"memory-bound", "latency-bound", "uncoalesced-access", "cache-miss"}),
+)

@@ -1,0 +1,291 @@
+"""tensor-cores-idle: a matrix product on the ordinary pipes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.hardware.gpu_table import GPUS, Peaks
+from gpusight.naming.kernel_names import classify
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SECTOR_BYTES, UNIT_NAMES, WARP
+from gpusight.rules.kernel_rule import (
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import (
+    ATTAINABLE,
+    MIN_SPEEDUP,
+    SATURATED,
+    busiest,
+    limited,
+)
+from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+TENSOR_EFFICIENCY = Threshold(
+    0.5, "part of the tensor cores' peak that a library reaches on products of common sizes"
+)
+MIN_PIPE_SHARE = Threshold(
+    0.3,
+    "least share of the FP32 or FP16 pipe from which on a kernel that is no product by its name is "
+    "looked at: below it, something else holds it up",
+)
+MAX_OTHER_PER_FMA = Threshold(
+    0.1,
+    "most additions and multiplications for each multiply-add: a product has next to none, physics "
+    "and statistics have as many",
+)
+MIN_LOADS_PER_FMA = Threshold(
+    0.02,
+    "least loads for each multiply-add: less is arithmetic on registers, which no matrix unit does",
+)
+MIN_FLOPS_PER_BYTE = Threshold(
+    16,
+    "least FP32 operations for each byte of DRAM: a product reads its operands many times, a "
+    "stencil or a sum does not",
+)
+MAX_STREAMING_FLOPS_PER_BYTE = Threshold(
+    4,
+    "operations for each byte of DRAM up to which a product is a stream through memory, whatever "
+    "computes it: matrix times vector, depthwise convolution",
+)
+MIN_OPERAND_LOADS_PER_FMA = Threshold(
+    0.25,
+    "least loads for each multiply-add of a product that is held up by its loads; less means that "
+    "registers hold the operands, and then the pipe is busy",
+)
+MIN_L2_REREADS = Threshold(
+    2,
+    "times that L2 is asked for what DRAM sent, from which on blocks read the same operands: a "
+    "filter on a tile of its own reads it once",
+)
+MIN_FMA_SHARE = Threshold(
+    0.2, "least part of the instructions of such a product that are multiply-adds"
+)
+MAX_CUDA_CORE_SHARE = Threshold(
+    0.2, "share of the ordinary pipes below which a 16-bit or 8-bit product computes elsewhere"
+)
+_SHORT_FORMATS = ("fp16", "bf16", "fp8", "fp4", "int8")
+_TENSOR_USE = "how busy the tensor cores were"
+_GEMM_CATEGORIES = ("matmul", "convolution", "attention")
+_FEEDING = ("l1_data", "l1", "lsu")
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
+    if launch.gpu is None:
+        return KernelRuleNotApplicable("not known: which GPU it ran on", ())
+    if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
+        return KernelRuleNotApplicable(f"not measured: {_TENSOR_USE}", RULE.sections)
+    precision, peak, now = _rates(launch)
+    if peak is None or now is None or is_tensor_core_kernel(launch) or _says_so(launch):
+        return CLEAN
+    share = _arithmetic(launch)
+    if share is None or not {"dram", "l2"} & launch.busy.keys():
+        return KernelRuleNotApplicable(
+            "not measured: how busy the FP32 pipe and memory were", RULE.sections
+        )
+    if not _is_gemm(launch):
+        return CLEAN
+    left = limited(launch, max(share * now / (peak * TENSOR_EFFICIENCY.value), _memory(launch)))
+    if left > 1 / MIN_SPEEDUP:
+        return CLEAN
+    return KernelRuleMatch(
+        title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
+        time_share=left,
+        estimate=f"the product in {precision.upper()} on tensor cores at "
+        f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: {_memory_sentence(launch)}",
+        evidence=(
+            *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
+            Evidence(
+                "tensor_rate",
+                peak * 1e12,
+                "flop/s",
+                f"Peak rate of tensor cores in {precision.upper()}",
+            ),
+            Evidence("vector_rate", now * 1e12, "flop/s", "Peak rate of the pipe that is used"),
+        ),
+        confidence=Confidence.MEDIUM if launch.category in _GEMM_CATEGORIES else Confidence.LOW,
+        confidence_reason="whether the results allow the shorter format is not known"
+        if launch.category in _GEMM_CATEGORIES
+        else "that it is a matrix product is inferred from its instructions",
+    )
+
+
+def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
+    """Tell a product by its name that comes near the peak of the FP32 pipe: it uses that one."""
+    share = launch.get(q.FP32_SHARE)
+    return (
+        launch.category in _GEMM_CATEGORIES
+        and share is not None
+        and share >= MAX_CUDA_CORE_SHARE.value
+    )
+
+
+def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
+    """Give the format for tensor cores, their rate in it, and the rate of the pipe used now."""
+    assert launch.gpu is not None
+    gpu = launch.gpu if launch.gpu.tensor != Peaks() else _of_its_kind(launch.gpu)
+    tensor, vector = gpu.tensor, gpu.vector
+    if (launch.get(q.HFMA) or 0.0) > (launch.get(q.FFMA) or 0.0):
+        return "fp16", tensor.fp16, vector.fp16 or vector.fp32
+    if tensor.tf32 is not None:
+        return "tf32", tensor.tf32, vector.fp32
+    return "fp16", tensor.fp16, vector.fp32
+
+
+def _of_its_kind(gpu: Gpu) -> Gpu:
+    """Give a GPU of the same compute capability for one that has no name, as in printed tables.
+
+    Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
+    over its FP32 pipe: the ratio is what counts.
+    """
+    known = [
+        (other.sm_count == gpu.sm_count, other.tensor.fp16 / other.vector.fp32, other)
+        for other in GPUS
+        if other.compute_capability == gpu.compute_capability
+        and other.tensor.fp16
+        and other.vector.fp32
+    ]
+    alike = [one for one in known if one[0]] or known
+    ranked = sorted(alike, key=lambda one: one[1])
+    return ranked[len(ranked) // 2][2] if ranked else gpu
+
+
+def _arithmetic(launch: ProfiledLaunch) -> float | None:
+    """Give the part of the time that the arithmetic would take at the peak of its pipe."""
+    busy = launch.busy
+    known = [busy[unit] for unit in ("fma", "fp16") if unit in busy]
+    return max(known) if known else launch.get(q.FP32_SHARE)
+
+
+def _says_so(launch: ProfiledLaunch) -> bool:
+    """Tell whether the name alone says that tensor cores are used.
+
+    Their counters have other names on each new generation; a 16-bit kernel that computes next to
+    nothing on the ordinary pipes computes somewhere else.
+    """
+    name = classify(launch.name)
+    shorter = name.precision in _SHORT_FORMATS and name.tensor_core is None
+    return name.tensor_core is True or (
+        shorter and (_arithmetic(launch) or 0.0) < MAX_CUDA_CORE_SHARE.value
+    )
+
+
+def _is_gemm(launch: ProfiledLaunch) -> bool:
+    intensity = _intensity(launch)
+    if launch.category in _GEMM_CATEGORIES:
+        # Attention of a single query is a stream through memory, whatever computes it.
+        busy = (
+            launch.category != "attention" or (_arithmetic(launch) or 0.0) >= MIN_PIPE_SHARE.value
+        )
+        return busy and (intensity is None or intensity > MAX_STREAMING_FLOPS_PER_BYTE.value)
+    adds, others = _multiply_adds(launch), launch.get(q.FP32_OTHER)
+    if not adds or others is None or intensity is None:
+        return False
+    return (
+        others <= MAX_OTHER_PER_FMA.value * adds
+        and _loads(launch) >= MIN_LOADS_PER_FMA.value * adds / WARP
+        and intensity >= MIN_FLOPS_PER_BYTE.value
+        and (_fills_its_pipe(launch) or _waits_for_operands(launch, adds))
+    )
+
+
+def _fills_its_pipe(launch: ProfiledLaunch) -> bool:
+    pipe = _arithmetic(launch) or 0.0
+    return pipe >= max(MIN_PIPE_SHARE.value, launch.busy.get("alu", 0.0))
+
+
+def _waits_for_operands(launch: ProfiledLaunch, adds: float) -> bool:
+    """Tell a product without tiles in registers: L1 and shared memory cannot feed the pipe."""
+    instructions, unit = launch.get(q.INSTRUCTIONS), busiest(launch)
+    asked = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
+    return (
+        unit is not None
+        and unit[0] in _FEEDING
+        and unit[1] >= SATURATED
+        and asked >= MIN_L2_REREADS.value * (launch.get(shared.DRAM_BYTES) or math.inf)
+        and _loads(launch) >= MIN_OPERAND_LOADS_PER_FMA.value * adds / WARP
+        and adds / WARP >= MIN_FMA_SHARE.value * (instructions or math.inf)
+    )
+
+
+def _multiply_adds(launch: ProfiledLaunch) -> float:
+    return (launch.get(q.FFMA) or 0.0) + (launch.get(q.HFMA) or 0.0)
+
+
+def _loads(launch: ProfiledLaunch) -> float:
+    return (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.SHARED_INSTRUCTIONS) or 0.0)
+
+
+def _intensity(launch: ProfiledLaunch) -> float | None:
+    """Give the operations for each byte of DRAM; None where they were not counted."""
+    dram = launch.get(shared.DRAM_BYTES)
+    counted = launch.get(q.FFMA) if launch.get(q.HFMA) is None else _multiply_adds(launch)
+    if dram is not None and (counted or launch.get(q.HFMA) is not None):
+        return 2 * _multiply_adds(launch) / dram if dram else math.inf
+    gpu, share, moving = launch.gpu, _arithmetic(launch), launch.busy.get("dram")
+    if gpu is None or not gpu.vector.fp32 or not gpu.memory_bandwidth_bytes_s:
+        return None
+    if share is None or not moving:
+        return None
+    return share * gpu.vector.fp32 * 1e12 / (moving * gpu.memory_bandwidth_bytes_s)
+
+
+def _memory(launch: ProfiledLaunch) -> float:
+    """Give the part of the time that L2 and DRAM need whatever computes the product."""
+    return max((launch.busy.get(u, 0.0) for u in ("dram", "l2")), default=0.0) / ATTAINABLE
+
+
+def _memory_sentence(launch: ProfiledLaunch) -> str:
+    known = {u: launch.busy[u] for u in ("dram", "l2") if u in launch.busy}
+    if not known:
+        return "its load is not known"
+    unit = max(known, key=lambda name: known[name])
+    return f"{UNIT_NAMES[unit]} takes {known[unit]:.0%} of the time now"
+
+
+RULE = KernelRule(
+    id="tensor-cores-idle",
+    detects="A matrix product, convolution or attention that runs on the FP32 or FP16 pipe while "
+    "the tensor cores do nothing.",
+    why="Tensor cores compute products 4 to 16 times as fast as the ordinary pipes.",
+    fix="Use TF32, BF16 or FP16: in PyTorch one line, in CUDA a library (cuBLAS, CUTLASS) or wmma.",
+    code="""\
+torch.set_float32_matmul_precision("high")          # TF32
+with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
+    loss = model(x)
+# cuBLAS: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)
+# Triton: tl.dot(a, b, input_precision="tf32")
+""",
+    misleads="TF32 keeps 10 bits of the mantissa: some solvers need all 23. Sizes that are no "
+    "multiple of 8 or 16, and very small products, gain less. A product that is recognised by its "
+    "instructions alone may be something else.",
+    limits={
+        "EFFICIENCY": TENSOR_EFFICIENCY,
+        "ARITHMETIC": MIN_PIPE_SHARE,
+        "PURE": MAX_OTHER_PER_FMA,
+        "FED": MIN_LOADS_PER_FMA,
+        "ELSEWHERE": MAX_CUDA_CORE_SHARE,
+        "INTENSITY": MIN_FLOPS_PER_BYTE,
+        "STREAM": MAX_STREAMING_FLOPS_PER_BYTE,
+        "OPERANDS": MIN_OPERAND_LOADS_PER_FMA,
+        "REREAD": MIN_L2_REREADS,
+        "OF_INSTRUCTIONS": MIN_FMA_SHARE,
+    },
+    needs=(),
+    helps=(q.TENSOR, q.FMA, q.FFMA, q.FP32_OTHER, shared.DRAM_BYTES),
+    check=check,
+    estimate="The arithmetic at half of the tensor cores' peak, not below what L2 and DRAM need.",
+    explains=frozenset({"compute-bound", "memory-bound", "latency-bound"}),
+)

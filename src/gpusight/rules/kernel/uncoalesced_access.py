@@ -1,0 +1,217 @@
+"""uncoalesced-access: the threads of a warp read or write addresses that lie far apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel_launch import SECTOR_BYTES, WARP, shares
+from gpusight.rules.kernel_rule import (
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.access_pattern import (
+    MIN_EXCESS_WAVEFRONTS,
+    MIN_GLOBAL_TRAFFIC_RATIO,
+    MIN_L2_SHARE,
+    excess_wavefronts,
+    is_outside,
+    reads_at_random,
+)
+from gpusight.rules.patterns.kernel_speedup import (
+    MEMORY,
+    SHARED_WAITS,
+    is_worth,
+    limit_sentence,
+    limiter,
+    time_left,
+    waits_left,
+)
+from gpusight.rules.rule import CLEAN, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MIN_WASTE_SHARE = Threshold(
+    0.2,
+    "least part of the moved sectors that nobody asked for: the edges of rows and odd alignments "
+    "alone waste up to a fifth",
+)
+UNLOADED_CYCLES = Threshold(
+    1000,
+    "cycles of a load that nothing holds up, at most (500 to 1000 from Pascal to Blackwell): "
+    "what a load takes beyond that, it waits in queues that a fix empties",
+)
+LOADS_IN_FLIGHT = Threshold(
+    2, "loads that a warp has under way where memory is what binds: else it would wait for latency"
+)
+QUEUES = ("lg_throttle", "drain", "membar")
+"""Waits for a full queue end when what fills it is gone; what units still need counts by itself."""
+MAX_SECTORS_PER_LOAD = Threshold(
+    16,
+    "sectors of a warp's widest load, 16 bytes a thread: beyond it sectors are wasted whatever "
+    "the type of the data",
+)
+
+
+def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Compare the sectors moved with those that hold what was asked for."""
+    sectors = _sectors(launch)
+    if sectors is None:
+        return _inferred(launch)
+    moved, needed = sectors
+    if moved <= 0 or 1 - needed / moved < MIN_WASTE_SHARE.value:
+        return CLEAN
+    if reads_at_random(launch):  # no layout puts these in order: see cache-miss
+        return CLEAN
+    after = _relieved(launch, moved, needed)
+    left = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
+    if not is_worth(left):
+        return CLEAN
+    measured = launch.get(q.SECTORS_NEEDED) is not None
+    return KernelRuleMatch(
+        title=f"{moved / needed:.1f} sectors moved for each one needed",
+        time_share=left,
+        estimate=f"moving {needed / moved:.0%} of the sectors; "
+        + limit_sentence(launch, after, left),
+        evidence=(
+            Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
+            Evidence("sectors_needed", needed, "", q.SECTORS_NEEDED.meaning),
+            *launch.evidence(shared.DRAM_SHARE, shared.L2_SHARE, shared.L1_HIT_SHARE),
+        ),
+        confidence=Confidence.HIGH if measured and launch.stalls else Confidence.MEDIUM,
+        confidence_reason=_reason(launch, measured),
+    )
+
+
+def _inferred(launch: ProfiledLaunch) -> KernelRuleVerdict:
+    """Infer scattered addresses from steps of L1 that its requests do not account for."""
+    absent = KernelRuleNotApplicable(
+        "not measured: how many sectors global accesses touched, and how many they needed",
+        RULE.sections,
+    )
+    removed = excess_wavefronts(launch)
+    if removed is None or not is_outside(launch):
+        return absent
+    units = ("l1_data", "l1", "l1_to_l2", "l2", "memory")
+    after = {unit: launch.busy[unit] * (1 - removed) for unit in units if unit in launch.busy}
+    left = time_left(launch, after)
+    if not is_worth(left):
+        return absent
+    return KernelRuleMatch(
+        title=f"L1 takes {1 / (1 - removed):.1f} steps where one would do",
+        time_share=left,
+        estimate=f"without {removed:.0%} of the steps, and as much of the way to L2; "
+        + limit_sentence(launch, after, left),
+        evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED, q.L1_TO_L2),
+        confidence=Confidence.LOW,
+        confidence_reason="that addresses lie apart is inferred: collect SourceCounters",
+    )
+
+
+def _sectors(launch: ProfiledLaunch) -> tuple[float, float] | None:
+    """Give the sectors moved and needed; where only requests are known, needed at most."""
+    moved, needed = launch.get(q.SECTORS_MOVED), launch.get(q.SECTORS_NEEDED)
+    if moved is not None and needed is not None:
+        return moved, max(1.0, min(needed, moved))
+    loads, requests = launch.get(q.LOAD_SECTORS), launch.get(q.LOAD_REQUESTS)
+    if loads is None or requests is None:
+        return None
+    return loads, min(loads, MAX_SECTORS_PER_LOAD.value * requests)
+
+
+def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, float]:
+    """Give how busy the memory units would be if only the sectors needed were moved."""
+    busy, after = launch.busy, {}
+    in_shared = min(launch.get(q.SHARED_SHARE) or 0.0, busy.get("l1_data", 0.0))
+    for unit, kept in (("l1_data", in_shared), ("l1_to_l2", 0.0), ("l1", 0.0), ("memory", 0.0)):
+        if unit in busy:
+            after[unit] = kept + (busy[unit] - kept) * needed / moved
+    # What the caches save already is not saved again.
+    passed = moved * (1 - (launch.get(shared.L1_HIT_SHARE) or 0.0))
+    l2, dram = launch.get(q.L2_SECTORS) or passed, launch.get(shared.DRAM_BYTES)
+    amounts = {"l2": l2, "dram": l2 if dram is None else dram / SECTOR_BYTES}
+    for unit, amount in amounts.items():
+        if unit in busy:
+            after[unit] = busy[unit] * min(1.0, needed / amount) if amount else busy[unit]
+    return after
+
+
+def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
+    """Give the waits that stay: loads do not get faster than they are on an idle GPU."""
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or _fewest_loads(launch))
+    under_way = LOADS_IN_FLIGHT.value if limiter(launch) == MEMORY else 1.0
+    fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
+    removed = dict.fromkeys(SHARED_WAITS, 1.0 - kept) | dict.fromkeys(QUEUES, 1.0)
+    return waits_left(launch, removed | {"long_scoreboard": 1.0 - max(kept, fastest)})
+
+
+def _fewest_loads(launch: ProfiledLaunch) -> float | None:
+    """Give the fewest loads that can have moved the sectors: one for each thread of a warp."""
+    moved = launch.get(q.SECTORS_MOVED)
+    return None if moved is None else moved / WARP
+
+
+def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:
+    """Give the cycles that a warp waits for one of so many loads; None if not known."""
+    warps, rate = launch.get(q.WARPS), launch.get(q.ISSUED)
+    instructions = launch.get(q.INSTRUCTIONS)
+    if not launch.stalls or not warps or not rate or not loads or not instructions:
+        return None
+    waiting = shares(("long_scoreboard", "lg_throttle"), launch.stalls)
+    return waiting * warps / rate * instructions / loads
+
+
+def _reason(launch: ProfiledLaunch, measured: bool) -> str:
+    if not measured:
+        return "the size of the accesses is not known; 16 bytes a thread are assumed"
+    if not launch.stalls:
+        return "what warps waited for was not measured"
+    return "sectors and waits were measured"
+
+
+RULE = KernelRule(
+    id="uncoalesced-access",
+    detects="Threads of a warp touch global addresses so far apart that most of each 32-byte "
+    "sector moved is not used.",
+    why="Memory moves whole sectors. What nobody asked for takes the same room in L1, in L2 and on "
+    "the way to DRAM as what was.",
+    fix="Let neighbouring threads touch neighbouring addresses: index by threadIdx.x last, store "
+    "arrays of structures as structures of arrays, or go through a tile in shared memory.",
+    code="""\
+// before: thread i reads a[i * stride]
+// after: x runs along memory
+int x = blockIdx.x * blockDim.x + threadIdx.x;   // fastest
+int y = blockIdx.y;
+out[y * width + x] = in[y * width + x];
+// float3 particles[n]  ->  float px[n], py[n], pz[n]
+""",
+    misleads="A gather from random places cannot be coalesced, only sorted or made smaller. "
+    "Sectors that later accesses find in L1 are counted as moved; the estimate takes the hits "
+    "into account.",
+    limits={
+        "WASTE": MIN_WASTE_SHARE,
+        "UNLOADED_CYCLES": UNLOADED_CYCLES,
+        "UNDER_WAY": LOADS_IN_FLIGHT,
+        "NEEDLESS": MIN_EXCESS_WAVEFRONTS,
+        "OUTSIDE": MIN_GLOBAL_TRAFFIC_RATIO,
+        "L2_BUSY": MIN_L2_SHARE,
+        "WIDEST": MAX_SECTORS_PER_LOAD,
+    },
+    needs=(),
+    helps=(q.SECTORS_MOVED, q.SECTORS_NEEDED, q.L2_SECTORS, shared.DRAM_BYTES, q.WARP_STATES),
+    check=check,
+    located_by=InstructionCounters(
+        ("memory_l2_theoretical_sectors_global",), ("memory_l2_theoretical_sectors_global_ideal",)
+    ),
+    estimate="Each memory unit keeps the load of the sectors needed, L2 and DRAM no less than what "
+    "they move beyond that already; loads stay as slow as on an idle GPU. Where sectors were not "
+    "counted, the waste is taken to be the steps of L1 that its requests do not account for.",
+    explains=frozenset({"memory-bound", "latency-bound", "cache-miss"}),
+)

@@ -1,0 +1,523 @@
+"""What slows down the kernels of an ncu report: findings ranked by time, with source lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
+from gpusight.analysis.counters.source_lines import (
+    first_of,
+    instructions,
+    line_text,
+    metrics_of_instructions,
+    source_texts,
+    with_lines,
+)
+from gpusight.analysis.selection import EVERYTHING
+from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import classify
+from gpusight.results import NotApplicable
+from gpusight.rules.finding import Confidence, KernelFinding, SourceLocation
+from gpusight.rules.kernel_launch import ProfiledLaunch
+from gpusight.rules.kernel_launch import launches as measured_launches
+from gpusight.rules.kernel_registry import KERNEL_RULES
+from gpusight.rules.kernel_rule import (
+    KernelRule,
+    KernelRuleMatch,
+    KernelRuleNotApplicable,
+    KernelRuleVerdict,
+)
+from gpusight.rules.patterns.kernel_speedup import limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpusight.analysis.selection import Selection
+    from gpusight.rules.kernel_rule import InstructionCounters
+    from gpusight.trace.trace import Trace
+
+
+MAX_CONFIDENT_SPEEDUP = 10.0
+"""Gains beyond this are known to their order of magnitude only: other costs come up."""
+MIN_CAUSE_SHARE = 0.6
+"""Part of what an effect would give back that its cause must give back to stand for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchVerdicts:
+    """What the rules say of one launch."""
+
+    findings: tuple[KernelFinding, ...]
+    """The largest gain first."""
+    clean: tuple[str, ...]
+    absent: dict[str, KernelRuleNotApplicable]
+
+
+def run_kernel_rules(
+    launch: ProfiledLaunch, rules: Mapping[str, KernelRule] = KERNEL_RULES
+) -> LaunchVerdicts:
+    """Ask every rule about a launch."""
+    verdicts = {name: rule.judge(launch) for name, rule in rules.items()}
+    found = {name: v for name, v in verdicts.items() if isinstance(v, KernelRuleMatch)}
+    findings = [_finding(rules[name], launch, v) for name, v in found.items()]
+    return LaunchVerdicts(
+        findings=tuple(_one_for_each_cause(ranked_findings(findings), rules)),
+        clean=tuple(name for name, v in verdicts.items() if _is_clean(v)),
+        absent={name: v for name, v in verdicts.items() if isinstance(v, KernelRuleNotApplicable)},
+    )
+
+
+def ranked_findings(findings: list[KernelFinding]) -> list[KernelFinding]:
+    """Sort by what a fix gives back; the sort is stable, so that causes stay before effects."""
+    return sorted(findings, key=lambda f: -(f.speedup or 0.0))
+
+
+def _is_clean(verdict: KernelRuleVerdict) -> bool:
+    return not isinstance(verdict, (KernelRuleMatch, KernelRuleNotApplicable))
+
+
+def _finding(rule: KernelRule, launch: ProfiledLaunch, found: KernelRuleMatch) -> KernelFinding:
+    confidence, reason = found.confidence, found.confidence_reason
+    speedup = None if found.time_share is None else 1 / found.time_share
+    if speedup is None:
+        confidence, reason = Confidence.LOW, "the gain is not known"
+    elif speedup > MAX_CONFIDENT_SPEEDUP and confidence is Confidence.HIGH:
+        confidence, reason = (
+            Confidence.MEDIUM,
+            f"{reason}, but so large a gain is an order of magnitude",
+        )
+    return KernelFinding(
+        rule=rule.id,
+        title=found.title,
+        where=launch.name,
+        time_ns=launch.duration_ns,
+        speedup=speedup,
+        confidence=confidence,
+        confidence_reason=reason,
+        estimate=found.estimate,
+        evidence=found.evidence,
+        why=rule.why,
+        fix=found.fix or rule.fix,
+        code=found.code or rule.code,
+        misleads=rule.misleads,
+        sections=rule.sections,
+    )
+
+
+def _one_for_each_cause(
+    findings: list[KernelFinding], rules: Mapping[str, KernelRule]
+) -> list[KernelFinding]:
+    """Drop findings that another one accounts for, and name them there."""
+    effects: dict[str, list[str]] = {}
+    for effect in findings:
+        cause = next((c for c in findings if _accounts_for(c, effect, rules)), None)
+        if cause is not None:
+            effects.setdefault(cause.rule, []).append(effect.rule)
+    explained = {rule for rules_ in effects.values() for rule in rules_}
+    return [
+        replace(finding, also=tuple(effects.get(finding.rule, ())))
+        for finding in findings
+        if finding.rule not in explained
+    ]
+
+
+def _accounts_for(
+    cause: KernelFinding, effect: KernelFinding, rules: Mapping[str, KernelRule]
+) -> bool:
+    """Tell whether a finding names the cause of another, for most of what that one would give."""
+    if effect.rule not in rules[cause.rule].explains:
+        return False
+    return (cause.saved_ns or 0.0) >= MIN_CAUSE_SHARE * (effect.saved_ns or 0.0)
+
+
+MAX_LINES_SHOWN = 3
+"""Lines that are named for each finding."""
+MIN_LINE_SHARE = 0.05
+"""Least part of the whole that a line must have to be named."""
+
+
+def hot_lines(
+    trace: Trace, rules: Mapping[int, Iterable[str]]
+) -> dict[tuple[int, str], list[SourceLocation]]:
+    """Name the source lines behind the findings of these rules, by launch and rule.
+
+    Nothing is named where the report has no counters of single instructions (SourceCounters), or
+    the program no line numbers (compile with -lineinfo).
+    """
+    if not trace.has("counter_instances") or not trace.has("code_lines"):
+        return {}
+    wanted = {located for names in rules.values() for located in map(_located, names)}
+    if not wanted:
+        return {}
+    parts = _parts(trace, list(rules), wanted)
+    sources = source_texts(trace)
+    found: dict[tuple[int, str], list[SourceLocation]] = {}
+    for launch, names in rules.items():
+        for rule in names:
+            places = _source_locations(parts.get(_located(rule)), launch, sources)
+            if places:
+                found[launch, rule] = places
+    return found
+
+
+def _located(rule: str) -> InstructionCounters:
+    return KERNEL_RULES[rule].located_by
+
+
+def _parts(
+    trace: Trace, launches: list[int], wanted: Iterable[InstructionCounters]
+) -> dict[InstructionCounters, pl.DataFrame]:
+    """Give for each way of locating the amounts by launch and source line."""
+    known = metrics_of_instructions(trace)
+    signs = {located: _signs(located, known) for located in wanted}
+    metrics = {metric for weights in signs.values() for metric in weights}
+    scope = LaunchSelection(trace, launches=launches)
+    lined = with_lines(trace, instructions(scope, sorted(metrics)))
+    return {located: _amounts(lined, weights) for located, weights in signs.items()}
+
+
+def _signs(located: InstructionCounters, known: Sequence[str]) -> dict[str, float]:
+    """Say by metric how often its parts count; empty where the capture lacks one."""
+    added, taken = first_of(located.metrics, known), first_of(located.less, known)
+    if not added or (located.less and not taken):
+        return {}
+    return {added[0]: float(located.scale), **dict.fromkeys(taken, -1.0)}
+
+
+def _amounts(lined: pl.DataFrame, signs: Mapping[str, float]) -> pl.DataFrame:
+    """Add up by launch and source line."""
+    sign = pl.col("metric").cast(pl.String).replace_strict(signs, default=0.0)
+    amount = (pl.col("value") * sign).sum().alias("amount")
+    return lined.group_by("launch", "path", "line").agg(amount).filter(pl.col("amount") > 0)
+
+
+def _source_locations(
+    amounts: pl.DataFrame | None, launch: int, sources: dict[str, list[str]]
+) -> list[SourceLocation]:
+    if amounts is None:
+        return []
+    own = amounts.filter(pl.col("launch") == launch)
+    whole = float(own["amount"].sum())
+    top = (
+        own.drop_nulls("line").sort("amount", "path", "line", descending=True).head(MAX_LINES_SHOWN)
+    )
+    return [
+        SourceLocation(path, line, amount / whole, line_text(sources, path, line) or "")
+        for path, line, amount in top.select("path", "line", "amount").iter_rows()
+        if amount >= MIN_LINE_SHARE * whole
+    ]
+
+
+COMMAND = "diagnose"
+_PROFILER_RULE = (
+    "launch",
+    "rule",
+    "title",
+    "section",
+    "kind",
+    "message",
+    "speedup_kind",
+    "speedup_percent",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerRule:
+    """What a rule of the profiler itself said of a launch."""
+
+    rule: str
+    title: str | None
+    section: str | None
+    kind: str | None
+    message: str | None
+    speedup_kind: str | None
+    """`global` for a gain of the launch, `local` for one of the part that the rule is about."""
+    speedup_percent: float | None
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "section": self.section,
+            "kind": self.kind,
+            "speedup_kind": self.speedup_kind,
+            "speedup_percent": self.speedup_percent,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDiagnosis:
+    """What the rules say of one launch."""
+
+    name: str
+    launch: int
+    duration_ns: float | None
+    device: int | None
+    grid: tuple[int | None, ...]
+    block: tuple[int | None, ...]
+    held_by: str | None
+    """`memory`, `compute` or `latency`; None where that was not measured."""
+    findings: tuple[KernelFinding, ...]
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, KernelRuleNotApplicable]
+    profiler_rules: tuple[ProfilerRule, ...] = ()
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding gives back: fixes do not add up."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain objects, for JSON."""
+        return {
+            "name": self.name,
+            "label": classify(self.name).short,
+            "launch": self.launch,
+            "duration_ns": self.duration_ns,
+            "device": self.device,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "held_by": self.held_by,
+            "saved_ns": self.saved_ns,
+            "findings": [f.document() for f in self.findings],
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": absent.reason, "sections": list(absent.sections)}
+                for rule, absent in self.not_applicable.items()
+            ],
+            "profiler_rules": [r.document() for r in self.profiler_rules],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """Launches of one kernel in one shape, judged together."""
+
+    name: str
+    label: str
+    """The name made short."""
+    kernels: tuple[LaunchDiagnosis, ...]
+    findings: tuple[KernelFinding, ...]
+    """Findings of all its launches, with their times added up; the largest gain first."""
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all its launches."""
+        return sum(k.duration_ns or 0.0 for k in self.kernels)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding gives back."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    @property
+    def longest(self) -> LaunchDiagnosis:
+        """The launch that took longest stands for the others."""
+        return max(self.kernels, key=lambda k: k.duration_ns or 0.0)
+
+
+@dataclass(frozen=True)
+class KernelReportDiagnosis:
+    """What is wrong with the kernels of a capture."""
+
+    groups: tuple[KernelGroup, ...]
+    """The one with the most time to give back first."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    command: str = COMMAND
+    title: str = "Kernels by the time that fixes give back"
+
+    @property
+    def kernels(self) -> tuple[LaunchDiagnosis, ...]:
+        """Every launch, in the order of the groups."""
+        return tuple(kernel for group in self.groups for kernel in group.kernels)
+
+    @property
+    def findings(self) -> tuple[KernelFinding, ...]:
+        """Every finding of every group, the one that gives most back first."""
+        found = [finding for group in self.groups for finding in group.findings]
+        return tuple(sorted(found, key=lambda f: -(f.saved_ns or 0.0)))
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all launches."""
+        return sum(group.duration_ns for group in self.groups)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the first fix of each group gives back."""
+        return sum(group.saved_ns for group in self.groups)
+
+    def document(self, *, limit: int | None = None) -> dict[str, Any]:
+        """Give the document that `--format json` writes; `limit` launches of it, None for all."""
+        totals = {"launches": len(self.kernels), "duration_ns": self.duration_ns}
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                **totals,
+                "saved_ns": self.saved_ns,
+                "notes": list(self.notes),
+            },
+            "saved_ns": self.saved_ns,
+            "kernels": [kernel.document() for kernel in self.kernels[: limit or None]],
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> KernelReportDiagnosis:
+        """Say at the top why it may be less than the whole truth."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+def diagnose_kernels(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    kernel: str | None = None,
+    launches: Sequence[int] = (),
+    rules: Sequence[str] = (),
+    lines: bool = False,
+) -> KernelReportDiagnosis | NotApplicable:
+    """Ask every rule, or only `rules`, about every profiled launch.
+
+    `lines` names the source lines too, for which the counters of all instructions are read.
+    """
+    asked = _selected_rules(rules)
+    if not trace.has("profiles"):
+        return _not_measured(trace)
+    if not trace.has("counters"):
+        return no_counters(COMMAND)
+    scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
+    chosen = set(scope.launches().to_list())
+    said = _profiler_rules(trace)
+    judged = [
+        _diagnosis(one, run_kernel_rules(one, asked), said.get(one.values["launch"], ()))
+        for one in measured_launches(trace)
+        if one.values["launch"] in chosen
+    ]
+    if lines:
+        judged = _with_source_lines(trace, judged)
+    return KernelReportDiagnosis(_grouped(judged), _meta(trace), _notes(judged))
+
+
+def _selected_rules(rules: Sequence[str]) -> dict[str, KernelRule]:
+    """Choose rules by their names; all where none is named."""
+    for rule in rules:
+        if rule not in KERNEL_RULES:
+            raise UsageError(f"no rule {rule!r}", hint=f"rules are {', '.join(KERNEL_RULES)}")
+    return {name: rule for name, rule in KERNEL_RULES.items() if not rules or name in rules}
+
+
+def _not_measured(trace: Trace) -> NotApplicable:
+    if not trace.has("kernels"):
+        return no_counters(COMMAND)
+    return NotApplicable(
+        COMMAND,
+        "the capture is a timeline: it says when kernels ran, not what held them up",
+        "for where its time went: gpusight summary FILE; for why its kernels are slow, measure "
+        "them with: ncu --set full -o report PROGRAM",
+    )
+
+
+def _diagnosis(
+    launch: ProfiledLaunch, judgement: LaunchVerdicts, said: Sequence[ProfilerRule]
+) -> LaunchDiagnosis:
+    return LaunchDiagnosis(
+        name=launch.name,
+        launch=launch.values["launch"],
+        duration_ns=launch.duration_ns,
+        device=launch.values["device"],
+        grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
+        block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
+        held_by=limiter(launch),
+        findings=judgement.findings,
+        clean=judgement.clean,
+        not_applicable=judgement.absent,
+        profiler_rules=tuple(said),
+    )
+
+
+def _with_source_lines(trace: Trace, kernels: Sequence[LaunchDiagnosis]) -> list[LaunchDiagnosis]:
+    """Name the source lines behind the findings of each launch."""
+    places = hot_lines(trace, {k.launch: [f.rule for f in k.findings] for k in kernels})
+    return [
+        replace(
+            kernel,
+            findings=tuple(
+                replace(f, places=tuple(places.get((kernel.launch, f.rule), ())))
+                for f in kernel.findings
+            ),
+        )
+        for kernel in kernels
+    ]
+
+
+def _profiler_rules(trace: Trace) -> dict[int, tuple[ProfilerRule, ...]]:
+    """Give what the profiler's own rules said, by launch."""
+    said: defaultdict[int, list[ProfilerRule]] = defaultdict(list)
+    if trace.has("rule_results"):
+        rows = trace.table("rule_results", _PROFILER_RULE).with_columns(
+            pl.col("rule", "title", "section", "kind", "speedup_kind").cast(pl.String)
+        )
+        for launch, *columns in rows.iter_rows():
+            said[launch].append(ProfilerRule(*columns))
+    return {launch: tuple(found) for launch, found in said.items()}
+
+
+def _grouped(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelGroup, ...]:
+    """Put launches of one kernel in one shape together, and rank the groups."""
+    together: defaultdict[tuple[object, ...], list[LaunchDiagnosis]] = defaultdict(list)
+    for kernel in kernels:
+        together[kernel.name, kernel.device, kernel.grid, kernel.block].append(kernel)
+    groups = [
+        KernelGroup(same[0].name, classify(same[0].name).short, tuple(same), _added(same))
+        for same in together.values()
+    ]
+    return tuple(sorted(groups, key=lambda g: (-g.saved_ns, -g.duration_ns)))
+
+
+def _added(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:
+    """Add up the findings of a rule over launches; the longest launch speaks for them."""
+    by_rule: defaultdict[str, list[KernelFinding]] = defaultdict(list)
+    for kernel in kernels:
+        for finding in kernel.findings:
+            by_rule[finding.rule].append(finding)
+    added = [_sum(findings) for findings in by_rule.values()]
+    return tuple(sorted(added, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
+
+
+def _sum(findings: Sequence[KernelFinding]) -> KernelFinding:
+    longest = max(findings, key=lambda f: f.time_ns or 0.0)
+    if any(f.time_ns is None or f.speedup is None for f in findings):
+        return longest
+    time = sum(f.time_ns or 0.0 for f in findings)
+    saved = sum(f.saved_ns or 0.0 for f in findings)
+    return replace(longest, time_ns=time, speedup=time / (time - saved) if time else 1.0)
+
+
+def _meta(trace: Trace) -> dict[str, Any]:
+    names = [name for name in device_names(trace).values() if name]
+    return {
+        "tool": trace.meta.tool,
+        "tool_version": trace.meta.tool_version,
+        "gpus": list(dict.fromkeys(names)),
+    }
+
+
+def _notes(kernels: Sequence[LaunchDiagnosis]) -> tuple[str, ...]:
+    """Say which rules could not be judged for most launches, and what to collect for them."""
+    absent = [r for k in kernels for r in k.not_applicable]
+    missing = [rule for rule in KERNEL_RULES if absent.count(rule) * 2 > len(kernels)]
+    if not missing:
+        return ()
+    found = (k.not_applicable.get(rule) for rule in missing for k in kernels)
+    sections = sorted({s for a in found if a is not None for s in a.sections})
+    collect = " ".join(f"--section {s}" for s in sections) or "--set full"
+    return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)

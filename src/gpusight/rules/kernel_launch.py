@@ -1,0 +1,454 @@
+"""One profiled launch as kernel rules see it.
+
+Counters, busy units, stalls, numbers in ncu messages.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.capture_gpus import listed_gpu
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
+from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES, device_rows, limits_of
+from gpusight.analysis.occupancy.launch_occupancy import shape_of
+from gpusight.hardware.gpu_lookup import with_measured
+from gpusight.hardware.sm_occupancy import occupancy
+from gpusight.naming.kernel_names import classify
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.hardware.sm_limits import SmLimits
+    from gpusight.hardware.sm_occupancy import BlockShape, Occupancy
+    from gpusight.trace.trace import Trace
+
+
+_TOLD = "excessive|highest-utilized|being stalled|peak performance|non-fused"
+"""Words of the sentences that hold numbers."""
+_EXCESS = re.compile(
+    r"(\d{1,18}) excessive (sectors|wavefronts) \(\d+% of (?:the )?total (\d{1,18}) "
+)
+_PIPE = re.compile(r"^(\w+)[^.%]{0,60} is the highest-utilized pipeline \((\d{1,3}(?:\.\d+)?)%\)")
+_SUB_PIPE = re.compile(r"dominated by its (\w+)[^.]{0,40} sub-pipeline")
+_PEAKS = re.compile(
+    r"achieved\s+(?:close to )?(\d{1,3})% of this device's fp32 peak performance and\s+"
+    r"(?:close to )?(\d{1,3})% of its fp64",
+    re.IGNORECASE,
+)
+_FUSED = re.compile(r"executes (\d{1,18}) fused and (\d{1,18}) non-fused FP(32|64) instructions")
+_STALLED = re.compile(r"represents about (\d{1,3}(?:\.\d+)?)% of the total")
+_PIPES = {
+    "ALU": q.ALU,
+    "FMA": q.FMA,
+    "FP16": q.FP16,
+    "FP64": q.FP64,
+    "LSU": q.LSU,
+    "Tensor": q.TENSOR,
+    "XU": q.XU,
+}
+_STALLS = {
+    "scoreboard dependency on a L1TEX": "long_scoreboard",
+    "scoreboard dependency on an L1TEX": "long_scoreboard",
+    "scoreboard dependency on a MIO": "short_scoreboard",
+    "scoreboard dependency on an MIO": "short_scoreboard",
+    "instruction queue for local and global": "lg_throttle",
+    "instruction queue for texture": "tex_throttle",
+    "(memory input/output) instruction queue": "mio_throttle",
+    "sibling warps at a CTA barrier": "barrier",
+    "fixed latency execution dependency": "wait",
+    "execution pipe to be available": "math_pipe_throttle",
+    "immediate constant cache": "imc_miss",
+    "instruction cache miss": "no_instruction",
+    "micro scheduler to select": "not_selected",
+    "after EXIT": "drain",
+    "memory barrier": "membar",
+    "branch target": "branch_resolving",
+}
+"""What the sentence about a wait says, and its reason."""
+_WARP = 32
+_MOST_WAITS = 60.0
+"""Percent of the warps' time that the sentences must speak of, to tell what warps wait for."""
+_LONGEST = 2_000
+"""What of a message is looked at."""
+
+
+def quantities_in_messages(trace: Trace) -> dict[int, dict[str, float]]:
+    """Give by launch the quantities that the profiler's rules state."""
+    if not trace.has("rule_results"):
+        return {}
+    rows = trace.table("rule_results", ("launch", "rule", "message")).drop_nulls()
+    told = rows.filter(pl.col("message").str.contains(_TOLD))
+    said: dict[int, dict[str, float]] = {}
+    for launch, rule, message in told.iter_rows():
+        numbers = said.setdefault(launch, {})
+        for key, value in _numbers(str(rule), message[:_LONGEST]).items():
+            numbers[key] = max(value, numbers.get(key, value))
+    return {launch: _all_waits_or_none(numbers) for launch, numbers in said.items()}
+
+
+def _numbers(rule: str, message: str) -> Mapping[str, float]:
+    if "excessive" in message:
+        return _accesses(rule, message)
+    if "being stalled" in message:
+        return _wait(message)
+    if "highest-utilized" in message:
+        return _pipe(message)
+    return _arithmetic(message)
+
+
+def _accesses(rule: str, message: str) -> Mapping[str, float]:
+    found = _EXCESS.search(message)
+    if found is None:
+        return {}
+    excess, whole = float(found[1]), float(found[3])
+    if found[2] == "sectors" and "Global" in rule:
+        return {q.SECTORS_MOVED.key: whole, q.SECTORS_NEEDED.key: max(0.0, whole - excess)}
+    if found[2] == "wavefronts" and "Shared" in rule:
+        return {q.SHARED_WAVEFRONTS.key: whole, q.SHARED_EXCESS.key: excess}
+    return {}
+
+
+def _wait(message: str) -> Mapping[str, float]:
+    """Read the part of their time that warps spend in one wait."""
+    found = _STALLED.search(message)
+    reason = next((reason for words, reason in _STALLS.items() if words in message), None)
+    if found is None or reason is None:
+        return {}
+    return {q.STALL_QUANTITIES[reason].key: float(found[1])}
+
+
+def _all_waits_or_none(numbers: dict[str, float]) -> dict[str, float]:
+    """Make the waits the whole of the warps' time; drop them where most of it is not spoken of.
+
+    The profiler speaks of the largest waits only: a rule about one of the others would take it for
+    none at all.
+    """
+    waits = {stall.key for stall in q.STALL_QUANTITIES.values()} & numbers.keys()
+    said = sum(numbers[key] for key in waits)
+    if said < _MOST_WAITS:
+        return {key: value for key, value in numbers.items() if key not in waits}
+    return {**numbers, q.STALL_QUANTITIES["misc"].key: max(0.0, 100.0 - said)}
+
+
+def _pipe(message: str) -> Mapping[str, float]:
+    """Read how busy the busiest pipe was; a pipe of several goes by the one that dominates it."""
+    found = _PIPE.search(message)
+    if found is None:
+        return {}
+    part = _SUB_PIPE.search(message)
+    pipe = _PIPES.get(part[1] if part else found[1])
+    return {} if pipe is None else {pipe.key: float(found[2]) / 100}
+
+
+def _arithmetic(message: str) -> Mapping[str, float]:
+    """Read the share of the peak rates that was reached, and the instructions that did."""
+    peaks, fused = _PEAKS.search(message), _FUSED.search(message)
+    if peaks is not None:
+        return {q.FP32_SHARE.key: float(peaks[1]) / 100, q.FP64.key: float(peaks[2]) / 100}
+    if fused is None:
+        return {}
+    both, other = float(fused[1]) * _WARP, float(fused[2]) * _WARP
+    if fused[3] == "64":
+        return {q.FP64_OPERATIONS.key: both + other}
+    return {q.FFMA.key: both, q.FP32_OTHER.key: other}
+
+
+WARP = 32
+SECTOR_BYTES = 32
+SCHEDULERS = 4
+"""Schedulers of an SM, of every generation from Pascal's GP10x on."""
+MEMORY_UNITS = ("dram", "l2", "l1_to_l2", "l1_data", "l1")
+SM_UNITS = ("issue", "fma", "alu", "fp64", "xu", "lsu", "fp16", "tensor", "constants", "sm")
+UNIT_NAMES = {
+    "dram": "GPU memory (DRAM)",
+    "l2": "the L2 cache",
+    "l1_to_l2": "the way from L1 to L2",
+    "l1_data": "the data pipe of L1 and shared memory",
+    "l1": "the L1 caches",
+    "issue": "the instruction schedulers",
+    "fma": "the FP32 pipe",
+    "alu": "the integer pipe",
+    "fp64": "the FP64 pipe",
+    "xu": "the special-function pipe",
+    "lsu": "the load and store pipe",
+    "fp16": "the FP16 pipe",
+    "tensor": "the tensor cores",
+    "constants": "the constant caches",
+    "sm": "the SMs",
+    "memory": "the memory system",
+}
+_UNITS: dict[str, LaunchQuantity] = {
+    "dram": shared.DRAM_SHARE,
+    "l2": shared.L2_SHARE,
+    "l1_to_l2": q.L1_TO_L2,
+    "l1_data": q.L1_DATA,
+    "issue": q.ISSUE,
+    "fma": q.FMA,
+    "alu": q.ALU,
+    "fp64": q.FP64,
+    "xu": q.XU,
+    "lsu": q.LSU,
+    "fp16": q.FP16,
+    "tensor": q.TENSOR,
+    "constants": q.CONSTANTS,
+}
+_HIDDEN = 0.05
+"""A total this far above the units that are known is that of a unit that is not."""
+_DEVICE = (
+    "device",
+    "name",
+    "sm_count",
+    "clock_hz",
+    "memory_bytes",
+    "memory_bandwidth",
+    "l2_bytes",
+    "compute_major",
+    "compute_minor",
+)
+_PROFILE = (
+    "kind",
+    "name",
+    "device",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "compute_major",
+    "compute_minor",
+)
+_ASKED = (
+    shared.REGISTERS,
+    shared.STATIC_SHARED,
+    shared.DYNAMIC_SHARED,
+    shared.BARRIERS,
+    shared.SHARED_CONFIG,
+    shared.REPORTED_SHARED_LIMIT,
+)
+"""What a block asks of an SM, beside its threads."""
+_SHARED = (
+    *_ASKED,
+    shared.SM_SHARE,
+    shared.MEMORY_SHARE,
+    shared.DRAM_SHARE,
+    shared.L2_SHARE,
+    shared.OCCUPANCY,
+    shared.THEORETICAL_OCCUPANCY,
+    shared.REPORTED_BLOCKS,
+    shared.GRID_SIZE,
+    shared.BLOCK_SIZE,
+    shared.WAVES,
+    shared.SM_COUNT,
+    shared.SM_CLOCK_HZ,
+    shared.DRAM_BYTES,
+    shared.L1_HIT_SHARE,
+    shared.L2_HIT_SHARE,
+)
+
+
+QUANTITIES: tuple[LaunchQuantity, ...] = (
+    *_SHARED,
+    *(value for value in vars(q).values() if isinstance(value, LaunchQuantity)),
+    *q.STALL_QUANTITIES.values(),
+    *LIMIT_QUANTITIES,
+)
+"""Everything that rules may ask of a launch."""
+
+
+@dataclass(frozen=True)
+class ProfiledLaunch:
+    """One profiled launch."""
+
+    values: Mapping[str, Any]
+    """Columns of `measured`: those of `profiles`, and a value or None for each quantity."""
+    gpu: Gpu | None = None
+    """The GPU that it ran on, at the clock that it had."""
+    sm: SmLimits | None = None
+    """What one SM of the GPU holds."""
+
+    def get(self, quantity: LaunchQuantity) -> float | None:
+        """Give a quantity; None when it was not measured."""
+        value: float | None = self.values.get(quantity.key)
+        return value
+
+    def known(self, quantity: LaunchQuantity) -> float:
+        """Give a quantity that the rule needs, so that it is there."""
+        value = self.get(quantity)
+        assert value is not None, quantity.key
+        return value
+
+    def evidence(self, *quantities: LaunchQuantity) -> tuple[Evidence, ...]:
+        """Give those of these quantities that were measured, as evidence."""
+        known = [(quantity, self.get(quantity)) for quantity in quantities]
+        return tuple(
+            Evidence(quantity.key, value, quantity.unit, quantity.meaning)
+            for quantity, value in known
+            if value is not None
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return str(self.values["name"])
+
+    @property
+    def is_kernel(self) -> bool:
+        """Tell a kernel from a graph or a range that was measured as a whole."""
+        return bool(self.values.get("kind", "kernel") == "kernel")
+
+    @property
+    def duration_ns(self) -> float | None:
+        """Time that the GPU needed for it."""
+        value: float | None = self.values["duration_ns"]
+        return value
+
+    @property
+    def category(self) -> str:
+        """What kind of kernel it is, by its name."""
+        return classify(self.name).category
+
+    @cached_property
+    def grid(self) -> int | None:
+        """Blocks of the grid."""
+        return self._product("grid", shared.GRID_SIZE)
+
+    @cached_property
+    def block(self) -> int | None:
+        """Threads of a block."""
+        return self._product("block", shared.BLOCK_SIZE)
+
+    def _product(self, prefix: str, quantity: LaunchQuantity) -> int | None:
+        sides = [self.values.get(f"{prefix}_{axis}") for axis in "xyz"]
+        value = self.get(quantity) if None in sides else math.prod(map(int, sides))  # type: ignore[arg-type]
+        return int(value) if value is not None and value >= 1 else None
+
+    @cached_property
+    def sm_count(self) -> int | None:
+        """SMs of the GPU."""
+        value = self.get(shared.SM_COUNT)
+        if value is None:
+            return None if self.gpu is None else self.gpu.sm_count
+        return int(value)
+
+    @cached_property
+    def busy(self) -> dict[str, float]:
+        """How busy each unit was over the whole launch, 0 to 1; units that are not known are out.
+
+        Where the total of the SMs or of the memory system is well above its known units, the
+        total stands for the one that is missing.
+        """
+        known = {name: self.get(quantity) for name, quantity in _UNITS.items()}
+        busy = {n: min(1.0, max(0.0, share)) for n, share in known.items() if share is not None}
+        totals = {
+            "sm": (self.get(shared.SM_SHARE), SM_UNITS),
+            "l1": (self.get(q.L1_ELAPSED), ("l1_data", "l1_to_l2")),
+            "memory": (self.get(shared.MEMORY_SHARE), MEMORY_UNITS),
+        }
+        for name, (share, parts) in totals.items():
+            highest = max((busy[p] for p in parts if p in busy), default=-_HIDDEN)
+            if share is not None and share > highest + _HIDDEN:
+                busy[name] = min(1.0, share)
+        return busy
+
+    @cached_property
+    def stalls(self) -> dict[str, float]:
+        """What warps were doing while resident: share of their time by reason; empty if unknown."""
+        counts = {reason: self.get(quantity) for reason, quantity in q.STALL_QUANTITIES.items()}
+        known = {reason: count for reason, count in counts.items() if count and count > 0}
+        total = sum(known.values())
+        return {reason: count / total for reason, count in known.items()} if total else {}
+
+    @cached_property
+    def shape(self) -> BlockShape | None:
+        """What a block asks of an SM; None when the capture does not say all of it."""
+        asked = {quantity.key: self.get(quantity) for quantity in _ASKED}
+        whole = {key: None if value is None else round(value) for key, value in asked.items()}
+        whole[shared.SHARED_CONFIG.key] = whole[shared.SHARED_CONFIG.key] or None
+        return shape_of({"block_threads": self.block, **whole}, self.sm)
+
+    @cached_property
+    def fit(self) -> Occupancy | None:
+        """How many blocks fit an SM, and what keeps further ones out; None where not known."""
+        if self.sm is None or self.shape is None:
+            return None
+        return occupancy(self.sm, self.shape)
+
+    @property
+    def warps_per_block(self) -> int | None:
+        """Warps of a block, the last perhaps not full."""
+        return None if self.block is None else -(-self.block // WARP)
+
+    @property
+    def blocks_per_sm(self) -> int | None:
+        """Blocks that fit an SM at once: as the report says, else as we work it out."""
+        reported = self.get(shared.REPORTED_BLOCKS)
+        if reported is not None and reported >= 1:
+            return int(reported)
+        return (self.fit.blocks or None) if self.fit is not None else None
+
+    @cached_property
+    def waves(self) -> float | None:
+        """Times that the grid fills the GPU."""
+        grid, sms, blocks = self.grid, self.sm_count, self.blocks_per_sm
+        if grid is not None and sms and blocks:
+            return grid / (sms * blocks)
+        return self.get(shared.WAVES)
+
+
+def launches(trace: Trace) -> list[ProfiledLaunch]:
+    """Give every profiled launch of a capture, in its order."""
+    frame = measured(trace, QUANTITIES, _PROFILE)
+    rows = frame.with_columns(pl.col("name", "kind").cast(pl.String)).to_dicts()
+    said = quantities_in_messages(trace)
+    for row in rows:  # what was measured is better than what was said of it
+        told = said.get(row["launch"], {})
+        row.update({key: value for key, value in told.items() if row[key] is None})
+    devices = {row["device"]: row for row in trace.table("devices", _DEVICE).iter_rows(named=True)}
+    known = device_rows(trace)
+    return [
+        ProfiledLaunch(
+            row, _gpu(devices.get(row["device"]), row), _sm(known.get(row["device"], {}), row)
+        )
+        for row in rows
+    ]
+
+
+def _sm(device: Mapping[str, Any], row: Mapping[str, Any]) -> SmLimits | None:
+    """Find what an SM holds; what the launch says of it counts before what its GPU's row says."""
+    of = row if row["compute_major"] is not None else device
+    stated = (quantity.key for quantity in LIMIT_QUANTITIES)
+    limits = {key: device.get(key) if row[key] is None else row[key] for key in stated}
+    return limits_of(of.get("compute_major"), of.get("compute_minor"), limits)
+
+
+def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None:
+    """Find the GPU of a launch, its peaks at the clock of the launch."""
+    if device is None:
+        return None
+    return with_measured(
+        listed_gpu(device),
+        name=device["name"],
+        compute_major=device["compute_major"] or row["compute_major"],
+        compute_minor=device["compute_minor"] or row["compute_minor"],
+        sm_count=device["sm_count"],
+        clock_hz=row.get(shared.SM_CLOCK_HZ.key) or device["clock_hz"],
+        memory_bandwidth_bytes_s=device["memory_bandwidth"],
+        memory_bytes=device["memory_bytes"],
+        l2_bytes=device["l2_bytes"],
+    )
+
+
+def shares(reasons: Iterable[str], stalls: Mapping[str, float]) -> float:
+    """Add up the shares of these reasons."""
+    return sum(stalls.get(reason, 0.0) for reason in reasons)

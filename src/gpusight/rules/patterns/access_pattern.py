@@ -1,0 +1,123 @@
+"""How a launch accesses memory: in order, with gaps, or at random."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.patterns.kernel_speedup import MEMORY, SATURATED, limiter
+from gpusight.rules.rule import Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+MIN_WASTED_SECTORS = Threshold(
+    0.5, "part of the moved sectors that nobody asked for, from which on accesses are far apart"
+)
+MAX_SECTORS_PER_STORE = Threshold(
+    8, "sectors of a store up to which the threads of a warp write next to each other"
+)
+MAX_RANDOM_L1_HITS = Threshold(
+    0.4, "hit rate of L1 up to which what is read at random is not there"
+)
+MAX_RANDOM_L2_HITS = Threshold(0.5, "the same for reads from L2")
+MIN_SEQUENTIAL_DRAM_SHARE = Threshold(
+    0.7,
+    "share of DRAM from which on it is read in order, if with gaps: random places cost it a new "
+    "page each, and hold it at half of its peak",
+)
+MIN_EXCESS_WAVEFRONTS = Threshold(
+    0.43,
+    "part of the steps of L1 beyond one for each request and for each 128 bytes read or written, "
+    "from which on conflicts or scattered addresses are inferred; library products have up to 0.35",
+)
+MIN_L2_SHARE = Threshold(
+    0.45, "share of L2 from which on needless steps of L1 hold a launch up there"
+)
+MIN_GLOBAL_TRAFFIC_RATIO = Threshold(
+    0.3,
+    "use of the way from L1 to L2 over that of the data pipe of L1, from which on global accesses "
+    "take the needless steps, below which those to shared memory",
+)
+RANDOM = {
+    "SCATTERED": MIN_WASTED_SECTORS,
+    "STORED_TOGETHER": MAX_SECTORS_PER_STORE,
+    "L1_HITS": MAX_RANDOM_L1_HITS,
+    "L2_HITS": MAX_RANDOM_L2_HITS,
+    "IN_ORDER": MIN_SEQUENTIAL_DRAM_SHARE,
+}
+"""What reads at random places are told by."""
+
+
+def waste(launch: ProfiledLaunch) -> float | None:
+    """Give the part of the moved sectors that nobody asked for.
+
+    Of texture reads it is not counted what they asked for: texels are taken to have four bytes, so
+    that those of eight threads fill one sector.
+    """
+    moved, needed = launch.get(q.SECTORS_MOVED), launch.get(q.SECTORS_NEEDED)
+    if moved is None or needed is None:
+        return None
+    texels = launch.get(q.TEXTURE_SECTORS) or 0.0
+    moved, needed = moved + texels, needed + min(texels, launch.get(q.TEXTURE_REQUESTS) or 0.0)
+    return 1 - min(1.0, needed / moved) if moved else None
+
+
+def reads_at_random(launch: ProfiledLaunch) -> bool:
+    """Tell whether a launch waits for reads at random places of a large array.
+
+    Such reads look like strided ones to the counters, but cannot be put in order by another
+    layout: the data have to be sorted, or worked on in pieces that fit a cache. They are told from
+    strided ones by how little DRAM achieves, and by stores that are in order.
+    """
+    hits, first = launch.get(q.L2_READ_HITS), launch.get(shared.L1_HIT_SHARE)
+    if hits is None or first is None or (waste(launch) or 0.0) < MIN_WASTED_SECTORS.value:
+        return False
+    return (
+        limiter(launch) == MEMORY
+        and hits <= MAX_RANDOM_L2_HITS.value
+        and first <= MAX_RANDOM_L1_HITS.value
+        and launch.busy.get("dram", 1.0) <= MIN_SEQUENTIAL_DRAM_SHARE.value
+        and overflows_l2(launch)
+        and _stores_in_order(launch)
+    )
+
+
+def overflows_l2(launch: ProfiledLaunch) -> bool:
+    """Tell whether more was read than L2 holds: else everything missed because it was cold."""
+    read = launch.get(q.DRAM_READ)
+    size = None if launch.gpu is None else launch.gpu.l2_bytes
+    return read is not None and (size is None or read > size)
+
+
+def _stores_in_order(launch: ProfiledLaunch) -> bool:
+    moved, loads = launch.get(q.SECTORS_MOVED), launch.get(q.LOAD_SECTORS)
+    stores = launch.get(q.STORE_REQUESTS)
+    if moved is None or loads is None or stores is None:
+        return False
+    return moved - loads <= MAX_SECTORS_PER_STORE.value * stores
+
+
+def excess_wavefronts(launch: ProfiledLaunch) -> float | None:
+    """Give the part of the steps in L1 that its requests and data do not account for.
+
+    A request takes a step at least, and one for each 128 bytes that go to or from the registers.
+    What there is beyond comes from bank conflicts, or from addresses far apart: this tells of them
+    where neither was counted. None where neither L1 nor L2 is busy with it.
+    """
+    steps, requests = launch.get(q.L1_DATA), launch.get(q.L1_REQUESTS)
+    read, written = launch.get(q.L1_DELIVERED), launch.get(q.L1_STORED)
+    if not steps or requests is None or read is None or written is None:
+        return None
+    part = 1 - max(read + written, requests) / steps
+    held_up = steps >= SATURATED or launch.busy.get("l2", 0.0) >= MIN_L2_SHARE.value
+    return part if held_up and part >= MIN_EXCESS_WAVEFRONTS.value else None
+
+
+def is_outside(launch: ProfiledLaunch) -> bool:
+    """Tell whether needless steps of L1 are those of global accesses."""
+    inside = (launch.get(shared.STATIC_SHARED) or 0) + (launch.get(shared.DYNAMIC_SHARED) or 0)
+    way = launch.get(q.L1_TO_L2) or 0.0
+    return not inside or way >= MIN_GLOBAL_TRAFFIC_RATIO.value * (launch.get(q.L1_DATA) or 0.0)

@@ -1,0 +1,193 @@
+"""FP32 GEMMs and convolutions not on Tensor Cores, and what they would take there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.flops.operator_cost import cost_of
+from gpusight.analysis.flops.operator_inputs import OperatorCost
+from gpusight.analysis.replay.changes import more_launches
+from gpusight.hardware.gpu_lookup import peak_flops
+from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.rules.context import RuleContext
+
+    Reals = NDArray[np.float64]
+
+
+MIN_TENSOR_CORE_SHARE = 0.2
+"""Part of the time of convolutions that runs on tensor cores from which on the program allows it:
+what does not is then the choice of an algorithm."""
+# Lowered to a matrix in memory, written without a library, or one thread for each element.
+_PLAIN = r"^im\d?d?2col|^col2im|^vol2col|^col2vol|naive_conv|grouped_direct|^depthwise"
+# Transforms of cuDNN's convolutions by FFT; the products in between are of complex numbers.
+_FFT = r"\bDSE::|fft2d_|cudnn\w*::fft"
+_BETWEEN_FFT = r"^gemm complex|^region_transform"
+_TURNS = r"cudnn.*genericTranspose"
+_IS = pl.col("category") == "convolution"
+
+
+def uses_plain_algorithm() -> pl.Expr:
+    """Tell kernels of algorithms that a library beats, in a frame of kernels."""
+    return (_IS & pl.col("label").str.contains(_PLAIN)).fill_null(value=False)
+
+
+def without_tensor_cores() -> pl.Expr:
+    """Tell the other kernels that compute in FP32 on ordinary lanes."""
+    lanes = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
+    return (_IS & lanes & ~uses_plain_algorithm()).fill_null(value=False)
+
+
+def tensor_cores_allowed(kernels: pl.DataFrame) -> bool:
+    """Tell whether a good part of the convolutions runs on tensor cores."""
+    convolutions = kernels.filter(_IS)
+    on_tensor_cores = int(convolutions.filter(pl.col("tensor_core"))["duration_ns"].sum())
+    return on_tensor_cores > MIN_TENSOR_CORE_SHARE * int(convolutions["duration_ns"].sum())
+
+
+def by_fft(kernels: pl.DataFrame) -> pl.Expr:
+    """Tell kernels of convolutions by FFT, in a frame of kernels with these."""
+    fft = pl.col("name").str.contains(_FFT).fill_null(value=False)
+    if not kernels.filter(fft).height:
+        return fft
+    return fft | pl.col("label").str.contains(_BETWEEN_FFT).fill_null(value=False)
+
+
+def slow_convolutions(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Give the convolutions for which another algorithm would be faster, with what they turn."""
+    if not tensor_cores_allowed(kernels):
+        return kernels.filter(uses_plain_algorithm())
+    chosen = uses_plain_algorithm() | without_tensor_cores() | by_fft(kernels)
+    turns = pl.col("name").str.contains(_TURNS).fill_null(value=False)
+    beside = [chosen.shift(n).over("queue").fill_null(value=False) for n in (1, -1)]
+    return kernels.filter(chosen | (turns & pl.any_horizontal(beside)))
+
+
+MIN_PEAK_SHARE = 0.15
+"""Part of the peak rate below which a product waits for memory, not for arithmetic."""
+# Products with a vector, of few columns, of sparse matrices, solvers and recurrent layers.
+_NOT_FOR_TENSOR_CORES = r"^gemv|^gemm small|^sparse|trsm|syrk|trmm|getrf|potrf|lu_?factor|rnn"
+_SERVES = r"split-k|epilogue|setup"
+
+
+def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Give products and convolutions in FP32 whose names say that lanes compute them."""
+    label = pl.col("label").str.to_lowercase()
+    product = (pl.col("category") == "matmul") & ~label.str.contains(_NOT_FOR_TENSOR_CORES)
+    found = product & (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
+    if not tensor_cores_allowed(kernels):
+        found = found | without_tensor_cores()
+    return kernels.filter(found.fill_null(value=False))
+
+
+def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Give products in FP32, or in what is not known, whose names do not say what computes them."""
+    label = pl.col("label").str.to_lowercase()
+    product = (pl.col("category") == "matmul") & ~label.str.contains(
+        f"{_NOT_FOR_TENSOR_CORES}|{_SERVES}"
+    )
+    plain = pl.col("precision").is_in(("fp32", "unknown"))
+    return kernels.filter(product & plain & pl.col("tensor_core").is_null())
+
+
+def without_memory_bound(timeline: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out products whose recorded shapes say that arithmetic does not hold them."""
+    gpu = timeline.gpu
+    peak = None if gpu is None else peak_flops(gpu, "fp32", tensor=False)
+    if not peak or not rows["shapes"].count():
+        return rows
+    known = rows.select("operator", "shapes").unique(maintain_order=True)
+    costs = [_flops(*row) for row in known.iter_rows()]
+    told = known.with_columns(pl.Series("flops", costs, dtype=pl.Float64))
+    rate = rows.join(
+        told, on=["operator", "shapes"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    reached = pl.col("flops") / (pl.col("duration_ns") * 1e-9 * peak)
+    return rate.filter((reached >= MIN_PEAK_SHARE).fill_null(value=True)).drop("flops")
+
+
+def _flops(operator: str | None, shapes: str | None) -> float | None:
+    if operator is None or shapes is None:
+        return None
+    cost = cost_of(operator, shapes)
+    return float(cost.flops) if isinstance(cost, OperatorCost) else None
+
+
+FIXED_NS = 4_000
+"""What a product takes however fast the arithmetic is. With it and the ratio of peak rates, 657
+products of 93 ms in FP32 should take 8.9 ms in BF16 on an H200; they took 8.0."""
+CAST_GPU_NS = 5_000
+"""GPU time of a cast that autocast adds."""
+MIN_TENSOR_SPEEDUP = 1.5
+"""Ratio of rates from which tensor cores are worth it: on GeForce cards TF32 is as fast as FP32."""
+_NAMES = {"tf32": "TF32", "bf16": "BF16 autocast", "fp16": "FP16 autocast"}
+
+
+@dataclass(frozen=True)
+class TensorFormat:
+    """A number format for tensor cores."""
+
+    precision: str
+    ratio: float
+    """Its peak rate against that of FP32 on lanes."""
+    casts: int
+    """Casts that a forward product needs; a backward one needs half of them."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return _NAMES[self.precision]
+
+    @property
+    def how(self) -> str:
+        """Say what it takes, within a sentence."""
+        return f"({self.ratio:.1f} times the rate)" if not self.casts else "(with its casts)"
+
+    def change(self, timeline: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
+        """Let products run at this rate."""
+        faster = scale_durations(rows["op"].to_numpy(), self.left(rows["duration_ns"].to_numpy()))
+        return (faster, self._casting(timeline, rows)) if self.casts else (faster,)
+
+    def left(self, duration_ns: Ints) -> Reals:
+        """Give the part of the time of products that is left at this rate."""
+        left: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
+        return left
+
+    def _casting(self, timeline: RuleContext, rows: pl.DataFrame) -> Change:
+        """Launch the casts too."""
+        backward = pl.col("phase").cast(pl.String).fill_null("") == "backward"
+        called = rows.filter(
+            pl.col("call").is_not_null() & ~pl.col("in_graph").fill_null(value=False)
+        )
+        half = pl.when(backward).then(self.casts // 2).otherwise(self.casts)
+        each = called.group_by("call", maintain_order=True).agg(half.sum().alias("n"))
+        return more_launches(
+            each["call"].to_numpy(),
+            each["n"].cast(pl.Int64).to_numpy(),
+            host_ns=round(launch_ns(timeline, rows)),
+            gpu_ns=CAST_GPU_NS,
+        )
+
+
+def targets(gpu: Gpu) -> tuple[TensorFormat, ...]:
+    """Give what products could be computed in on this GPU, the easiest first."""
+    lanes = gpu.vector.fp32
+    if not lanes:
+        return ()
+    half = "bf16" if gpu.tensor.bf16 else "fp16"
+    rates = ((gpu.tensor.tf32, "tf32", 0), (getattr(gpu.tensor, half), half, 2))
+    return tuple(
+        TensorFormat(precision, rate / lanes, casts)
+        for rate, precision, casts in rates
+        if rate and rate / lanes >= MIN_TENSOR_SPEEDUP
+    )

@@ -1,0 +1,189 @@
+"""Groups of kernels: their time and locations, and the changes that fuse or speed them up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.replay.changes import fuse, set_duration
+from gpusight.analysis.replay.simulation import CallWait, marked, put
+from gpusight.rules.finding import Evidence
+from gpusight.rules.formatting import by_step, largest, summed_locations
+from gpusight.rules.patterns.host_gaps import called_from
+from gpusight.rules.rule import RuleNotApplicable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import FindingLocation
+
+    Reals = NDArray[np.float64]
+
+
+MAX_HOST_TIME_NS = 200_000
+"""Host time before a launch that can be the way to it: operators of frameworks take tens of
+microseconds, what takes longer is other work and stays."""
+
+
+def scale_durations(ops: Ints, factor: Reals) -> Change:
+    """Let each of these pieces of work take this part of its time."""
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        return set_duration(ops, (program.duration_ns[ops] * factor).astype(np.int64))(program)
+
+    return change
+
+
+def fuse_to_share(
+    groups: Ints, part: Reals, host_ns: Reals, most_ns: Reals | None = None
+) -> Change:
+    """Let each group become one kernel that takes `part` of the time of each of its members.
+
+    These are by position of the work, `groups` as `as_one` wants it; no member adds more than its
+    `most_ns`. `host_ns`, by group, is what the one launch costs the host beyond an ordinary
+    launch, never more than the group saves it.
+    """
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        there = np.flatnonzero((groups >= 0) & ~program.gone)
+        time = program.duration_ns[there] * part[there]
+        if most_ns is not None:
+            time = np.minimum(time, most_ns[there])
+        total = np.bincount(groups[there], weights=time, minlength=len(host_ns))
+        merged = _merged(program, groups, total.astype(np.int64))
+        return _with_host_time(program, merged, groups, host_ns)
+
+    return change
+
+
+def fuse_to_longest(groups: Ints, part: Reals) -> Change:
+    """Let each group become one kernel that takes as long as the longest of its members.
+
+    Of each member only this part of its time counts, by position of the work.
+    """
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        there = np.flatnonzero((groups >= 0) & ~program.gone)
+        longest = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
+        time = (program.duration_ns[there] * part[there]).astype(np.int64)
+        np.maximum.at(longest, groups[there], time)
+        return _merged(program, groups, longest)
+
+    return change
+
+
+def _merged(program: ReplayProgram, groups: Ints, duration_ns: Ints) -> ReplayProgram:
+    """Merge groups; of the host's time before a launch, long stretches are not the way to it."""
+    way = np.minimum(program.movable_ns, MAX_HOST_TIME_NS)
+    merged = fuse(groups, duration_ns)(program.changed(movable_ns=way))
+    movable = np.where(merged.movable_ns == way, program.movable_ns, merged.movable_ns)
+    return merged.changed(movable_ns=np.minimum(movable, np.maximum(merged.gap_ns, 0)))
+
+
+def _with_host_time(
+    before: ReplayProgram, after: ReplayProgram, groups: Ints, host_ns: Reals
+) -> ReplayProgram:
+    n = len(before.own_ns)
+    ops = np.flatnonzero((groups >= 0) & ~before.gone & (before.call < n))
+    call, first = np.unique(before.call[ops], return_index=True)
+    group = groups[ops][first]
+    saved = (before.own_ns + before.gap_ns - after.own_ns - after.gap_ns)[call]
+    most = np.bincount(group, weights=saved, minlength=len(host_ns))
+    kept = ops[~after.gone[ops]]
+    spent = np.zeros(n)
+    np.add.at(spent, before.call[kept], np.minimum(host_ns, most)[groups[kept]])
+    return after.changed(own_ns=after.own_ns + spent.astype(np.int64))
+
+
+def without_kernels(ops: Ints) -> Change:
+    """Let kernels vanish that a library launched on its own, with their launch calls.
+
+    The host's way to such a call is that of the operator, which is still there.
+    """
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        left = program.changed(gone=marked(program.gone, ops))
+        used = np.zeros(len(left.own_ns) + 1, np.bool_)
+        used[left.call[~left.gone]] = True
+        calls = np.unique(left.call[ops])
+        calls = calls[calls < len(left.own_ns)]
+        unused = calls[~used[calls] & (left.wait[calls] == CallWait.NOTHING)]
+        return left.changed(own_ns=put(left.own_ns, unused, 0))
+
+    return change
+
+
+def kernels_unseen(timeline: RuleContext) -> RuleNotApplicable | None:
+    """Say why nothing can be told of kernels, where that is so."""
+    if timeline.kernels.height:
+        return None
+    if timeline.ops.filter(pl.col("kind") == "graph").height:
+        return RuleNotApplicable("CUDA graphs were traced whole: their kernels are not visible")
+    return RuleNotApplicable("no kernels ran in the judged part")
+
+
+def kernel_ns(timeline: RuleContext) -> int:
+    """Add up the time of all kernels; at least 1."""
+    return max(1, int(timeline.kernels["duration_ns"].sum()))
+
+
+def marked_work(timeline: RuleContext, flags: Flags) -> pl.DataFrame:
+    """Give the work that is marked, by position in `Schedule.ops`."""
+    return timeline.ops.filter(pl.Series(flags))
+
+
+def total_ns(rows: pl.DataFrame) -> int:
+    """Add up the time of some work."""
+    return int(rows["duration_ns"].sum())
+
+
+def time_seen(timeline: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
+    """Give the time of kernels a step, and the same as a part of GPU time."""
+    ns = total_ns(rows)
+    return (
+        Evidence(metric, ns / timeline.per_step, "ns", by_step(timeline, "Time of these kernels")),
+        Evidence("gpu_share", ns / kernel_ns(timeline), "share", "The same as a part of GPU time"),
+    )
+
+
+def launch_ns(timeline: RuleContext, like: pl.DataFrame | None = None) -> float:
+    """Measure the host's time from one launch to the next, median; 0 where it is not known.
+
+    `like` restricts it to the phases that these kernels are in: an optimizer's loop is quicker than
+    a forward pass through modules.
+    """
+    launched = timeline.kernels.filter(pl.col("call").is_not_null())
+    if like is not None:
+        phases = like["phase"].unique().implode()
+        launched = launched.filter(pl.col("phase").is_in(phases, nulls_equal=True))
+    call = launched["call"].unique().sort().to_numpy()
+    calls = timeline.schedule.calls
+    call = call[np.argsort(calls.lane[call], kind="stable")]
+    since = np.diff(calls.end_ns[call])
+    usual = since[(np.diff(calls.lane[call]) == 0) & (since <= MAX_HOST_TIME_NS)]
+    return float(np.median(usual)) if len(usual) else 0.0
+
+
+def locations_of(timeline: RuleContext, rows: pl.DataFrame) -> tuple[FindingLocation, ...]:
+    """Name where kernels come from, and the kernels."""
+    found = called_from(timeline, rows).values()
+    return largest(
+        *found,
+        summed_locations(rows, "module", "module"),
+        summed_locations(rows, "kernel", "label"),
+    )
+
+
+def main_source_phrase(timeline: RuleContext, rows: pl.DataFrame) -> str:
+    """Name where most of the work comes from, within a sentence: " in `attention`"; or nothing."""
+    found = {**called_from(timeline, rows), "module": summed_locations(rows, "module", "module")}
+    for kind in ("range", "module", "operator", "site"):
+        if found[kind] and (found[kind][0].ns or 0) * 2 >= total_ns(rows):
+            return f" in `{found[kind][0].name}`"
+    return ""

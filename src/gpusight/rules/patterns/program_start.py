@@ -1,0 +1,146 @@
+"""The start of a program, where no steps are known: loading and compiling before its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.ledger.input_detection import is_compiling
+from gpusight.analysis.steps.step_launches import launched
+from gpusight.rules.rule import Threshold
+from gpusight.trace.intervals import Intervals, coverage, union
+from gpusight.units import format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.trace import Trace
+
+
+MIN_START_SHARE = Threshold(
+    0.1, "part of the window before the program's GPU work, where no steps are known"
+)
+MIN_CERTAIN_SHARE = Threshold(
+    0.5,
+    "the same from which on it is a start whatever the host does in it; also the part of a start "
+    "that passes before any GPU work or in compiling, so that tuning on the GPU belongs to it",
+)
+MIN_LOADING_SHARE = Threshold(
+    0.1, "part of a start that goes into loading code, contexts and memory"
+)
+MIN_START_NS = Threshold(
+    1e6, "ns below which it is the way to the first launch, not the start of a program"
+)
+PREPARES = (
+    r"^(?:cu|cuda|hip)(?:Module|Library|Link)|^cuCtxCreate|^cuDevicePrimaryCtx|^cuInit|^nvrtc"
+    r"|^(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost|Free)$"
+)
+_COMPILES = ("ranges", "cpu_ops", "python_calls")
+
+
+@dataclass(frozen=True)
+class ProgramStart:
+    """Time before the work of a program."""
+
+    start_ns: int
+    end_ns: int
+    """When the GPU begins to work, or when compiling is done."""
+    launch_ns: int
+    """When the host launches the first work after it."""
+    loads: pl.DataFrame
+    """Calls that load code, make contexts or take memory, with `name` and `duration_ns`."""
+    compiling_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long it takes."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def preparing_ns(self) -> int:
+        """How long the host loads or compiles in it."""
+        return int(self.loads["duration_ns"].sum()) + self.compiling_ns
+
+
+def find_start(trace: Trace, start_ns: int, end_ns: int) -> ProgramStart | None:
+    """Find the start of a program in a window without steps."""
+    work = launched(trace).filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
+    if work.is_empty():
+        return None
+    first = max(start_ns, int(work["start_ns"].min()))  # type: ignore[arg-type]
+    compiles = _compiling(trace, start_ns, end_ns)
+    ends = _last_compile(compiles, work["launch_ns"].to_numpy(), start_ns, first)
+    after = work.filter(pl.col("launch_ns") >= ends)["launch_ns"] if ends > first else None
+    launch_ns = int(work["launch_ns"].min() if after is None else after.min())  # type: ignore[arg-type]
+    found = ProgramStart(
+        start_ns,
+        ends,
+        max(start_ns, launch_ns),
+        _loads(trace, start_ns, ends),
+        int(coverage(compiles, np.array([start_ns]), np.array([ends]))[0]),
+    )
+    return found if _is_start(found, end_ns - start_ns) else None
+
+
+def without_start(trace: Trace, focus: StepWindow) -> StepWindow:
+    """Look at what comes after the start of a program, where no steps are known."""
+    if focus.steps:
+        return focus
+    start = find_start(trace, focus.start_ns, focus.end_ns)
+    if start is None or start.launch_ns <= focus.start_ns:
+        return focus
+    left_out = start.launch_ns - focus.start_ns
+    note = (
+        f"the first {format_time(left_out)} were left out as the start of the program; --warmup "
+        "keeps them"
+    )
+    return replace(focus, start_ns=start.launch_ns, before_ns=left_out, notes=(*focus.notes, note))
+
+
+def _compiling(trace: Trace, start_ns: int, end_ns: int) -> Intervals:
+    spans = Intervals.from_arrays(np.empty(0, np.int64), np.empty(0, np.int64))
+    for table in _COMPILES:
+        if not trace.has(table):
+            continue
+        events = trace.table(table, ["start_ns", "end_ns", "name"])
+        codes = [code for code, name in enumerate(names_of(events["name"])) if is_compiling(name)]
+        own = events.filter(
+            pl.col("name").to_physical().is_in(codes),
+            pl.col("end_ns") > start_ns,
+            pl.col("start_ns") < end_ns,
+        )
+        found = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+        spans = union(spans, found)
+    return spans
+
+
+def _last_compile(compiles: Intervals, launches: Ints, start_ns: int, first_ns: int) -> int:
+    """Give the end of the last compiling that belongs to a start, else the first GPU work."""
+    ends = compiles.ends[(compiles.ends > first_ns) & (compiles.ends <= launches.max())]
+    if not len(ends):
+        return first_ns
+    idle = Intervals.from_arrays(np.array([start_ns]), np.array([first_ns]))
+    since = np.full(len(ends), start_ns)
+    of_it = coverage(union(compiles, idle), since, ends) >= MIN_CERTAIN_SHARE.value * (ends - since)
+    return int(ends[of_it].max(initial=first_ns))
+
+
+def _loads(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
+    calls = trace.table("api_calls", ["start_ns", "end_ns", "name"]).filter(
+        pl.col("start_ns") >= start_ns, pl.col("start_ns") < end_ns
+    )
+    prepares = calls["name"].cast(pl.String).str.contains(PREPARES)
+    return calls.filter(prepares).select(
+        pl.col("name").cast(pl.String), (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
+    )
+
+
+def _is_start(start: ProgramStart, window_ns: int) -> bool:
+    if start.length_ns < max(MIN_START_NS.value, MIN_START_SHARE.value * window_ns):
+        return False
+    loading = start.preparing_ns >= MIN_LOADING_SHARE.value * start.length_ns
+    return start.length_ns >= MIN_CERTAIN_SHARE.value * window_ns or loading

@@ -1,0 +1,181 @@
+"""alloc-churn: every step takes memory from the driver and gives it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
+
+from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.replay.changes import free_calls
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import (
+    by_step,
+    framework_of,
+    largest,
+    of_each_step,
+    summed_locations,
+    times_text,
+)
+from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
+
+
+MIN_STEP_SHARE = Threshold(
+    0.5, "part of the steps that must take or give back memory; fewer are a program that warms up"
+)
+MIN_REALLOCATIONS = Threshold(
+    3,
+    "allocations after work was launched and memory given back, where fewer than two steps are "
+    "known; fewer are the beginning and the end of a program",
+)
+MAX_POOLED_NS = Threshold(
+    20_000, "ns up to which cudaMallocAsync and cudaFreeAsync were served by their pool"
+)
+
+
+class AllocChurn(Rule):
+    """Allocations and frees of the driver inside steps."""
+
+    id = "alloc-churn"
+    detects = (
+        "Looks for steps that call cudaMalloc, cudaFree, cuMemMap, cudaHostAlloc and the like, "
+        "beyond warm-up."
+    )
+    why = (
+        "Such a call takes the driver tens to hundreds of microseconds, and cudaFree waits until "
+        "the GPU is done with everything before."
+    )
+    fix = (
+        "Take memory once and use it again: leave it to a caching allocator, or allocate buffers "
+        "before the loop."
+    )
+    code = """\
+# no torch.cuda.empty_cache() in the loop; with sizes that vary:
+#   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
+buffer = torch.empty(shape, device="cuda")     # once, before the loop
+torch.matmul(a, b, out=buffer)
+"""
+    afterwards = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
+    misleads = (
+        "A program close to the GPU's memory frees its cache because it has to: then less memory "
+        "(smaller batch, checkpointing) is the fix."
+    )
+    estimate = (
+        "Replay in which these calls cost nothing and wait for nothing; what they slow down around "
+        "them is not counted. Four programs on one H200, a run each: the fix gave 1.0 to 1.7 times "
+        "as much under nsys, 0.6 to 1.3 times without it."
+    )
+    limits: ClassVar = {
+        "STEPS": MIN_STEP_SHARE,
+        "AGAIN": MIN_REALLOCATIONS,
+        "POOLED": MAX_POOLED_NS,
+    }
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Count the calls that take or give back memory, step by step."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        rows = _in_steps(timeline) if timeline.steps > 1 else _without_steps(timeline)
+        if rows.is_empty():
+            return CLEAN
+        return _found(timeline, rows)
+
+
+def _slow() -> pl.Expr:
+    """Leave out what a pool answers at once: that is the fix, not the problem."""
+    pooled = pl.col("name").str.contains("Async")
+    return ~pooled | (pl.col("duration_ns") >= MAX_POOLED_NS.value)
+
+
+def _in_steps(timeline: RuleContext) -> pl.DataFrame:
+    rows = timeline.calls_of(CallKind.ALLOCATE, CallKind.FREE)
+    rows = rows.filter(pl.col("step").is_not_null(), _slow())
+    if rows["step"].n_unique() <= MIN_STEP_SHARE.value * timeline.steps:
+        return rows.clear()
+    return rows
+
+
+def _without_steps(timeline: RuleContext) -> pl.DataFrame:
+    """Give the calls from the first free on that has launches before it."""
+    kind = pl.col("kind").cast(pl.String)
+    launched = (kind == "launch").cum_sum() > 0
+    freed = (launched & (kind == "free")).cum_sum() > 0
+    again = timeline.calls.with_columns(freed.over("lane").alias("freed")).filter(
+        pl.col("freed"), kind.is_in(["allocate", "free"]), _slow()
+    )
+    # What a program frees at its end it does not take again.
+    last = pl.col("call").filter(kind == "allocate").max().over("lane")
+    again = again.filter(pl.col("call") <= last)
+    taken = again.filter(kind == "allocate").height
+    return again if taken >= MIN_REALLOCATIONS.value else again.clear()
+
+
+def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    found = called_from(timeline, rows)
+    calls = summed_locations(rows, "call", "name")
+    where = largest(found["site"], found["operator"], found["range"], calls)
+    spent_ns = float(rows["duration_ns"].sum())
+    return RuleMatch(
+        title=f"Memory is taken or given back {times_text(timeline, rows.height)}, "
+        f"{of_each_step(timeline, spent_ns)}",
+        evidence=(
+            Evidence(
+                "calls",
+                rows.height / timeline.per_step,
+                "",
+                by_step(timeline, "Calls that take or give back memory"),
+            ),
+            Evidence(
+                "calls_ns",
+                spent_ns / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time the host spends in them"),
+            ),
+            Evidence(
+                "waited_ns",
+                float(rows["waited_ns"].sum()) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Of it, waiting for the GPU"),
+            ),
+        ),
+        confidence=Confidence.HIGH,
+        confidence_reason="the calls and what the GPU waited for were measured",
+        change=(free_calls(rows["call"].to_numpy()),),
+        fix=_fix(timeline, where),
+        code=framework_of(timeline.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
+        where=where,
+    )
+
+
+def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...]) -> str:
+    names = [w.name for w in where if w.kind == "call"]
+    calls = " and ".join(names[:2])
+    source = named(where, "site", "operator") or named(where, "range")
+    seen = f"Seen: {calls}" + (f" in {source}." if source else ".")
+    host = any("Host" in name for name in names)
+    pinned = " Keep pinned buffers for the whole run." if host else ""
+    return f"{seen}{pinned} " + framework_of(timeline.trace).choose(
+        torch="Remove torch.cuda.empty_cache() from the loop, make sure that "
+        "PYTORCH_NO_CUDA_MEMORY_CACHING is not set, and let the allocator grow its segments "
+        "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) where sizes vary.",
+        cuda="Allocate before the loop, or use cudaMallocAsync with a pool that keeps its memory.",
+        jax="Leave XLA_PYTHON_CLIENT_PREALLOCATE on, and donate buffers (donate_argnums).",
+    )
+
+
+_CUDA = """\
+cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
+uint64_t keep = UINT64_MAX;
+cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+cudaMallocAsync(&buffer, bytes, stream);       // in place of cudaMalloc
+cudaFreeAsync(buffer, stream);                 // does not wait
+"""
+_JAX = """\
+# XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
+train_step = jax.jit(train_step, donate_argnums=0)
+"""

@@ -1,0 +1,218 @@
+"""exposed-communication: collectives that nothing computes beside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.replay.changes import own_stream
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import (
+    Framework,
+    by_step,
+    framework_of,
+    largest,
+    of_each_step,
+    summed_locations,
+)
+from gpusight.rules.patterns import memcpys
+from gpusight.rules.patterns.host_gaps import called_from
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.patterns.memcpys import ExposedTime
+    from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.trace import Trace
+
+
+MIN_EXPOSED_SHARE = Threshold(
+    0.01, "part of the time in which a GPU only communicates; below, hiding it gains nothing"
+)
+SHARDED = ("allgather", "all_gather", "reducescatter", "reduce_scatter")
+"""What sharded training (FSDP, ZeRO) sends, in lower case."""
+
+
+class ExposedCommunication(Rule):
+    """Collectives with nothing beside them."""
+
+    id = "exposed-communication"
+    detects = (
+        "Looks for kernels that communicate with other GPUs (NCCL, RCCL, NVSHMEM and those of "
+        "inference servers) while no other kernel runs."
+    )
+    why = (
+        "Communication that runs beside the computation costs little. What stands alone adds to "
+        "every step, and grows with the number of GPUs."
+    )
+    fix = (
+        "Start collectives as soon as their data is ready, in pieces that are large enough, and "
+        "let the rest of the step run beside them."
+    )
+    code = """\
+model = DistributedDataParallel(
+    model,
+    bucket_cap_mb=100,
+    gradient_as_bucket_view=True,
+    static_graph=True,
+)
+with model.no_sync():  # while gradients are accumulated
+    loss.backward()
+"""
+    afterwards = (
+        "`gpusight ledger` shows less `communication`; compare the traces of all ranks for one "
+        "that arrives late."
+    )
+    misleads = (
+        "A collective ends when the slowest rank has joined: what looks like slow communication "
+        "may be waiting for another GPU, which the capture of one rank cannot tell. Tensor "
+        "parallelism needs each result at once; there is little to overlap with."
+    )
+    estimate = (
+        "Replay with the collectives on a queue of their own, nothing waiting for them: an upper "
+        "bound, for the last of them have nothing left to run beside."
+    )
+    limits: ClassVar = {"LEAST": MIN_EXPOSED_SHARE, "LATE": memcpys.MIN_DELAY_NS}
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Measure the time in which only communication kernels run."""
+        if timeline.kernels.is_empty():
+            return _without_kernels(timeline)
+        rows = timeline.kernels.filter(pl.col("category") == "communication")
+        if rows.is_empty():
+            return CLEAN
+        exposed = memcpys.most_exposed(timeline, rows)
+        if exposed.ns < MIN_EXPOSED_SHARE.value * timeline.length_ns:
+            return CLEAN
+        return _found(timeline, rows, exposed)
+
+
+def _without_kernels(timeline: RuleContext) -> RuleVerdict:
+    if (timeline.ops["kind"] == "graph").any():
+        return RuleNotApplicable(
+            "CUDA graphs were traced as a whole: their kernels are not visible"
+        )
+    return RuleNotApplicable("no kernels were captured")
+
+
+def _found(timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
+    alone = memcpys.not_covered(rows, memcpys.computing(timeline))
+    rows = rows.with_columns(pl.Series("exposed_ns", alone, pl.Int64))
+    names = _collectives(timeline.trace)
+    return RuleMatch(
+        title=f"Collectives run {of_each_step(timeline, exposed.ns)} with nothing beside them",
+        evidence=_evidence(timeline, rows, exposed),
+        confidence=Confidence.LOW,
+        confidence_reason="an upper bound: the capture of one rank does not tell waiting for "
+        "others from sending, nor what the results are needed for",
+        change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(timeline, rows)),
+        fix=_fix(timeline, rows, names),
+        code=_code(timeline, names),
+        where=largest(
+            summed_locations(rows, "kernel", "label", "exposed_ns"),
+            *called_from(timeline, rows, "exposed_ns").values(),
+        ),
+    )
+
+
+def _evidence(
+    timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime
+) -> tuple[Evidence, ...]:
+    per_step = timeline.per_step
+    took = int(rows["duration_ns"].sum())
+    hidden = 1 - int(rows["exposed_ns"].sum()) / max(1, took)
+    return (
+        Evidence(
+            "exposed_share",
+            exposed.ns / max(1, timeline.length_ns),
+            "share",
+            f"Part of the time in which GPU {exposed.device} only communicates",
+        ),
+        Evidence(
+            "collectives", rows.height / per_step, "", by_step(timeline, "Communication kernels")
+        ),
+        Evidence("took_ns", took / per_step, "ns", by_step(timeline, "Time of them")),
+        Evidence("hidden_share", hidden, "share", "Part of that with a kernel beside"),
+        *_sent(timeline),
+    )
+
+
+def _sent(timeline: RuleContext) -> tuple[Evidence, ...]:
+    """Say how much was given to collectives, where the capture tells."""
+    trace, schedule = timeline.trace, timeline.schedule
+    if not trace.has("collectives", "in_bytes"):
+        return ()
+    table = trace.table("collectives", ["start_ns", "side", "in_bytes"]).filter(
+        pl.col("start_ns") >= schedule.start_ns, pl.col("start_ns") < schedule.end_ns
+    )
+    sides = table.group_by(pl.col("side").cast(pl.String)).agg(pl.col("in_bytes").sum())
+    sent = max(sides["in_bytes"].to_list(), default=0)
+    meaning = by_step(timeline, "Given to collectives")
+    return (Evidence("in_bytes", sent / timeline.per_step, "byte", meaning),) if sent else ()
+
+
+def _collectives(trace: Trace) -> list[str]:
+    """Name the collectives that the program asked for."""
+    return (
+        names_of(trace.table("collectives", ["name"])["name"]) if trace.has("collectives") else []
+    )
+
+
+def _fix(timeline: RuleContext, rows: pl.DataFrame, names: list[str]) -> str:
+    top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
+    part = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
+    seen = f"Most of it ({format_share(part)}) is {top.name}"
+    called = f", asked for as {', '.join(names[:3])}" if names else ""
+    advice = framework_of(timeline.trace).choose(
+        torch=_FSDP if _sharded(rows, names) else _DDP,
+        cuda="Issue collectives on a stream of their own as soon as their data is ready; group "
+        "small ones (ncclGroupStart), and let independent kernels run beside them.",
+        jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
+        "larger combine thresholds.",
+    )
+    late = "If one rank is always last to join, fix that rank first: compare the ranks' traces."
+    return f"{seen}{called}. {advice} {late}"
+
+
+def _sharded(rows: pl.DataFrame, names: list[str]) -> bool:
+    texts = [name.lower() for name in [*names, *rows["label"].unique().drop_nulls()]]
+    return any(word in text for text in texts for word in SHARDED)
+
+
+def _code(timeline: RuleContext, names: list[str]) -> str:
+    if framework_of(timeline.trace) is Framework.TORCH:
+        rows = timeline.kernels.filter(pl.col("category") == "communication")
+        return _FSDP_CODE if _sharded(rows, names) else ExposedCommunication.code
+    return framework_of(timeline.trace).choose(torch="", cuda=_CUDA, jax=_JAX)
+
+
+_DDP = (
+    "With DistributedDataParallel: larger buckets (bucket_cap_mb) where collectives are many and "
+    "short, smaller ones where the last waits for the whole backward pass; "
+    "gradient_as_bucket_view=True; static_graph=True; no_sync() while gradients are accumulated; a "
+    "bf16 compression hook halves what is sent."
+)
+_FSDP = (
+    "With FSDP: prefetch (backward_prefetch=BACKWARD_PRE, forward_prefetch=True; "
+    "set_modules_to_forward_prefetch with fully_shard), wrap larger units, keep parameters "
+    "gathered (reshard_after_forward=False) where memory allows, shard within a node only "
+    "(HYBRID_SHARD)."
+)
+_FSDP_CODE = """\
+model = FSDP(
+    model,
+    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
+    forward_prefetch=True,
+    limit_all_gathers=True,
+)
+"""
+_CUDA = """\
+cudaEventRecord(ready, compute);
+cudaStreamWaitEvent(sending, ready, 0);
+ncclAllReduce(data, data, n, ncclFloat, ncclSum, comm, sending);
+next_kernel<<<grid, block, 0, compute>>>();  // beside it
+"""
+_JAX = "export XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true\n"

@@ -1,0 +1,201 @@
+"""fp32-no-tensor-cores: matrix products in FP32 on ordinary lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.patterns.fp32_gemms import (
+    CAST_GPU_NS,
+    FIXED_NS,
+    TensorFormat,
+    gemms_of_unknown_pipe,
+    gemms_on_cuda_cores,
+    targets,
+    without_memory_bound,
+)
+from gpusight.rules.patterns.kernel_groups import (
+    kernel_ns,
+    kernels_unseen,
+    locations_of,
+    main_source_phrase,
+    total_ns,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_KERNEL_TIME_SHARE = Threshold(
+    0.05, "part of the time of all kernels; below, a fix changes nothing that is seen"
+)
+MIN_SAVED_SHARE = Threshold(
+    0.02, "part of the judged time below which the title says that it gives little"
+)
+
+_UNTOLD = RuleNotApplicable(
+    "the names of the matrix products do not say whether they use tensor cores"
+)
+
+
+class _Gain(NamedTuple):
+    """What a number format gives back when it is the only change."""
+
+    target: TensorFormat
+    ns: float
+
+
+class Fp32NoTensorCores(Rule):
+    """FP32 products that tensor cores would do faster."""
+
+    id = "fp32-no-tensor-cores"
+    detects = (
+        "Looks for matrix products and convolutions in FP32 whose kernels use ordinary lanes "
+        "(SIMT), on a GPU that has tensor cores."
+    )
+    why = (
+        "Tensor cores multiply matrices several times faster than the lanes: TF32 keeps FP32 "
+        "tensors and rounds the factors, half precision halves the memory traffic too."
+    )
+    fix = "Allow TF32, or compute in half precision."
+    code = """\
+torch.set_float32_matmul_precision("high")      # TF32 for matrix products
+torch.backends.cudnn.allow_tf32 = True          # and for convolutions (the default)
+"""
+    half_code = """\
+with torch.autocast("cuda", dtype=torch.float16):         # bfloat16 on Ampere and newer
+    loss = loss_of(model(inputs), targets)
+scaler.scale(loss).backward()                             # torch.amp.GradScaler for float16
+"""
+    cuda_code = """\
+cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
+// or cublasGemmEx with CUDA_R_16BF operands and CUBLAS_COMPUTE_32F
+"""
+    jax_code = """\
+jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+"""
+    afterwards = (
+        "`gpusight kernels` shows tf32 (or bf16) kernels; compare a loss curve or a result with "
+        "the FP32 one before keeping it."
+    )
+    misleads = (
+        "Solvers and other work that needs all 24 bits of FP32 cannot use it. Small and narrow "
+        "products are bound by memory and launches, not by arithmetic. Where the host is the "
+        "limit, shorter kernels only make the GPU wait longer."
+    )
+    estimate = (
+        "Replay in which these kernels take their time divided by the ratio of the GPU's peak "
+        f"rates, plus {FIXED_NS // 1000} µs: they reach the same part of the peak on tensor cores "
+        "as on lanes."
+    )
+    limits: ClassVar = {
+        "SHARE": MIN_KERNEL_TIME_SHARE,
+        "LITTLE": MIN_SAVED_SHARE,
+        "FIXED_NS": Threshold(
+            FIXED_NS, "ns that even a small product takes on tensor cores; measured"
+        ),
+        "CAST_GPU_NS": Threshold(CAST_GPU_NS, "ns of GPU time for each cast that autocast adds"),
+    }
+    least_share = None
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Add up FP32 products on lanes, and replay them on tensor cores."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        rows = without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
+        share = total_ns(rows) / kernel_ns(timeline)
+        unclear = total_ns(gemms_of_unknown_pipe(timeline.kernels)) / kernel_ns(timeline)
+        if max(share, unclear) < MIN_KERNEL_TIME_SHARE.value:
+            return CLEAN
+        gpu = timeline.gpu
+        possible = None if gpu is None else targets(gpu)
+        if gpu is not None and not possible:
+            return RuleNotApplicable(f"{gpu.name} has no tensor cores that would be faster")
+        if share < MIN_KERNEL_TIME_SHARE.value:
+            return _UNTOLD
+        if not possible:
+            return RuleNotApplicable("it is not known what the GPU can do")
+        return _found(timeline, rows, share, possible)
+
+
+def _found(
+    timeline: RuleContext, rows: pl.DataFrame, share: float, possible: tuple[TensorFormat, ...]
+) -> RuleMatch:
+    gains = [
+        _Gain(t, float(max(0, timeline.replay.run(*t.change(timeline, rows)).saved_ns)))
+        for t in possible
+    ]
+    first = gains[0]
+    little = first.ns < MIN_SAVED_SHARE.value * timeline.length_ns
+    yet = f", but {first.target.name} gives little" if little else ""
+    return RuleMatch(
+        title=f"FP32 products without tensor cores take {format_share(share)} of GPU time{yet}",
+        evidence=_evidence(timeline, rows, share, gains),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="the kernels were measured; their time on tensor cores follows from peak "
+        "rates",
+        change=first.target.change(timeline, rows),
+        fix=_fix(timeline, rows, gains),
+        code=framework_of(timeline.trace).choose(
+            torch=Fp32NoTensorCores.code
+            if first.target.casts == 0
+            else Fp32NoTensorCores.half_code,
+            cuda=Fp32NoTensorCores.cuda_code,
+            jax=Fp32NoTensorCores.jax_code,
+        ),
+        where=locations_of(timeline, rows),
+    )
+
+
+def _evidence(
+    timeline: RuleContext, rows: pl.DataFrame, share: float, gains: list[_Gain]
+) -> tuple[Evidence, ...]:
+    per = timeline.per_step
+    faster = (
+        Evidence(
+            f"saved_{gain.target.precision}_ns",
+            gain.ns / per,
+            "ns",
+            by_step(timeline, f"Time that a replay with {gain.target.name} gives back"),
+        )
+        for gain in gains
+    )
+    return (
+        Evidence("fp32_ns", total_ns(rows) / per, "ns", by_step(timeline, "Time of FP32 products")),
+        Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+        Evidence("kernels", rows.height / per, "", by_step(timeline, "Their kernels")),
+        Evidence("ratio", gains[0].target.ratio, "", "Peak rate of tensor cores against lanes"),
+        *faster,
+    )
+
+
+def _amount(timeline: RuleContext, gain: _Gain) -> str:
+    if gain.ns <= 0:
+        return "nothing"
+    return by_step(timeline, format_time(gain.ns / timeline.per_step))
+
+
+def _fix(timeline: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
+    number = format_count(round(rows.height / timeline.per_step))
+    usual = format_time(float(np.median(rows["duration_ns"].to_numpy())))
+    said = [f"{g.target.name} {g.target.how} gives back {_amount(timeline, g)}" for g in gains]
+    way = framework_of(timeline.trace).choose(
+        torch="TF32 is one line and adds no launches; autocast makes the GPU faster still but "
+        "launches casts, which cost a program that waits for its host.",
+        cuda="TF32 is one call for a cuBLAS or cuDNN handle; kernels of one's own need mma "
+        "instructions, or CUTLASS.",
+        jax="The precision of products is one setting; bfloat16 parameters gain more.",
+    )
+    return (
+        f"{by_step(timeline, f'{number} products')} of {usual} "
+        f"(median){main_source_phrase(timeline, rows)}. "
+        f"In a replay {', '.join(said)}. {way}"
+    )

@@ -1,0 +1,157 @@
+"""graph-candidate: short kernels in the same order again and again, with gaps in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import as_graphs, set_gap
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of, largest
+from gpusight.rules.patterns.host_gaps import at_most, called_from, host_unknown, idle_ns, named
+from gpusight.rules.patterns.host_stalls import (
+    MIN_LAUNCHES_PER_STEP,
+    MIN_REPEATED_SHARE,
+    host_work,
+    keeping_host_work,
+    repetition,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.timeline.launch_bound import LaunchBound
+from gpusight.units import format_count, format_time
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.patterns.host_stalls import LaunchRepetition
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
+
+
+MAX_MEDIAN_KERNEL_NS = Threshold(
+    20_000, "ns of the median kernel up to which gaps of a microsecond count"
+)
+GRAPH_GAP_NS = Threshold(
+    500,
+    "ns between kernels of one graph, assumed: 130 were measured on one H200, against 1,000 to "
+    "1,400 between single launches; other GPUs and drivers were not measured",
+)
+MIN_EQUAL_STEPS = Threshold(0.5, "least part of the steps that have the same sequence of kernels")
+_BETWEEN_KERNELS = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.QUEUED)
+
+
+class GraphCandidate(Rule):
+    """Repeated sequences that one launch could replace."""
+
+    id = "graph-candidate"
+    detects = (
+        "Looks for sequences of short kernels that every step repeats, launched one by one, in "
+        "programs that keep the GPU busy all the same."
+    )
+    why = (
+        "Between two kernels of a stream lies a microsecond or more in which the GPU starts the "
+        "next; inside a CUDA graph it is a fraction of that. The host is free meanwhile, too."
+    )
+    fix = "Capture the sequence into a CUDA graph and replay it each step."
+    code = """\
+step = torch.cuda.CUDAGraph()
+with torch.cuda.graph(step):
+    static_output = model(static_input)
+for batch in batches:
+    static_input.copy_(batch)
+    step.replay()
+"""
+    afterwards = (
+        "`gpusight api` shows one cudaGraphLaunch a step, `gpusight ledger` less `idle/queued`."
+    )
+    misleads = (
+        "The gap inside graphs differs between GPUs and drivers. Shapes that change need a graph "
+        "each."
+    )
+    estimate = (
+        "Replay with one graph launch in place of the launches between two waits, and half a "
+        "microsecond between kernels of a stream where it was more. No more than the GPU waits "
+        "between kernels."
+    )
+    limits: ClassVar = {
+        "SHORT": MAX_MEDIAN_KERNEL_NS,
+        "GAP": GRAPH_GAP_NS,
+        "FEW": MIN_LAUNCHES_PER_STEP,
+        "REPEATED": MIN_REPEATED_SHARE,
+        "ALIKE": MIN_EQUAL_STEPS,
+    }
+    least_share = 0.02
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Look for the same short kernels in every step."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        again = repetition(timeline)
+        alike = again.repeated if again.alike is None else again.alike
+        if again.kernels < MIN_LAUNCHES_PER_STEP.value * timeline.per_step:
+            return CLEAN
+        if not again.worth_it or alike < MIN_EQUAL_STEPS.value:
+            return CLEAN
+        rows = timeline.kernels.filter(~pl.col("in_graph"))
+        usual_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
+        return (
+            CLEAN
+            if usual_ns > MAX_MEDIAN_KERNEL_NS.value
+            else _found(timeline, rows, again, usual_ns)
+        )
+
+
+def _found(
+    timeline: RuleContext, rows: pl.DataFrame, again: LaunchRepetition, usual_ns: float
+) -> RuleMatch:
+    each = format_count(round(again.kernels / timeline.per_step))
+    places = called_from(timeline, rows)
+    where = largest(places["range"], places["operator"])
+    work = host_work(timeline)
+    stalled = np.flatnonzero(work.apart)
+    return RuleMatch(
+        title=f"{by_step(timeline, f'{each} kernels')} of {format_time(usual_ns)} each "
+        "are launched one by one",
+        evidence=(
+            Evidence(
+                "kernels",
+                again.kernels / timeline.per_step,
+                "",
+                by_step(timeline, "Kernels launched one by one"),
+            ),
+            Evidence("kernel_ns", usual_ns, "ns", "A kernel takes, median"),
+            Evidence(
+                "gap_ns",
+                float(timeline.replay.queue_gap_ns),
+                "ns",
+                "Between two kernels of a stream, median",
+            ),
+            Evidence(
+                "repeated", again.repeated, "share", "Part of them that comes again in most steps"
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="the gap inside a graph is assumed",
+        change=(
+            keeping_host_work(stalled),
+            as_graphs(),
+            set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
+        ),
+        least_ns=at_most(timeline, idle_ns(timeline, *_BETWEEN_KERNELS) - work.of(stalled)),
+        fix=_fix(timeline, where),
+        code=framework_of(timeline.trace).choose(
+            torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
+        ),
+        where=where,
+    )
+
+
+def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...]) -> str:
+    what = named(where, "range", "operator") or "the repeated sequence"
+    return f"Capture {what} into a CUDA graph: " + framework_of(timeline.trace).choose(
+        torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
+        'overhead").',
+        cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
+        jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
+    )

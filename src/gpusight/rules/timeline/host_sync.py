@@ -1,0 +1,193 @@
+"""host-sync: the host waits for the GPU in the middle of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
+
+from gpusight.analysis.replay.changes import without_waiting
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import (
+    by_step,
+    framework_of,
+    largest,
+    of_each_step,
+    summed_locations,
+    times_text,
+)
+from gpusight.rules.patterns.blocking_waits import MIN_COPY_WAIT_SHARE, waits
+from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.units import format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
+
+
+MIN_COST_SHARE = Threshold(
+    0.01, "part of the time that the waits must cost to be a finding by themselves"
+)
+MIN_SYNCS_PER_STEP = Threshold(
+    5,
+    "waits a step from which on they are a finding whatever they cost: they stop the host from "
+    "running ahead as soon as something else is fixed",
+)
+
+
+class HostSync(Rule):
+    """Waits for the GPU inside steps."""
+
+    id = "host-sync"
+    detects = (
+        "Looks for calls inside a step that wait until the GPU is done: values read back "
+        "(`.item()`, `.cpu()`, `nonzero`), small copies of pageable memory, synchronisations. One "
+        "at the end of a step is told apart."
+    )
+    why = (
+        "While the host waits it launches nothing, and when it goes on the GPU is empty: it stands "
+        "still until the next launch arrives, each time."
+    )
+    fix = (
+        "Keep values on the GPU until the step is over, and read them back together, later, or "
+        "every so many steps."
+    )
+    code = """\
+losses.append(loss.detach())                   # no .item(), no print in the step
+if step % 100 == 0:
+    print(torch.stack(losses).mean().item())   # one wait for 100 steps
+x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, if tensor:
+"""
+    afterwards = (
+        "`gpusight api` shows fewer synchronising calls. In PyTorch, "
+        'torch.cuda.set_sync_debug_mode("warn") names what still waits.'
+    )
+    misleads = (
+        "A program that needs the value to decide what to launch next has to wait. Where the host "
+        "is slower than the GPU, waits cost little until that is fixed."
+    )
+    estimate = (
+        "Replay in which these calls return at once; what the host does with the values stays, but "
+        "beside the GPU's work. "
+        "Synchronisations at the end of steps stay, too."
+    )
+    limits: ClassVar = {
+        "COSTS": MIN_COST_SHARE,
+        "MANY": MIN_SYNCS_PER_STEP,
+        "MOSTLY": MIN_COPY_WAIT_SHARE,
+    }
+    least_share = None
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Count the waits inside steps, and replay the window without them."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        every = waits(timeline).filter(~pl.col("large"))
+        at_end = pl.col("at_edge") & ~pl.col("copies")
+        inside, ends = every.filter(~at_end), every.filter(at_end)
+        if inside.is_empty():
+            return CLEAN
+        change = without_waiting(inside["calls"].explode().to_numpy())
+        saved_ns = timeline.replay.run(change).saved_ns
+        costly = saved_ns >= MIN_COST_SHARE.value * timeline.length_ns
+        many = timeline.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * timeline.steps
+        if not costly and not many:
+            return CLEAN
+        return _found(timeline, inside, ends, change, costly=costly)
+
+
+def _found(
+    timeline: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
+) -> RuleMatch:
+    found = called_from(timeline, inside, "waited_ns")
+    where = largest(
+        found["site"],
+        found["operator"],
+        found["range"],
+        summed_locations(inside, "call", "name", "waited_ns"),
+    )
+    often = times_text(timeline, inside.height)
+    title = f"The host waits for the GPU {often}, {format_time(_mean(inside))} each time"
+    return RuleMatch(
+        title=title if costly else f"{title}, which costs little so far",
+        evidence=_evidence(timeline, inside, ends),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="whether the program needs the values at once cannot be seen",
+        change=(change,),
+        fix=_fix(timeline, inside, where, often, costly=costly),
+        code=framework_of(timeline.trace).choose(torch=HostSync.code, cuda=_CUDA, jax=_JAX),
+        where=where,
+    )
+
+
+def _mean(rows: pl.DataFrame) -> float:
+    return float(rows["waited_ns"].sum()) / max(1, rows.height)
+
+
+def _evidence(
+    timeline: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
+) -> tuple[Evidence, ...]:
+    per_step = timeline.per_step
+    told = [
+        Evidence("waits", inside.height / per_step, "", by_step(timeline, "Waits for the GPU")),
+        Evidence(
+            "waited_ns",
+            float(inside["waited_ns"].sum()) / per_step,
+            "ns",
+            by_step(timeline, "Time the host spends in them"),
+        ),
+        Evidence(
+            "read_back",
+            float(inside["copies"].sum()) / per_step,
+            "",
+            by_step(timeline, "Of these, waits for a small copy"),
+        ),
+    ]
+    if ends.height:
+        meaning = "Synchronisations at the end of steps, which are not counted"
+        told.append(Evidence("at_step_end", ends.height / per_step, "", by_step(timeline, meaning)))
+    return tuple(told)
+
+
+def _fix(
+    timeline: RuleContext,
+    inside: pl.DataFrame,
+    where: tuple[FindingLocation, ...],
+    often: str,
+    *,
+    costly: bool,
+) -> str:
+    who = named(where, "site", "operator") or named(where, "range") or named(where, "call")
+    seen = f"The host waits {often} in {who}" if who else f"The host waits {often}"
+    total = of_each_step(timeline, float(inside["waited_ns"].sum()))
+    now = (
+        "" if costly else " Do it once the host is no longer the limit: until then it gains little."
+    )
+    return (
+        f"{seen}, {total} in all. "
+        + framework_of(timeline.trace).choose(
+            torch="Collect such values on the GPU and read them back once, after the step or every "
+            "so many steps; copy small tensors from pinned memory with non_blocking=True; replace "
+            "boolean indexing and nonzero by torch.where.",
+            cuda="Let the GPU decide (device-side flags, conditional graph nodes) or read results "
+            "back through pinned memory with an event that a later step checks.",
+            jax="Do not convert arrays to Python numbers or NumPy in the step; read metrics back "
+            "every so many steps.",
+        )
+        + now
+    )
+
+
+_CUDA = """\
+cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);  // pinned `host`
+cudaEventRecord(ready, stream);
+next_step<<<grid, block, 0, stream>>>();       // launched before anyone waits
+if (cudaEventQuery(ready) == cudaSuccess) use(host);
+"""
+_JAX = """\
+metrics.append(loss)                           # stays on the GPU
+if step % 100 == 0:
+    print(np.mean(jax.device_get(metrics)))    # one wait for 100 steps
+"""

@@ -1,0 +1,172 @@
+"""input-starved: the GPU waits while the launching thread reads or prepares data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import without_host_time
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.patterns.host_gaps import (
+    at_most,
+    behind,
+    busy_share,
+    host_unknown,
+    idle_ns,
+    named,
+    spent_before,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import format_time
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
+
+
+MIN_IDLE_SHARE = Threshold(
+    0.01, "part of the time in which the GPU waits for input; below, loading it elsewhere is noise"
+)
+_TELLING = ("ranges", "cpu_ops", "python_calls", "os_calls")
+
+
+class InputStarved(Rule):
+    """Input on the thread that launches."""
+
+    id = "input-starved"
+    detects = (
+        "Looks for time in which the GPU has nothing to do because the thread that launches reads, "
+        "decodes, prepares or waits for data. Ranges, operators, Python functions and calls of the "
+        "operating system tell it by their names."
+    )
+    why = (
+        "What the launching thread does for the input it cannot do for the GPU: nothing is "
+        "launched meanwhile, and once the work issued before is done the GPU stands still."
+    )
+    fix = (
+        "Load and prepare input in other processes or threads, ahead of the step that needs it, so "
+        "that the launching thread only takes a batch that is ready."
+    )
+    code = """\
+loader = DataLoader(
+    dataset, batch_size=..., num_workers=8, pin_memory=True,
+    prefetch_factor=4, persistent_workers=True,
+)
+for batch in loader:
+    batch = batch.to("cuda", non_blocking=True)
+"""
+    afterwards = (
+        "`gpusight ledger` shows no `idle/input`. What is left of it means that the workers are "
+        "too few or the storage too slow."
+    )
+    misleads = (
+        "A range whose name speaks of data may do other work; a program that waits for requests "
+        "(a server without load) waits for input by nature."
+    )
+    estimate = (
+        "Replay without the time for input before each call: enough workers prepare it beside. "
+        "No more than the GPU waited for input. With one worker a step cannot be shorter than its "
+        "input takes."
+    )
+    limits: ClassVar = {"LEAST": MIN_IDLE_SHARE}
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Measure the host's time for input, and what the GPU waited for it."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        if not any(timeline.trace.has(table) for table in _TELLING):
+            return RuleNotApplicable(
+                "nothing names what the host did: no ranges, operators or OS calls"
+            )
+        waited_ns = idle_ns(timeline, IdleCause.INPUT)
+        if waited_ns < MIN_IDLE_SHARE.value * timeline.length_ns:
+            return CLEAN
+        spent = spent_before(timeline)[:, IdleCause.INPUT]
+        calls = np.flatnonzero(spent)
+        places = behind(timeline, IdleCause.INPUT)
+        where = largest(places["range"], places["operator"], places["call"], places["site"])
+        one_worker = _one_worker_ns(timeline, spent)
+        return RuleMatch(
+            title=_title(timeline, where, waited_ns),
+            evidence=_evidence(timeline, waited_ns, one_worker),
+            confidence=Confidence.HIGH,
+            confidence_reason="what the host did and what the GPU waited for were measured",
+            change=(without_host_time(calls, spent[calls]),),
+            least_ns=at_most(timeline, waited_ns),
+            fix=_fix(timeline, where, one_worker),
+            code=framework_of(timeline.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
+            where=where,
+        )
+
+
+def _one_worker_ns(
+    timeline: RuleContext, spent: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> float:
+    """Give the time for input of the thread that spends most on it."""
+    lanes = timeline.schedule.calls.lane
+    return float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
+
+
+def _title(timeline: RuleContext, where: tuple[FindingLocation, ...], waited_ns: int) -> str:
+    who = named(where, "range", "operator", "call", "site", most=1) or "Input"
+    return f"{who} keeps the GPU waiting for {of_each_step(timeline, waited_ns)}"
+
+
+def _evidence(timeline: RuleContext, waited_ns: int, one_worker: float) -> tuple[Evidence, ...]:
+    per_step = timeline.per_step
+    return (
+        Evidence(
+            "idle_input_ns",
+            waited_ns / per_step,
+            "ns",
+            by_step(timeline, "Time in which the GPU waits for input"),
+        ),
+        Evidence(
+            "input_ns",
+            one_worker / per_step,
+            "ns",
+            by_step(timeline, "Time that the launching thread spends on input")
+            + "; with one worker a step cannot be shorter",
+        ),
+        Evidence("gpu_busy", busy_share(timeline), "share", "Part of the time the GPU works"),
+    )
+
+
+def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...], one_worker: float) -> str:
+    told = named(where, "range", "operator", "call", "site")
+    what = f"Move what {told} does" if told else "Move the input work"
+    each = by_step(timeline, format_time(one_worker / timeline.per_step))
+    return (
+        f"{what} ({each}) off the thread that launches: "
+        + framework_of(timeline.trace).choose(
+            torch="DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), or a "
+            "thread that fills a queue.",
+            cuda="a thread that fills a ring of pinned buffers ahead of the launches.",
+            jax="a thread or process that prepares batches ahead and calls jax.device_put.",
+        )
+        + f" One worker still needs {each} for its input; enough of them in parallel hide it."
+    )
+
+
+_CUDA = """\
+std::thread loader([&] {                       // fills buffers ahead of the launches
+  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
+});
+for (int i = 0; i < steps; ++i) {
+  float* host = ring.pop();                    // pinned, ready
+  cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
+  step<<<grid, block, 0, stream>>>(device);
+}
+"""
+_JAX = """\
+batches = queue.Queue(maxsize=4)
+def load():
+    for batch in dataset:
+        batches.put(jax.device_put(batch))
+threading.Thread(target=load, daemon=True).start()
+for _ in range(steps):
+    state = train_step(state, batches.get())
+"""

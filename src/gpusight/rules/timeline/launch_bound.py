@@ -1,0 +1,260 @@
+"""launch-bound: the GPU waits while the host launches its kernels one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import as_graphs
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.patterns.host_gaps import (
+    at_most,
+    busy_share,
+    called_from,
+    host_unknown,
+    idle_ns,
+    named,
+    spent_before,
+)
+from gpusight.rules.patterns.host_stalls import (
+    MAX_LAUNCHES_BETWEEN,
+    MIN_LAUNCHES_PER_STEP,
+    MIN_REPEATED_SHARE,
+    MIN_STALL_NS,
+    MIN_STALL_RATIO,
+    LaunchRepetition,
+    host_work,
+    keeping_host_work,
+    repetition,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.units import format_count, format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
+
+
+MIN_IDLE_SHARE = Threshold(
+    0.05,
+    "part of the time in which the GPU waits for launches; below, the host keeps ahead of it",
+)
+MAX_LAUNCH_NS = Threshold(
+    1e6, "ns of host time for a launch above which the host is slow for other reasons"
+)
+MIN_EQUAL_STEPS = Threshold(
+    0.5, "part of the steps with the same sequence for a graph of the whole step"
+)
+
+
+class LaunchBound(Rule):
+    """Kernels that end before the next one is launched."""
+
+    id = "launch-bound"
+    detects = (
+        "Looks for time in which the GPU has nothing to do because the host is still on its way to "
+        "the next launch: inside launch calls, or in the framework between them."
+    )
+    why = (
+        "A launch takes the host some microseconds, an operator of a framework tens of them. "
+        "Kernels shorter than that are done before the next one comes."
+    )
+    fix = (
+        "Launch more with each call: a CUDA graph replays a whole step with one launch, a "
+        "compiler fuses many kernels into few, a larger batch makes kernels longer."
+    )
+    code = """\
+model = torch.compile(model, mode="reduce-overhead")     # graphs, and fewer kernels
+# or, with shapes that never change:
+model = torch.cuda.make_graphed_callables(model, (sample_input,))
+optimizer = torch.optim.AdamW(params, fused=True)        # one launch in place of many
+"""
+    cuda_code = """\
+cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+step(stream);                                  // the launches as they are
+cudaStreamEndCapture(stream, &graph);
+cudaGraphInstantiate(&exec, graph, 0);
+for (int i = 0; i < steps; ++i) cudaGraphLaunch(exec, stream);
+"""
+    jax_code = """\
+@jax.jit
+def many_steps(state, batches):                # one dispatch for all of them
+    return jax.lax.scan(train_step, state, batches)
+"""
+    afterwards = (
+        "`gpusight ledger` shows less `idle/launching` and `idle/framework`; "
+        "`gpusight api` shows cudaGraphLaunch in place of most launches."
+    )
+    misleads = (
+        "Profilers slow launches down: the share of time is smaller without one. Shapes that "
+        "change from step to step, or Python that decides on values of the GPU, need a graph each "
+        "or none at all."
+    )
+    estimate = (
+        "Replay in which everything that is launched between two waits is one graph launch of 20 "
+        "µs and the framework's time between launches goes; waits, input, allocations and other "
+        "host work stay. No more than the GPU waited for launches."
+    )
+    limits: ClassVar = {
+        "IDLE": MIN_IDLE_SHARE,
+        "FEW": MIN_LAUNCHES_PER_STEP,
+        "REPEATED": MIN_REPEATED_SHARE,
+        "SLOWEST": MAX_LAUNCH_NS,
+        "LONG": MIN_STALL_NS,
+        "UNUSUAL": MIN_STALL_RATIO,
+        "LAUNCHES": MAX_LAUNCHES_BETWEEN,
+        "ALIKE": MIN_EQUAL_STEPS,
+    }
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Compare what the host needs for a launch with what the GPU makes of it."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        stalls = host_work(timeline)
+        waited_ns = idle_ns(timeline, *_LAUNCHING) - stalls.of(np.flatnonzero(stalls.apart))
+        calls = timeline.calls_of(CallKind.LAUNCH)
+        if waited_ns < MIN_IDLE_SHARE.value * timeline.length_ns:
+            return CLEAN
+        if calls.height < MIN_LAUNCHES_PER_STEP.value * timeline.per_step:
+            return CLEAN
+        again = repetition(timeline)
+        stalled = np.flatnonzero(stalls.apart)
+        each_ns = _each_ns(timeline, calls, stalled)
+        if each_ns > MAX_LAUNCH_NS.value or not (again.worth_it or timeline.steps > 1):
+            return CLEAN
+        own = stalls.end_ns - stalls.start_ns
+        own[stalled] = 0
+        calls = calls.with_columns(
+            pl.Series("host_ns", own[calls["call"]] + calls["duration_ns"].to_numpy())
+        )
+        change = (keeping_host_work(stalled), as_graphs())
+        return _found(timeline, calls, again, _Times(waited_ns, each_ns), change)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    waited_ns: int
+    """What the GPU waited for launches."""
+    each_ns: float
+    """What the host needs for one."""
+
+
+_LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
+
+
+def _each_ns(timeline: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
+    """Give what the launching threads need for a launch, the framework's way to it included."""
+    schedule = timeline.schedule
+    lanes = calls["lane"].unique().to_numpy()
+    bounds = (np.full(len(lanes), t) for t in (schedule.start_ns, schedule.end_ns))
+    spent = timeline.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
+    elsewhere = spent_before(timeline)[stalled][:, list(_LAUNCHING)].sum()
+    return float(spent - elsewhere) / max(1, calls.height)
+
+
+def _found(
+    timeline: RuleContext,
+    calls: pl.DataFrame,
+    again: LaunchRepetition,
+    times: _Times,
+    change: tuple[Change, ...],
+) -> RuleMatch:
+    places = called_from(timeline, calls, "host_ns")
+    where = largest(places["range"], places["operator"], places["site"])
+    same = again.alike is None or again.alike >= MIN_EQUAL_STEPS.value
+    confidence, reason = _confidence(again, same=same)
+    return RuleMatch(
+        title=f"The GPU waits for launches {of_each_step(timeline, times.waited_ns)}",
+        evidence=_evidence(timeline, calls, again, times),
+        confidence=confidence,
+        confidence_reason=reason,
+        change=change,
+        least_ns=at_most(timeline, times.waited_ns),
+        fix=_fix(timeline, calls, where, times, same=same),
+        code=framework_of(timeline.trace).choose(
+            torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
+        ),
+        where=where,
+        also=("graph-candidate",),
+    )
+
+
+def _evidence(
+    timeline: RuleContext, calls: pl.DataFrame, again: LaunchRepetition, times: _Times
+) -> tuple[Evidence, ...]:
+    kernels = timeline.kernels["duration_ns"].median()
+    told = [
+        Evidence(
+            "idle_launching_ns",
+            times.waited_ns / timeline.per_step,
+            "ns",
+            by_step(timeline, "Time in which the GPU waits for the next launch"),
+        ),
+        Evidence(
+            "launches",
+            calls.height / timeline.per_step,
+            "",
+            by_step(timeline, "Kernels launched one by one"),
+        ),
+        Evidence("host_per_launch_ns", times.each_ns, "ns", "Host time for a launch, mean"),
+        Evidence("gpu_busy", busy_share(timeline), "share", "Part of the time the GPU works"),
+        Evidence(
+            "repeated", again.repeated, "share", "Part of the kernels that come again in most steps"
+        ),
+    ]
+    if kernels is not None:
+        told.insert(2, Evidence("kernel_ns", float(kernels), "ns", "A kernel takes, median"))  # type: ignore[arg-type]
+    return tuple(told)
+
+
+def _confidence(again: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
+    """Say how far a graph can do what the replay lets it do."""
+    if not again.worth_it:
+        few = "the gain is that of as few launches as graphs would need"
+        return Confidence.LOW, f"hardly any kernel comes again, so that no graph fits: {few}"
+    if not same:
+        return (
+            Confidence.MEDIUM,
+            "the steps launch different kernels, so that one graph does not fit them all",
+        )
+    if again.alike is None:
+        return Confidence.HIGH, "launches and waits were measured, and kernels come again"
+    return (
+        Confidence.HIGH,
+        "launches and waits were measured, and the steps launch the same kernels",
+    )
+
+
+def _fix(
+    timeline: RuleContext,
+    calls: pl.DataFrame,
+    where: tuple[FindingLocation, ...],
+    times: _Times,
+    *,
+    same: bool,
+) -> str:
+    count = format_count(round(calls.height / timeline.per_step))
+    each = by_step(timeline, f"{count} launches")
+    places = named(where, "range", "operator", most=3)
+    most = f", most of them in {places}" if places else ""
+    seen = f"{each} of {format_time(times.each_ns)} host time each{most}."
+    fitting = "The same kernels are launched again, so a CUDA graph can replay them at once."
+    if not same:
+        fitting = "The steps differ: make shapes the same (padding, buckets) before using graphs."
+    way = framework_of(timeline.trace).choose(
+        torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables; '
+        "fused or foreach optimizers, compiled functions and larger batches help as well.",
+        cuda="Capture the sequence with cudaStreamBeginCapture and replay it with "
+        "cudaGraphLaunch; fuse short kernels or give each more to do.",
+        jax="Put the whole step, or several of them (lax.scan), under one jax.jit; XLA launches "
+        "graphs with --xla_gpu_enable_command_buffer.",
+    )
+    return f"{seen} {fitting} {way}"

@@ -1,0 +1,182 @@
+"""layout-transpose: tensors are laid out anew around convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.patterns.fusable_kernels import parts_of
+from gpusight.rules.patterns.kernel_groups import (
+    kernel_ns,
+    kernels_unseen,
+    locations_of,
+    marked_work,
+    scale_durations,
+    total_ns,
+    without_kernels,
+)
+from gpusight.rules.patterns.small_grids import (
+    FIXED_KERNEL_NS,
+    MAX_BLOCKS_PER_SM,
+    MIN_LAYOUT_SHARE,
+    left_on_all,
+    norms_by_channel,
+    sm_count,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_KERNEL_TIME_SHARE = Threshold(
+    MIN_LAYOUT_SHARE,
+    "part of the time of all kernels; a few tensors at the edges of a model are always laid "
+    "out anew",
+)
+
+
+class LayoutTranspose(Rule):
+    """Channels first outside, channels last inside."""
+
+    id = "layout-transpose"
+    detects = (
+        "Looks for kernels that only turn tensors from channels first (NCHW) to channels last "
+        "(NHWC) or back, as cuDNN runs them around its convolutions, and for batch normalisation "
+        "beside them that has a block for each of few channels."
+    )
+    why = (
+        "Tensor cores want channels last. Given channels first, the library turns the input and "
+        "the weights before each convolution and the output after it: memory traffic and launches "
+        "that compute nothing. Batch normalisation of channels first takes one block for each "
+        "channel, which leaves SMs empty where channels are few."
+    )
+    fix = "Keep the model and its input channels last throughout."
+    code = """\
+model = model.to(memory_format=torch.channels_last)
+images = images.to(memory_format=torch.channels_last)     # where batches are moved to the GPU
+"""
+    cuda_code = """\
+cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, type, n, c, h, w);
+cudnnSetFilter4dDescriptor(f, type, CUDNN_TENSOR_NHWC, k, c, r, s);
+"""
+    jax_code = """\
+y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+"""
+    afterwards = (
+        "`gpusight kernels` shows no nchw→nhwc any more. One that stays comes from an operation "
+        "that falls back to channels first: look at its neighbours."
+    )
+    misleads = (
+        "Layer and group normalisation and some poolings are slower channels last. Operators that "
+        "know only channels first bring the transposes back."
+    )
+    estimate = (
+        "Replay without these kernels and their launches; the host's work before them is that of "
+        "the convolution and stays. Batch normalisation of few channels shrinks as if its work "
+        "were spread over all SMs; everything else takes the time that it takes now."
+    )
+    limits: ClassVar = {
+        "SHARE": MIN_KERNEL_TIME_SHARE,
+        "FILLED": Threshold(MAX_BLOCKS_PER_SM, "blocks for each SM up to which channels are few"),
+        "LONG_NS": Threshold(FIXED_KERNEL_NS, "ns that a normalisation takes however it is spread"),
+    }
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Add up the kernels that change layouts."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        layout = parts_of(timeline).layout
+        rows = marked_work(timeline, layout)
+        share = total_ns(rows) / kernel_ns(timeline)
+        if share < MIN_KERNEL_TIME_SHARE.value:
+            return CLEAN
+        return _found(timeline, rows, share)
+
+
+def _found(timeline: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
+    norms = norms_by_channel(timeline)
+    convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
+    return RuleMatch(
+        title=_title(timeline, rows, norms),
+        evidence=(
+            Evidence(
+                "transposes", rows.height / timeline.per_step, "", by_step(timeline, "Transposes")
+            ),
+            Evidence(
+                "transpose_ns",
+                total_ns(rows) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of these kernels"),
+            ),
+            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+            Evidence(
+                "convolution_ns",
+                total_ns(convolutions) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of the convolutions themselves"),
+            ),
+            *_norms(timeline, norms),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
+        change=(without_kernels(rows["op"].to_numpy()), *_spread(timeline, norms)),
+        fix=_fix(timeline, rows, norms),
+        code=framework_of(timeline.trace).choose(
+            torch=LayoutTranspose.code,
+            cuda=LayoutTranspose.cuda_code,
+            jax=LayoutTranspose.jax_code,
+        ),
+        where=locations_of(timeline, pl.concat((rows, norms))),
+    )
+
+
+def _title(timeline: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
+    share = format_share(total_ns(rows) / kernel_ns(timeline))
+    if norms.is_empty():
+        return f"Layout changes around convolutions take {share} of GPU time"
+    also = format_share(total_ns(norms) / kernel_ns(timeline))
+    return f"Layout changes take {share} of GPU time, slow batch norm of channels first {also}"
+
+
+def _norms(timeline: RuleContext, norms: pl.DataFrame) -> tuple[Evidence, ...]:
+    if norms.is_empty():
+        return ()
+    told = by_step(timeline, "Time of batch normalisation with a block for each of few channels")
+    return (Evidence("norm_ns", total_ns(norms) / timeline.per_step, "ns", told),)
+
+
+def _spread(timeline: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
+    """Let batch normalisation use all SMs."""
+    sms = sm_count(timeline)
+    if norms.is_empty() or sms is None:
+        return ()
+    return (scale_durations(norms["op"].to_numpy(), left_on_all(norms, sms)),)
+
+
+def _fix(timeline: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
+    number = format_count(round(rows.height / timeline.per_step))
+    time = format_time(total_ns(rows) / timeline.per_step)
+    seen = by_step(timeline, f"{number} layout changes take {time}")
+    way = framework_of(timeline.trace).choose(
+        torch="Put the model and its input into torch.channels_last once; the layout then passes "
+        "through convolutions, batch normalisation, activations and pooling.",
+        cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
+        jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
+    )
+    return f"{seen}{_also(timeline, norms)}. {way}"
+
+
+def _also(timeline: RuleContext, norms: pl.DataFrame) -> str:
+    if norms.is_empty():
+        return ""
+    blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
+    time = format_time(total_ns(norms) / timeline.per_step)
+    return f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"

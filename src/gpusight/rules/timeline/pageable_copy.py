@@ -1,0 +1,286 @@
+"""How fast copies between host and GPU can be: as measured, else as the link allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.replay.changes import set_duration
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of, of_each_step
+from gpusight.rules.patterns import memcpys
+from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import format_rate
+
+if TYPE_CHECKING:
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.patterns.memcpys import CopyTotals
+    from gpusight.rules.rule import RuleVerdict
+
+
+LINK_EFFICIENCY = Threshold(
+    0.8, "part of a link's rate that copies from pinned memory reach; 0.8 to 0.9 are usual"
+)
+_TELLING_BYTES = 1_000_000
+"""Copies from which a rate is read: below, setting up takes a good part of the time."""
+_KINDS = {"h2d": "Host-to-Device", "d2h": "Device-to-Host"}
+_LINKS = {"PCIe 3": 15.75e9, "PCIe 4": 31.5e9, "PCIe 5": 63e9}
+"""Bytes a second and direction of the links, 16 lanes wide."""
+_LINK_OF = {
+    "Pascal": "PCIe 3",
+    "Volta": "PCIe 3",
+    "Turing": "PCIe 3",
+    "Ampere": "PCIe 4",
+    "Ada Lovelace": "PCIe 4",
+    "Hopper": "PCIe 5",
+    "Blackwell": "PCIe 5",
+    "Blackwell Ultra": "PCIe 5",
+    "CDNA": "PCIe 4",
+    "CDNA 2": "PCIe 4",
+    "CDNA 3": "PCIe 5",
+    "CDNA 4": "PCIe 5",
+    "RDNA 3": "PCIe 4",
+    "RDNA 4": "PCIe 5",
+}
+"""The link that GPUs of an architecture have."""
+_USUAL_LINK = "PCIe 4"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """How fast copies of pinned memory run, and how that is known."""
+
+    bytes_s: float
+    how: str
+    measured: bool
+
+
+def pinned_rate(timeline: RuleContext, way: str) -> LinkRate:
+    """Give the rate that pinned memory would have in a direction."""
+    seen = _measured_rate(timeline, way)
+    if seen is not None:
+        return LinkRate(
+            seen, f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture", measured=True
+        )
+    gpu = timeline.gpu
+    known = None if gpu is None else _LINK_OF.get(gpu.architecture)
+    link = known or _USUAL_LINK
+    of = f"{link} x16 ({format_rate(_LINKS[link])})"
+    assumed = "" if known else ", assumed because the GPU is not known"
+    how = f"{LINK_EFFICIENCY.value:.0%} of {of}{assumed}"
+    return LinkRate(LINK_EFFICIENCY.value * _LINKS[link], how, measured=False)
+
+
+def _measured_rate(timeline: RuleContext, way: str) -> float | None:
+    """Take the median rate of large pinned copies of a direction, anywhere in the capture."""
+    columns = ["start_ns", "end_ns", "bytes", "kind", "src_kind", "dst_kind"]
+    table = timeline.trace.table("copies", columns)
+    end = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
+    took = pl.col("end_ns") - pl.col("start_ns")
+    seen = table.filter(
+        pl.col("kind").cast(pl.String) == _KINDS[way],
+        end == "Pinned",
+        pl.col("bytes") >= _TELLING_BYTES,
+        took > 0,
+    )
+    rate = seen.select((pl.col("bytes") * 1e9 / took).median()).item()
+    return None if rate is None else float(rate)
+
+
+MIN_COPY_SHARE = Threshold(
+    0.005, "part of the time that such copies take; below, pinning gains nothing"
+)
+MIN_PAGEABLE_SHARE = Threshold(
+    0.9, "part of all exposed copying that is of pageable memory: exposed-copy then says the same"
+)
+
+
+class PageableCopy(Rule):
+    """Copies of pageable memory."""
+
+    id = "pageable-copy"
+    detects = (
+        "Looks for copies of 64 kB or more between the GPU and host memory that is not pinned."
+    )
+    why = (
+        "The GPU can only reach pinned memory. The driver copies pageable memory piece by piece "
+        "through a pinned buffer of its own: that takes several times as long, and the calling "
+        "thread is held until the copy is done, so that nothing else is launched meanwhile."
+    )
+    fix = (
+        "Let the host memory be pinned (DataLoader(pin_memory=True), Tensor.pin_memory(), "
+        "cudaMallocHost), copy with non_blocking=True, and start the copy of the next batch while "
+        "this one computes."
+    )
+    code = """\
+loader = DataLoader(dataset, num_workers=4, pin_memory=True)
+for batch in loader:
+    batch = batch.to("cuda", non_blocking=True)
+"""
+    afterwards = (
+        "`gpusight copies` shows `Pinned` for these copies, and their rate near that of the link."
+    )
+    misleads = (
+        "Pinned memory cannot be swapped out and takes long to allocate: allocate it once and use "
+        "it again. Where the program needs what it copied at once, only the higher rate helps, not "
+        "the overlap. Integrated GPUs share the host's memory."
+    )
+    estimate = (
+        "Replay with these copies at the rate of pinned memory (measured in the capture where it "
+        "has such copies, else 80% of the GPU's link), beside the computation, with the caller "
+        "free to go on. The evidence says what pinning alone gives, the copies left in their place."
+    )
+    limits: ClassVar = {
+        "LARGE": memcpys.MIN_COPY_BYTES,
+        "LINK_EFFICIENCY": LINK_EFFICIENCY,
+        "LEAST": MIN_COPY_SHARE,
+        "LATE": memcpys.MIN_DELAY_NS,
+        "MOST": MIN_PAGEABLE_SHARE,
+        "BOTH_WAYS": memcpys.BIDIRECTIONAL_RATE,
+    }
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Look at the kinds of memory of large copies."""
+        rows = memcpys.copies(timeline).filter(
+            pl.col("way").is_in(memcpys.HOST_WAYS), pl.col("bytes") >= memcpys.MIN_COPY_BYTES.value
+        )
+        if rows.is_empty():
+            return CLEAN
+        if rows["pageable"].null_count() == rows.height:
+            return RuleNotApplicable(
+                "the capture does not say whether the host memory of copies was pinned"
+            )
+        slow = rows.filter(pl.col("pageable"))
+        if (
+            int(slow["duration_ns"].sum()) < MIN_COPY_SHARE.value * timeline.length_ns
+            or slow.is_empty()
+        ):
+            return CLEAN
+        return _found(timeline, slow)
+
+
+def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    moved = memcpys.by_way(rows)
+    rates = {one.way: pinned_rate(timeline, one.way) for one in moved}
+    size, took = sum(one.bytes for one in moved), sum(one.ns for one in moved)
+    rate = format_rate(size * 1e9 / max(1, took))
+    held, faster = _held_ns(timeline, rows), _faster(rows, rates)
+    known = "measured" if all(r.measured for r in rates.values()) else "assumed"
+    return RuleMatch(
+        title=f"Copies of pageable memory take {of_each_step(timeline, took)} ({rate})",
+        evidence=(
+            *_evidence(timeline, held, moved, rates),
+            _in_place(timeline, rows, faster),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
+        "of what needs them cannot be seen",
+        change=(*faster, *memcpys.overlap_copies(timeline, rows)),
+        least_ns=timeline.replay.unchanged.total_ns - max(took, held),
+        estimate=_estimate(rates),
+        fix=_fix(timeline, moved),
+        code=_code(timeline, moved),
+        where=memcpys.copy_origins(timeline, rows),
+        also=("exposed-copy",) if _all_that_is_exposed(timeline, rows) else (),
+    )
+
+
+def _faster(rows: pl.DataFrame, rates: dict[str, LinkRate]) -> tuple[Change, ...]:
+    changes = []
+    for way, rate in rates.items():
+        own = rows.filter(pl.col("way") == way)
+        ns = (own["bytes"].to_numpy() * (1e9 / rate.bytes_s)).astype(np.int64)
+        changes.append(set_duration(own["op"].to_numpy(), ns))
+    return tuple(changes)
+
+
+def _all_that_is_exposed(timeline: RuleContext, rows: pl.DataFrame) -> bool:
+    """Tell whether nearly all of what copies expose is that of these."""
+    every = memcpys.copies(timeline).filter(pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p"]))
+    return int(rows["exposed_ns"].sum()) >= MIN_PAGEABLE_SHARE.value * int(
+        every["exposed_ns"].sum()
+    )
+
+
+def _evidence(
+    timeline: RuleContext, held_ns: int, moved: list[CopyTotals], rates: dict[str, LinkRate]
+) -> tuple[Evidence, ...]:
+    seen = memcpys.copy_evidence(timeline, moved)
+    pinned = [
+        Evidence(f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Pinned memory: {rate.how}")
+        for way, rate in rates.items()
+    ]
+    meaning = by_step(timeline, "Callers held up by them")
+    held = Evidence("held_ns", held_ns / timeline.per_step, "ns", meaning)
+    first, others = seen[: 2 * len(moved)], seen[2 * len(moved) :]
+    return (*first, *([held] if held_ns else []), *pinned, *others)
+
+
+def _in_place(timeline: RuleContext, rows: pl.DataFrame, faster: tuple[Change, ...]) -> Evidence:
+    """Say what pinning gives by itself: a program that cannot copy ahead gets no more."""
+    saved = timeline.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
+    meaning = by_step(timeline, "By pinning alone, copies left where they are: given back")
+    return Evidence("pinned_in_place_ns", max(0, saved) / timeline.per_step, "ns", meaning)
+
+
+def _held_ns(timeline: RuleContext, rows: pl.DataFrame) -> int:
+    """Measure how long the calls that copy held their threads."""
+    calls = timeline.schedule.calls
+    own = rows["call"].drop_nulls().unique().to_numpy()
+    return int((calls.end_ns[own] - calls.start_ns[own]).sum())
+
+
+def _estimate(rates: dict[str, LinkRate]) -> str:
+    at = "; ".join(
+        f"{memcpys.DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
+        for way, rate in rates.items()
+    )
+    return f"Replay with these copies {at}; beside the computation, the caller free to go on."
+
+
+def _fix(timeline: RuleContext, moved: list[CopyTotals]) -> str:
+    seen = "; ".join(one.said(timeline) for one in moved)
+    advice = framework_of(timeline.trace).choose(
+        torch="Pin the host side once, outside the loop (DataLoader(pin_memory=True) or "
+        "torch.empty(…, pin_memory=True)), and copy with non_blocking=True on a stream of its own "
+        "while the step before computes.",
+        cuda="Allocate the host side with cudaMallocHost, or pin it once with cudaHostRegister, "
+        "and copy with cudaMemcpyAsync on a stream of its own while the step before computes.",
+        jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
+        "is awaited.",
+    )
+    return f"Seen: {seen}. {advice}"
+
+
+def _code(timeline: RuleContext, moved: list[CopyTotals]) -> str:
+    back = any(one.way == "d2h" for one in moved)
+    return framework_of(timeline.trace).choose(
+        torch=_TORCH + (_TORCH_BACK if back else ""),
+        cuda=_CUDA,
+        jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+    )
+
+
+_TORCH = """\
+loader = DataLoader(dataset, num_workers=4, pin_memory=True)
+copying = torch.cuda.Stream()
+with torch.cuda.stream(copying):  # while this batch computes
+    upcoming = next(batches).to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(copying)
+"""
+_TORCH_BACK = """\
+# once, outside the loop; wait for an event before reading it
+result = torch.empty_like(out, device="cpu", pin_memory=True)
+result.copy_(out, non_blocking=True)
+"""
+_CUDA = """\
+cudaMallocHost(&host, bytes);  // once, instead of malloc
+cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, copying);
+cudaEventRecord(copied, copying);
+cudaStreamWaitEvent(compute, copied, 0);
+"""

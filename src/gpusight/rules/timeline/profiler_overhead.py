@@ -1,0 +1,178 @@
+"""profiler-overhead: the profiler itself takes a part of the time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import without_host_time
+from gpusight.analysis.replay.simulation import put
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, largest, of_each_step, summed_locations
+from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
+from gpusight.rules.rule import CLEAN, FindingLocation, Rule, RuleMatch, Threshold
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
+
+
+NS_PER_OPERATOR = Threshold(
+    1_000,
+    "ns that torch.profiler adds to each operator that it records, assumed: steps of six programs "
+    "were 0.7 to 7.7 µs an operator longer than under nsys, one run each; near the least of them",
+)
+MIN_OVERHEAD_SHARE = Threshold(
+    0.01, "part of the host's time that the profiler must take to be worth saying"
+)
+
+
+class ProfilerOverhead(Rule):
+    """Time that would not be there without the profiler."""
+
+    id = "profiler-overhead"
+    detects = (
+        "Looks for what the profiler recorded of its own work (flushing buffers, asking for new "
+        "ones), and estimates what torch.profiler adds to each operator."
+    )
+    why = (
+        "A profiler slows the host, not the GPU. A program that keeps its GPU busy may look "
+        "launch-bound under it, and findings about the host look larger than they are."
+    )
+    fix = (
+        "Capture with less: fewer steps after a warm-up, no stacks, shapes or memory unless they "
+        "are needed. Believe step times that were measured without a profiler."
+    )
+    code = """\
+schedule = torch.profiler.schedule(wait=5, warmup=3, active=3)
+torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
+# or: gpusight record --steps 5:7 -- python train.py
+"""
+    afterwards = "The step takes about as long as without a profiler."
+    misleads = (
+        "What a profiler adds to each call or operator is not recorded: it is estimated for "
+        "torch.profiler and not counted for others."
+    )
+    estimate = (
+        "Replay without the recorded overheads and, for torch.profiler, without 1 µs for each "
+        "recorded operator. Not a fix: how much faster the program is when nobody looks."
+    )
+    limits: ClassVar = {"OPERATOR": NS_PER_OPERATOR, "LEAST": MIN_OVERHEAD_SHARE}
+    least_share = 0.01
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Add up what was recorded, and what operators cost."""
+        if (unknown := host_unknown(timeline)) is not None:
+            return unknown
+        before = spent_before(timeline)
+        calls = timeline.schedule.calls
+        within = timeline.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)[
+            :, IdleCause.PROFILER
+        ]
+        per_operator = _operators(timeline) * int(NS_PER_OPERATOR.value)
+        # What an operator costs is part of the framework's time, and never all of it.
+        per_operator = np.minimum(per_operator, before[:, IdleCause.FRAMEWORK] // 2)
+        recorded_ns = int(before[:, IdleCause.PROFILER].sum() + within.sum())
+        assumed_ns = int(per_operator.sum())
+        if recorded_ns + assumed_ns < MIN_OVERHEAD_SHARE.value * timeline.length_ns:
+            return CLEAN
+        changes = (_lighter(before[:, IdleCause.PROFILER] + per_operator), _shorter(within))
+        return _found(timeline, recorded_ns, assumed_ns, changes)
+
+
+def _operators(timeline: RuleContext) -> Ints:
+    """Count the operators that began in the time before each call, on its thread."""
+    schedule, trace = timeline.schedule, timeline.trace
+    counts = np.zeros(len(schedule.calls), np.int64)
+    if not trace.has("cpu_ops") or not trace.meta.source.startswith("torch"):
+        return counts
+    begun = trace.table("cpu_ops", ["start_ns", "thread"])
+    starts, ends = before_calls(timeline)
+    for number, (_, key) in enumerate(schedule.threads):
+        own = np.flatnonzero(schedule.calls.thread == number)
+        times = begun.filter(pl.col("thread") == key)["start_ns"].to_numpy()
+        first, after = (np.searchsorted(times, t[own]) for t in (starts, ends))
+        counts[own] = np.maximum(after - first, 0)
+    return counts
+
+
+def _lighter(ns: Ints) -> Change:
+    calls = np.flatnonzero(ns)
+    return without_host_time(calls, ns[calls])
+
+
+def _shorter(ns: Ints) -> Change:
+    """Let calls take so much less time of their own."""
+    calls = np.flatnonzero(ns)
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        left = np.maximum(program.own_ns[calls] - ns[calls], 0)
+        return program.changed(own_ns=put(program.own_ns, calls, left))
+
+    return change
+
+
+def _found(
+    timeline: RuleContext, recorded_ns: int, assumed_ns: int, changes: tuple[Change, ...]
+) -> RuleMatch:
+    total = recorded_ns + assumed_ns
+    told = [
+        Evidence(
+            "recorded_ns",
+            recorded_ns / timeline.per_step,
+            "ns",
+            by_step(timeline, "Work of the profiler on the launching threads, as it recorded it"),
+        ),
+        Evidence(
+            "share", total / max(1, timeline.length_ns), "share", "Part of the time it takes in all"
+        ),
+    ]
+    if assumed_ns:
+        meaning = f"Recording operators, {format_time(NS_PER_OPERATOR.value)} each as assumed"
+        each = assumed_ns / timeline.per_step
+        told.insert(1, Evidence("operators_ns", each, "ns", by_step(timeline, meaning)))
+    about = "about " if assumed_ns else ""
+    return RuleMatch(
+        title=f"The profiler itself takes {about}{of_each_step(timeline, total)}",
+        evidence=tuple(told),
+        confidence=Confidence.MEDIUM if assumed_ns else Confidence.HIGH,
+        confidence_reason="what an operator costs is assumed"
+        if assumed_ns
+        else "the profiler recorded its own work",
+        change=changes,
+        fix=_fix(timeline, total),
+        where=_where(timeline),
+    )
+
+
+def _fix(timeline: RuleContext, total: int) -> str:
+    share = format_share(total / max(1, timeline.length_ns))
+    torch = timeline.trace.meta.source.startswith("torch")
+    way = (
+        "Record fewer steps, without shapes, memory and stacks, or use nsys, which slows the host "
+        "less."
+        if torch
+        else "Capture fewer steps, trace only cuda and nvtx, and begin after a warm-up."
+    )
+    return (
+        f"{share} of the launching thread's time is the profiler's: findings about the host "
+        f"are that much smaller without it. {way}"
+    )
+
+
+def _where(timeline: RuleContext) -> tuple[FindingLocation, ...]:
+    window = timeline.schedule
+    if not timeline.trace.has("overheads"):
+        return ()
+    rows = timeline.trace.table("overheads", ["start_ns", "end_ns", "name"]).filter(
+        pl.col("end_ns") > window.start_ns, pl.col("start_ns") < window.end_ns
+    )
+    rows = rows.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"))
+    return largest(summed_locations(rows, "call", "name"))

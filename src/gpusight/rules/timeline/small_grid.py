@@ -1,0 +1,157 @@
+"""small-grid: long kernels with fewer blocks than the GPU has SMs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import by_step, framework_of, summed_locations
+from gpusight.rules.patterns.kernel_groups import (
+    kernel_ns,
+    kernels_unseen,
+    locations_of,
+    main_source_phrase,
+    scale_durations,
+    total_ns,
+)
+from gpusight.rules.patterns.small_grids import (
+    FIXED_KERNEL_NS,
+    MAX_BLOCKS_PER_SM,
+    SPREAD,
+    THREADS_TO_FILL_SM,
+    left_on_all,
+    norms_by_channel,
+    sm_count,
+    small_grids,
+)
+from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_TIME_SHARE = Threshold(
+    0.02, "part of the judged time that they take; below, filling SMs gives nothing"
+)
+
+
+class SmallGrid(Rule):
+    """Kernels that leave SMs empty."""
+
+    id = "small-grid"
+    detects = (
+        "Looks for kernels of 10 µs and more with at most half as many blocks as the GPU has SMs, "
+        "that run alone; communication, the last stages of larger work and batch normalisation "
+        "that `layout-transpose` speaks of are left out."
+    )
+    why = "A block runs on one SM. SMs without a block do nothing while such a kernel runs."
+    fix = (
+        "Give these kernels more blocks: larger batches, work split along another dimension, or "
+        "several of them at once in different streams."
+    )
+    code = """\
+int blocks = (n + threads - 1) / threads;    // from the problem, not a constant
+kernel<<<blocks, threads, 0, stream>>>(...); // small ones side by side: a stream each
+"""
+    torch_code = """\
+y = torch.bmm(a, b)              # one batched call in place of a loop over small ones
+model = torch.compile(model)     # generated kernels split reductions over more blocks
+"""
+    afterwards = (
+        "`gpusight kernels` shows larger grids and shorter kernels; `gpusight record --ncu` on one "
+        "of them shows how many SMs are active."
+    )
+    misleads = (
+        "A small problem stays small: batch 1 of a small model has no more work to give. Kernels "
+        "with one large block for each SM may be limited by something else."
+    )
+    estimate = (
+        f"Replay in which what they take beyond {FIXED_KERNEL_NS / 1000:g} µs "
+        "shrinks as if the work were "
+        f"spread over all SMs, with {format_count(THREADS_TO_FILL_SM)} threads on each but for "
+        f"products, to {SPREAD:g} at least. An upper bound: the work may be all there is, or "
+        "memory the limit."
+    )
+    limits: ClassVar = {
+        "FILLED": Threshold(
+            MAX_BLOCKS_PER_SM,
+            "blocks for each SM; above, one wave that is not quite full is ordinary",
+        ),
+        "LONG_NS": Threshold(
+            FIXED_KERNEL_NS, "ns; shorter kernels are mostly the latency of a launch and of memory"
+        ),
+        "SHARE": MIN_TIME_SHARE,
+        "ENOUGH_THREADS": Threshold(
+            THREADS_TO_FILL_SM,
+            "threads that keep an SM busy, half of what it holds: one smaller block mostly waits "
+            "for memory",
+        ),
+        "SPREAD": Threshold(
+            SPREAD,
+            "part of the time that is left at least: one SM can draw up to a fortieth of the "
+            "memory's bandwidth, so not even one block gains more",
+        ),
+    }
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Compare blocks with SMs."""
+        if (unseen := kernels_unseen(timeline)) is not None:
+            return unseen
+        sms = sm_count(timeline)
+        if sms is None:
+            return RuleNotApplicable("it is not known how many SMs the GPU has")
+        if not timeline.kernels["blocks"].count():
+            return RuleNotApplicable("the capture has no grid sizes")
+        rows = _small(timeline, sms)
+        if total_ns(rows) < MIN_TIME_SHARE.value * timeline.length_ns:
+            return CLEAN
+        return _found(timeline, rows, sms)
+
+
+def _small(timeline: RuleContext, sms: int) -> pl.DataFrame:
+    """Give long kernels with few blocks, but those whose cause is a layout."""
+    layout = norms_by_channel(timeline)["op"].implode()
+    return small_grids(timeline, sms).filter(~pl.col("op").is_in(layout))
+
+
+def _found(timeline: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
+    share = total_ns(rows) / kernel_ns(timeline)
+    blocks = round(float(np.median(rows["blocks"].to_numpy())))
+    kind = "compute units" if _is_amd(timeline) else "SMs"
+    return RuleMatch(
+        title=f"Kernels with too few blocks for {sms} {kind} (median {format_count(blocks)}) take "
+        f"{format_share(share)} of GPU time",
+        evidence=(
+            Evidence("sm_count", sms, "", f"{kind} of the GPU"),
+            Evidence("blocks", blocks, "", "Blocks of these kernels, median"),
+            Evidence("kernels", rows.height / timeline.per_step, "", by_step(timeline, "Kernels")),
+            Evidence(
+                "small_ns",
+                total_ns(rows) / timeline.per_step,
+                "ns",
+                by_step(timeline, "Time of these kernels"),
+            ),
+            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="whether the work can be cut into more blocks is not known",
+        change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
+        fix=_fix(timeline, rows),
+        code=framework_of(timeline.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
+        where=locations_of(timeline, rows),
+    )
+
+
+def _is_amd(timeline: RuleContext) -> bool:
+    return timeline.gpu is not None and timeline.gpu.vendor == "AMD"
+
+
+def _fix(timeline: RuleContext, rows: pl.DataFrame) -> str:
+    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+    time = by_step(timeline, format_time(total_ns(rows) / timeline.per_step))
+    return f"{names}{main_source_phrase(timeline, rows)}: {time}. {SmallGrid.fix}"

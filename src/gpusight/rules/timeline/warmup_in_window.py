@@ -1,0 +1,204 @@
+"""warmup-in-window: the first part of the window is unlike the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.steps.step_launches import launched, took_ns
+from gpusight.analysis.steps.step_list import called
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import largest, summed_locations
+from gpusight.rules.patterns.program_start import (
+    MIN_CERTAIN_SHARE,
+    MIN_LOADING_SHARE,
+    MIN_START_NS,
+    MIN_START_SHARE,
+    PREPARES,
+    find_start,
+)
+from gpusight.rules.rule import (
+    CLEAN,
+    FindingLocation,
+    Rule,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+)
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.patterns.program_start import ProgramStart
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_STEP_RATIO = Threshold(
+    1.5,
+    "times the median of later steps from which on a first step is unlike them: less may be that "
+    "the GPU's queue fills, or chance where steps are few",
+)
+MIN_PREPARING_RATIO = Threshold(
+    1.2, "the same for steps that also load code or take memory, as no later one does"
+)
+MIN_CAPTURE_SHARE = Threshold(
+    0.5, "part of the captured steps' time that warm-up takes, though left out, to be worth saying"
+)
+
+
+class WarmupInWindow(Rule):
+    """First steps, or a start of the program, that do not stand for the rest."""
+
+    id = "warmup-in-window"
+    detects = (
+        "Looks for first steps that take longer than the later ones although they were kept, and "
+        "for captures that are mostly warm-up: first steps that were left out, or, where no steps "
+        "are known, a start in which the GPU does nothing yet or the program compiles."
+    )
+    why = (
+        "The first run of a program loads modules, compiles, chooses algorithms and fills caches. "
+        "That happens once; averages over it say little about the steps that follow."
+    )
+    fix = (
+        "Leave it out: choose later steps, or begin the capture after some steps. It is no time "
+        "that a change of the program gives back for each step."
+    )
+    code = """\
+gpusight diagnose FILE --steps 3:              # or --window 2s-
+# torch.profiler: schedule=torch.profiler.schedule(wait=5, warmup=3, active=5)
+# nsys: --capture-range=cudaProfilerApi, torch.cuda.profiler.start() after the warm-up
+"""
+    afterwards = "The steps that are left take about the same time each."
+    misleads = "A program that runs once has nothing but its start."
+    estimate = (
+        "What the first steps take more than the median of the others; without steps, the time "
+        "before the first GPU work or until compiling is done. Nothing where that was left out of "
+        "the window: then no other number here holds any of it."
+    )
+    limits: ClassVar = {
+        "LONG": MIN_STEP_RATIO,
+        "PREPARING": MIN_PREPARING_RATIO,
+        "CAPTURE": MIN_CAPTURE_SHARE,
+        "START": MIN_START_SHARE,
+        "MOST": MIN_CERTAIN_SHARE,
+        "LOADING": MIN_LOADING_SHARE,
+        "SHORT": MIN_START_NS,
+    }
+    least_share = 0.01
+
+    def check(self, timeline: RuleContext) -> RuleVerdict:
+        """Compare the first steps with the others, or look at what comes before the first work."""
+        schedule, focus = timeline.schedule, timeline.focus
+        if schedule.start_ns > focus.start_ns:
+            return CLEAN
+        if timeline.steps == 1 and not _left_out(focus):
+            return RuleNotApplicable("only one step is known: there is nothing to compare it with")
+        if timeline.steps:
+            return _first_steps(timeline)
+        start = find_start(timeline.trace, focus.start_ns - focus.before_ns, focus.end_ns)
+        return CLEAN if start is None else _start(timeline, start)
+
+
+def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:
+    """Give the steps before the window, which were left out of it."""
+    return tuple(step for step in focus.left_out if step.start_ns < focus.start_ns)
+
+
+def _first_steps(timeline: RuleContext) -> RuleVerdict:
+    before = _left_out(timeline.focus)
+    steps = timeline.focus.steps[: timeline.steps]
+    # With the steps before: what these left for the GPU to do is not the first kept step's.
+    took = took_ns(launched(timeline.trace), (*before, *steps))
+    kept = took[len(before) :]
+    usual = float(np.median(kept[len(kept) // 2 if len(before) else max(1, len(kept) // 2) :]))
+    limit = np.where(_prepare(timeline), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value) * usual
+    usually = kept <= limit
+    count = int(np.argmax(usually)) if usually.any() else 0
+    if count:
+        excess = float((kept[:count] - usual).sum())
+        fix = "Leave {} out: give later steps with --steps, or begin the capture after them."
+        return _found(steps[:count], kept[:count], usual, fix, recoverable_ns=excess)
+    if len(before):
+        early = took[: len(before)]
+        if (early - usual).sum() >= MIN_CAPTURE_SHARE.value * took.sum():
+            fix = "{} were left out. Begin the capture after them: it is mostly warm-up."
+            return _found(before, early, usual, fix)
+    return CLEAN
+
+
+def _found(
+    steps: Sequence[TraceStep],
+    took: Ints,
+    usual: float,
+    fix: str,
+    *,
+    recoverable_ns: float | None = None,
+) -> RuleMatch:
+    first = "step takes" if len(steps) == 1 else "steps take"
+    names = ", ".join(f"`{called(step)}`" for step in steps[:3])
+    out = " (left out)" if recoverable_ns is None else ""
+    return RuleMatch(
+        title=f"The first {first} {format_time(float(took.max()))}, later ones "
+        f"{format_time(usual)}{out}",
+        evidence=(
+            Evidence("first_ns", float(took.mean()), "ns", "A first step takes, mean"),
+            Evidence("later_ns", usual, "ns", "A later step takes, median"),
+            Evidence("first_steps", len(steps), "", "Steps that are unlike the later ones"),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="few steps are there to compare with",
+        recoverable_ns=recoverable_ns,
+        fix=fix.format(names),
+        where=tuple(
+            FindingLocation("step", called(step), float(ns))
+            for step, ns in zip(steps[:5], took, strict=False)
+        ),
+    )
+
+
+def _prepare(timeline: RuleContext) -> NDArray[np.bool_]:
+    """Tell which steps make calls that prepare, where later ones make none."""
+    made = np.zeros(timeline.steps, np.bool_)
+    calls = timeline.calls.filter(pl.col("name").str.contains(PREPARES))
+    made[calls["step"].drop_nulls().unique().to_numpy()] = True
+    return made & ~made[len(made) // 2 :].any()
+
+
+def _start(timeline: RuleContext, start: ProgramStart) -> RuleMatch:
+    """Tell of the time before the program's work."""
+    left_out = timeline.focus.before_ns
+    window = timeline.focus.length_ns + left_out
+    share = format_share(start.length_ns / max(1, window))
+    what = "go into compiling" if start.compiling_ns else "pass before the GPU has anything to do"
+    later = format_time(start.launch_ns).replace(" ", "")
+    return RuleMatch(
+        title=f"The first {format_time(start.length_ns)} ({share}) {what}"
+        + (" (left out)" if left_out else ""),
+        evidence=(
+            Evidence("start_ns", float(start.length_ns), "ns", "Time before the program's work"),
+            Evidence(
+                "preparing_ns",
+                float(start.preparing_ns),
+                "ns",
+                "Of it, compiling and calls that load code, make contexts or take memory",
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="no steps are known that would show what is usual",
+        recoverable_ns=None if left_out else float(start.length_ns),
+        fix="Begin the capture after the start, and put ranges (NVTX) around the steps: then "
+        "gpusight finds them by itself. The start was left out of all that is said here."
+        if left_out
+        else f"Leave the start out: --window {later}- looks at what "
+        "comes after it; ranges around the steps (NVTX) let gpusight find them by itself.",
+        where=largest(summed_locations(start.loads, "call", "name")),
+    )

@@ -1,0 +1,218 @@
+"""The bottlenecks of a timeline, ranked by the time that fixes save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.capture_completeness import lost_sources, reported_losses
+from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
+from gpusight.rules.engine import MAX_REPLAY_ERROR, run_rules
+from gpusight.rules.patterns.program_start import without_start
+from gpusight.rules.timeline_registry import TIMELINE_RULES
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.analysis.ledger.device_ledger import Accounting, Ledger
+    from gpusight.analysis.selection import Selection
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.rule import Rule
+    from gpusight.trace.trace import Trace
+
+
+COMMAND = "diagnose"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFacts:
+    """How far the replay can be trusted."""
+
+    error: float
+    """Part of the measured time by which the replay with typical latencies misses it."""
+    steps: int
+    """Steps that were replayed; 0 where none are known."""
+    length_ns: int
+    """Time that was replayed; the findings of it are scaled to the window."""
+
+
+@dataclass(frozen=True)
+class TimelineDiagnosis:
+    """What holds a program back."""
+
+    focus: StepWindow
+    findings: tuple[TimelineFinding, ...]
+    """The one that gives most back first."""
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, str]
+    """Rules that could not be judged, and why."""
+    ledger: Ledger
+    """Of the whole window."""
+    replay: ReplayFacts | None
+    """None where nothing could be replayed."""
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """Rules of `not_applicable` that saw the cause of a finding, and the rule of that finding."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
+    notes: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """Why the capture holds less than what ran: then no finding does not mean no problem."""
+    command: str = COMMAND
+    title: str = "What holds the program back"
+
+    @property
+    def steps(self) -> int:
+        """Steps in the window; 0 where none are known."""
+        return len(self.focus.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """Length of a step; of the window where no steps are known."""
+        return self.focus.length_ns / max(1, self.steps)
+
+    def document(self) -> dict[str, Any]:
+        """Give the document that `--format json` writes."""
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                "notes": list(self.notes),
+            },
+            "window": {
+                "start_ns": self.focus.start_ns,
+                "end_ns": self.focus.end_ns,
+                "steps": self.steps,
+                "steps_left_out": len(self.focus.left_out),
+                "step_ns": self.step_ns,
+            },
+            "replay": self._replay_document(),
+            "findings": [finding.document() for finding in self.findings],
+            "incomplete": list(self.incomplete),
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
+            ],
+            "ledger": self.ledger.document(),
+        }
+
+    def _replay_document(self) -> dict[str, Any] | None:
+        if self.replay is None:
+            return None
+        return {
+            "error": self.replay.error,
+            "steps": self.replay.steps,
+            "length_ns": self.replay.length_ns,
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
+        """Say at the top why it may be less than the whole truth."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+def diagnose_timeline(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    rules: Sequence[str] = (),
+    extra_rules: Sequence[Rule] = (),
+    known: Accounting | None = None,
+) -> TimelineDiagnosis | NotApplicable:
+    """Ask every rule, or only `rules`, what holds the program back.
+
+    `known` is taken where it is of the judged time, rather than worked out again.
+    """
+    asked = select_rules(rules, extra_rules)
+    preload_tables(trace)
+    focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(focus, NotApplicable):
+        return replace(focus, command=COMMAND)
+    timeline = sample_steps(trace, focus, selection)
+    if not len(timeline.schedule.ops):
+        hint = advice_for(trace.meta).gpu
+        return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
+    judgement = run_rules(timeline, asked)
+    return TimelineDiagnosis(
+        focus=focus,
+        findings=judgement.findings,
+        clean=judgement.clean,
+        not_applicable=judgement.not_applicable,
+        covered=judgement.covered,
+        ledger=whole_ledger(focus, timeline, selection, known),
+        replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
+        meta=_meta(trace, timeline),
+        incomplete=(*lost_sources(trace, timeline.issued).values(), *reported_losses(trace)),
+        notes=(*focus.notes, *sample_notes(timeline, selection)),
+    )
+
+
+def diagnosed_window(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> StepWindow | NotApplicable:
+    """Choose the time to judge: as `focus` does, without the start of a program."""
+    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    asked = window is not None or selection.within is not None or warmup
+    return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
+
+
+def select_rules(names: Sequence[str], extra: Sequence[Rule] = ()) -> list[Rule]:
+    """Choose rules by their names; all where none is named."""
+    known = {rule.id: rule for rule in (*TIMELINE_RULES.values(), *extra)}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no rule {name!r}", hint=f"rules are {', '.join(known)}")
+    return [rule for name, rule in known.items() if not names or name in names]
+
+
+def _meta(trace: Trace, timeline: RuleContext) -> dict[str, Any]:
+    return {
+        "path": trace.meta.path,
+        "tool": trace.meta.tool,
+        "gpu": names_of_used(trace, timeline.ops["device"].unique()),
+        "device": timeline.device,
+    }
+
+
+def sample_notes(timeline: RuleContext, selection: Selection) -> list[str]:
+    """Say which part was judged, and how well the replay reproduces it."""
+    notes = []
+    if timeline.part:
+        where = "from the middle of the window, and scaled"
+        notes.append(f"findings were judged on {timeline.part} {where}")
+    if timeline.replay.error > MAX_REPLAY_ERROR:
+        error = format_share(timeline.replay.error)
+        notes.append(
+            f"the replay misses the measured time by {error}: times given back are uncertain"
+        )
+    processes = gpu_processes(timeline.trace)
+    if processes > 1 and selection.process is None:
+        notes.append(
+            f"{processes} processes used GPUs: the one with the most GPU work was judged; "
+            "--process chooses another"
+        )
+    return notes
+
+
+def gpu_processes(trace: Trace) -> int:
+    """Count the processes that used a GPU."""
+    seen = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
+    return pl.concat(seen)["process"].drop_nulls().n_unique()

@@ -1,0 +1,183 @@
+"""Names without what they reveal: words of a fixed vocabulary stay, everything else is hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from gpusight.naming.demangle import demangle
+from gpusight.naming.kernel_names import KernelName, classify
+from gpusight.sharing.known_words import kept_words
+
+_LETTERS = "ghjkpxyz"
+_HASH_LETTERS = 16
+_KEY_BYTES = 64
+_MAX_NAME_CHARS = 20_000
+"""Longer names are hashed whole."""
+_PIECE = re.compile(
+    r"(?P<dotted>\d+(?:[.:-]\d+){2,})|(?P<run>[A-Za-z0-9]+)"
+    r"|(?P<mark>[ -/:-@\[-`{-~]+)|(?P<odd>.+?)",
+    re.DOTALL,
+)
+_ELEMENT = re.compile(
+    r"(?P<number>\d+)|(?P<word>[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+)",
+)
+_TYPE = r"(?i:tf32|bf16|c?f(?:16|32|64)|[ius](?:8|16|32|64)|e4m3|e5m2|e2m1|\d{1,4}ul?(?![a-zA-Z]))"
+_RUN = re.compile(rf"{_TYPE}|\d+|[A-Za-z]+?(?={_TYPE}|[^A-Za-z]|$)")
+_IS_TYPE = re.compile(_TYPE)
+_JOINS = re.compile(r"[-_ ./@\\]+")
+"""What may stand between two unknown words that are hashed as one."""
+_MAX_NUMBER_DIGITS = 6
+_MAX_SUFFIX_DIGITS = 5
+"""Digits that may follow an unknown word directly, as in `layer12`."""
+_BY_CATEGORY = {
+    "matmul": "gemm_kernel",
+    "convolution": "conv",
+    "attention": "flash_attn",
+    "softmax": "softmax",
+    "normalisation": "layer_norm",
+    "elementwise": "elementwise_kernel",
+    "reduction": "reduce_kernel",
+    "optimizer": "multi_tensor_apply",
+    "embedding": "embedding",
+    "copy": "batched_transpose",
+    "random": "dropout",
+    "sort": "radix_sort",
+    "pooling": "pooling",
+    "loss": "cross_entropy",
+    "communication": "nccl",
+    "generated": "triton_",
+    "other": "kernel",
+}
+"""A name that `classify` puts into the category, for kernels whose own words do not suffice."""
+_BY_PRECISION = {
+    ("matmul", "bf16"): "nvjet_tst",
+    ("matmul", "fp16"): "nvjet_hsh",
+    ("matmul", "tf32"): "nvjet_sss",
+    ("matmul", "fp8"): "nvjet_qqq",
+    ("matmul", "fp64"): "volta_dgemm",
+    ("matmul", "fp32"): "volta_sgemm",
+    ("matmul", "complex"): "volta_cgemm",
+}
+"""Likewise, for those whose letters tell the precision."""
+
+
+class _Element(NamedTuple):
+    text: str
+    known: bool
+    mark: bool = False
+
+
+def hash_text(text: str, salt: bytes) -> str:
+    """Hash all of a text."""
+    digest = hashlib.blake2b(
+        text.encode("utf-8", "surrogatepass"), key=salt[:_KEY_BYTES], digest_size=_HASH_LETTERS // 2
+    ).digest()
+    number = int.from_bytes(digest, "big")
+    return "".join(_LETTERS[number >> 3 * i & 7] for i in range(_HASH_LETTERS))
+
+
+def hash_range(name: str, salt: bytes) -> str:
+    """Hash the name of a range, mark, domain or operator but for the vocabulary and counters."""
+    if len(name) > _MAX_NAME_CHARS:
+        return hash_text(name, salt)
+    return "".join(
+        element.text if element.known else _hashed(element.text, salt)
+        for element in _joined(_elements(name))
+    )
+
+
+def _hashed(text: str, salt: bytes) -> str:
+    """Hash a part of a name; a capital letter keeps it apart from the word in front of it."""
+    told = hash_text(text, salt)
+    return told.capitalize() if text[0].isupper() else told
+
+
+def hash_kernel(name: str, salt: bytes) -> str:
+    """Hash the name of a kernel so that its category, and if possible its precision, stay."""
+    wanted = classify(name)
+    kept = hash_range(demangle(name), salt)
+    if _same_classification(classify(kept), wanted):
+        return kept
+    told = hash_text(name, salt)
+    base = _BY_CATEGORY[wanted.category]
+    spelled = _BY_PRECISION.get((wanted.category, wanted.precision), base)
+    plain = f"{base}_{told}"
+    for other in (f"{spelled}_{told}", f"{base}_{wanted.precision}_{told}"):
+        if _same_classification(classify(other), wanted):
+            return other
+    return kept if classify(kept).category == wanted.category else plain
+
+
+def _same_classification(one: KernelName, other: KernelName) -> bool:
+    return (one.category, one.precision, one.tensor_core) == (
+        other.category,
+        other.precision,
+        other.tensor_core,
+    )
+
+
+def _elements(name: str) -> list[_Element]:
+    """Cut a name into words, numbers and marks, and say which of them may be seen."""
+    found: list[_Element] = []
+    for piece in _PIECE.finditer(name):
+        text = piece.group()
+        if piece.lastgroup == "run":
+            found += _run(text)
+        else:
+            found.append(_Element(text, piece.lastgroup == "mark", piece.lastgroup == "mark"))
+    return found
+
+
+def _run(text: str) -> list[_Element]:
+    """Cut letters and digits that nothing separates: `layer12`, `s1688gemm`, `CUDAFunctor`."""
+    if text.lower() in kept_words():
+        return [_Element(text, known=True)]
+    texts = [part for run in _RUN.findall(text) for part in _words_of(run)]
+    letters = sum(len(part) == 1 and part.isalpha() and part != "x" for part in texts)
+    known = [_is_known(part, letters) for part in texts]
+    # A digit or letter beside something unknown is part of that, but for a counter at the end.
+    for at in (*range(len(texts)), *reversed(range(len(texts)))):
+        beside = (at > 0 and not known[at - 1]) or (at + 1 < len(texts) and not known[at + 1])
+        counter = (
+            at == len(texts) - 1 and texts[at].isdigit() and len(texts[at]) <= _MAX_SUFFIX_DIGITS
+        )
+        if beside and not counter and (texts[at].isdigit() or len(texts[at]) == 1):
+            known[at] = False
+    return [_Element(part, seen) for part, seen in zip(texts, known, strict=True)]
+
+
+def _words_of(run: str) -> list[str]:
+    """Split `CUDAFunctor` into its words; a run that is a word itself is one."""
+    whole = run.isdigit() or _IS_TYPE.fullmatch(run) or run.lower() in kept_words()
+    return [run] if whole else [part.group() for part in _ELEMENT.finditer(run)]
+
+
+def _is_known(part: str, letters: int) -> bool:
+    if part.isdigit():
+        return len(part) <= _MAX_NUMBER_DIGITS
+    if len(part) == 1:
+        return part == "x" or letters <= 1
+    return _IS_TYPE.fullmatch(part) is not None or part.lower() in kept_words()
+
+
+def _joined(elements: list[_Element]) -> list[_Element]:
+    """Make one element of unknown ones that only simple marks separate."""
+    joined: list[_Element] = []
+    for element in elements:
+        behind = joined[-1] if joined else None
+        if not element.known and behind is not None and not behind.known:
+            joined[-1] = _Element(behind.text + element.text, known=False)
+        elif (
+            not element.known
+            and behind is not None
+            and behind.mark
+            and len(joined) > 1
+            and not joined[-2].known
+            and _JOINS.fullmatch(behind.text)
+        ):
+            joined[-2:] = [_Element(joined[-2].text + behind.text + element.text, known=False)]
+        else:
+            joined.append(element)
+    return joined

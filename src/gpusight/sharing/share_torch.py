@@ -1,0 +1,463 @@
+"""Sanitized copies of PyTorch's Chrome traces: events in their order, with the known keys."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gpusight.errors import NotACaptureError
+from gpusight.readers import chrome_source
+from gpusight.readers.chrome_events import NOT_JSON, ChromeEvent, EventReader
+from gpusight.readers.file_blocks import FileBlocks
+from gpusight.sharing.known_words import described, is_profiler_label
+from gpusight.sharing.leak_report import TAKES, Category, Treatment
+from gpusight.sharing.leak_tally import LeakTally
+from gpusight.sharing.torch_allow_list import (
+    ARGUMENTS,
+    CATEGORIES,
+    DEVICE_NUMBERS,
+    EVENT,
+    GROUP_NUMBERS,
+    JOB_NUMBERS,
+    REMOVED_ARGUMENTS,
+    REMOVED_TOP,
+    TOP_NUMBERS,
+    ValueRule,
+)
+from gpusight.sharing.torch_values import NAMINGS, ValueWriter, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from gzip import GzipFile
+    from pathlib import Path
+    from typing import IO, TypeAlias
+
+    from gpusight.sharing.leak_report import LeakScan, ShareOptions
+    from gpusight.sharing.torch_values import Column
+
+    Raw: TypeAlias = "dict[str, msgspec.Raw]"
+
+
+_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
+_MAX_GROUPS = 100_000
+
+
+class TraceHeader:
+    """Copies what is known of it, and counts the rest."""
+
+    def __init__(self, values: ValueWriter, tally: LeakTally) -> None:
+        self._values = values
+        self._tally = tally
+
+    def cleaned(self, about: dict[str, Any]) -> dict[str, Any]:
+        """Give what may stand in the copy."""
+        kept: dict[str, Any] = self._numbers(about, TOP_NUMBERS)
+        if is_profiler_label(str(about.get("displayTimeUnit", ""))) and "displayTimeUnit" in about:
+            kept["displayTimeUnit"] = str(about["displayTimeUnit"])
+        for key, clean in (("deviceProperties", self._devices), ("distributedInfo", self._job)):
+            if key in about:
+                kept[key] = clean(about[key])
+        self._count({key: value for key, value in about.items() if key not in kept})
+        return kept
+
+    def _count(self, removed: dict[str, Any]) -> None:
+        for key, value in removed.items():
+            if key in REMOVED_TOP:
+                self._tally.add(REMOVED_TOP[key], key, Treatment.REMOVED, key)
+                self._tally.hide(REMOVED_TOP[key], value if isinstance(value, str) else "")
+            else:
+                self._tally.add(Category.UNKNOWN, "other keys of the file", Treatment.REMOVED, key)
+
+    def _numbers(self, values: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key in known and _is_plain(value)}
+
+    def _devices(self, devices: Any) -> list[dict[str, Any]]:
+        described = devices if isinstance(devices, list) else []
+        return [self._device(device) for device in described if isinstance(device, dict)]
+
+    def _device(self, device: dict[str, Any]) -> dict[str, Any]:
+        kept = self._numbers(device, DEVICE_NUMBERS)
+        name = device.get("name")
+        if isinstance(name, str):
+            kept["name"] = described(name)
+            fate = Treatment.KEPT if kept["name"] == name else Treatment.SHORTENED
+            self._tally.add(Category.MACHINE, "deviceProperties: name", fate, name)
+        self._leave("deviceProperties", device, kept)
+        return kept
+
+    def _job(self, job: Any) -> dict[str, Any]:
+        if not isinstance(job, dict):
+            return {}
+        kept = self._numbers(job, JOB_NUMBERS) | self._texts(job, ("backend",), ValueRule.WORD)
+        groups = job.get("pg_config")
+        if isinstance(groups, list):
+            kept["pg_config"] = [
+                self._group(group) for group in groups[:_MAX_GROUPS] if isinstance(group, dict)
+            ]
+        self._leave("distributedInfo", job, kept)
+        return kept
+
+    def _group(self, group: dict[str, Any]) -> dict[str, Any]:
+        kept = (
+            self._texts(group, ("pg_name",), ValueRule.GROUP, "Process Group Name")
+            | self._texts(group, ("pg_desc",), ValueRule.GROUP, "Process Group Description")
+            | self._texts(group, ("backend_config", "backend_type"), ValueRule.WORD)
+            | self._numbers(group, GROUP_NUMBERS)
+        )
+        self._leave("distributedInfo", group, kept)
+        return kept
+
+    def _texts(
+        self, values: dict[str, Any], keys: tuple[str, ...], rule: ValueRule, where: str = ""
+    ) -> dict[str, Any]:
+        """Copy texts; those that arguments repeat are counted with them."""
+        found = {key: values[key] for key in keys if isinstance(values.get(key), str)}
+        cleaned = {
+            key: self._values.column(
+                rule, f"args: {where}" if where else key, [msgspec.json.encode(text)]
+            )
+            for key, text in found.items()
+        }
+        return {key: msgspec.json.decode(column[0] or b"null") for key, column in cleaned.items()}
+
+    def _leave(self, where: str, values: dict[str, Any], kept: dict[str, Any]) -> None:
+        left = [key for key in values if key not in kept]
+        self._tally.add_all(Category.UNKNOWN, f"{where}: other keys", Treatment.REMOVED, left)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is a number, a version, or a list of whole numbers."""
+    if isinstance(value, list):
+        return all(isinstance(one, int) for one in value)
+    if isinstance(value, str):
+        return _VERSION.fullmatch(value) is not None
+    return isinstance(value, (int, float)) or value is None
+
+
+_ARGUMENTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_CANONICAL = {
+    chrome_source.RUNTIME: "cuda_runtime",
+    chrome_source.DRIVER: "cuda_driver",
+    chrome_source.KERNEL: "kernel",
+}
+_LABELS = {
+    "process_name": ("name", Category.PROCESSES),
+    "process_labels": ("labels", Category.PROCESSES),
+    "thread_name": ("name", Category.THREAD_NAMES),
+}
+"""Events that name processes and threads, and the argument that does."""
+_ORDERS = frozenset({"process_sort_index", "thread_sort_index"})
+_OTHER_ARGUMENTS = "args: other keys"
+
+
+class EventSignature(NamedTuple):
+    """What tells the kind of an event."""
+
+    phase: str
+    category: str | None
+    name: str = ""
+    track: str | None = None
+
+
+@lru_cache(maxsize=1 << 14)
+def kind_of(look: EventSignature) -> str | None:
+    """Sort an event as the reader does; None where it makes no table of such."""
+    event = ChromeEvent(ph=look.phase, cat=look.category, name=look.name, pid=look.track, ts=0.0)
+    sorter = chrome_source.EventSorter()
+    sorter.add([event], exact=False)
+    if sorter.settings:
+        return chrome_source.SETTING
+    return None if sorter.unknown else next(iter(sorter.rows), chrome_source.SILENT)
+
+
+class EventWriter:
+    """Writes events some thousand at a time."""
+
+    def __init__(self, values: ValueWriter, tally: LeakTally) -> None:
+        self._values = values
+        self._tally = tally
+        self.kinds: set[str] = set()
+        """Kinds of events that were there."""
+
+    def cleaned(self, events: Sequence[Raw]) -> list[bytes]:
+        """Write events in the order they have; those that are left behind are missing."""
+        written: list[bytes | None] = [None] * len(events)
+        for (look, keys), places in _by_signature(events).items():
+            kind = kind_of(look)
+            if kind is not None:
+                self.kinds.add(kind)
+            if not _is_known(kind, look):
+                self._leave(look, len(places))
+                continue
+            group = _Group(self._values, self._tally, str(kind), look, keys)
+            for place, text in group.written(events, places):
+                written[place] = text
+        return [text for text in written if text is not None]
+
+    def _leave(self, look: EventSignature, count: int) -> None:
+        if look.phase:
+            key = (look.phase, look.category, look.name, count)
+            self._tally.add(Category.UNKNOWN, "kinds of events", Treatment.REMOVED, key)
+
+
+def _by_signature(events: Sequence[Raw]) -> dict[tuple[EventSignature, tuple[str, ...]], list[int]]:
+    """Put events together that have the same kind and the same keys."""
+    looks: dict[tuple[bytes, ...], EventSignature] = {}
+    groups: dict[tuple[EventSignature, tuple[str, ...]], list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        raw: tuple[bytes, ...] = (bytes(event.get("ph", b"")), bytes(event.get("cat", b"")))
+        look = looks.get(raw) or looks.setdefault(raw, _signature(*raw))
+        if not _is_known_by_category(look):
+            raw += (bytes(event.get("name", b"")), bytes(event.get("pid", b"")))
+            look = looks.get(raw) or looks.setdefault(raw, _signature(*raw))
+        groups[look, tuple(event)].append(place)
+    return groups
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_known_by_category(look: EventSignature) -> bool:
+    """Tell whether phase and category are enough to know the kind: in today's traces they are."""
+    category = look.category
+    flow = look.phase in ("s", "t", "f")
+    return category is not None and (flow or look.phase == "X") and category != "Operator"
+
+
+def _signature(
+    phase: bytes, category: bytes, name: bytes = b"", track: bytes = b""
+) -> EventSignature:
+    return EventSignature(
+        text_of(phase) or "", text_of(category), text_of(name) or "", text_of(track)
+    )
+
+
+def _is_known(kind: str | None, look: EventSignature) -> bool:
+    """Tell whether events of a kind are copied."""
+    if kind == chrome_source.SETTING:
+        return look.name in _LABELS or look.name in _ORDERS
+    if kind == chrome_source.SILENT:
+        flows = look.phase in ("s", "t", "f") and (look.category or "").lower() in CATEGORIES
+        return flows or (look.phase in ("i", "I", "X") and is_profiler_label(look.name))
+    return kind is not None and kind != chrome_source.PLAIN
+
+
+class _Group:
+    """Events of one kind with the same keys."""
+
+    def __init__(
+        self,
+        values: ValueWriter,
+        tally: LeakTally,
+        kind: str,
+        look: EventSignature,
+        keys: tuple[str, ...],
+    ) -> None:
+        self._values = values
+        self._tally = tally
+        self._kind = kind
+        self._look = look
+        self._keys = keys
+
+    def written(self, events: Sequence[Raw], places: Sequence[int]) -> Iterable[tuple[int, bytes]]:
+        """Write the events at these places."""
+        if "args" not in self._keys:
+            yield from self._rows([events[place] for place in places], [{}] * len(places), places)
+            return
+        arguments = self._arguments([events[place]["args"] for place in places])
+        apart: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for at, own in enumerate(arguments):
+            apart[tuple(own)].append(at)
+        for members in apart.values():
+            yield from self._rows(
+                [events[places[at]] for at in members],
+                [arguments[at] for at in members],
+                [places[at] for at in members],
+            )
+
+    def _arguments(self, raw: list[msgspec.Raw]) -> list[Raw]:
+        try:
+            return _ARGUMENTS.decode(b"[%b]" % b",".join(raw))
+        except NOT_JSON:
+            return [self._decoded(one) for one in raw]
+
+    def _decoded(self, raw: msgspec.Raw) -> Raw:
+        text = bytes(raw).decode("utf-8", "replace").encode()
+        try:
+            return _ARGUMENTS.decode(b"[%b]" % text)[0]
+        except NOT_JSON:
+            self._tally.add(Category.UNKNOWN, "args that are no object", Treatment.REMOVED, text)
+            return {}
+
+    def _rows(
+        self, events: list[Raw], arguments: list[Raw], places: Sequence[int]
+    ) -> Iterable[tuple[int, bytes]]:
+        template: list[bytes] = []
+        columns: list[Column] = []
+        for key in self._keys:
+            if key == "args":
+                template.append(self._written_arguments(arguments, columns))
+            else:
+                template += self._written_key(key, events, columns)
+        text = b"{" + b",".join(template) + b"}"
+        rows = zip(*columns, strict=True) if columns else [()] * len(places)
+        for place, row in zip(places, rows, strict=True):
+            if None not in row:
+                yield place, text % row
+
+    def _written_key(self, key: str, events: list[Raw], columns: list[Column]) -> list[bytes]:
+        if key == "ph":
+            return [_literal(key, self._look.phase)]
+        if key == "cat":
+            return [_literal(key, self._category())]
+        if key != "name" and key not in EVENT:
+            self._tally.add(Category.UNKNOWN, "other keys of events", Treatment.REMOVED, key)
+            return []
+        raw = [event[key] for event in events]
+        if key == "name" and self._kind == chrome_source.SETTING:
+            return [_literal(key, self._look.name)]
+        if key == "name":
+            columns.append(self._values.names(NAMINGS.get(self._kind), f"{self._kind}: {key}", raw))
+        else:
+            columns.append(self._values.column(EVENT[key], key, raw))
+        return [_slot(key)]
+
+    def _category(self) -> str | None:
+        category = self._look.category
+        if category is None or category.lower() in CATEGORIES:
+            return category
+        return _CANONICAL.get(self._kind, self._kind)
+
+    def _written_arguments(self, arguments: list[Raw], columns: list[Column]) -> bytes:
+        slots = []
+        for key in arguments[0]:
+            column = self._argument(key, [own[key] for own in arguments])
+            if column is not None:
+                columns.append(column)
+                slots.append(_slot(key))
+        return b'"args":{' + b",".join(slots) + b"}"
+
+    def _argument(self, key: str, raw: list[msgspec.Raw]) -> Column | None:
+        if self._kind == chrome_source.SETTING:
+            return self._setting(key, raw)
+        rule = ARGUMENTS.get(key)
+        if rule is not None:
+            return self._values.column(rule, f"args: {key}", raw)
+        category = REMOVED_ARGUMENTS.get(key)
+        if category is None:
+            self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Treatment.REMOVED, key)
+        else:
+            texts = map(bytes, raw)
+            self._tally.add_all(category, f"args: {key}", Treatment.REMOVED, texts)
+        return None
+
+    def _setting(self, key: str, raw: list[msgspec.Raw]) -> Column | None:
+        if key == "sort_index":
+            return self._values.column(ValueRule.NUMBERS, f"args: {key}", raw)
+        wanted, category = _LABELS.get(self._look.name, ("", Category.UNKNOWN))
+        if key == wanted:
+            return self._values.labels(category, self._look.name, raw)
+        self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Treatment.REMOVED, key)
+        return None
+
+
+def _literal(key: str, value: str | None) -> bytes:
+    return _escaped(key) + b":" + msgspec.json.encode(value).replace(b"%", b"%%")
+
+
+def _slot(key: str) -> bytes:
+    return _escaped(key) + b":%b"
+
+
+def _escaped(key: str) -> bytes:
+    return msgspec.json.encode(key).replace(b"%", b"%%")
+
+
+_DECODER = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+"""Reads events without deciding what their keys mean."""
+_TORCH = frozenset({"schemaVersion", "deviceProperties", "distributedInfo"})
+"""What only PyTorch writes beside the events."""
+_NOT_IDENTIFYING = frozenset({chrome_source.PLAIN, chrome_source.SETTING, chrome_source.SILENT})
+"""Kinds of events that other programs write too."""
+_GZIP_LEVEL = 6
+_BETWEEN = b",\n"
+
+
+class TorchCleaner:
+    """Knows traces that torch.profiler wrote."""
+
+    suffixes = (".json.gz", ".json")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def look(self, options: ShareOptions) -> LeakScan:
+        """Say what the trace holds, and what would become of it."""
+        return self._walk(options, lambda _text: None)
+
+    def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
+        """Write the copy, packed where its name ends in .gz."""
+        with output.open("xb") as file, _packing(file, name or output.name) as packed:
+            return self._walk(options, packed.write)
+
+    def _walk(self, options: ShareOptions, put: Callable[[bytes], Any]) -> LeakScan:
+        tally = LeakTally()
+        values = ValueWriter(options, tally)
+        events = EventWriter(values, tally)
+        blocks = FileBlocks(self._path)
+        reader = EventReader(self._path, blocks, _DECODER)
+        before = b'{"traceEvents":[\n'
+        for some in reader:
+            written = events.cleaned(some)
+            if written:
+                put(before + _BETWEEN.join(written))
+                before = _BETWEEN
+        if before != _BETWEEN:
+            put(before)
+        self._check(events, reader.about)
+        about = msgspec.json.encode(TraceHeader(values, tally).cleaned(reader.about))
+        put(b"\n]" + (b"," + about[1:] if about != b"{}" else b"}") + b"\n")
+        return tally.found(_notes(reader, blocks))
+
+    def _check(self, events: EventWriter, about: dict[str, Any]) -> None:
+        own = about.get("otherData")
+        if isinstance(own, dict) and own.get("writer") == "gpusight":
+            raise NotACaptureError(
+                f"{self._path} is a timeline that gpusight exported",
+                hint="share the capture that it was made from",
+            )
+        if not events.kinds and not _TORCH & about.keys():
+            raise NotACaptureError(
+                f"{self._path} is not a trace", why="it holds no events", hint=TAKES
+            )
+        if not events.kinds - _NOT_IDENTIFYING and not _TORCH & about.keys():
+            raise NotACaptureError(
+                f"{self._path} is a Chrome trace, but not one of PyTorch",
+                why="what others write into theirs is not known well enough to clean it",
+                hint=TAKES,
+            )
+
+
+@contextlib.contextmanager
+def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes] | GzipFile]:
+    if not name.lower().endswith(".gz"):
+        yield file
+        return
+    import gzip
+
+    # Neither the name nor the time of the copy goes into the header.
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+        yield packed
+
+
+def _notes(reader: EventReader, blocks: FileBlocks) -> Iterator[str]:
+    if blocks.problem or reader.cut_off:
+        why = blocks.problem or "it ends inside its list of events"
+        yield f"the trace is cut off: {why}; the copy holds what is there, as a whole file"
+    if reader.left_over:
+        yield "what follows the list of events was left behind: it belongs to no trace"
+    if reader.unreadable:
+        yield f"{reader.unreadable:,} events are not valid JSON and were left behind"

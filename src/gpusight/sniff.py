@@ -1,0 +1,182 @@
+"""What a file is, by its name and first bytes; a capture is never written to."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.errors import NotACaptureError, UsageError
+from gpusight.output_files import cannot_write, check_output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_CAPTURES = (
+    ".nsys-rep",
+    ".qdrep",
+    ".sqlite",
+    ".xplane.pb",
+    ".pickle",
+    ".ncu-rep",
+    ".ncu-repz",
+    ".nsight-cuprof-report",
+)
+_TRACES = (".json.gz", ".trace.json")
+"""What traces are called, and timelines that we export too."""
+_BESIDE = ("-wal", "-journal", "-shm")
+"""What SQLite keeps beside a database: it belongs to it."""
+_PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm", *_BESIDE)
+GZIP = b"\x1f\x8b"
+XZ = b"\xfd7zXZ\x00"
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+OWN_TIMELINE = '"writer":"gpusight"'
+"""What marks a timeline that we exported: that one may be replaced."""
+SQLITE = b"SQLite format 3\0"
+NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
+NCU_REPORT = b"NVR\0"
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_TABLES = (b"PAR1", b"ARROW1")
+"""How tables of exported folders begin; those of nsys have capitals in their names, ours none."""
+_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", bytes.fromhex("d9d505f920a163d7"))
+"""How write-ahead logs and journals of SQLite begin."""
+_MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, XZ, ZSTANDARD, *PICKLE)
+"""How captures begin, and packed files, which we never write."""
+JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
+"""How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
+_TRACE = re.compile(rb'"traceEvents"|"ph"')
+"""What the JSON of a trace holds."""
+_BOM = b"\xef\xbb\xbf"
+_PRINTED = b"CPU total %"
+"""A heading of every table of key_averages, and of none of ours."""
+NCU_PRINTED = re.compile(
+    rb"""(?xm)
+    Metric\ Name"?[,;\t]"?(?:Metric\ Unit|Metric\ Value)     # a row for each metric
+    | ^\W{0,4}Metric(?:\ Name)?"?[,;\t]
+    | (?:Kernel|Function|Demangled)\ Name"?[,;\t][^\n]{0,1000}__  # a row for each launch
+    | ^\W{0,4}(?:Kernel|Function|Demangled)\ Name"?[,;\t]     # a column for each launch
+    | "(?:Address|Line\ No)","Source"
+    | "(?:Session|Device|Launch)\ Attribute","
+    | ^[ \t]*Metric\ Name\s+Metric\ Unit\s+M
+    | ,\ Context\ \d+,\ Stream\ \d+
+    | ,\ Invocations\ \d+
+    """
+)
+"""How tables and pages begin that Nsight Compute prints; no table of ours has these headings."""
+NCU_MESSAGE = re.compile(rb"==(?:PROF|ERROR|WARNING)== ")
+"""What Nsight Compute says around them."""
+BASELINE = re.compile(rb'\A(?:\xef\xbb\xbf)?\s*\{\s*"gpusight_baseline"\s*:')
+"""How files of `gpusight baseline save` begin."""
+_HEADING_BYTES = 2048
+"""More than any of these patterns takes."""
+LOG_BYTES = 16 << 20
+"""How much of a log is searched for a table."""
+_HEAD_BYTES = 1 << 16
+_MARK_BYTES = 256
+_LEAST_BYTES = 1024
+"""Reports of nsys and ncu describe the machine, and tables take a page each: all have more."""
+
+
+def encodable_text(text: str) -> str:
+    """Give a text that can be written, whatever it holds: names of files need not be UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def is_capture_name(path: Path) -> bool:
+    """Tell whether a file is called like a capture that we read."""
+    return path.name.lower().endswith((*_CAPTURES, *_TRACES))
+
+
+def same_file(path: Path, other: Path) -> bool:
+    """Tell whether two paths are one file, which need not exist yet."""
+    both_exist = path.exists() and other.exists()
+    return path.samefile(other) if both_exist else path.resolve() == other.resolve()
+
+
+def refuse_capture(path: Path, capture: str | None) -> None:
+    """Raise when writing to this path could harm evidence: the capture, into it, or its like."""
+    if capture is not None:
+        target, source = path.resolve(), Path(capture).resolve()
+        if target == source or source in target.parents:
+            raise UsageError(f"{path} is the capture itself", hint="choose another name for -o")
+    if path.name.lower().endswith(_PROTECTED):
+        raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
+    check_output(path)
+    try:
+        harms = path.is_file() and _is_capture(path)
+    except OSError as error:  # what cannot be looked into is not replaced either
+        raise cannot_write(path, error) from error
+    if harms:
+        raise UsageError(f"{path} is a capture already", hint="choose another name for -o")
+
+
+def _is_capture(path: Path) -> bool:
+    """Tell whether a file that is about to be replaced is evidence, by how it begins."""
+    with path.open("rb") as file:
+        head = inflated_head(file.read(_HEAD_BYTES)) or b""
+    if OWN_TIMELINE.encode() in head[:_MARK_BYTES]:
+        return False
+    json = head.removeprefix(_BOM).lstrip().startswith((b"{", b"["))
+    # Much may stand before the events: who took part in a large job, for instance.
+    events = json and (_TRACE.search(head) or (len(head) == _HEAD_BYTES and _holds(path, _TRACE)))
+    printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
+    magic = (*_MAGIC, *_LOGS, _ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
+    if head.startswith(magic) or JAX_PLANE.match(head) or events or printed:
+        return True
+    return len(head) == _HEAD_BYTES and b"\0" not in head and _holds(path, NCU_PRINTED)
+
+
+def why_not_recorded(path: Path) -> str | None:
+    """Say why a file that a recorder left is no capture, by how it begins; None where it is one."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        return error.strerror or str(error)
+    if head.startswith(GZIP):
+        return None if inflated_head(head) else "it cannot be unpacked"
+    if len(head) < _LEAST_BYTES:
+        return f"it has only {len(head):,} bytes"
+    return None if head.startswith(_MAGIC) else "its header is missing"
+
+
+def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    """Look for what marks a capture deep inside a text, behind what else stands there."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(_HEAD_BYTES), b"")
+        return contains_pattern(pattern, islice(blocks, LOG_BYTES // _HEAD_BYTES))
+
+
+def contains_pattern(pattern: re.Pattern[bytes], blocks: Iterable[bytes]) -> bool:
+    """Look for what begins a table in blocks of text, across their ends too."""
+    before = b""
+    for block in blocks:
+        if pattern.search(before + block):
+            return True
+        before = block[-_HEADING_BYTES:]
+    return False
+
+
+def inflated_head(head: bytes) -> bytes | None:
+    """Give the beginning of a file, unpacked where it is packed; None where that cannot be done."""
+    if not head.startswith(GZIP):
+        return head
+    import zlib
+
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, len(head))
+    except zlib.error:
+        return None
+
+
+def not_a_capture(path: Path) -> NotACaptureError:
+    """Say what could be read instead."""
+    return NotACaptureError(
+        f"{path} is not a capture that gpusight knows",
+        hint="it reads nsys .sqlite, .nsys-rep, .qdrep, parquetdir and arrow exports; "
+        "ncu .ncu-rep reports and CSVs; torch.profiler .json[.gz], key_averages and memory "
+        "snapshots; JAX .xplane.pb and .trace.json.gz",
+    )

@@ -1,0 +1,321 @@
+"""An opened capture: lazy tables in the shape that `gpusight.trace.schema` declares."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import polars as pl
+
+from gpusight.errors import DamagedCaptureError, UsageError
+from gpusight.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from gpusight.trace.schema_columns import TraceTable
+
+
+_MIN_KEEP_S = 0.02
+"""What is computed faster than this need not outlive the process."""
+_KEPT_BYTES_A_SECOND = 200_000_000
+"""Nor need what is computed faster than it is written."""
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a capture as a whole. Holds no environment, command line or host name."""
+
+    path: str
+    source: str
+    """Form of the file, such as `nsys-sqlite`."""
+    tool: str
+    """Program that captured it, such as `Nsight Systems`."""
+    tool_version: str | None = None
+    schema_version: str | None = None
+    start_utc_ns: int | None = None
+    duration_ns: int | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    os: str | None = None
+    cpu: str | None = None
+    rank: int | None = None
+    """Number of the process in a distributed job."""
+    world_size: int | None = None
+    """Processes in that job."""
+    backend: str | None = None
+    """Library its processes communicate through, such as `nccl`."""
+    notes: tuple[str, ...] = ()
+    """What of the file was not decoded, or was read by other means."""
+    warnings: tuple[str, ...] = ()
+    """Why the file holds less than what happened; every answer repeats it."""
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source knows before any column is loaded: what it is, its tables and columns."""
+
+    meta: Meta
+    rows: dict[str, int]
+    """Rows of each table that has some."""
+    columns: dict[str, list[str]]
+    """Columns of each of them that the capture fills."""
+
+
+class TraceSource(Protocol):
+    """What a reader provides. A source never changes the file it reads."""
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        ...
+
+    def outline(self) -> Outline | None:
+        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        ...
+
+    def has(self, table: str) -> bool:
+        """Tell whether the table has rows, without reading them."""
+        ...
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Tell whether the capture can fill this column."""
+        ...
+
+    def row_count(self, table: str) -> int:
+        """Count rows without reading them."""
+        ...
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns; rows sorted by the table's time column, ties in file order."""
+        ...
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Hear which tables will be asked for, so that one pass over the file can serve them."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name rows and values that reading has left out so far; tables not read yet may add."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back; what was read stays readable."""
+        ...
+
+
+class FrameStore(Protocol):
+    """Where frames derived from a large capture outlive the process."""
+
+    def holds(self, table: str, columns: Sequence[str]) -> bool:
+        """Tell whether all these columns are kept."""
+        ...
+
+    def recall(self, key: str) -> pl.DataFrame | None:
+        """Find a frame kept under this key."""
+        ...
+
+    def remember(self, key: str, frame: pl.DataFrame) -> None:
+        """Keep a frame."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until everything is kept."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """Say why frames were not found or could not be kept."""
+        ...
+
+
+class Trace:
+    """An opened capture: `trace.kernels`, `trace.ranges`, … are Polars frames, read when used."""
+
+    def __init__(self, source: TraceSource, memory: FrameStore | None = None) -> None:
+        self._source = source
+        self._memory = memory
+        self._has: dict[str, bool] = {}
+        self._loaded: dict[str, pl.DataFrame] = {}
+        self._derived: dict[str, pl.DataFrame] = {}
+
+    def __enter__(self) -> Self:
+        """Use as a context manager to be done with it at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Be done with it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back, once what was read is in the cache; tables read stay usable."""
+        if self._memory is not None:
+            self._memory.flush()
+        self._source.close()
+
+    @property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return self._source.meta
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why answers may be wrong or incomplete; complete only once an analysis has read."""
+        notes = () if self._memory is None else self._memory.notes()
+        return tuple(dict.fromkeys((*self.losses, *notes)))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What the capture lacks: the warnings without those of the cache."""
+        return tuple(dict.fromkeys((*self.meta.warnings, *self._source.warnings())))
+
+    def has(self, table: str, column: str | None = None) -> bool:
+        """Tell whether the capture holds a table (or fills a column), before anything is read."""
+        if column is not None:
+            _known_columns(_known(table), (column,))
+            derived = TABLES[table].column(column).derived
+            return self.has(table) and (derived or self._source.has_column(table, column))
+        _known(table)
+        # Analyses ask this for every GPU or step, and a source may have to look into the file.
+        if table not in self._has:
+            self._has[table] = self._source.has(table)
+        return self._has[table]
+
+    def row_count(self, table: str) -> int:
+        """Count the rows of a table without reading them."""
+        _known(table)
+        loaded = self._loaded.get(table)
+        return self._source.row_count(table) if loaded is None else loaded.height
+
+    def prepare(self, *tables: str) -> None:
+        """Say which tables are about to be used; some readers then need fewer passes."""
+        self._source.prepare([t for t in tables if self.has(t)])
+
+    def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
+        """Read these columns of these tables, each table in one go; then `table` finds them here.
+
+        Reading a table is one walk through the file, whether for one column or for ten.
+        """
+        # What is kept column by column costs nothing to read one at a time, or not at all.
+        kept = self._memory.holds if self._memory is not None else lambda *_: False
+        wanted = {name: names for name, names in columns.items() if not kept(name, names)}
+        self._source.prepare(wanted)
+        for name, names in wanted.items():
+            if self.has(name):
+                self.table(name, names)
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Read a table, or only some of its columns. What was read before is not read again."""
+        table = _known(name)
+        wanted = table.column_names if columns is None else _known_columns(table, columns)
+        have = self._loaded.get(name)
+        missing = [c for c in wanted if have is None or c not in have.columns]
+        if missing:
+            self._add(name, [c for c in missing if not table.column(c).derived])
+            if any(table.column(c).derived for c in missing):
+                self._add_nesting(name)
+        return self._loaded[name].select(wanted)
+
+    def _add(self, name: str, columns: Sequence[str]) -> None:
+        if columns:
+            # A column in one piece is handed to NumPy without a copy.
+            self._extend(name, self._source.load(name, columns).rechunk().get_columns())
+
+    def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """Compute something from the tables once, and find it again, in this process or the next.
+
+        `key` names what is computed and the version of how; the capture is part of it already.
+        """
+        if key not in self._derived:
+            known = self._memory.recall(key) if self._memory is not None else None
+            self._derived[key] = self._compute(key, compute) if known is None else known
+        return self._derived[key]
+
+    def _compute(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        began = time.perf_counter()
+        frame = compute()
+        took = time.perf_counter() - began
+        least = max(_MIN_KEEP_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
+        if self._memory is not None and took > least:
+            self._memory.remember(key, frame)
+        return frame
+
+    def _add_nesting(self, name: str) -> None:
+        frame = self.derive(f"{name}-nesting-1", lambda: self._nesting(name))
+        self._extend(name, frame.get_columns())
+
+    def _nesting(self, name: str) -> pl.DataFrame:
+        # NumPy costs a tenth of a second to import, which most commands need not pay.
+        from gpusight.trace import nesting
+
+        if name == "ranges":
+            return pl.DataFrame(nesting.nest_ranges(self.table(name, nesting.RANGES_NEED)))
+        return pl.DataFrame(nesting.nest_calls(self.table(name, nesting.CALLS_NEED)))
+
+    def _extend(self, name: str, columns: list[pl.Series]) -> None:
+        have = self._loaded.get(name)
+        self._loaded[name] = pl.DataFrame(columns) if have is None else have.hstack(columns)
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """Give a whole table as an attribute."""
+        if name in TABLES:
+            return self.table(name)
+        raise AttributeError(f"a Trace has no table or attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        """List the tables beside the methods, for completion."""
+        return [*super().__dir__(), *TABLES]
+
+    def __repr__(self) -> str:
+        """Say what was captured and which tables have rows."""
+        rows = ", ".join(f"{t}: {self.row_count(t):,}" for t in TABLES if self.has(t))
+        return f"<Trace {self.meta.path} ({self.meta.tool}) {rows}>"
+
+    def validate(self) -> None:
+        """Check every table against the schema; raises DamagedCaptureError at the first fault."""
+        for name in TABLES:
+            if self.has(name):
+                check_table(name, self.table(name))
+
+
+def check_table(name: str, frame: pl.DataFrame) -> None:
+    """Check one table: columns, types, required values, order, no interval running backwards."""
+    table = _known(name)
+    if tuple(frame.columns) != table.column_names:
+        raise DamagedCaptureError(f"table {name}", why=f"columns are {frame.columns}")
+    for column in table.columns:
+        series = frame.get_column(column.name)
+        if not column.accepts(series.dtype):
+            raise DamagedCaptureError(f"{name}.{column.name}", why=f"type is {series.dtype}")
+        if column.required and series.null_count():
+            raise DamagedCaptureError(
+                f"{name}.{column.name}", why=f"{series.null_count()} of {len(series)} rows are null"
+            )
+    _check_times(table, frame)
+
+
+def _check_times(table: TraceTable, frame: pl.DataFrame) -> None:
+    key = table.sort_column
+    if key is not None and not frame.get_column(key).is_sorted():
+        raise DamagedCaptureError(f"table {table.name}", why=f"rows are not sorted by {key}")
+    if {"start_ns", "end_ns"} <= set(frame.columns):
+        backwards = frame.filter(pl.col("end_ns") < pl.col("start_ns")).height
+        if backwards:
+            raise DamagedCaptureError(
+                f"table {table.name}", why=f"{backwards} rows end before they start"
+            )
+
+
+def _known(name: str) -> TraceTable:
+    if name not in TABLES:
+        raise UsageError(f"no table {name!r}", hint=f"tables are {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def _known_columns(table: TraceTable, columns: Sequence[str]) -> tuple[str, ...]:
+    for column in columns:
+        if column not in table.column_names:
+            raise UsageError(
+                f"no column {column!r} in {table.name}",
+                hint=f"columns are {', '.join(table.column_names)}",
+            )
+    return tuple(columns)

@@ -1,0 +1,183 @@
+"""Finds event names that contain a text, and the next event of a name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.selection import matcher
+from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import classify
+from gpusight.viewer.event_details import KINDS
+
+if TYPE_CHECKING:
+    from gpusight.trace.trace import Trace
+
+
+_NAMED_BY = {
+    "kernels": "name",
+    "ranges": "name",
+    "cpu_ops": "name",
+    "api_calls": "name",
+    "python_calls": "name",
+    "os_calls": "name",
+    "copies": "kind",
+    "gpu_ranges": "name",
+    "collectives": "name",
+    "syncs": "kind",
+    "overheads": "name",
+}
+"""Tables that are searched, and the column that names their events."""
+_WILD = frozenset("*?[")
+_LONGEST_QUERY = 500
+_LONGEST_NAME = 2_000
+"""What a glob looks at, as elsewhere."""
+_REASON = re.compile(r"^(?:regex )?error: (.+?)\.?$", re.MULTILINE)
+"""Where the message of a refused regular expression says what is wrong with it."""
+_MOST_LABELLED = 20_000
+"""Kernels that are also found by their readable labels; making labels takes a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEvents:
+    """Events of one name."""
+
+    table: str
+    kind: str
+    """What one of them is, as `Details.kind`."""
+    name: str
+    code: int
+    """Physical code of the name in its column, for `next_event`."""
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found."""
+
+    query: str
+    groups: tuple[NamedEvents, ...]
+    """Those with most time first."""
+    total: int
+    """Names that matched, of which `groups` are the first."""
+
+
+def search(trace: Trace, query: str, limit: int = 50) -> SearchResult:
+    """Find the names that hold a text, or that a glob or a regular expression (`/…/`) matches.
+
+    Capitals do not matter but in regular expressions. Kernels are also found by their readable
+    labels. Raises UsageError for what is no regular expression.
+    """
+    if not query.strip() or len(query) > _LONGEST_QUERY:
+        return SearchResult(query, (), 0)
+    parts = [_matching(trace, table, query) for table in _NAMED_BY if trace.has(table)]
+    found = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
+    by = {"total_ns": True, "count": True, "name": False, "table": False}
+    first = found.sort(list(by), descending=list(by.values())).head(limit)
+    return SearchResult(query, tuple(_group(*row) for row in first.iter_rows()), found.height)
+
+
+def next_event(trace: Trace, table: str, code: int, time_ns: int, direction: int) -> int | None:
+    """Give the row of the next event of a name that starts after a time, or before it.
+
+    After the last one comes the first again. None where the name does not occur.
+    """
+    if table not in _NAMED_BY:
+        raise UsageError(f"no names in {table!r}", hint=f"tables are {', '.join(_NAMED_BY)}")
+    if not trace.has(table):
+        return None
+    frame = trace.table(table, ["start_ns", _NAMED_BY[table]])
+    rows = np.flatnonzero(frame[_NAMED_BY[table]].to_physical().to_numpy() == code)
+    if not len(rows):
+        return None
+    starts = frame["start_ns"].to_numpy()[rows]
+    if direction > 0:
+        at = int(np.searchsorted(starts, time_ns, side="right"))
+    else:
+        at = int(np.searchsorted(starts, time_ns, side="left")) - 1
+    return int(rows[at % len(rows)])
+
+
+_FOUND = {
+    "table": pl.String,
+    "code": pl.UInt32,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,
+    "name": pl.String,
+}
+
+
+def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
+    """Give the names of a table that a query means, with how often and how long they occur."""
+    known = _totals(trace, table)
+    column = trace.table(table, [_NAMED_BY[table]]).to_series()
+    known = known.with_columns(
+        pl.lit(table).alias("table"),
+        pl.Series("name", names_of(column), pl.String).gather(known["code"]),
+    )
+    hit = _hits(known["name"], query)
+    if table == "kernels" and known.height <= _MOST_LABELLED:
+        labels = pl.Series([classify(name).short for name in known["name"]], dtype=pl.String)
+        hit |= _hits(labels, query)
+    return known.filter(hit).select(list(_FOUND))
+
+
+def _totals(trace: Trace, table: str) -> pl.DataFrame:
+    """Sum up the events of each name: `code`, `count`, `total_ns`."""
+    return trace.derive(f"name-totals-{table}-1", lambda: _sum_up(trace, table))
+
+
+def _sum_up(trace: Trace, table: str) -> pl.DataFrame:
+    column = _NAMED_BY[table]
+    frame = trace.table(table, ["start_ns", "end_ns", column])
+    return (
+        frame.select(
+            pl.col(column).to_physical().cast(pl.UInt32).alias("code"),
+            (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+        )
+        .group_by("code")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
+        .sort("code")
+    )
+
+
+def _hits(names: pl.Series, query: str) -> pl.Series:
+    """Tell which names a query means."""
+    regex = _regex_of(query)
+    if regex is not None:
+        return _search(names, regex)
+    lower = names.str.to_lowercase()
+    hit = lower.str.contains(query.lower(), literal=True)
+    # What looks like a glob may be part of a name, as in `float*`: then it counts as it stands.
+    if _WILD.intersection(query):
+        matches = matcher(query.lower())
+        globbed = [matches(name) is not None for name in lower.str.slice(0, _LONGEST_NAME)]
+        hit |= pl.Series(globbed, dtype=pl.Boolean)
+    return hit
+
+
+def _regex_of(query: str) -> str | None:
+    """Give the regular expression that a query is, written as `/…/` or `regex:…`."""
+    if query.startswith("regex:"):
+        return query.removeprefix("regex:")
+    enclosed = len(query) > 2 and query.startswith("/") and query.endswith("/")
+    return query[1:-1] if enclosed else None
+
+
+def _search(names: pl.Series, regex: str) -> pl.Series:
+    """Look for a regular expression in names, without ever trying a second way to match."""
+    try:
+        return names.str.contains(regex)
+    except pl.exceptions.ComputeError as error:
+        *_, why = _REASON.findall(str(error)) or [""]
+        raise UsageError(f"{regex!r} is not a regular expression to search for", why=why) from error
+
+
+def _group(table: str, code: int, count: int, total_ns: int, name: str) -> NamedEvents:
+    return NamedEvents(table, KINDS[table], name, code, count, total_ns)

@@ -1,0 +1,193 @@
+"""Host activity as tracks: ranges, operators, calls and waits of each thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpusight.analysis.launch_index import KeyIndex
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.viewer.track_data import TimelineTrack, TrackSource
+from gpusight.viewer.track_events import EVENT, TrackEvents, TrackTable, kept, lay_out
+from gpusight.viewer.track_style import (
+    OVERHEAD,
+    SYNCHRONIZE,
+    NamedStyle,
+    by_call,
+    by_key,
+    by_name,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.track_events import LineGroup, LineLayout
+    from gpusight.viewer.track_style import ColorCodes, TrackTitles
+
+
+_TIMES = ["start_ns", "end_ns"]
+_THREAD = ["process", "thread"]
+_OVERLAPPING = "beside"
+"""Ranges that do not nest, which stand beside those that do."""
+_CALLS = "api_calls"
+
+
+@dataclass(frozen=True, slots=True)
+class HostTrackKind:
+    """A kind of track that threads have."""
+
+    kind: str
+    table: str
+    name: str
+    paint: Callable[[pl.Series], ColorCodes]
+    named_by: str = "name"
+    also: tuple[str, ...] = ()
+    """Further columns that decide which thread or track an event stands on."""
+    shorten: Callable[[str], str] = one_line
+
+
+def _wait(kind: str) -> str:
+    """Say what was waited for; the kind itself does so where it is not the host that waits."""
+    return kind if "wait" in kind else one_line(f"wait for {kind}")
+
+
+_KINDS = (
+    HostTrackKind("ranges", "ranges", "", by_name, also=("kind",)),
+    HostTrackKind("ops", "cpu_ops", "Operators", by_name),
+    HostTrackKind("python", "python_calls", "Python", by_name),
+    HostTrackKind(
+        "collectives",
+        "collectives",
+        "Collectives",
+        partial(by_key, key=COMMUNICATION),
+        also=("side",),
+    ),
+    HostTrackKind("api", _CALLS, "", by_call),
+    HostTrackKind(
+        "syncs",
+        "syncs",
+        "Waits for the GPU",
+        partial(by_key, key=SYNCHRONIZE),
+        named_by="kind",
+        shorten=_wait,
+    ),
+    HostTrackKind("os", "os_calls", "OS calls", by_name),
+    HostTrackKind("overhead", "overheads", "Profiler overhead", partial(by_key, key=OVERHEAD)),
+)
+"""In the order in which a thread's tracks stand."""
+
+
+def reads(trace: Trace) -> dict[str, list[str]]:
+    """Give every column that these tracks need."""
+    columns = {k.table: [*_TIMES, *_THREAD, k.named_by, *k.also] for k in _KINDS}
+    columns["syncs"] = [*_TIMES, "process", "kind", "correlation"]
+    if trace.has("syncs"):
+        columns[_CALLS].append("correlation")
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadTrack:
+    """What one thread did of one kind."""
+
+    kind: HostTrackKind
+    family: TrackEvents
+    group: LineGroup
+
+    @property
+    def process(self) -> int | None:
+        return self.group.keys["process"]
+
+    @property
+    def thread(self) -> int | None:
+        return self.group.keys["thread"]
+
+
+def threads(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
+    """Give the tracks of all threads: of the process and thread with most calls first."""
+    shown = [each for kind in _KINDS if trace.has(kind.table) for each in _shown(trace, kind)]
+    strips: list[TrackSource] = []
+    for number, of_process in enumerate(_busiest_first(shown, lambda s: s.process)):
+        for position, of_thread in enumerate(_busiest_first(of_process, lambda s: s.thread)):
+            prefix = f"p{number}/t{position}"
+            strips += [_strip(trace, titles, prefix, each) for each in of_thread]
+    return strips
+
+
+def _shown(trace: Trace, kind: HostTrackKind) -> list[_ThreadTrack]:
+    layout = kept(trace, kind.kind, lambda: _lay_out(trace, kind))
+    names = trace.table(kind.table, [kind.named_by])[kind.named_by]
+    family = TrackEvents(
+        layout, (TrackTable.of(trace, kind.table, NamedStyle(names, kind.paint, kind.shorten)),)
+    )
+    return [_ThreadTrack(kind, family, group) for group in layout.groups()]
+
+
+def _busiest_first(
+    shown: Iterable[_ThreadTrack], key: Callable[[_ThreadTrack], int | None]
+) -> list[list[_ThreadTrack]]:
+    """Put together what has the same key; what made most calls comes first, then most events."""
+    together: dict[int | None, list[_ThreadTrack]] = {}
+    for each in shown:
+        together.setdefault(key(each), []).append(each)
+
+    def place(item: tuple[int | None, list[_ThreadTrack]]) -> tuple[int, int, int]:
+        called = sum(each.group.events for each in item[1] if each.kind.table == _CALLS)
+        return -called, -sum(each.group.events for each in item[1]), item[0] or 0
+
+    return [members for _, members in sorted(together.items(), key=place)]
+
+
+def _strip(trace: Trace, titles: TrackTitles, prefix: str, shown: _ThreadTrack) -> TrackSource:
+    kind, group = shown.kind, shown.group
+    beside = bool(group.keys.get(_OVERLAPPING))
+    track = TimelineTrack(
+        key=f"{prefix}/{kind.kind}{'.beside' if beside else ''}",
+        group=titles.process(shown.process),
+        kind=kind.kind,
+        name=_name(trace, kind, beside=beside),
+        tables=(kind.table,),
+        lines=group.lines,
+        events=group.events,
+        thread=titles.thread(shown.thread),
+    )
+    return TrackSource(track, shown.family, group.first)
+
+
+def _name(trace: Trace, kind: HostTrackKind, *, beside: bool) -> str:
+    """Name a track in the words of the tool that made the capture."""
+    advice = advice_for(trace.meta)
+    if kind.kind == "ranges":
+        name = advice.ranges_name[0].upper() + advice.ranges_name[1:]
+        return f"{name}, not nested" if beside else name
+    return advice.calls_short if kind.kind == "api" else kind.name
+
+
+def _lay_out(trace: Trace, kind: HostTrackKind) -> LineLayout:
+    if kind.kind == "syncs":
+        return lay_out(_syncs(trace), _THREAD)
+    frame = trace.table(kind.table, [*_TIMES, *_THREAD, *kind.also]).with_row_index(EVENT)
+    if kind.kind == "collectives":
+        return lay_out(frame.filter(pl.col("side").cast(pl.String) == "host"), _THREAD)
+    if kind.kind == "ranges":
+        beside = (pl.col("kind").cast(pl.String) != "push_pop").cast(pl.Int64).alias(_OVERLAPPING)
+        return lay_out(frame.with_columns(beside), [*_THREAD, _OVERLAPPING])
+    return lay_out(frame, _THREAD)
+
+
+def _syncs(trace: Trace) -> pl.DataFrame:
+    """Give the waits for a GPU, each on the thread of the call that waited where that is known."""
+    frame = trace.table("syncs", [*_TIMES, "process", "correlation"]).with_row_index(EVENT)
+    calls = trace.table(_CALLS, ["process", "correlation", "thread"])
+    if not calls.height:
+        return frame.with_columns(pl.lit(None, pl.Int64).alias("thread"))
+    index = KeyIndex(calls["process"], calls["correlation"])
+    rows = pl.Series(index.find(frame["process"], frame["correlation"]))
+    thread = calls["thread"].gather(rows.set(rows < 0, None))
+    return frame.with_columns(thread.alias("thread"))

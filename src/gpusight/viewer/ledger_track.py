@@ -1,0 +1,232 @@
+"""The ledger as a track: what each GPU's time counts for, instant by instant."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.ledger.host_lanes import LaneAxis
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.results import NotApplicable
+from gpusight.viewer.track_style import CODES, COLORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
+    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.track_data import Ints
+
+
+_MOST_AT_ONCE = 1_500_000
+"""Pieces of GPU work that are accounted for in one go; more are cut into windows."""
+_IN_A_WINDOW = 500_000
+_MARGIN = 20_000
+"""Pieces of GPU work around a window that are looked at with it."""
+_KEY = f"timeline-ledger-2-{zlib.crc32(' '.join(COLORS).encode()):08x}"
+_SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "colour": pl.UInt8}
+_CAUSES = np.array([CODES[cause.entry] for cause in IdleCause], np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LedgerLine:
+    """The time of one GPU, from its first activity to its last, without gaps."""
+
+    start_ns: Ints
+    end_ns: Ints
+    colour: NDArray[np.uint8]
+    """Entry of each span, as a position in `COLOURS`; neighbours differ."""
+
+
+def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, LedgerLine]:
+    """Give the line of every GPU that worked; once computed they are kept with the capture.
+
+    `known` is taken for what it is of, rather than worked out again.
+    """
+    if not any(trace.has(table) for table in GPU_WORK):
+        return {}
+    frame = trace.derive(_KEY, lambda: _frame(trace, known))
+    device = frame["device"].to_numpy()
+    lines = {}
+    for one in frame["device"].unique().sort():
+        first, after = (np.searchsorted(device, one, side) for side in ("left", "right"))
+        part = frame.slice(int(first), int(after - first))
+        lines[one] = LedgerLine(*(part[c].to_numpy() for c in ("start_ns", "end_ns", "colour")))
+    return lines
+
+
+def _frame(trace: Trace, known: Accounting | None) -> pl.DataFrame:
+    """Account for one stretch after the other, and put the spans of each GPU together."""
+    found: dict[int, list[_Placed]] = {}
+    stretches = list(_stretches(trace))
+    if not stretches:
+        return pl.DataFrame(schema=_SCHEMA)
+    for stretch in stretches:
+        made = Accounting(trace, stretch.from_ns, stretch.to_ns).or_known(known)
+        done = _HostPieces.of(
+            made.hosts, LaneAxis(made.start_ns, max(made.end_ns - made.start_ns, 0))
+        )
+        for one in made.accounts:
+            part = _placed(one, done).inside(stretch.start_ns, stretch.end_ns)
+            found.setdefault(one.device, []).append(part.merged())
+    start_ns, end_ns = stretches[0].start_ns, stretches[-1].end_ns
+    parts = [
+        pl.DataFrame({"device": device, **_joined(parts, start_ns, end_ns)._asdict()}, _SCHEMA)
+        for device, parts in sorted(found.items())
+    ]
+    return pl.concat(parts, rechunk=True)
+
+
+# Which time is looked at in one go ----------------------------------------------------------------
+
+
+class _Stretch(NamedTuple):
+    """A stretch of time, and the time that is looked at for it."""
+
+    start_ns: int
+    end_ns: int
+    from_ns: int
+    to_ns: int
+
+
+def _stretches(trace: Trace) -> Iterator[_Stretch]:
+    """Cut the capture into the judged steps and what lies around them, and those into windows."""
+    whole = ResolvedSelection(trace).window
+    work = np.sort(
+        np.concatenate([trace.table(t, ["start_ns"])["start_ns"].to_numpy() for t in GPU_WORK])
+    )
+    every = (whole.start_ns, whole.end_ns)
+    judged = step_window(trace)
+    if isinstance(judged, NotApplicable):
+        yield from _windows(work, every, every)
+        return
+    inside = (judged.start_ns, judged.end_ns)
+    yield from _windows(work, (every[0], inside[0]), every)
+    yield from _windows(work, inside, inside)
+    yield from _windows(work, (inside[1], every[1]), every)
+
+
+def _windows(work: Ints, span: tuple[int, int], reach: tuple[int, int]) -> Iterator[_Stretch]:
+    """Cut a span so that none holds too much; `reach` is how far beyond it one may look.
+
+    `work` is when pieces of GPU work begin, in order.
+    """
+    first, after = np.searchsorted(work, span).tolist()
+    cuts = [*span]
+    if after - first > _MOST_AT_ONCE:
+        inner = np.unique(work[first + _IN_A_WINDOW : after : _IN_A_WINDOW])
+        cuts[1:1] = inner[inner > span[0]].tolist()
+    for start, end in pairwise(cuts):
+        if start < end:
+            begun, left = np.searchsorted(work, (start, end)).tolist()
+            low = int(work[begun - _MARGIN]) if begun >= _MARGIN else reach[0]
+            high = int(work[left + _MARGIN]) if left + _MARGIN < len(work) else reach[1]
+            yield _Stretch(start, end, max(low, reach[0]), min(high, reach[1]))
+
+
+# What its instants count for ----------------------------------------------------------------------
+
+
+class _Placed(NamedTuple):
+    """Spans of one GPU in order, each with the code of its entry."""
+
+    start_ns: Ints
+    end_ns: Ints
+    colour: NDArray[np.uint8]
+
+    def inside(self, start_ns: int, end_ns: int) -> _Placed:
+        """Give what lies in a stretch."""
+        start, end = (
+            np.clip(self.start_ns, start_ns, end_ns),
+            np.clip(self.end_ns, start_ns, end_ns),
+        )
+        kept = end > start
+        return _Placed(start[kept], end[kept], self.colour[kept])
+
+    def merged(self) -> _Placed:
+        """Make one span of neighbours that are alike; no time lies between them."""
+        fresh = np.append(True, self.colour[1:] != self.colour[:-1])[: len(self.colour)]
+        last = np.append(fresh[1:], True)[: len(self.colour)]
+        return _Placed(self.start_ns[fresh], self.end_ns[last], self.colour[fresh])
+
+
+class _HostPieces(NamedTuple):
+    """What the host did piece by piece, lane after lane on one axis."""
+
+    axis: LaneAxis
+    start: Ints
+    end: Ints
+    cause: Ints
+
+    @classmethod
+    def of(cls, hosts: HostTime, axis: LaneAxis) -> _HostPieces:
+        """Lay the pieces out."""
+        lane, start, end, cause = hosts.pieces
+        return cls(axis, axis.at(lane, start), axis.at(lane, end), cause)
+
+    def during(self, lanes: Ints, starts: Ints, ends: Ints) -> _Placed:
+        """Say what lanes did during spans, which are in order; where that is not known, say so."""
+        low, high = self.axis.at(lanes, starts), self.axis.at(lanes, ends)
+        first = np.searchsorted(self.end, low, side="right")
+        count = np.maximum(np.searchsorted(self.start, high, side="left") - first, 0)
+        span = np.repeat(np.arange(len(starts)), count)
+        piece = np.arange(len(span)) + np.repeat(first - np.cumsum(count) + count, count)
+        back = (starts - low)[span]
+        known = _Placed(
+            np.maximum(self.start[piece], low[span]) + back,
+            np.minimum(self.end[piece], high[span]) + back,
+            _CAUSES[self.cause[piece]],
+        )
+        dark = np.flatnonzero(count == 0)
+        unknown = np.full(len(dark), _CAUSES[IdleCause.UNKNOWN])
+        return _together(known, _Placed(starts[dark], ends[dark], unknown))
+
+
+def _placed(one: DeviceAccount, done: _HostPieces) -> _Placed:
+    """Say what every span of a GPU counts for: its work, else what held the next work back."""
+    spans, idle = one.spans, one.spans.idle
+    until = one.gaps.until(idle)
+    busy = np.flatnonzero(spans.gap < 0)
+    entries = np.array([CODES[label.entry] for label in one.labels.known], np.uint8)
+    return _together(
+        _Placed(
+            spans.start_ns[busy], spans.end_ns[busy], entries[one.labels.of_op[spans.op[busy]]]
+        ),
+        done.during(one.gaps.lane[idle.gap], idle.start_ns, until),
+        _Placed(until, idle.end_ns, _CAUSES[one.gaps.rest(idle)]),
+    )
+
+
+def _together(*parts: _Placed) -> _Placed:
+    """Put spans of several kinds in order; they do not overlap, and some have no length."""
+    start, end, colour = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    kept = np.flatnonzero(end > start)
+    kept = kept[np.argsort(start[kept], kind="stable")]
+    return _Placed(start[kept], end[kept], colour[kept])
+
+
+def _joined(parts: list[_Placed], start_ns: int, end_ns: int) -> _Placed:
+    """Put stretches one after the other; what no stretch says anything of is unknown.
+
+    A GPU may have no work in a stretch and around it.
+    """
+    start, end, colour = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    dark = np.flatnonzero(np.append(start, end_ns) > np.append(start_ns, end))
+    holes = _Placed(
+        np.append(start_ns, end)[dark],
+        np.append(start, end_ns)[dark],
+        np.full(len(dark), _CAUSES[IdleCause.UNKNOWN]),
+    )
+    every = _Placed(start, end, colour)
+    return (_together(every, holes) if len(dark) else every).merged()

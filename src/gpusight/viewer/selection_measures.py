@@ -1,0 +1,163 @@
+"""What lies in a selected stretch of time: GPU utilization, kinds of work, top kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.ledger.ledger_entries import GRAPH
+from gpusight.errors import UsageError
+from gpusight.trace.intervals import Intervals
+from gpusight.viewer.track_style import CODES, COLORS, FILL, by_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.timeline_view import ViewerTimeline
+    from gpusight.viewer.track_data import Ints
+    from gpusight.viewer.track_style import ColorCodes
+
+
+_MOST_KERNELS = 20
+_WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
+"""Columns that say what kind of work a row is, where a table holds several."""
+_ALWAYS = {OpKind.FILL: FILL, OpKind.GRAPH: GRAPH}
+
+
+@dataclass(frozen=True, slots=True)
+class KindMeasures:
+    """Work of one colour on a GPU; where pieces overlap each counts for itself."""
+
+    key: str
+    """As in `Timeline.colours`: `compute/matmul`, `copy/h2d`, …"""
+    ns: int
+    """Time inside the stretch."""
+    count: int
+    """Pieces of work that touch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMeasures:
+    """What a GPU did in the stretch."""
+
+    device: int
+    name: str
+    """Such as `NVIDIA H200`; empty where it is not known."""
+    busy_ns: int
+    """Time in which at least one stream had work running."""
+    by: tuple[KindMeasures, ...]
+    """Those with most time first."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMeasures:
+    """All launches of one kernel in the stretch, on any GPU."""
+
+    name: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionMeasures:
+    """The numbers of a stretch of time."""
+
+    start_ns: int
+    end_ns: int
+    devices: tuple[DeviceMeasures, ...]
+    """Every GPU that worked at all, whether in the stretch or not."""
+    kernels: tuple[KernelMeasures, ...]
+    """The 20 with most time in it."""
+
+
+def measure(timeline: ViewerTimeline, start_ns: int, end_ns: int) -> SelectionMeasures:
+    """Add up what ran from `start_ns` to `end_ns`; of what runs across an end, the part inside."""
+    if end_ns <= start_ns:
+        raise UsageError("a stretch of time must end after it starts")
+    trace = timeline.trace
+    work = [_work(trace, kind, start_ns, end_ns) for kind in OpKind if trace.has(kind.table)]
+    names = device_names(trace)
+    devices = tuple(_device(one, names.get(one) or "", work) for one in _devices(trace))
+    return SelectionMeasures(start_ns, end_ns, devices, _kernels(trace, work))
+
+
+class _Work(NamedTuple):
+    """The rows of a table that touch the stretch, cut to it."""
+
+    kind: OpKind
+    row: Ints
+    device: Ints
+    start_ns: Ints
+    end_ns: Ints
+    colour: ColorCodes
+
+
+def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
+    frame = trace.table(kind.table, ["start_ns", "end_ns", "device"])
+    start, end, device = (frame[c].to_numpy() for c in frame.columns)
+    # Rows are in order of start, so that none from here on touches the stretch.
+    begun = int(np.searchsorted(start, end_ns))
+    row = np.flatnonzero((end[:begun] > start_ns) | (start[:begun] >= start_ns))
+    inside = (np.maximum(start[row], start_ns), np.minimum(end[row], end_ns))
+    return _Work(kind, row, device[row], *inside, _colours(trace, kind, row))
+
+
+def _colours(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
+    if kind in _ALWAYS:
+        return np.full(len(row), CODES[_ALWAYS[kind]], np.uint8)
+    words = trace.table(kind.table, [_WORDS[kind]]).to_series()
+    colours: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
+    return colours
+
+
+def _devices(trace: Trace) -> list[int]:
+    """Give the GPUs that worked, in order."""
+    used = [trace.table(kind.table, ["device"])["device"].unique() for kind in OpKind]
+    return pl.concat(used).unique().sort().to_list()
+
+
+def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
+    own = [_of_device(one, device) for one in work]
+    start, end, colour = (np.concatenate(columns) for columns in zip(*own, strict=True))
+    busy = Intervals.from_arrays(start, end)
+    ns, count = _summed(colour, end - start, len(COLORS))
+    by = [KindMeasures(COLORS[code], int(ns[code]), int(count[code])) for code in _most(ns, count)]
+    return DeviceMeasures(device, name, busy.length_ns, tuple(by))
+
+
+def _of_device(one: _Work, device: int) -> tuple[Ints, Ints, ColorCodes]:
+    at = slice(None) if bool((one.device == device).all()) else one.device == device
+    return one.start_ns[at], one.end_ns[at], one.colour[at]
+
+
+def _kernels(trace: Trace, work: Sequence[_Work]) -> tuple[KernelMeasures, ...]:
+    """Give the kernels with most time."""
+    if not work or work[0].kind is not OpKind.KERNEL:
+        return ()
+    names = trace.table("kernels", ["name"])["name"]
+    texts, ran = names_of(names), work[0]
+    ns, count = _summed(
+        names.to_physical().to_numpy()[ran.row], ran.end_ns - ran.start_ns, len(texts)
+    )
+    most = _most(ns, count)[:_MOST_KERNELS]
+    return tuple(KernelMeasures(texts[code], int(count[code]), int(ns[code])) for code in most)
+
+
+def _summed(codes: Ints | ColorCodes, lengths: Ints, most: int) -> tuple[Ints, Ints]:
+    """Add up lengths by code, and count them."""
+    # Sums of whole numbers are exact in floating point up to 104 days of nanoseconds.
+    ns = np.bincount(codes, lengths, most).astype(np.int64)
+    return ns, np.bincount(codes, minlength=most)
+
+
+def _most(ns: Ints, count: Ints) -> Ints:
+    """Give the codes that occur, those with most time first, then those with most pieces."""
+    used = np.flatnonzero(count)
+    return used[np.lexsort((-count[used], -ns[used]))]

@@ -1,0 +1,358 @@
+"""A stretch of a capture as a timeline to print: one typical step, or a given window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.errors import MissingDataError
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.intervals import Intervals, coverage
+from gpusight.viewer.snapshot_scope import fewer, stretch_of, wanted_tracks
+from gpusight.viewer.timeline_view import BinnedStretch, ViewerTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.snapshot_scope import SnapshotStretch
+    from gpusight.viewer.track_data import Ints, TimelineTrack, TimelineWindow
+
+
+TRACK_FIELDS = (
+    Field("group", "Of", Fmt.NAME, "GPU or process that it is about"),
+    Field("thread", "Thread", Fmt.NAME, "Thread; null where it is about none"),
+    Field("name", "Track", Fmt.NAME, "What to call it"),
+    Field("events", "Events", Fmt.COUNT, "Events that begin in the excerpt or reach into it"),
+    Field(
+        "busy_ns",
+        "Time",
+        Fmt.TIME,
+        "Time of the excerpt that its events take; of those within each other the outermost count",
+    ),
+    Field("busy_share", "Share", Fmt.SHARE, "That time as part of the excerpt"),
+    Field("drawn", "Drawn", Fmt.FLAG, "Whether the picture shows it"),
+    Field("lines", "Lines", Fmt.COUNT, "How deep its events lie within each other", shown=False),
+    Field("kind", "Kind", Fmt.TEXT, "`ledger`, `stream`, `ranges`, `ops`, `api`, …", shown=False),
+    Field("unit", "Unit", Fmt.TEXT, "Of values: `bytes`, `%` or empty; else null", shown=False),
+    Field("track", "Key", Fmt.TEXT, "What `--tracks` calls it"),
+)
+SLICE_FIELDS = (
+    Field("track", "Track", Fmt.TEXT, "Key of its track"),
+    Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
+    Field("start_ns", "Began", Fmt.TIME, "When it began; it may be before the excerpt"),
+    Field("duration_ns", "Took", Fmt.TIME, "How long it took"),
+    Field("category", "Category", Fmt.TEXT, "`compute/matmul`, `idle/input`, `api/launch`, …"),
+    Field("name", "Name", Fmt.NAME, "What it is called"),
+)
+SUM_FIELDS = (
+    Field("track", "Track", Fmt.TEXT, "Key of the track"),
+    Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
+    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
+    Field("duration_ns", "Length", Fmt.TIME, "How long the bin is"),
+    Field("free_ns", "Free", Fmt.TIME, "Time of the bin that no slice takes"),
+    Field("busy_ns", "Time", Fmt.TIME, "Part of that in which shorter events run"),
+    Field("events", "Events", Fmt.COUNT, "Shorter events that begin in it"),
+    Field("category", "Category", Fmt.TEXT, "What most of the time is"),
+)
+POINT_FIELDS = (
+    Field("track", "Track", Fmt.TEXT, "Key of the track"),
+    Field("line", "Line", Fmt.ID, "Line of the track"),
+    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
+    Field("low", "Low", Fmt.REAL, "Lowest value in it"),
+    Field("high", "High", Fmt.REAL, "Highest value in it"),
+    Field("mean", "Mean", Fmt.REAL, "Mean of it"),
+)
+FACTS = (
+    Field("what", "Shows", Fmt.TEXT, "What the excerpt is"),
+    Field("start_ns", "From", Fmt.TIME, "When it begins"),
+    Field("length_ns", "Length", Fmt.TIME, "How long it is"),
+    Field("tracks", "Tracks", Fmt.COUNT, "Tracks on which anything happens in it"),
+    Field("narrow_ns", "Alone from", Fmt.TIME, "Events shorter than this are summed up in bins"),
+)
+
+
+@dataclass(frozen=True)
+class SnapshotTables:
+    """A window without the lines that lie too deep."""
+
+    window: TimelineWindow
+    colours: tuple[str, ...]
+    deepest: int
+    """Lines of a track that are kept."""
+
+    @property
+    def items(self) -> int:
+        """Count the events and sums that there are to be drawn."""
+        every = (self.window.slices.line, self.window.bin_sums.line)
+        return sum(int(self._is_kept[lines].sum()) for lines in every)
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Give the events of each track, and the time that its outermost line takes."""
+        window = self.window
+        slices, sums = window.slices, window.bin_sums
+        clipped = np.minimum(slices.end_ns, window.end_ns) - np.maximum(
+            slices.start_ns, window.start_ns
+        )
+        count = len(window.lines)
+        events = _added(slices.line, np.ones(len(slices.line)), count)
+        events += _added(sums.line, sums.count, count)
+        busy = _added(slices.line, clipped, count) + _added(sums.line, sums.busy_ns, count)
+        found: dict[str, tuple[int, int]] = {}
+        for (key, line), happened, ns in zip(window.lines, events, busy, strict=True):
+            before = found.get(key, (0, 0))
+            found[key] = (before[0] + int(happened), int(ns) if line == 0 else before[1])
+        return found
+
+    def sections(self) -> tuple[TableResult, ...]:
+        """Give what is drawn: events alone, sums of shorter ones, and values of series."""
+        return (
+            _table("slices", "Events drawn alone", SLICE_FIELDS, self._slices),
+            _table("sums", "Sums of shorter events", SUM_FIELDS, self._sums),
+            _table("points", "Values", POINT_FIELDS, self._points),
+        )
+
+    @property
+    def _slices(self) -> pl.DataFrame:
+        slices = self.window.slices
+        at = np.flatnonzero(self._is_kept[slices.line])
+        labels = pl.Series(self.window.labels, dtype=pl.String)
+        return self._of(slices.line[at]).with_columns(
+            pl.Series("start_ns", slices.start_ns[at], pl.Int64),
+            pl.Series("duration_ns", (slices.end_ns - slices.start_ns)[at], pl.Int64),
+            self._category(slices.colour[at]),
+            labels.gather(slices.label[at]).alias("name"),
+        )
+
+    @property
+    def _sums(self) -> pl.DataFrame:
+        sums = self.window.bin_sums
+        at = np.flatnonzero(self._is_kept[sums.line])
+        edges = self._edges
+        return self._of(sums.line[at]).with_columns(
+            pl.Series("start_ns", edges[sums.bin[at]], pl.Int64),
+            pl.Series("duration_ns", np.diff(edges)[sums.bin[at]], pl.Int64),
+            pl.Series("free_ns", self._free_ns()[at], pl.Int64),
+            pl.Series("busy_ns", sums.busy_ns[at], pl.Int64),
+            pl.Series("events", sums.count[at], pl.Int64),
+            self._category(sums.colour[at]),
+        )
+
+    def _free_ns(self) -> Ints:
+        """Give the time of each bin that no slice of its line takes."""
+        slices, sums = self.window.slices, self.window.bin_sums
+        start, end = self._edges[sums.bin], self._edges[sums.bin + 1]
+        free: Ints = end - start
+        for line in np.flatnonzero(np.bincount(sums.line)):
+            at, own = np.flatnonzero(sums.line == line), np.flatnonzero(slices.line == line)
+            alone = Intervals.from_arrays(slices.start_ns[own], slices.end_ns[own])
+            free[at] -= coverage(alone, start[at], end[at])
+        return free
+
+    @property
+    def _points(self) -> pl.DataFrame:
+        points = self.window.points
+        return self._of(points.line).with_columns(
+            pl.Series("start_ns", self._edges[points.bin], pl.Int64),
+            *(
+                pl.Series(name, getattr(points, name), pl.Float64)
+                for name in ("low", "high", "mean")
+            ),
+        )
+
+    def _of(self, line: Ints) -> pl.DataFrame:
+        keys = pl.Series([key for key, _ in self.window.lines], dtype=pl.String)
+        numbers = pl.Series([number for _, number in self.window.lines], dtype=pl.Int64)
+        return pl.DataFrame({"track": keys.gather(line), "line": numbers.gather(line)})
+
+    def _category(self, colour: Ints) -> pl.Series:
+        return pl.Series(self.colours, dtype=pl.String).gather(colour).alias("category")
+
+    @cached_property
+    def _is_kept(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.array([number < self.deepest for _, number in self.window.lines], np.bool_)
+
+    @cached_property
+    def _edges(self) -> Ints:
+        window = self.window
+        return BinnedStretch.of(window.start_ns, window.end_ns, window.bins).edges
+
+
+def _added(line: Ints, values: np.ndarray[tuple[int], np.dtype[np.generic]], count: int) -> Ints:
+    # Sums of whole numbers are exact in floating point up to 104 days of nanoseconds.
+    return np.bincount(line, values, count).astype(np.int64)
+
+
+def _table(command: str, title: str, fields: tuple[Field, ...], frame: pl.DataFrame) -> TableResult:
+    return TableResult(command, title, fields, frame.select(field.key for field in fields))
+
+
+COMMAND = "timeline"
+_BINS = (900, 450, 225, 120)
+"""How finely a picture is drawn: the first with which it does not hold too much."""
+_MAX_EVENTS = 5_000
+"""What a picture may hold: events, and bins of shorter ones."""
+MAX_LINES_PER_TRACK = 8
+"""Lines of a track that are drawn; deeper ones are left out."""
+_MOST_LINES = 60
+"""Lines of all tracks that are drawn."""
+
+
+def timeline(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    tracks: Sequence[str] = (),
+    known: Accounting | None = None,
+) -> Composite | NotApplicable:
+    """Show a stretch of time track by track: the median step by default.
+
+    `tracks` are kinds, keys or globs of keys; without them streams, ranges, operators and calls of
+    the threads and GPUs that do most. `known` is taken for the ledger, where it is of its time.
+    """
+    stretch = stretch_of(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(stretch, NotApplicable):
+        return replace(stretch, command=COMMAND)
+    try:
+        laid_out = ViewerTimeline(trace)
+    except MissingDataError as error:
+        return NotApplicable(COMMAND, error.what, error.hint)
+    wanted = wanted_tracks(trace, laid_out.tracks, selection, tracks)
+    if any(track.kind == "ledger" for track in wanted):
+        laid_out.prepare_ledger(known)
+    return _Excerpt.of(laid_out, stretch, wanted, is_free=not tracks).report()
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """A stretch of a timeline, with the tracks that are looked at."""
+
+    timeline: ViewerTimeline
+    start_ns: int
+    end_ns: int
+    stretch: SnapshotStretch
+    tracks: tuple[TimelineTrack, ...]
+    """Those asked for, whatever happens on them."""
+    is_free: bool
+    """Nobody said which tracks: those that most happens on are drawn."""
+
+    @classmethod
+    def of(
+        cls,
+        laid_out: ViewerTimeline,
+        stretch: SnapshotStretch,
+        wanted: Sequence[TimelineTrack],
+        *,
+        is_free: bool,
+    ) -> _Excerpt:
+        start = max(stretch.start_ns, laid_out.start_ns)
+        end = max(min(stretch.end_ns, laid_out.end_ns), start + 1)
+        return cls(laid_out, start, end, stretch, tuple(wanted), is_free)
+
+    def report(self) -> Composite:
+        """Look at every track coarsely, and at those that are drawn as finely as a picture can."""
+        whole = self._seen([track.key for track in self.tracks], _BINS[-1])
+        totals = whole.totals()
+        valued = {track.key for track in self.tracks if track.series}
+        active = {key for key, (events, _) in totals.items() if events} | valued
+        drawn = self._drawn(active)
+        keys = [track.key for track in drawn]
+        fine = next(
+            (seen for bins in _BINS[:-1] if (seen := self._seen(keys, bins)).items <= _MAX_EVENTS),
+            None,
+        ) or self._seen(keys, _BINS[-1])
+        rows = list(self._track_rows(totals, {*keys}))
+        frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+        table = TableResult("tracks", "Tracks", TRACK_FIELDS, frame)
+        return Composite(
+            COMMAND,
+            "Timeline",
+            tuple(self._facts(frame.height, fine)),
+            (table, *fine.sections()),
+            meta=self._meta(fine),
+            notes=(*self.stretch.notes, *self.timeline.notes, *self._left_out(drawn, active)),
+        )
+
+    def _seen(self, keys: Sequence[str], bins: int) -> SnapshotTables:
+        window = self.timeline.window(keys, self.start_ns, self.end_ns, bins)
+        return SnapshotTables(window, self.timeline.colours, MAX_LINES_PER_TRACK)
+
+    def _drawn(self, active: set[str]) -> list[TimelineTrack]:
+        """Choose what is drawn, as long as there is room for more lines."""
+        some = fewer(self.tracks, active) if self.is_free else self.tracks
+        kept: list[TimelineTrack] = []
+        for track in some:
+            lines = sum(min(one.lines, MAX_LINES_PER_TRACK) for one in (*kept, track))
+            if track.key in active and lines <= _MOST_LINES:
+                kept.append(track)
+        return kept
+
+    def _track_rows(
+        self, totals: dict[str, tuple[int, int]], drawn: set[str]
+    ) -> Iterator[tuple[object, ...]]:
+        length = self.end_ns - self.start_ns
+        for track in self.tracks:
+            events, busy = totals.get(track.key, (0, 0))
+            if not events and not track.series:
+                continue
+            own = (events, busy, busy / length) if not track.series else (track.events, None, None)
+            about = (track.group, track.thread or None, track.name)
+            unit = track.unit if track.series else None
+            yield (*about, *own, track.key in drawn, track.lines, track.kind, unit, track.key)
+
+    def _facts(self, tracks: int, seen: SnapshotTables) -> Iterator[Fact]:
+        length = self.end_ns - self.start_ns
+        values = {
+            "what": self.stretch.what or None,
+            "start_ns": self.start_ns,
+            "length_ns": length,
+            "tracks": tracks,
+            "narrow_ns": -(-length // seen.window.bins),
+        }
+        for field in FACTS:
+            if values[field.key] is not None:
+                yield Fact(field.key, field.label, values[field.key], field.fmt, field.meaning)
+
+    def _meta(self, seen: SnapshotTables) -> dict[str, object]:
+        steps = [
+            {"number": s.number, "name": s.name, "start_ns": s.start_ns, "end_ns": s.end_ns}
+            for s in self.stretch.steps
+        ]
+        ends = {"start_ns": self.start_ns, "end_ns": self.end_ns, "bins": seen.window.bins}
+        return {"path": self.timeline.trace.meta.path, **ends, "steps": steps}
+
+    def _left_out(self, drawn: Sequence[TimelineTrack], active: set[str]) -> Iterator[str]:
+        more = len(active) - len(drawn)
+        if more > 0:
+            tracks = "track is" if more == 1 else "tracks are"
+            yield f"{more:,} more {tracks} not drawn: gpusight timeline --tracks chooses"
+        deep = [track.name for track in drawn if track.lines > MAX_LINES_PER_TRACK]
+        if deep:
+            yield (
+                f"only the outer {MAX_LINES_PER_TRACK} lines are drawn of: "
+                f"{', '.join(dict.fromkeys(deep))}"
+            )
+
+
+_SCHEMA = {
+    "group": pl.String,
+    "thread": pl.String,
+    "name": pl.String,
+    "events": pl.Int64,
+    "busy_ns": pl.Int64,
+    "busy_share": pl.Float64,
+    "drawn": pl.Boolean,
+    "lines": pl.Int64,
+    "kind": pl.String,
+    "unit": pl.String,
+    "track": pl.String,
+}

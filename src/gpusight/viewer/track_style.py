@@ -1,0 +1,288 @@
+"""Colors, short names and track titles of a timeline."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.gpu_schedule import ApiCalls, CallKind, GpuOps, GpuSchedule, OpKind, kind_of
+from gpusight.analysis.ledger.ledger_entries import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    GRAPH,
+    IdleCause,
+    label_work,
+)
+from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_patterns import CATEGORIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.track_data import Ints
+
+    ColorCodes: TypeAlias = NDArray[np.uint8]
+    StyleRows: TypeAlias = NDArray[np.integer[Any]]
+
+
+HOST_COLORS = 8
+"""Ranges and operators are drawn in `host/0` to `host/7`, chosen by their names."""
+FILL = f"{COPY}/memset"
+OVERHEAD = "overhead"
+SYNCHRONIZE = "api/synchronise"
+_DIRECTIONS = ("h2d", "d2h", "d2d", "p2p", "unified", "memset", "h2h", "other")
+_CALLS = {
+    CallKind.LAUNCH: "api/launch",
+    CallKind.GRAPH: "api/launch",
+    CallKind.SYNC: SYNCHRONIZE,
+    CallKind.ALLOCATE: "api/memory",
+    CallKind.FREE: "api/memory",
+    CallKind.COPY: "api/copy",
+    CallKind.FILL: "api/copy",
+}
+_OTHER_CALL = "api/other"
+
+COLORS: tuple[str, ...] = (
+    *(f"{COMPUTE}/{category}" for category in CATEGORIES if category != COMMUNICATION),
+    GRAPH,
+    COMMUNICATION,
+    *(f"{COPY}/{direction}" for direction in _DIRECTIONS),
+    *(cause.entry for cause in IdleCause),
+    *dict.fromkeys((*_CALLS.values(), _OTHER_CALL)),
+    *(f"host/{number}" for number in range(HOST_COLORS)),
+    OVERHEAD,
+)
+"""What the codes stand for: the same in every capture."""
+CODES: dict[str, int] = {key: code for code, key in enumerate(COLORS)}
+
+
+def possible(names: pl.Series) -> pl.Series:
+    """Give the texts that a column of names can hold, in the order of their codes."""
+    assert isinstance(names.dtype, pl.Enum), "names are dictionary-encoded"
+    return names.dtype.categories
+
+
+def by_entry(trace: Trace, kind: OpKind, column: str) -> ColorCodes:
+    """Give the colour of each text that a column of GPU work can hold: its entry in the ledger."""
+    names = trace.table(kind.table, [column])[column]
+    codes = names.to_physical().to_numpy()
+    rows = np.full(len(names_of(names)), -1, np.int64)
+    rows[codes[::-1]] = np.arange(len(codes))[::-1]  # written backwards: the first row stays
+    used = np.flatnonzero(rows >= 0)
+    labels = label_work(_single_rows(trace, kind, rows[used]))
+    colours = np.zeros(len(rows), np.uint8)
+    colours[used] = [CODES[labels.known[number].entry] for number in labels.of_op]
+    return colours
+
+
+def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSchedule:
+    """Lay out single rows of GPU work for the ledger to label; when they ran does not matter."""
+    zeros, none = np.zeros_like(rows), np.empty(0, np.int64)
+    ops = GpuOps(zeros, zeros, zeros, zeros, zeros, zeros + int(kind), rows, zeros > 0)
+    return GpuSchedule(trace, 0, 0, ops, ApiCalls(none, none, none, none, none, none), ())
+
+
+def by_call(names: pl.Series) -> ColorCodes:
+    """Give the colour of each API call that a column of names can hold."""
+    keys = [_CALLS.get(kind_of(name), _OTHER_CALL) for name in names_of(names)]
+    return np.array([CODES[key] for key in keys], np.uint8)
+
+
+def by_name(names: pl.Series) -> ColorCodes:
+    """Give one of the host's colours to each name; names that differ in numbers look alike."""
+    bare = possible(names).str.replace_all("[0-9]+", "")
+    distinct = bare.unique()
+    first = CODES["host/0"]
+    codes = [first + zlib.crc32(text.encode()) % HOST_COLORS for text in distinct]
+    chosen = pl.DataFrame({"name": distinct, "code": pl.Series(codes, dtype=pl.UInt8)})
+    found = bare.to_frame("name").join(chosen, on="name", how="left", maintain_order="left")
+    colours: ColorCodes = found["code"].to_numpy()
+    return colours
+
+
+def by_key(names: pl.Series, key: str) -> ColorCodes:
+    """Give the same colour to every name."""
+    return np.full(len(names_of(names)), CODES[key], np.uint8)
+
+
+MAX_LABEL_CHARACTERS = 120
+"""No slice is wide enough for more."""
+
+
+class EventStyle(Protocol):
+    """What a table's rows look like; asked only about rows that a screen shows."""
+
+    def colours(self, rows: StyleRows) -> ColorCodes:
+        """Give the colour of each row, as positions in `COLOURS`."""
+        ...
+
+    def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
+        """Give the distinct short names of rows, and the position of each row's own among them."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedStyle:
+    """Rows that have a name, which decides what they look like."""
+
+    names: pl.Series
+    """Dictionary-encoded; never null."""
+    paint: Callable[[pl.Series], ColorCodes]
+    """Gives the colour of each name that the column can hold."""
+    shorten: Callable[[str], str]
+
+    def colours(self, rows: StyleRows) -> ColorCodes:
+        """Look the colours up by name."""
+        return self._colours[self._codes[rows]]
+
+    def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
+        """Shorten the names of these rows, each once."""
+        used, position = np.unique(self._codes[rows], return_inverse=True)
+        return position, [self.shorten(text) for text in self._texts.gather(used)]
+
+    @cached_property
+    def _codes(self) -> StyleRows:
+        codes: StyleRows = self.names.to_physical().to_numpy()
+        return codes
+
+    @cached_property
+    def _texts(self) -> pl.Series:
+        return possible(self.names)
+
+    @cached_property
+    def _colours(self) -> ColorCodes:
+        return self.paint(self.names)
+
+
+@dataclass(frozen=True)
+class CountedStyle:
+    """Rows that are told by what they do and a number: a copy and its bytes, a graph and its id."""
+
+    words: pl.Series
+    """Dictionary-encoded, such as `Host-to-Device`; never null."""
+    numbers: pl.Series
+    show: Callable[[int | None], str]
+    """Writes such a number down; empty for one that is not known."""
+    paint: Callable[[pl.Series], ColorCodes]
+
+    def colours(self, rows: StyleRows) -> ColorCodes:
+        """Look the colours up by what is done."""
+        return self._named.colours(rows)
+
+    def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
+        """Say what is done and the number, such as `HtoD 4.194 MB`."""
+        kind, words = self._named.labels(rows)
+        shown = pl.DataFrame({"kind": kind, "number": self.numbers.gather(rows)})
+        distinct = shown.unique(maintain_order=True)
+        texts = [f"{words[kind]} {self.show(number)}".strip() for kind, number in distinct.rows()]
+        found = shown.join(
+            distinct.with_row_index("position"),
+            on=["kind", "number"],
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
+        return found["position"].to_numpy().astype(np.int64), texts
+
+    @cached_property
+    def _named(self) -> NamedStyle:
+        return NamedStyle(self.words, self.paint, looks_direction)
+
+
+def kernel(name: str) -> str:
+    """Shorten a kernel's name to what it does."""
+    return one_line(classify(name).short)
+
+
+def looks_direction(kind: str) -> str:
+    """Shorten `Host-to-Device` to `HtoD`; what is no direction stays as it is."""
+    around, between, target = kind.partition("-to-")
+    *before, origin = around.split() or [""]
+    if not between or not origin or not target:
+        return one_line(kind)
+    return one_line(" ".join((*before, f"{origin[0]}to{target[0]}")))
+
+
+def one_line(text: str) -> str:
+    """Put a text on one line, of no more characters than are ever shown."""
+    line = " ".join(text[: 4 * MAX_LABEL_CHARACTERS].split())
+    return line if len(line) <= MAX_LABEL_CHARACTERS else f"{line[: MAX_LABEL_CHARACTERS - 1]}…"
+
+
+def always(word: str, rows: int) -> pl.Series:
+    """Give a column that says the same in every row, for tables whose rows have no name."""
+    return pl.Series([word], dtype=pl.Enum([word])).new_from_index(0, rows)
+
+
+NO_THREAD = "thread not recorded"
+
+
+class TrackTitles:
+    """The names that a capture gives to what it saw."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def gpu(self, device: int | None) -> str:
+        """Name a GPU: `GPU 0 · NVIDIA H200`."""
+        number = "GPU" if device is None else f"GPU {device}"
+        name = None if device is None else self._gpus.get(device)
+        return one_line(f"{number} · {name}") if name else number
+
+    def process(self, process: int | None) -> str:
+        """Name a process: `python3 (pid 4711)`."""
+        pid, name = self._processes.get(process, (process, None))
+        if pid is None or pid < 0:  # profilers file their own work under a process that is none
+            return "Host"
+        return one_line(f"{name} (pid {pid})") if name else f"Process {pid}"
+
+    def thread(self, thread: int | None) -> str:
+        """Name a thread: `python3 (4711)`."""
+        tid, name = self._threads.get(thread, (thread, None))
+        if tid is None or tid < 0:
+            return NO_THREAD
+        if not name:
+            return f"Thread {tid}"
+        return one_line(name if str(tid) in name else f"{name} ({tid})")
+
+    def stream(self, process: int | None, stream: int | None) -> str:
+        """Name a stream: `Stream 7`, with the name that the program gave it where it did."""
+        if stream is None:
+            return "No stream"
+        name = self._streams.get((process, stream))
+        return one_line(f"Stream {stream} · {name}") if name else f"Stream {stream}"
+
+    @cached_property
+    def _gpus(self) -> dict[int, str | None]:
+        return device_names(self._trace)
+
+    @cached_property
+    def _processes(self) -> dict[int | None, tuple[int | None, str | None]]:
+        frame = self._texts("processes", ["process", "pid", "name"])
+        return {key: (pid, name) for key, pid, name in frame.iter_rows()}
+
+    @cached_property
+    def _threads(self) -> dict[int | None, tuple[int | None, str | None]]:
+        frame = self._texts("threads", ["thread", "tid", "name"])
+        return {key: (tid, name) for key, tid, name in frame.iter_rows()}
+
+    @cached_property
+    def _streams(self) -> dict[tuple[int | None, int], str]:
+        frame = self._texts("streams", ["process", "stream", "name"]).filter(
+            pl.col("name").str.len_chars() > 0
+        )
+        return {(process, stream): name for process, stream, name in frame.iter_rows()}
+
+    def _texts(self, table: str, columns: list[str]) -> pl.DataFrame:
+        return self._trace.table(table, columns).with_columns(pl.col("name").cast(pl.String))

@@ -1,0 +1,307 @@
+"""What is worked out after the timeline is there: event details, ledger, findings, comparison.
+
+Analyses look at a sample of steps where a capture has many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.ledger.ledger_entries import IDLE
+from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.asking import digested
+from gpusight.comparison.compare_digests import compare
+from gpusight.errors import MissingDataError
+from gpusight.render.cell_text import safe_text, show
+from gpusight.render.comparison_tables import comparison_sections
+from gpusight.render.explanation import evidence_value
+from gpusight.render.table_layout import sentence
+from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures
+from gpusight.rules.locations import FindingLocator, locations_of_kernels
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+from gpusight.viewer.event_details import event_details as details
+from gpusight.viewer.ledger_track import ledger_lines
+from gpusight.viewer.track_style import COLORS
+from gpusight.web.payloads import (
+    FAILED,
+    MAX_TEXT_CHARS,
+    READY,
+    CompareInfo,
+    DeviceInfo,
+    EntryInfo,
+    EventDetails,
+    FindingInfo,
+    FindingsInfo,
+    LedgerInfo,
+    LinkedEvent,
+    MetricInfo,
+    ShownEvidence,
+    ShownFact,
+    ShownPlace,
+    ShownSection,
+    safe,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.comparison.digest import Digest
+    from gpusight.render.comparison_tables import ComparisonCell
+    from gpusight.results import Fact
+    from gpusight.rules.diagnosis import TimedKernel
+    from gpusight.rules.finding import Evidence, TimelineFinding
+    from gpusight.rules.locations import TimelineLocation
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.event_details import EventDescription
+    from gpusight.viewer.ledger_track import LedgerLine
+    from gpusight.viewer.timeline_view import ViewerTimeline
+
+
+def event_payload(
+    timeline: ViewerTimeline, table: str, row: int, reports: Sequence[Trace]
+) -> EventDetails:
+    """Tell everything about one event; `reports` are what Nsight Compute measured."""
+    found = _details(timeline.trace, table, row, reports)
+    spot = timeline.spot(table, row)
+    if spot is None:
+        raise MissingDataError(f"no track shows row {row:,} of {table}")
+    linked = ((link.relation, timeline.spot(link.table, link.row)) for link in found.links)
+    return EventDetails(
+        spot=safe(spot),
+        kind=found.kind,
+        title=shown(found.title, MAX_TEXT_CHARS),
+        sections=tuple(ShownSection(one.title, _facts(one.facts)) for one in found.sections),
+        links=tuple(LinkedEvent(how, safe(place)) for how, place in linked if place is not None),
+    )
+
+
+def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> EventDescription:
+    """Give the details with the counters of the report that tells most of the event."""
+    told = [details(trace, table, row, report=report) for report in reports or (None,)]
+    return max(told, key=lambda one: sum(len(section.facts) for section in one.sections))
+
+
+def _facts(facts: Iterable[Fact]) -> tuple[ShownFact, ...]:
+    return tuple(
+        ShownFact(one.label, shown(show(one.value, one.fmt), MAX_TEXT_CHARS), one.meaning)
+        for one in facts
+    )
+
+
+MAX_SAMPLED_WORK = 1_500_000
+"""Pieces of GPU work that are looked at in one go."""
+
+
+class StepSample(NamedTuple):
+    """The time to look at, as `focus` takes it; nothing for all."""
+
+    steps: str | None = None
+    window: tuple[int | None, int | None] | None = None
+    note: str = ""
+    """What a reader must know of it."""
+
+
+def sample_steps(trace: Trace) -> StepSample:
+    """Choose the part to look at."""
+    rows = {table: trace.row_count(table) for table in GPU_WORK if trace.has(table)}
+    total = sum(rows.values())
+    if total <= MAX_SAMPLED_WORK:
+        return StepSample()
+    focus = find_focus(trace)
+    if isinstance(focus, NotApplicable):
+        return StepSample()
+    if focus.steps:
+        return _steps(focus, MAX_SAMPLED_WORK / total)
+    return _window(trace, max(rows, key=lambda table: rows[table]), MAX_SAMPLED_WORK / total)
+
+
+def _steps(focus: StepWindow, share: float) -> StepSample:
+    """Choose steps round the middle that have about this share of all work."""
+    every = focus.steps
+    kept = max(1, int(len(every) * share))
+    first = (len(every) - kept) // 2
+    low, high = every[first].number, every[first + kept - 1].number
+    note = f"judged on steps {low} to {high} of {len(every):,}, which stand for the others"
+    return StepSample(steps=f"{low}-{high}", note=note)
+
+
+def _window(trace: Trace, table: str, share: float) -> StepSample:
+    """Choose the time in the middle in which about this share of all work begins."""
+    starts = trace.table(table, ["start_ns"]).to_series()
+    kept = max(2, int(len(starts) * share))
+    first = (len(starts) - kept) // 2
+    window = int(starts[first]), int(starts[first + kept - 1])
+    note = f"judged on {kept:,} of {len(starts):,} {table} from the middle of the capture"
+    return StepSample(window=window, note=note)
+
+
+_MIN_SHOWN_SHARE = 0.001
+"""Kernels that give back less than this part of the time are not findings of their own."""
+_FIRST = "of several reports of Nsight Compute, findings are of the first"
+_OF_KERNELS = (
+    "findings of single kernels say how much GPU time a faster kernel gives back: a step that "
+    "waits for the host gets no shorter by it"
+)
+
+
+def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> FindingsInfo:
+    """Diagnose a capture, with its kernels where a report of Nsight Compute measured them."""
+    part = sample_steps(timeline.trace)
+    question = DiagnoseOptions(steps=part.steps, window=part.window)
+    notes = [part.note] if part.note else []
+    if reports:
+        joined = diagnose_captures([timeline.trace, reports[0]], question)
+        if isinstance(joined, JoinedDiagnosis):
+            notes += [_OF_KERNELS] if len(reports) == 1 else [_FIRST, _OF_KERNELS]
+            return _finding_infos(timeline, joined.timeline, joined.kernels, notes)
+        assert isinstance(joined, NotApplicable), "a timeline and a report were asked"
+        notes.append(f"the report: {sentence(joined)}")
+    found = diagnose_captures([timeline.trace], question)
+    if isinstance(found, NotApplicable):
+        return FindingsInfo(FAILED, safe_text(sentence(found)))
+    assert isinstance(found, TimelineDiagnosis), "a timeline was asked"
+    return _finding_infos(timeline, found, (), notes)
+
+
+def _finding_infos(
+    timeline: ViewerTimeline,
+    found: TimelineDiagnosis,
+    kernels: Iterable[TimedKernel],
+    notes: Iterable[str],
+) -> FindingsInfo:
+    located = FindingLocator(timeline.trace, found)
+    shown = [_of_timeline(one, _places(timeline, located.of(one))) for one in found.findings]
+    least = _MIN_SHOWN_SHARE * found.focus.length_ns
+    shown += [_of_kernel(timeline, found, one) for one in kernels if one.saved_ns > least]
+    unjudged = [f"{rule} could not be judged: {why}" for rule, why in found.not_applicable.items()]
+    told = dict.fromkeys(map(safe_text, (*notes, *found.notes, *unjudged)))
+    return FindingsInfo(READY, "", found.step_ns, found.steps, tuple(shown), tuple(told))
+
+
+def _of_timeline(finding: TimelineFinding, shown: tuple[ShownPlace, ...]) -> FindingInfo:
+    return FindingInfo(
+        rule=finding.rule,
+        title=safe_text(finding.title),
+        recoverable_ns_per_step=finding.step_ns,
+        share=finding.share,
+        confidence=finding.confidence.value,
+        why=safe_text(finding.why),
+        fix=safe_text(finding.fix),
+        code=_code(finding.code),
+        evidence=_evidence(finding.evidence),
+        places=shown,
+    )
+
+
+def _of_kernel(
+    timeline: ViewerTimeline, found: TimelineDiagnosis, kernel: TimedKernel
+) -> FindingInfo:
+    """Tell of a measured kernel, weighed by its time in the judged steps."""
+    finding, focus = kernel.finding, found.focus
+    assert finding is not None, "only a kernel with a finding saves time"
+    shown = _places(timeline, locations_of_kernels(timeline.trace, kernel.group.name, focus))
+    return FindingInfo(
+        rule=finding.rule,
+        title=safe_text(f"{kernel.group.label}: {finding.title}"),
+        recoverable_ns_per_step=kernel.saved_ns / max(1, found.steps),
+        share=kernel.saved_ns / focus.length_ns if focus.length_ns else None,
+        confidence=finding.confidence.value,
+        why=safe_text(finding.why),
+        fix=safe_text(finding.fix),
+        code=_code(finding.code),
+        evidence=_evidence(finding.evidence),
+        places=shown or (ShownPlace("the judged time", focus.start_ns, focus.end_ns, None),),
+    )
+
+
+def _evidence(evidence: Iterable[Evidence]) -> tuple[ShownEvidence, ...]:
+    return tuple(ShownEvidence(evidence_value(one), safe_text(one.meaning)) for one in evidence)
+
+
+def _code(text: str) -> str:
+    return "\n".join(map(safe_text, text.split("\n")))
+
+
+def _places(timeline: ViewerTimeline, found: Iterable[TimelineLocation]) -> tuple[ShownPlace, ...]:
+    return tuple(_place(timeline, place) for place in found)
+
+
+def _place(timeline: ViewerTimeline, place: TimelineLocation) -> ShownPlace:
+    spot = None
+    if place.table is not None and place.row is not None:
+        spot = timeline.spot(place.table, place.row)
+    shown = None if spot is None else safe(spot)
+    return ShownPlace(safe_text(place.label), place.start_ns, place.end_ns, shown)
+
+
+def ledger_payload(trace: Trace) -> LedgerInfo:
+    """Sum up the judged steps of the ledger's tracks: what `gpusight ledger` says of them."""
+    focus, lines = find_focus(trace), ledger_lines(trace)
+    if isinstance(focus, NotApplicable):
+        return LedgerInfo(FAILED, safe_text(sentence(focus)))
+    names = device_names(trace)
+    entries = {device: _entries(line, focus) for device, line in lines.items()}
+    devices = tuple(
+        DeviceInfo(device, safe_text(names.get(device) or ""), told)
+        for device, told in entries.items()
+        if any(not entry.entry.startswith(f"{IDLE}/") for entry in told)
+    )
+    if not devices:
+        nothing = NotApplicable("ledger", "no GPU work ran", advice_for(trace.meta).gpu)
+        return LedgerInfo(FAILED, safe_text(sentence(nothing)))
+    return LedgerInfo(READY, "", len(focus.steps), devices)
+
+
+def _entries(line: LedgerLine, focus: StepWindow) -> tuple[EntryInfo, ...]:
+    inside = np.minimum(line.end_ns, focus.end_ns) - np.maximum(line.start_ns, focus.start_ns)
+    # Sums of whole numbers are exact in floating point up to 104 days of nanoseconds.
+    ns = np.bincount(line.colour, np.maximum(inside, 0), len(COLORS)).astype(np.int64)
+    return tuple(
+        EntryInfo(COLORS[code], int(ns[code]), float(ns[code] / focus.length_ns))
+        for code in np.flatnonzero(ns)
+    )
+
+
+_METRICS = "metrics"
+
+
+def comparison_payload(before: Trace, after: Trace) -> CompareInfo:
+    """Compare two captures, as `gpusight compare` does."""
+    parts = sample_steps(before), sample_steps(after)
+    found = compare(_summed(before, parts[0]), _summed(after, parts[1]))
+    if isinstance(found, NotApplicable):
+        return CompareInfo(FAILED, safe_text(sentence(found)))
+    notes = (*(part.note for part in parts if part.note), *found.notes)
+    return CompareInfo(
+        state=READY,
+        message="",
+        explanation=tuple(map(safe_text, found.explanation)),
+        metrics=_metrics(found),
+        notes=tuple(map(safe_text, notes)),
+    )
+
+
+def _summed(trace: Trace, part: StepSample) -> list[Digest]:
+    digests = digested(trace, EVERYTHING, steps=part.steps, window=part.window)
+    # Steps that stand for all of them may be compared with any others that do.
+    return [replace(digest, scope="") for digest in digests]
+
+
+def _metrics(found: Comparison) -> tuple[MetricInfo, ...]:
+    rows = next(section.rows for section in comparison_sections(found) if section.key == _METRICS)
+    return tuple(_metric(row.cells) for row in rows)
+
+
+def _metric(cells: Sequence[ComparisonCell]) -> MetricInfo:
+    name, before, after, delta, ratio, _, verdict = map(str, cells)
+    return MetricInfo(name, before, after, f"{delta} ({ratio})", verdict)

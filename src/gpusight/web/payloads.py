@@ -1,0 +1,243 @@
+"""What the server sends, as frontend/src/timeline/types.ts declares it.
+
+Ledger, findings and comparison each have a state: `computing`, `ready` or `failed`, and a message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpusight._version import __version__
+from gpusight.render.cell_text import safe_text
+from gpusight.render.charts.chart_colors import COLORS, HOST_COLORS, color_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.render.charts.chart_colors import Color
+    from gpusight.viewer.track_data import EventPosition, TimelineTrack
+
+
+MAX_NAME_CHARS = 4_000
+"""Characters of a name among others; those of templates have hundreds."""
+MAX_TEXT_CHARS = 50_000
+"""Characters of what is told of one event alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureState:
+    """How far a capture is."""
+
+    id: int
+    name: str
+    state: str
+    """`reading`, `ready` or `failed`."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Every capture, and the colours of what their timelines show."""
+
+    captures: Sequence[CaptureState]
+    palette: dict[str, dict[str, str]]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedStep:
+    """A step, as the ruler of the timeline marks it."""
+
+    number: int
+    name: str
+    start_ns: int
+    end_ns: int
+    warmup: bool
+    """Not judged: warm-up, or cut off by the capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A stretch of time."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureInfo:
+    """What a page must know of a capture before it asks for any of its events."""
+
+    id: int
+    name: str
+    tool: str
+    gpus: Sequence[str]
+    start_ns: int
+    end_ns: int
+    tracks: Sequence[TimelineTrack]
+    colours: Sequence[str]
+    steps: Sequence[MarkedStep]
+    notes: Sequence[str]
+    first_view: TimeRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFact:
+    """One labelled value, as people read it."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """Facts that belong together."""
+
+    title: str
+    rows: Sequence[ShownFact]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedEvent:
+    """An event that belongs to another, and how."""
+
+    relation: str
+    spot: EventPosition
+
+
+@dataclass(frozen=True, slots=True)
+class EventDetails:
+    """Everything that is known about one event."""
+
+    spot: EventPosition
+    kind: str
+    title: str
+    sections: Sequence[ShownSection]
+    links: Sequence[LinkedEvent]
+
+
+def shown(text: str, most: int = MAX_NAME_CHARS) -> str:
+    """Give a text out of a capture that can be shown, cut off where it is longer than anyone reads.
+
+    A name may have a million characters, and a thousand of them stand in one answer.
+    """
+    return safe_text(text if len(text) <= most else f"{text[: most - 1]}…")
+
+
+def safe(spot: EventPosition) -> EventPosition:
+    """Give a place whose name can be shown."""
+    return replace(spot, name=safe_text(spot.name))
+
+
+def overview(captures: Sequence[CaptureState], colours: Iterable[str]) -> Overview:
+    """Say how far the captures are; `colours` are those that their timelines use."""
+    keys = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))), *colours)
+    return Overview(captures, {key: _color(color_of(key)) for key in keys}, __version__)
+
+
+def _color(colour: Color) -> dict[str, str]:
+    return {"light": colour.light, "dark": colour.dark}
+
+
+COMPUTING, READY, FAILED, NONE = "computing", "ready", "failed", "none"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryInfo:
+    """One entry of the ledger."""
+
+    entry: str
+    ns: int
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """The ledger of one GPU."""
+
+    device: int
+    name: str
+    entries: Sequence[EntryInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """The ledger of the judged steps, or why there is none."""
+
+    state: str
+    """`computing`, `ready` or `failed`."""
+    message: str
+    steps: int = 0
+    devices: Sequence[DeviceInfo] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvidence:
+    """One number that a finding rests on, as people read it."""
+
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPlace:
+    """Where a finding happens."""
+
+    label: str
+    start_ns: int
+    end_ns: int
+    spot: EventPosition | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingInfo:
+    """One finding."""
+
+    rule: str
+    title: str
+    recoverable_ns_per_step: float | None
+    share: float | None
+    confidence: str
+    why: str
+    fix: str
+    code: str
+    evidence: Sequence[ShownEvidence]
+    places: Sequence[ShownPlace]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsInfo:
+    """All findings, or why there are none yet."""
+
+    state: str
+    """`computing`, `ready` or `failed`."""
+    message: str
+    step_ns: float | None = None
+    steps: int = 0
+    findings: Sequence[FindingInfo] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """One quantity before and after, as people read it."""
+
+    name: str
+    before: str
+    after: str
+    change: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareInfo:
+    """What changed from the first capture to the second, and why."""
+
+    state: str
+    """`computing`, `ready`, `failed`, or `none` where there are no two captures."""
+    message: str
+    explanation: Sequence[str] = ()
+    metrics: Sequence[MetricInfo] = ()
+    notes: Sequence[str] = ()

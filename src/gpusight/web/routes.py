@@ -1,0 +1,209 @@
+"""What a page can ask about one capture, each as a function, and the parameters of a request.
+
+What a route needs is imported with it: the server answers sooner so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from gpusight.errors import UsageError
+from gpusight.web.payloads import safe, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.event_search import NamedEvents
+    from gpusight.viewer.selection_measures import DeviceMeasures, KernelMeasures
+    from gpusight.viewer.track_data import EventPosition
+    from gpusight.web.loaded_capture import LoadedCapture
+
+
+MAX_TIME_NS = 2**62
+"""Times beyond this, 146 years, are a mistake."""
+_MAX_NUMBER_CHARS = 40
+_MAX_SHOWN_CHARS = 40
+
+
+class RequestQuery:
+    """The parameters of a request."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str, most: int) -> str:
+        """Give a text of at most so many characters."""
+        if name not in self._given:
+            raise UsageError(f"{name} is missing")
+        text = self._given[name]
+        if len(text) > most:
+            raise UsageError(f"{name} is too long", why=f"it may have {most:,} characters")
+        return text
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Give a whole number; a fraction, which a page may compute, is cut off."""
+        if default is not None and name not in self._given:
+            return default
+        text = self.text(name, _MAX_NUMBER_CHARS)
+        value = read_whole(text)
+        if value is None or not low <= value <= high:
+            shown = text[:_MAX_SHOWN_CHARS]
+            raise UsageError(f"{name} is {shown!r}, not a number from {low:,} to {high:,}")
+        return value
+
+    def time(self, name: str) -> int:
+        """Give a time in nanoseconds from the capture's origin; it may lie before that."""
+        return self.whole(name, -MAX_TIME_NS, MAX_TIME_NS)
+
+    def stretch(self) -> tuple[int, int]:
+        """Give the stretch of time from `start` to `end`."""
+        start, end = self.time("start"), self.time("end")
+        if end <= start:
+            raise UsageError("end is not after start")
+        return start, end
+
+    def names(self, name: str, most: int, longest: int) -> list[str]:
+        """Give a list separated by commas."""
+        parts = self.text(name, most * (longest + 1)).split(",")
+        kept = list(dict.fromkeys(part for part in parts if part))
+        if len(kept) > most:
+            raise UsageError(f"{name} has {len(kept):,} names", why=f"at most {most:,} at once")
+        return kept
+
+
+def read_whole(text: str) -> int | None:
+    """Read a whole number, or the whole part of another; None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return math.floor(value) if math.isfinite(value) else None
+
+
+MAX_WINDOW_BINS = 8192
+MAX_WINDOW_TRACKS = 1024
+MAX_SEARCH_RESULTS = 1000
+MAX_KEY_CHARS = 200
+MAX_SEARCH_CHARS = 500
+_MAX_LINE = 1 << 16
+_MAX_ROW = 1 << 32
+_Named = TypeVar("_Named", "NamedEvents", "DeviceMeasures", "KernelMeasures")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """A question about one capture."""
+
+    served: LoadedCapture
+    query: RequestQuery
+    reports: Sequence[Trace]
+    """Nsight Compute reports of the same program."""
+
+
+Route: TypeAlias = "Callable[[RouteRequest], object]"
+"""Gives what becomes JSON, or the bytes themselves."""
+
+
+def info(asked: RouteRequest) -> object:
+    """Say what a page must know before it asks for events."""
+    return asked.served.info
+
+
+def window(asked: RouteRequest) -> bytes:
+    """Give what a screen shows of some tracks."""
+    from gpusight.web.capture_payloads import encode_window
+
+    start_ns, end_ns = asked.query.stretch()
+    bins = asked.query.whole("bins", 1, MAX_WINDOW_BINS)
+    keys = asked.query.names("tracks", MAX_WINDOW_TRACKS, MAX_KEY_CHARS)
+    answer = encode_window(asked.served.timeline.window(keys, start_ns, end_ns, bins))
+    asked.served.seen.set()
+    return answer
+
+
+def pick(asked: RouteRequest) -> EventPosition | None:
+    """Give the event at a time on a line, or the nearest."""
+    query = asked.query
+    spot = asked.served.timeline.pick(
+        query.text("track", MAX_KEY_CHARS),
+        query.whole("line", 0, _MAX_LINE),
+        query.time("time"),
+        query.whole("within", 0, MAX_TIME_NS, default=0),
+    )
+    return None if spot is None else safe(spot)
+
+
+def event(asked: RouteRequest) -> object:
+    """Tell everything about one event."""
+    from gpusight.web.analysis_payloads import event_payload as event_details
+
+    table, row = asked.query.text("table", MAX_KEY_CHARS), asked.query.whole("row", 0, _MAX_ROW)
+    return event_details(asked.served.timeline, table, row, asked.reports)
+
+
+def search(asked: RouteRequest) -> object:
+    """Find names that hold a text."""
+    from gpusight.viewer.event_search import search as find
+
+    text = asked.query.text("q", MAX_SEARCH_CHARS)
+    limit = asked.query.whole("limit", 1, MAX_SEARCH_RESULTS, default=50)
+    found = find(asked.served.timeline.trace, text, limit)
+    return replace(found, groups=tuple(map(_readable, found.groups)))
+
+
+def following(asked: RouteRequest) -> EventPosition | None:
+    """Give the next event of a name, or the one before."""
+    from gpusight.viewer.event_search import next_event
+
+    query, timeline = asked.query, asked.served.timeline
+    table = query.text("table", MAX_KEY_CHARS)
+    direction = query.whole("direction", -1, 1, default=1) or 1
+    code, time_ns = query.whole("code", 0, _MAX_ROW), query.time("time")
+    row = next_event(timeline.trace, table, code, time_ns, direction)
+    spot = None if row is None else timeline.spot(table, row)
+    return None if spot is None else safe(spot)
+
+
+def measure(asked: RouteRequest) -> object:
+    """Add up what lies in a stretch of time."""
+    from gpusight.viewer.selection_measures import measure as measured
+
+    found = measured(asked.served.timeline, *asked.query.stretch())
+    devices, kernels = tuple(map(_readable, found.devices)), tuple(map(_readable, found.kernels))
+    return replace(found, devices=devices, kernels=kernels)
+
+
+def findings(asked: RouteRequest) -> object:
+    """Say what holds the program back."""
+    return asked.served.findings
+
+
+def ledger(asked: RouteRequest) -> object:
+    """Say where the time went."""
+    return asked.served.ledger
+
+
+def _readable(named: _Named) -> _Named:
+    """Give something whose name, out of a capture, is safe to show."""
+    return replace(named, name=shown(named.name))
+
+
+ROUTES: dict[str, Route] = {
+    "": info,
+    "/window": window,
+    "/pick": pick,
+    "/event": event,
+    "/search": search,
+    "/next": following,
+    "/measure": measure,
+    "/findings": findings,
+    "/ledger": ledger,
+}
+"""Every question, by the end of its address."""

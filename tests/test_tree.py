@@ -1,0 +1,59 @@
+"""The source tree: names found once, pages that name existing files, packages that hide nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import gpusight as gs
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE = REPOSITORY / "src" / "gpusight"
+MODULES = [path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
+PAGES = ["docs/architecture.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_pages_lead_to_files(page: str) -> None:
+    path = REPOSITORY / page
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+    assert links
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_that_pages_name_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text("utf-8")
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    named = re.findall(r"`((?:src/gpusight/)?(\w+)/[\w/]+\.py)`", text)
+    own = [path.removeprefix("src/gpusight/") for path, folder in named if folder in folders]
+    assert [path for path in own if not (SOURCE / path).exists()] == []
+
+
+def test_the_tour_names_every_package() -> None:
+    tour = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    packages = [path.parent.name for path in SOURCE.glob("*/__init__.py")]
+    assert [name for name in packages if f"{name}/" not in tour] == []
+
+
+def test_a_module_name_is_found_once() -> None:
+    counts = Counter(path.stem for path in MODULES)
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_a_public_class_name_is_found_once() -> None:
+    trees = (ast.parse(path.read_text("utf-8")) for path in MODULES)
+    names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    counts = Counter(name for name in names if not name.startswith("_"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_no_module_hides_a_function_of_the_package() -> None:
+    """Importing `gpusight.x` sets the attribute `x` of the package."""
+    children = {path.stem for path in SOURCE.glob("*.py")}
+    children |= {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    assert children & set(gs.__all__) <= {"errors"}
