@@ -25,12 +25,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import zstandard
-
 from benchmarks.generate import generate
 from benchmarks.generate_ncu import generate as generate_ncu
 from benchmarks.measure import Failed, Limits, Measured, median_of, run_once
 from benchmarks.torch_rows import TorchRows, find_hta, generate_trace, install_hta
+from gpusight.readers.file_blocks import zstd_module
 
 HERE = Path(__file__).resolve().parent
 OUT = Path(os.environ.get("GPUSIGHT_BENCHMARKS", HERE / "out"))
@@ -177,7 +176,7 @@ def ncu_table(arguments: argparse.Namespace) -> None:
     if not report.exists():
         generate_ncu(NCU_MB, report)
     if not packed.exists():
-        packed.write_bytes(zstandard.ZstdCompressor().compress(report.read_bytes()))
+        packed.write_bytes(zstd_module().compress(report.read_bytes()))
     ncu = find_tool("ncu", NCU_HOME)
     table = Table("ncu")
     cache = OUT / "cache"

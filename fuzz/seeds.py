@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import zstandard
 
 from fuzz.mutate import protobuf as pb
+from gpusight.readers.file_blocks import zstd_module
 from gpusight.readers.nsys.nsys_machine import USED_RAW_TABLES
 from gpusight.readers.nsys.table_mapping import PARTS
 
@@ -97,7 +97,7 @@ def unpacked(path: Path) -> bytes:
     if path.suffix == ".xz":
         return lzma.decompress(data)
     if path.suffix == ".ncu-repz":
-        return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read()
+        return bytes(zstd_module().decompress(data))
     return data
 
 

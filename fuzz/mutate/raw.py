@@ -7,7 +7,7 @@ import lzma
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-import zstandard
+from gpusight.readers.file_blocks import zstd_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +119,7 @@ def packed(rng: Random, data: bytes) -> bytes:
     """Compress in one of the ways that are read, sometimes damaged, doubled or mostly zeros."""
     if rng.random() < 0.1:
         data += bytes(rng.choice((1 << 16, 1 << 20)))
-    pack = rng.choice((gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress))
+    pack = rng.choice((gzip.compress, lzma.compress, zstd_module().compress))
     out: bytes = pack(data)
     if rng.random() < 0.2:
         out += pack(data[: rng.randrange(len(data) + 1)])

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import zstandard
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.readers import file_blocks
+from gpusight.readers.file_blocks import zstd_module
 from gpusight.readers.nsys import columnar_files
 from gpusight.readers.nsys.export_folder import FolderTables, table_files
 from gpusight.readers.open import open_trace
@@ -191,7 +191,7 @@ def test_a_small_file_that_unpacks_without_end(
     packers: dict[str, Callable[[bytes], bytes]] = {
         "gz": gzip.compress,
         "xz": lzma.compress,
-        "zst": zstandard.compress,
+        "zst": zstd_module().compress,
     }
     pack = packers[packing]
     path = tmp_path / f"bomb.json.{packing}"

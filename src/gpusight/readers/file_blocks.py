@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gpusight.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import ModuleType
     from typing import IO
 
 
@@ -29,6 +31,10 @@ _FREE_BYTES, _MOST_RATIO = 1 << 28, 200
 shrinks five- to fiftyfold."""
 _XZ_MEMORY_BYTES = 1 << 28
 """What a file may ask for to be unpacked; `xz -9` asks for a quarter."""
+
+
+_ZSTD_WINDOW_LOG = 27
+"""The same for Zstandard: 128 MiB, which `zstd` itself does not exceed without `--long`."""
 
 
 class FileBlocks:
@@ -68,15 +74,15 @@ class FileBlocks:
         """Unpack what people and newer tools pack in other ways."""
         import lzma
 
-        import zstandard
-
-        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        zstd = zstd_module()
         try:
             if is_xz:
                 yield from _xz(file)
             else:
-                yield from iter(lambda: stream.read(BLOCK_BYTES), b"")
-        except (lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+                limit = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+                with zstd.ZstdFile(file, options=limit) as stream:
+                    yield from iter(lambda: stream.read(BLOCK_BYTES), b"")
+        except (lzma.LZMAError, zstd.ZstdError, EOFError) as error:
             self.problem = f"its compressed data ends early or is damaged ({error})"
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
@@ -101,6 +107,15 @@ class FileBlocks:
             waiting = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
             if block:
                 yield block
+
+
+def zstd_module() -> ModuleType:
+    """Import Zstandard: the standard library's own from Python 3.14, before that its backport."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
 
 def head_of(path: Path, length: int) -> bytes:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.errors import DamagedCaptureError
+from gpusight.readers.file_blocks import zstd_module
 from gpusight.readers.ncu.ncu_container import read_container, read_content
 from gpusight.readers.protobuf_wire import (
     BYTES,
@@ -484,9 +485,7 @@ def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     if not name.lower().endswith("z"):
         yield file
         return
-    import zstandard
-
-    with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as packed:
+    with zstd_module().ZstdFile(file, "wb") as packed:
         yield packed
 
 
