@@ -171,7 +171,7 @@ def test_what_the_reader_warned_of_comes_with_the_cached_table(
             trace.table("kernels", COLUMNS)
             assert list(trace.warnings) == ["kernels: 3 rows left out"]
             trace.table("api_calls", ["start_ns"])
-            assert list(trace.warnings)[1:] == ["api_calls: 3 rows left out"]
+            assert list(trace.warnings)[:-1] == ["api_calls: 3 rows left out"]
             trace.derive("slow-1", slow)
         given.clear()
     with open_trace(capture) as trace:

@@ -166,7 +166,8 @@ class Trace:
     @property
     def losses(self) -> tuple[str, ...]:
         """What the capture lacks: the warnings without those of the cache."""
-        return tuple(dict.fromkeys((*self.meta.warnings, *self._source.warnings())))
+        # Sorted: they come in the order in which tables are read, from the file or from the cache.
+        return tuple(dict.fromkeys((*self.meta.warnings, *sorted(self._source.warnings()))))
 
     def has(self, table: str, column: str | None = None) -> bool:
         """Tell whether the capture holds a table (or fills a column), before anything is read."""
