@@ -12,8 +12,8 @@ from gpusight.cli.main import main
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures, shares
+from gpusight.rules.registry import TIMELINE_RULES
 from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
-from gpusight.rules.timeline_registry import TIMELINE_RULES
 from tests.findings.launches import trace_of
 from tests.findings.test_rules import FOUND
 from tests.shared import SHARED, needs_shared
@@ -145,8 +145,8 @@ def test_rules_are_listed_without_a_capture(
 ) -> None:
     own = tmp_path / "mine.py"
     own.write_text(
-        "import gpusight as gs\nclass Mine(gs.Rule):\n    id = 'mine'\n"
-        "    detects = why = fix = misleads = estimate = 'text'\n"
+        "import gpusight as gs\nclass Mine(gs.TimelineRule):\n    id = 'mine'\n"
+        "    detects = why = fix = caveats = estimate = 'text'\n"
         "    def check(self, timeline): return gs.Clean()\n",
         encoding="utf-8",
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.rules.kernel_launch import ProfiledLaunch, launches
-from gpusight.rules.kernel_registry import KERNEL_RULES
+from gpusight.rules.registry import kernel_rules
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.rules.kernel_rule import KernelRuleVerdict
+    from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.trace import Trace
 
 H200 = {
@@ -146,6 +146,6 @@ def launch_of(
     return launches(trace)[0]
 
 
-def verdict_of(rule: str, launch: ProfiledLaunch) -> KernelRuleVerdict:
+def verdict_of(rule: str, launch: ProfiledLaunch) -> RuleVerdict:
     """Ask one rule."""
-    return KERNEL_RULES[rule].judge(launch)
+    return kernel_rules()[rule].evaluate(launch)

@@ -6,7 +6,6 @@ import pytest
 
 from gpusight.rules.kernel.fp64_heavy import DEFAULT_FP64_RATIO, fp64_rate
 from gpusight.rules.kernel_launch import ProfiledLaunch
-from gpusight.rules.kernel_rule import KernelRuleNotApplicable
 from gpusight.rules.patterns.kernel_speedup import (
     COMPUTE,
     LATENCY,
@@ -20,6 +19,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     waits_left,
 )
 from gpusight.rules.patterns.occupancy_gain import ready, room
+from gpusight.rules.rule import RuleNotApplicable
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 
@@ -178,7 +178,7 @@ def test_without_the_limits_of_its_gpu_occupancy_is_not_judged() -> None:
     unknown = launch_of(compute_major=42, compute_minor=0)
     assert unknown.fit is None
     assert unknown.blocks_per_sm == 8
-    assert isinstance(verdict_of("low-occupancy-registers", unknown), KernelRuleNotApplicable)
+    assert isinstance(verdict_of("low-occupancy-registers", unknown), RuleNotApplicable)
 
 
 def test_values_that_are_no_numbers_are_not_known() -> None:

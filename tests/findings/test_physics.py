@@ -8,8 +8,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.rules.kernel_launch import launches
-from gpusight.rules.kernel_rule import KernelRuleMatch, KernelRuleNotApplicable
-from gpusight.rules.rule import Clean
+from gpusight.rules.rule import Clean, KernelRuleMatch, RuleNotApplicable
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, trace_of, verdict_of
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def test_spills_alone_say_nothing_of_arrays_in_local_memory() -> None:
     printed = {"derived__local_spilling_requests": 0, "derived__local_spilling_requests_pct": 0}
     lacking = ("_op_local_", "mem_local")
     launch = launch_of(printed, without=lacking)
-    assert isinstance(verdict_of("register-spill", launch), KernelRuleNotApplicable)
+    assert isinstance(verdict_of("register-spill", launch), RuleNotApplicable)
     spilling = {**printed, "derived__local_spilling_requests_pct": 90}
     assert isinstance(
         verdict_of("register-spill", launch_of(spilling, without=lacking)), KernelRuleMatch
@@ -212,7 +211,7 @@ def test_a_total_counts_where_no_unit_is_known() -> None:
     )
     assert launch.busy["sm"] == pytest.approx(0.03)
     assert verdict_of("latency-bound", launch) != verdict_of("compute-bound", launch)
-    assert not isinstance(verdict_of("latency-bound", launch), KernelRuleNotApplicable)
+    assert not isinstance(verdict_of("latency-bound", launch), RuleNotApplicable)
 
 
 def _memory(percent: float) -> dict[str, float]:
@@ -243,7 +242,7 @@ def test_conflicts_are_inferred_where_they_were_not_counted() -> None:
     assert conflict.confidence.value == "low"
     assert speedup(conflict) == pytest.approx(95 / 24, rel=0.05)
     # Without shared memory it is the addresses that lie apart.
-    assert isinstance(inferred("bank-conflict", {}), KernelRuleNotApplicable)
+    assert isinstance(inferred("bank-conflict", {}), RuleNotApplicable)
     apart = inferred("uncoalesced-access", {})
     assert isinstance(apart, KernelRuleMatch)
     assert speedup(apart) == pytest.approx(95 / 24, rel=0.05)
@@ -254,8 +253,8 @@ def test_steps_that_are_needed_are_no_conflict() -> None:
     wide = {**block, f"l1tex__lsu_writeback_active{ELAPSED}": 80}  # 16 bytes for each thread
     ladder = {**block, f"l1tex__lsuin_requests{ELAPSED}": 92}  # many requests of few threads
     for needed in (wide, ladder):
-        assert isinstance(inferred("bank-conflict", needed), KernelRuleNotApplicable)
-        assert isinstance(inferred("uncoalesced-access", needed), KernelRuleNotApplicable)
+        assert isinstance(inferred("bank-conflict", needed), RuleNotApplicable)
+        assert isinstance(inferred("uncoalesced-access", needed), RuleNotApplicable)
 
 
 SENTENCES = {
@@ -323,4 +322,4 @@ def test_a_product_near_the_fp32_peak_leaves_tensor_cores_idle() -> None:
     product = judged(57)
     assert isinstance(product, KernelRuleMatch)
     assert speedup(product) > 3
-    assert isinstance(judged(3), KernelRuleNotApplicable)
+    assert isinstance(judged(3), RuleNotApplicable)

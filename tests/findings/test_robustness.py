@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis, diagnose_kernels
 from gpusight.rules.kernel_launch import QUANTITIES
-from gpusight.rules.kernel_registry import KERNEL_RULES
+from gpusight.rules.registry import KERNEL_RULES
 from tests.findings.launches import HEALTHY, trace_of
 
 METRICS = sorted({m for q in QUANTITIES for f in q.formulas for m in f.metrics})

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusight.rules.kernel_registry import KERNEL_RULES
-from gpusight.rules.kernel_rule import KernelRuleMatch, KernelRuleNotApplicable
-from gpusight.rules.rule import Clean
+from gpusight.rules.registry import KERNEL_RULES, kernel_rules
+from gpusight.rules.rule import Clean, KernelRuleMatch, RuleNotApplicable
 from tests.findings.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
 SECTORS = "memory_l2_theoretical_sectors_global"
@@ -214,7 +213,7 @@ def test_clean(rule: str) -> None:
 @pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_not_applicable(rule: str) -> None:
     verdict = verdict_of(rule, launch_of(without=LACKING[rule], **FOUND[rule]))
-    assert isinstance(verdict, KernelRuleNotApplicable)
+    assert isinstance(verdict, RuleNotApplicable)
     assert verdict.reason
     assert verdict.sections
 
@@ -222,7 +221,7 @@ def test_not_applicable(rule: str) -> None:
 @pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_a_capture_of_nothing_but_durations_is_not_applicable(rule: str) -> None:
     launch = launch_of(without=("",), grid_x=None, block_x=None, compute_major=None)
-    assert isinstance(verdict_of(rule, launch), KernelRuleNotApplicable)
+    assert isinstance(verdict_of(rule, launch), RuleNotApplicable)
 
 
 def test_estimates_follow_the_numbers() -> None:
@@ -294,17 +293,17 @@ def test_uneven_blocks_and_starting_blocks_are_seen() -> None:
 
 def test_a_graph_has_no_grid_to_judge() -> None:
     graph = launch_of(**{**FOUND["small-grid"], "kind": "graph"})
-    assert isinstance(verdict_of("small-grid", graph), KernelRuleNotApplicable)
+    assert isinstance(verdict_of("small-grid", graph), RuleNotApplicable)
 
 
 @pytest.mark.parametrize("rule", sorted(KERNEL_RULES))
 def test_rules_explain_themselves(rule: str) -> None:
-    declared = KERNEL_RULES[rule]
-    texts = (declared.detects, declared.why, declared.fix, declared.misleads, declared.estimate)
+    declared = kernel_rules()[rule]
+    texts = (declared.detects, declared.why, declared.fix, declared.caveats, declared.estimate)
     assert all(text.endswith(".") for text in texts)
     assert declared.explains <= KERNEL_RULES.keys()
     assert rule not in declared.explains
     assert declared.sections
-    assert all(limit.why for limit in declared.limits.values())
+    assert all(threshold.why for threshold in declared.thresholds.values())
     # The snippet is shown behind a margin of 11 columns on a screen of 80.
     assert max(map(len, declared.code.splitlines())) <= 69

@@ -48,8 +48,8 @@ def finding(rule: str, ms: float | None, **changed: Any) -> TimelineFinding:
         why="It costs.",
         fix="Move `data` off the thread.",
         code="loader = DataLoader(dataset)\nnext(loader)",
-        afterwards="Look again.",
-        misleads="Never.",
+        verify="Look again.",
+        caveats="Never.",
         where=(
             FindingLocation("range", "data", 80.0 * MS, 10),
             FindingLocation("call", "cudaFree", None, 5),

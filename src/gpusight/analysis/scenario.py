@@ -51,12 +51,6 @@ TARGETS: dict[ScenarioAction, tuple[str, ...]] = {
     ScenarioAction.PRECISION: ("tf32", "bf16", "fp16"),
 }
 """The words that each verb knows."""
-RULES_OF = {
-    "elementwise": "elementwise-chain",
-    "optimizer": "unfused-optimizer",
-    "attention": "unfused-attention",
-}
-"""The rule that knows what can be fused, and into what."""
 
 
 @dataclass(frozen=True, slots=True)

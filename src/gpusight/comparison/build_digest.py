@@ -34,12 +34,12 @@ from gpusight.comparison.digest_rows import (
 )
 from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process, preload_tables, sample_steps
-from gpusight.rules.engine import run_rules
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.registry import timeline_rules
 from gpusight.rules.timeline_diagnosis import (
     diagnosed_window,
     gpu_processes,
     sample_notes,
-    select_rules,
 )
 from gpusight.sniff import encodable_text
 
@@ -339,7 +339,7 @@ def _findings(
     timeline = sample_steps(asked.trace, asked.focus, asked.selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
-    judgement = run_rules(timeline, select_rules(()))
+    judgement = run_timeline_rules(timeline, timeline_rules().values())
     found = tuple(
         DigestFinding(
             rule=one.rule,

@@ -153,9 +153,9 @@ def names_of(kind: str, digests: Sequence[Digest]) -> list[str]:
 
 def rules() -> list[str]:
     """List the rules of `diagnose`."""
-    from gpusight.rules.timeline_registry import TIMELINE_RULES as RULES
+    from gpusight.rules.registry import TIMELINE_RULES
 
-    return [rule.id for rule in RULES.values()]
+    return list(TIMELINE_RULES)
 
 
 LIST = (

@@ -14,7 +14,7 @@ from gpusight.render.cell_text import safe_text
 from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.engine import MAX_REPLAY_ERROR
-from gpusight.rules.rule import Rule
+from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,7 @@ def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:
     doing = _activity(evaluated_device(diagnosis))
     if best:
         return f"Nothing gives back more than {units.format_share(best)} of the window{doing}."
-    least = units.format_share(Rule.least_share)
+    least = units.format_share(TimelineRule.min_share)
     return f"Nothing found that gives back {least} of the window or more{doing}."
 
 

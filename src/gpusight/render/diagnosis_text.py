@@ -171,7 +171,7 @@ def _finding_markdown(finding: KernelFinding) -> Iterator[str]:
         )
     yield from ("", f"{escape_markdown(finding.why)} {escape_markdown(finding.fix)}")
     yield from fenced(finding.code, "cuda")
-    yield from ("", f"When it misleads: {escape_markdown(finding.misleads)}")
+    yield from ("", f"When it misleads: {escape_markdown(finding.caveats)}")
 
 
 def evidence_markdown(evidence: tuple[Evidence, ...]) -> Iterator[str]:
@@ -359,8 +359,8 @@ def _explained(
     yield from labeled_lines("why", finding.why, width)
     yield from labeled_lines("fix", finding.fix, width)
     yield from code_lines(finding.code)
-    if finding.afterwards:
-        yield from labeled_lines("check", finding.afterwards, width)
+    if finding.verify:
+        yield from labeled_lines("check", finding.verify, width)
 
 
 def _locations(
@@ -444,9 +444,9 @@ def _explained_markdown(
     yield from ("", f"{markdown_prose(finding.why)} {markdown_prose(finding.fix)}")
     if finding.code:
         yield from fenced(finding.code, parts.language(finding.code))
-    if finding.afterwards:
-        yield from ("", f"Check afterwards: {markdown_prose(finding.afterwards)}")
-    yield from ("", f"When it misleads: {markdown_prose(finding.misleads)}")
+    if finding.verify:
+        yield from ("", f"Check afterwards: {markdown_prose(finding.verify)}")
+    yield from ("", f"When it misleads: {markdown_prose(finding.caveats)}")
 
 
 def _foot_markdown(diagnosis: TimelineDiagnosis) -> Iterator[str]:

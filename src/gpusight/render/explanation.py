@@ -49,7 +49,6 @@ FINDING_FIELDS = (
 AT_ROOF = "at roof"
 NO_GAIN = 1.005
 """Below this a gain is none."""
-ROOFS = ("memory-bound", "compute-bound")
 NOTHING = "nothing found"
 
 
@@ -91,7 +90,7 @@ def gain_text(finding: KernelFinding) -> str | None:
     if speedup is None:
         return None
     if speedup < NO_GAIN:
-        return AT_ROOF if finding.rule in ROOFS else None
+        return AT_ROOF if finding.tells_roof else None
     digits = 2 if speedup < 1.995 else 1 if speedup < 9.95 else 0
     return f"{speedup:.{digits}f}x"
 

@@ -12,16 +12,13 @@ from gpusight.render.markdown_tables import markdown_prose, markdown_table
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.context import MAX_SAMPLE_OPS
 from gpusight.rules.engine import MAX_REPLAY_ERROR, PROFILER_LAUNCH_NS
-from gpusight.rules.kernel_registry import KERNEL_RULES
-from gpusight.rules.timeline_registry import TIMELINE_RULES
+from gpusight.rules.registry import kernel_rules, timeline_rules
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpusight.rules.kernel_rule import KernelRule
-    from gpusight.rules.rule import Rule
-    from gpusight.rules.rule import Rule as TimelineRule
+    from gpusight.rules.rule import KernelRule, Rule, TimelineRule
 
 
 RULE_FIELDS = (
@@ -53,9 +50,9 @@ def rule_text(rules: TableResult, width: int | None) -> str:
 
 def rule_list(own: Sequence[Rule] = ()) -> TableResult:
     """List the rules of timelines, the user's own, and those of kernels."""
-    rows = [(rule.id, "timeline", rule.detects) for rule in TIMELINE_RULES.values()]
+    rows = [(rule.id, "timeline", rule.detects) for rule in timeline_rules().values()]
     rows += [(rule.id, "yours", rule.detects) for rule in own]
-    rows += [(rule.id, "kernels", rule.detects) for rule in KERNEL_RULES.values()]
+    rows += [(rule.id, "kernels", rule.detects) for rule in kernel_rules().values()]
     schema = dict.fromkeys(("rule", "of", "finds"), pl.String)
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return TableResult("diagnose", "Rules", RULE_FIELDS, frame)
@@ -140,12 +137,12 @@ def kernel_rules_parts() -> list[str]:
     parts = [
         "# Kernel rules",
         _KERNEL_INTRODUCTION,
-        rule_overview(KERNEL_RULES.values()),
+        rule_overview(kernel_rules().values()),
         _KERNEL_MODEL,
         _CHECKED,
         _KERNEL_JSON,
     ]
-    for rule in KERNEL_RULES.values():
+    for rule in kernel_rules().values():
         parts += [*rule_explanation(rule), _kernel_sections(rule), *rule_thresholds(rule)]
     return parts
 
@@ -154,13 +151,13 @@ def _kernel_sections(rule: KernelRule) -> str:
     return f"Sections: {', '.join(f'`{section}`' for section in rule.sections)}."
 
 
-def rule_overview(rules: Iterable[KernelRule | TimelineRule]) -> str:
+def rule_overview(rules: Iterable[Rule]) -> str:
     """List rules with what they find."""
     rows = [(f"[`{rule.id}`](#{rule.id})", markdown_prose(rule.detects)) for rule in rules]
     return markdown_table(("rule", "finds"), (False, False), rows)
 
 
-def rule_explanation(rule: KernelRule | TimelineRule, language: str = "cuda") -> Iterator[str]:
+def rule_explanation(rule: Rule, language: str = "cuda") -> Iterator[str]:
     """Explain a rule: what it finds, why that costs, what to do, and when it is wrong."""
     yield f"## {rule.id}"
     yield markdown_prose(rule.detects)
@@ -169,14 +166,14 @@ def rule_explanation(rule: KernelRule | TimelineRule, language: str = "cuda") ->
     if rule.code:
         yield f"```{language}\n{rule.code.rstrip()}\n```"
     yield f"**Estimate.** {markdown_prose(rule.estimate)}"
-    yield f"**When it misleads.** {markdown_prose(rule.misleads)}"
+    yield f"**When it misleads.** {markdown_prose(rule.caveats)}"
 
 
-def rule_thresholds(rule: KernelRule | TimelineRule) -> Iterator[str]:
+def rule_thresholds(rule: Rule) -> Iterator[str]:
     """List the thresholds of a rule with their reasons."""
     rows = [
-        (f"`{n}`", f"{limit.value:g}", markdown_prose(limit.why))
-        for n, limit in rule.limits.items()
+        (f"`{name}`", f"{threshold.value:g}", markdown_prose(threshold.why))
+        for name, threshold in rule.thresholds.items()
     ]
     if rows:
         yield markdown_table(
@@ -255,12 +252,12 @@ def timeline_rules_parts() -> list[str]:
     parts = [
         "# Timeline rules",
         _TIMELINE_INTRODUCTION,
-        rule_overview(TIMELINE_RULES.values()),
+        rule_overview(timeline_rules().values()),
         _TIMELINE_MODEL,
         _GATES,
         _TIMELINE_JSON,
     ]
-    for rule in TIMELINE_RULES.values():
+    for rule in timeline_rules().values():
         parts += [
             *rule_explanation(rule, language(rule.code)),
             *_more(rule),
@@ -269,10 +266,10 @@ def timeline_rules_parts() -> list[str]:
     return parts
 
 
-def _more(rule: Rule) -> Iterator[str]:
-    if rule.afterwards:
-        yield f"**Check afterwards.** {markdown_prose(rule.afterwards)}"
-    if rule.least_share is None:
+def _more(rule: TimelineRule) -> Iterator[str]:
+    if rule.verify:
+        yield f"**Check afterwards.** {markdown_prose(rule.verify)}"
+    if rule.min_share is None:
         yield "It is a finding whatever it gives back."
     else:
-        yield f"It is a finding from {format_share(rule.least_share)} of the window on."
+        yield f"It is a finding from {format_share(rule.min_share)} of the window on."

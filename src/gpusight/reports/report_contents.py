@@ -209,8 +209,6 @@ _MIN_FIX_SHARE = 0.001
 """Part of the window that a finding gives back at least to be named first."""
 _MIN_SPREAD_SHARE = 0.005
 """Part of a step from which on the time between steps is worth words."""
-_NO_FIX = frozenset({"profiler-overhead"})
-"""Rules whose time comes back when nobody looks: the program itself has nothing to fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +323,7 @@ def _is_worth(finding: TimelineFinding, found: TimelineDiagnosis) -> bool:
 
 
 def _is_caution(finding: TimelineFinding) -> bool:
-    return finding.recoverable_ns is None or finding.rule in _NO_FIX
+    return finding.recoverable_ns is None or not finding.is_fix
 
 
 # The numbers of a program -------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
+from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
+from gpusight.rules.rule import KernelRule, TimelineRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,6 +106,7 @@ def _of_report(trace: Trace, question: DiagnoseOptions) -> KernelReportDiagnosis
         kernel=question.kernel,
         launches=question.launches,
         rules=question.rules,
+        extra_rules=[rule for rule in question.extra_rules if isinstance(rule, KernelRule)],
         lines=question.lines,
     )
 
@@ -118,18 +121,17 @@ def _of_timeline(trace: Trace, question: DiagnoseOptions) -> TimelineDiagnosis |
         window=question.window,
         warmup=question.warmup,
         rules=question.rules,
-        extra_rules=question.extra_rules,
+        extra_rules=[rule for rule in question.extra_rules if isinstance(rule, TimelineRule)],
         known=question.known,
     )
 
 
 def _for_each(question: DiagnoseOptions) -> tuple[DiagnoseOptions, DiagnoseOptions]:
     """Divide the names of rules: for the timeline, for the report; `small-grid` is in both."""
-    from gpusight.rules.kernel_registry import KERNEL_RULES
-    from gpusight.rules.timeline_registry import TIMELINE_RULES
-
-    of_report = [name for name in question.rules if name in KERNEL_RULES]
-    others = [name for name in question.rules if name in TIMELINE_RULES or name not in KERNEL_RULES]
+    own = {rule.id for rule in question.extra_rules if isinstance(rule, KernelRule)}
+    of_kernels = own | KERNEL_RULES.keys()
+    of_report = [name for name in question.rules if name in of_kernels]
+    others = [name for name in question.rules if name in TIMELINE_RULES or name not in of_kernels]
     report = replace(question, rules=of_report, selection=EVERYTHING)
     return replace(question, rules=others), report
 

@@ -1,23 +1,26 @@
-"""Runs the rules, and replays what each fix saves: alone, and after the ones above it."""
+"""Runs the rules: of a timeline, replays what each fix saves, alone and after the ones above it; of
+a measured launch, drops findings of which another one names the cause.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.rules.finding import Confidence, TimelineFinding
-from gpusight.rules.rule import RuleMatch, RuleNotApplicable
+from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
+from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.rule import Rule
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.rules.rule import KernelRule, RuleVerdict, TimelineRule
 
 
 MAX_REPLAY_ERROR = 0.05
@@ -25,58 +28,75 @@ MAX_REPLAY_ERROR = 0.05
 PROFILER_LAUNCH_NS = 4_000
 """What a profiler adds to each launch: 3 to 5 us were seen."""
 _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
+MAX_CONFIDENT_SPEEDUP = 10.0
+"""Gains beyond this are known to their order of magnitude only: other costs come up."""
+MIN_CAUSE_SHARE = 0.6
+"""Part of what an effect would save that its cause must save to stand for it."""
+Finding = TypeVar("Finding", TimelineFinding, KernelFinding)
 
 
 @dataclass(frozen=True)
-class RuleResults:
-    """What the rules said."""
+class RuleResults(Generic[Finding]):
+    """What the rules say of a timeline, or of one launch."""
 
-    findings: tuple[TimelineFinding, ...]
+    findings: tuple[Finding, ...]
+    """The one that saves most first."""
     clean: tuple[str, ...]
-    not_applicable: dict[str, str]
-    covered: dict[str, str]
-    """Rules whose findings are left out, and the rule that names their cause better; these are in
-    `not_applicable` too."""
+    not_applicable: dict[str, RuleNotApplicable]
+    covered: dict[str, str] = field(default_factory=dict)
+    """Rules whose findings are left out, and the rule that names their cause better; of a timeline
+    these are in `not_applicable` too."""
 
     @property
     def lacking_data(self) -> dict[str, str]:
         """Rules that the capture has no data for, and why; not those that another one covers."""
-        return {rule: why for rule, why in self.not_applicable.items() if rule not in self.covered}
+        return {
+            rule: verdict.reason
+            for rule, verdict in self.not_applicable.items()
+            if rule not in self.covered
+        }
+
+
+# Timelines ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Case:
     """A finding that is being judged; times are of the judged part."""
 
-    rule: Rule
+    rule: TimelineRule
     found: RuleMatch
     alone_ns: float | None
     after_ns: float | None = None
     robust: bool = True
 
 
-def run_rules(timeline: RuleContext, rules: Iterable[Rule]) -> RuleResults:
-    """Ask every rule and rank what was found by the time that it gives back."""
-    cases: list[_Case] = []
-    clean: list[str] = []
-    absent: dict[str, str] = {}
-    for rule in rules:
-        verdict = rule.check(timeline)
-        if isinstance(verdict, RuleMatch):
-            cases.append(_Case(rule, verdict, _alone(timeline, verdict)))
-        elif isinstance(verdict, RuleNotApplicable):
-            absent[rule.id] = verdict.reason
-        else:
-            clean.append(rule.id)
+def run_timeline_rules(
+    timeline: RuleContext, rules: Iterable[TimelineRule]
+) -> RuleResults[TimelineFinding]:
+    """Ask every rule and rank what was found by the time that its fix saves."""
+    rules = {rule.id: rule for rule in rules}
+    matches, clean, not_applicable = _sorted({id_: r.check(timeline) for id_, r in rules.items()})
+    cases = [_Case(rules[id_], match, _alone(timeline, match)) for id_, match in matches.items()]
     covered = _covered(timeline, cases)
-    absent |= {
-        rule: f"the same cause as {by}, which names it better" for rule, by in covered.items()
+    not_applicable |= {
+        rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
+        for rule, by in covered.items()
     }
     ranked = _in_order(case for case in cases if case.rule.id not in covered)
     kept = _worth_it(timeline, _with_what_remains(timeline, ranked))
     clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
-    findings = tuple(_finding(timeline, case) for case in _checked(timeline, kept))
-    return RuleResults(findings, tuple(clean), absent, covered)
+    findings = tuple(_timeline_finding(timeline, case) for case in _checked(timeline, kept))
+    return RuleResults(findings, tuple(clean), not_applicable, covered)
+
+
+def _sorted(
+    verdicts: Mapping[str, RuleVerdict],
+) -> tuple[dict[str, RuleMatch], list[str], dict[str, RuleNotApplicable]]:
+    """Divide what rules said: matches, clean, not applicable."""
+    matches = {id_: v for id_, v in verdicts.items() if isinstance(v, RuleMatch)}
+    absent = {id_: v for id_, v in verdicts.items() if isinstance(v, RuleNotApplicable)}
+    return matches, [id_ for id_ in verdicts if id_ not in matches | absent], absent
 
 
 def _alone(timeline: RuleContext, found: RuleMatch) -> float | None:
@@ -89,9 +109,9 @@ def _alone(timeline: RuleContext, found: RuleMatch) -> float | None:
 
 
 def _most(timeline: RuleContext, found: RuleMatch) -> float:
-    if found.least_ns is None:
+    if found.min_ns is None:
         return float(timeline.replay.unchanged.total_ns)
-    return max(0.0, timeline.replay.unchanged.total_ns - found.least_ns)
+    return max(0.0, timeline.replay.unchanged.total_ns - found.min_ns)
 
 
 def _covered(timeline: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
@@ -133,7 +153,7 @@ def _worth_it(timeline: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
     """Keep what gives something back: at once, or once the findings above it are fixed."""
 
     def is_worth(case: _Case) -> bool:
-        least = case.rule.least_share
+        least = case.rule.min_share
         if least is None or case.alone_ns is None:
             return True
         return max(case.alone_ns, case.after_ns or 0.0) >= least * timeline.length_ns
@@ -177,7 +197,7 @@ def _without_profiler(timeline: RuleContext) -> Change:
     return change
 
 
-def _finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
+def _timeline_finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
     """Give a finding with the times of the whole window."""
     found, rule = case.found, case.rule
     scale = timeline.focus.length_ns / max(1, timeline.length_ns)
@@ -197,8 +217,8 @@ def _finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
         why=rule.why,
         fix=found.fix or rule.fix,
         code=found.code or rule.code,
-        afterwards=found.afterwards or rule.afterwards,
-        misleads=rule.misleads,
+        verify=found.verify or rule.verify,
+        caveats=rule.caveats,
         where=tuple(
             replace(
                 w,
@@ -208,6 +228,7 @@ def _finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
             for w in found.where
         ),
         robust=case.robust,
+        is_fix=rule.is_fix,
     )
 
 
@@ -218,3 +239,71 @@ def _confidence(timeline: RuleContext, found: RuleMatch) -> tuple[Confidence, st
         return found.confidence, found.confidence_reason
     lower = _LOWER.get(found.confidence, Confidence.LOW)
     return lower, f"{found.confidence_reason}; the replay misses the measured time by {error:.0%}"
+
+
+# Measured launches --------------------------------------------------------------------------------
+
+
+def run_kernel_rules(
+    launch: ProfiledLaunch, rules: Mapping[str, KernelRule]
+) -> RuleResults[KernelFinding]:
+    """Ask every rule about a launch; the largest gain comes first."""
+    matches, clean, not_applicable = _sorted(
+        {id_: rule.evaluate(launch) for id_, rule in rules.items()}
+    )
+    findings = [
+        _kernel_finding(rules[id_], launch, match)
+        for id_, match in matches.items()
+        if isinstance(match, KernelRuleMatch)
+    ]
+    # The sort is stable, so that causes stay before effects.
+    ranked = sorted(findings, key=lambda finding: -(finding.speedup or 0.0))
+    covered = {
+        effect.rule: cause.rule
+        for effect in ranked
+        if (cause := next((c for c in ranked if _accounts_for(c, effect, rules)), None))
+    }
+    kept = tuple(
+        replace(finding, also=tuple(e for e, cause in covered.items() if cause == finding.rule))
+        for finding in ranked
+        if finding.rule not in covered
+    )
+    return RuleResults(kept, tuple(clean), not_applicable, covered)
+
+
+def _kernel_finding(
+    rule: KernelRule, launch: ProfiledLaunch, match: KernelRuleMatch
+) -> KernelFinding:
+    confidence, reason = match.confidence, match.confidence_reason
+    speedup = None if match.time_share is None else 1 / match.time_share
+    if speedup is None:
+        confidence, reason = Confidence.LOW, "the gain is not known"
+    elif speedup > MAX_CONFIDENT_SPEEDUP and confidence is Confidence.HIGH:
+        confidence = Confidence.MEDIUM
+        reason = f"{reason}, but so large a gain is an order of magnitude"
+    return KernelFinding(
+        rule=rule.id,
+        title=match.title,
+        where=launch.name,
+        time_ns=launch.duration_ns,
+        speedup=speedup,
+        confidence=confidence,
+        confidence_reason=reason,
+        estimate=match.estimate or rule.estimate,
+        evidence=match.evidence,
+        why=rule.why,
+        fix=match.fix or rule.fix,
+        code=match.code or rule.code,
+        caveats=rule.caveats,
+        sections=rule.sections,
+        tells_roof=rule.tells_roof,
+    )
+
+
+def _accounts_for(
+    cause: KernelFinding, effect: KernelFinding, rules: Mapping[str, KernelRule]
+) -> bool:
+    """Tell whether a finding names the cause of another, for most of what that one would save."""
+    if effect.rule not in rules[cause.rule].explains:
+        return False
+    return (cause.saved_ns or 0.0) >= MIN_CAUSE_SHARE * (effect.saved_ns or 0.0)

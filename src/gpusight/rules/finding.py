@@ -78,7 +78,7 @@ class KernelFinding:
     fix: str
     code: str
     """Lines to paste or adapt."""
-    misleads: str
+    caveats: str
     """When the rule is wrong."""
     sections: tuple[str, ...] = ()
     """What the profiler has to collect for this rule."""
@@ -86,6 +86,8 @@ class KernelFinding:
     """Source lines that it comes from, where that was asked for and is known."""
     also: tuple[str, ...] = ()
     """Rules that saw the same cause, and are not findings of their own for that reason."""
+    tells_roof: bool = False
+    """Where there is nothing to gain, the launch is at a roof."""
 
     @property
     def saved_ns(self) -> float | None:
@@ -109,7 +111,7 @@ class KernelFinding:
             "why": self.why,
             "fix": self.fix,
             "code": self.code,
-            "misleads": self.misleads,
+            "misleads": self.caveats,
             "sections": list(self.sections),
             "places": [
                 {"path": p.path, "line": p.line, "share": p.share, "text": p.text}
@@ -142,13 +144,15 @@ class TimelineFinding:
     why: str
     fix: str
     code: str
-    afterwards: str
+    verify: str
     """What to check once it is done."""
-    misleads: str
+    caveats: str
     where: tuple[FindingLocation, ...]
     """Times and counts are those of the window."""
     robust: bool = True
     """Its rank stays when what a profiler adds to each launch is taken off."""
+    is_fix: bool = True
+    """The program can be changed; else it is about the capture."""
 
     def document(self) -> dict[str, Any]:
         """Give the finding as plain objects, for JSON."""
@@ -167,8 +171,8 @@ class TimelineFinding:
             "why": self.why,
             "fix": self.fix,
             "code": self.code,
-            "afterwards": self.afterwards,
-            "misleads": self.misleads,
+            "afterwards": self.verify,
+            "misleads": self.caveats,
             "where": [
                 {"kind": w.kind, "name": w.name, "ns": w.ns, "count": w.count} for w in self.where
             ],

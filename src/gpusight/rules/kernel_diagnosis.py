@@ -11,6 +11,7 @@ import polars as pl
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
 from gpusight.analysis.counters.source_lines import (
+    SAMPLES,
     first_of,
     instructions,
     line_text,
@@ -19,122 +20,28 @@ from gpusight.analysis.counters.source_lines import (
     with_lines,
 )
 from gpusight.analysis.selection import EVERYTHING
-from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
-from gpusight.rules.finding import Confidence, KernelFinding, SourceLocation
-from gpusight.rules.kernel_launch import ProfiledLaunch
+from gpusight.rules.engine import run_kernel_rules
+from gpusight.rules.finding import SourceLocation
 from gpusight.rules.kernel_launch import launches as measured_launches
-from gpusight.rules.kernel_registry import KERNEL_RULES
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import limiter
+from gpusight.rules.registry import kernel_rules, select_rules
+from gpusight.rules.rule import InstructionCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analysis.selection import Selection
-    from gpusight.rules.kernel_rule import InstructionCounters
+    from gpusight.rules.engine import RuleResults
+    from gpusight.rules.finding import KernelFinding
+    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.rules.rule import KernelRule, RuleNotApplicable
     from gpusight.trace.trace import Trace
 
 
-MAX_CONFIDENT_SPEEDUP = 10.0
-"""Gains beyond this are known to their order of magnitude only: other costs come up."""
-MIN_CAUSE_SHARE = 0.6
-"""Part of what an effect would give back that its cause must give back to stand for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchVerdicts:
-    """What the rules say of one launch."""
-
-    findings: tuple[KernelFinding, ...]
-    """The largest gain first."""
-    clean: tuple[str, ...]
-    absent: dict[str, KernelRuleNotApplicable]
-
-
-def run_kernel_rules(
-    launch: ProfiledLaunch, rules: Mapping[str, KernelRule] = KERNEL_RULES
-) -> LaunchVerdicts:
-    """Ask every rule about a launch."""
-    verdicts = {name: rule.judge(launch) for name, rule in rules.items()}
-    found = {name: v for name, v in verdicts.items() if isinstance(v, KernelRuleMatch)}
-    findings = [_finding(rules[name], launch, v) for name, v in found.items()]
-    return LaunchVerdicts(
-        findings=tuple(_one_for_each_cause(ranked_findings(findings), rules)),
-        clean=tuple(name for name, v in verdicts.items() if _is_clean(v)),
-        absent={name: v for name, v in verdicts.items() if isinstance(v, KernelRuleNotApplicable)},
-    )
-
-
-def ranked_findings(findings: list[KernelFinding]) -> list[KernelFinding]:
-    """Sort by what a fix gives back; the sort is stable, so that causes stay before effects."""
-    return sorted(findings, key=lambda f: -(f.speedup or 0.0))
-
-
-def _is_clean(verdict: KernelRuleVerdict) -> bool:
-    return not isinstance(verdict, (KernelRuleMatch, KernelRuleNotApplicable))
-
-
-def _finding(rule: KernelRule, launch: ProfiledLaunch, found: KernelRuleMatch) -> KernelFinding:
-    confidence, reason = found.confidence, found.confidence_reason
-    speedup = None if found.time_share is None else 1 / found.time_share
-    if speedup is None:
-        confidence, reason = Confidence.LOW, "the gain is not known"
-    elif speedup > MAX_CONFIDENT_SPEEDUP and confidence is Confidence.HIGH:
-        confidence, reason = (
-            Confidence.MEDIUM,
-            f"{reason}, but so large a gain is an order of magnitude",
-        )
-    return KernelFinding(
-        rule=rule.id,
-        title=found.title,
-        where=launch.name,
-        time_ns=launch.duration_ns,
-        speedup=speedup,
-        confidence=confidence,
-        confidence_reason=reason,
-        estimate=found.estimate,
-        evidence=found.evidence,
-        why=rule.why,
-        fix=found.fix or rule.fix,
-        code=found.code or rule.code,
-        misleads=rule.misleads,
-        sections=rule.sections,
-    )
-
-
-def _one_for_each_cause(
-    findings: list[KernelFinding], rules: Mapping[str, KernelRule]
-) -> list[KernelFinding]:
-    """Drop findings that another one accounts for, and name them there."""
-    effects: dict[str, list[str]] = {}
-    for effect in findings:
-        cause = next((c for c in findings if _accounts_for(c, effect, rules)), None)
-        if cause is not None:
-            effects.setdefault(cause.rule, []).append(effect.rule)
-    explained = {rule for rules_ in effects.values() for rule in rules_}
-    return [
-        replace(finding, also=tuple(effects.get(finding.rule, ())))
-        for finding in findings
-        if finding.rule not in explained
-    ]
-
-
-def _accounts_for(
-    cause: KernelFinding, effect: KernelFinding, rules: Mapping[str, KernelRule]
-) -> bool:
-    """Tell whether a finding names the cause of another, for most of what that one would give."""
-    if effect.rule not in rules[cause.rule].explains:
-        return False
-    return (cause.saved_ns or 0.0) >= MIN_CAUSE_SHARE * (effect.saved_ns or 0.0)
-
-
+BY_SAMPLES = InstructionCounters(SAMPLES)
+"""Where warps were seen most often."""
 MAX_LINES_SHOWN = 3
 """Lines that are named for each finding."""
 MIN_LINE_SHARE = 0.05
@@ -142,7 +49,7 @@ MIN_LINE_SHARE = 0.05
 
 
 def hot_lines(
-    trace: Trace, rules: Mapping[int, Iterable[str]]
+    trace: Trace, rules: Mapping[int, Iterable[KernelRule]]
 ) -> dict[tuple[int, str], list[SourceLocation]]:
     """Name the source lines behind the findings of these rules, by launch and rule.
 
@@ -151,22 +58,18 @@ def hot_lines(
     """
     if not trace.has("counter_instances") or not trace.has("code_lines"):
         return {}
-    wanted = {located for names in rules.values() for located in map(_located, names)}
+    wanted = {rule.located_by or BY_SAMPLES for asked in rules.values() for rule in asked}
     if not wanted:
         return {}
     parts = _parts(trace, list(rules), wanted)
     sources = source_texts(trace)
-    found: dict[tuple[int, str], list[SourceLocation]] = {}
-    for launch, names in rules.items():
-        for rule in names:
-            places = _source_locations(parts.get(_located(rule)), launch, sources)
-            if places:
-                found[launch, rule] = places
-    return found
-
-
-def _located(rule: str) -> InstructionCounters:
-    return KERNEL_RULES[rule].located_by
+    lines: dict[tuple[int, str], list[SourceLocation]] = {}
+    for launch, asked in rules.items():
+        for rule in asked:
+            amounts = parts.get(rule.located_by or BY_SAMPLES)
+            if own := _source_locations(amounts, launch, sources):
+                lines[launch, rule.id] = own
+    return lines
 
 
 def _parts(
@@ -266,7 +169,7 @@ class LaunchDiagnosis:
     """`memory`, `compute` or `latency`; None where that was not measured."""
     findings: tuple[KernelFinding, ...]
     clean: tuple[str, ...]
-    not_applicable: Mapping[str, KernelRuleNotApplicable]
+    not_applicable: Mapping[str, RuleNotApplicable]
     profiler_rules: tuple[ProfilerRule, ...] = ()
 
     @property
@@ -383,13 +286,14 @@ def diagnose_kernels(
     kernel: str | None = None,
     launches: Sequence[int] = (),
     rules: Sequence[str] = (),
+    extra_rules: Sequence[KernelRule] = (),
     lines: bool = False,
 ) -> KernelReportDiagnosis | NotApplicable:
     """Ask every rule, or only `rules`, about every profiled launch.
 
     `lines` names the source lines too, for which the counters of all instructions are read.
     """
-    asked = _selected_rules(rules)
+    asked = select_rules(kernel_rules() | {rule.id: rule for rule in extra_rules}, rules)
     if not trace.has("profiles"):
         return _not_measured(trace)
     if not trace.has("counters"):
@@ -403,16 +307,8 @@ def diagnose_kernels(
         if one.values["launch"] in chosen
     ]
     if lines:
-        judged = _with_source_lines(trace, judged)
-    return KernelReportDiagnosis(_grouped(judged), _meta(trace), _notes(judged))
-
-
-def _selected_rules(rules: Sequence[str]) -> dict[str, KernelRule]:
-    """Choose rules by their names; all where none is named."""
-    for rule in rules:
-        if rule not in KERNEL_RULES:
-            raise UsageError(f"no rule {rule!r}", hint=f"rules are {', '.join(KERNEL_RULES)}")
-    return {name: rule for name, rule in KERNEL_RULES.items() if not rules or name in rules}
+        judged = _with_source_lines(trace, judged, asked)
+    return KernelReportDiagnosis(_grouped(judged), _meta(trace), _notes(judged, asked))
 
 
 def _not_measured(trace: Trace) -> NotApplicable:
@@ -427,7 +323,7 @@ def _not_measured(trace: Trace) -> NotApplicable:
 
 
 def _diagnosis(
-    launch: ProfiledLaunch, judgement: LaunchVerdicts, said: Sequence[ProfilerRule]
+    launch: ProfiledLaunch, judgement: RuleResults[KernelFinding], said: Sequence[ProfilerRule]
 ) -> LaunchDiagnosis:
     return LaunchDiagnosis(
         name=launch.name,
@@ -439,14 +335,16 @@ def _diagnosis(
         held_by=limiter(launch),
         findings=judgement.findings,
         clean=judgement.clean,
-        not_applicable=judgement.absent,
+        not_applicable=judgement.not_applicable,
         profiler_rules=tuple(said),
     )
 
 
-def _with_source_lines(trace: Trace, kernels: Sequence[LaunchDiagnosis]) -> list[LaunchDiagnosis]:
+def _with_source_lines(
+    trace: Trace, kernels: Sequence[LaunchDiagnosis], rules: Mapping[str, KernelRule]
+) -> list[LaunchDiagnosis]:
     """Name the source lines behind the findings of each launch."""
-    places = hot_lines(trace, {k.launch: [f.rule for f in k.findings] for k in kernels})
+    places = hot_lines(trace, {k.launch: [rules[f.rule] for f in k.findings] for k in kernels})
     return [
         replace(
             kernel,
@@ -511,10 +409,10 @@ def _meta(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _notes(kernels: Sequence[LaunchDiagnosis]) -> tuple[str, ...]:
+def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[str, ...]:
     """Say which rules could not be judged for most launches, and what to collect for them."""
     absent = [r for k in kernels for r in k.not_applicable]
-    missing = [rule for rule in KERNEL_RULES if absent.count(rule) * 2 > len(kernels)]
+    missing = [rule for rule in rules if absent.count(rule) * 2 > len(kernels)]
     if not missing:
         return ()
     found = (k.not_applicable.get(rule) for rule in missing for k in kernels)

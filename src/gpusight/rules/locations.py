@@ -1,92 +1,60 @@
-"""Where on the timeline a finding happens: stretches to look at, the most telling first."""
+"""What rules locate their findings with: host events by name, idle gaps of a GPU, GPU work.
+
+Each gives stretches of the timeline, with the columns of `CANDIDATES`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import NONE
-from gpusight.analysis.join.kernel_keys import normal_name
+from gpusight.analysis.gpu_schedule import NONE, OpKind
+from gpusight.analysis.ledger.device_ledger import account
+from gpusight.analysis.ledger.idle_contributors import RECORD, families
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.steps.step_list import called
-from gpusight.naming.kernel_names import classify
-from gpusight.rules.context import sample_steps
-from gpusight.rules.location_events import (
-    CANDIDATES,
-    IDLE,
-    groups,
-    host_events,
-    idle_gaps,
-    named_by,
-    named_by_work,
-    of_calls,
-    runs,
-    runs_named,
-    with_idle,
-    with_idle_gaps,
-)
-from gpusight.rules.patterns.blocking_waits import waits
-from gpusight.rules.patterns.fp32_gemms import (
-    gemms_on_cuda_cores,
-    slow_convolutions,
-    without_memory_bound,
-)
-from gpusight.rules.patterns.fusable_kernels import parts_of
-from gpusight.units import format_time
+from gpusight.analysis.steps.step_list import called, shortened
+from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpusight.analysis.gpu_schedule import Ints
-    from gpusight.analysis.replay.simulation import Flags
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.fusable_kernels import FusableKernels
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+    from gpusight.rules.rule import FindingLocation
     from gpusight.trace.trace import Trace
 
-    Locator: TypeAlias = Callable[[RuleContext, TimelineFinding], pl.DataFrame]
+
+CANDIDATES = {
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "weight_ns": pl.Int64,
+    "name": pl.String,
+    "table": pl.String,
+    "row": pl.Int64,
+}
+"""Columns of stretches that may be shown.
+
+The time of each that the finding is about decides, its weight, unless it has a column `telling`.
+"""
+_TABLES = {
+    "range": ("ranges",),
+    "operator": ("cpu_ops", "ranges"),
+    "call": ("api_calls", "os_calls", "overheads"),
+    "site": ("python_calls",),
+    "module": ("python_calls",),
+}
+"""Where events of each kind of place are found."""
 
 
-_KERNEL = pl.col("kind") == "kernel"
-_COPY = pl.col("kind") == "copy"
-_PAGEABLE = _COPY & ((pl.col("src_kind") == "Pageable") | (pl.col("dst_kind") == "Pageable"))
-_COMMUNICATION = pl.col("category") == "communication"
-_HOST_WORK = (IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN, IdleCause.INPUT)
-_LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
-_LEAST_PART = 0.05
-"""Part of a step's idle time that an event must hold to show it better than the whole step."""
-
-
-def locate_finding(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-    """Find the stretches that show a finding, with the columns of `CANDIDATES` and `telling`."""
-    for look in (_LOCATORS.get(finding.rule, named), named):
-        found = look(timeline, finding)
-        if found.height:
-            break
-    if "telling" not in found.columns:
-        found = found.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
-    return found.select(*CANDIDATES, "telling")
-
-
-def everywhere(focus: StepWindow) -> tuple[int, int, str]:
-    """Give start, end and name of the step in the middle; of the window where none are known."""
-    if not focus.steps:
-        return focus.start_ns, focus.end_ns, "window"
-    step = focus.steps[len(focus.steps) // 2]
-    return step.start_ns, step.end_ns, called(step)
-
-
-def named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+def events_named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find what a finding of any rule names: steps, events of the host, else GPU work."""
-    steps = _steps(timeline, finding)
+    steps = steps_named(timeline, finding)
     if steps.height:
         return steps
     events = host_events(timeline, finding.where)
@@ -96,285 +64,393 @@ def named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     return events
 
 
-def _steps(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+def steps_named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find the steps that a finding names, also those that were left out."""
     names = {place.name for place in finding.where if place.kind == "step"}
     focus = timeline.focus
-    return _of_steps([s for s in (*focus.left_out, *focus.steps) if called(s) in names])
+    return of_steps([s for s in (*focus.left_out, *focus.steps) if called(s) in names])
 
 
-def _of_steps(steps: Sequence[TraceStep]) -> pl.DataFrame:
+def of_steps(steps: Sequence[TraceStep]) -> pl.DataFrame:
+    """Give steps as stretches."""
     rows = [(s.start_ns, s.end_ns, s.end_ns - s.start_ns, called(s), None, None) for s in steps]
     return pl.DataFrame(rows, schema=CANDIDATES, orient="row")
 
 
-# Holes --------------------------------------------------------------------------------------------
+def one_stretch(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
+    """Give one stretch that is no event."""
+    row = (start_ns, end_ns, end_ns - start_ns, name, None, None)
+    return pl.DataFrame([row], schema=CANDIDATES, orient="row")
 
 
-def _waiting_for(*causes: IdleCause) -> Locator:
-    """Look for idle time of some causes, in the events that the finding names if in any."""
-
-    def look(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-        gaps = idle_gaps(timeline, causes)
-        known = named_by(gaps, host_events(timeline, finding.where))
-        return known if known.height else gaps
-
-    return look
+def no_candidates() -> pl.DataFrame:
+    """Give no candidates."""
+    return pl.DataFrame(schema=CANDIDATES)
 
 
-def _stalled_streams(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-    """Look for idle time in which launched work waited, before the kernels that are named."""
-    gaps = named_by_work(timeline, idle_gaps(timeline, (IdleCause.QUEUED,), any_gpu=True))
-    labels = [place.name for place in finding.where if place.kind == "kernel"]
-    meant = gaps.filter(pl.col("name").is_in(labels))
-    return meant if meant.height else gaps
+def host_events(
+    timeline: RuleContext, where: Iterable[FindingLocation], window: tuple[int, int] | None = None
+) -> pl.DataFrame:
+    """Find the events that places name in the judged part, or in another window."""
+    schedule = timeline.schedule
+    start_ns, end_ns = window or (schedule.start_ns, schedule.end_ns)
+    processes = sorted({process for process, _ in schedule.threads})
+    found = [no_candidates()]
+    for place in where:
+        for table in _TABLES.get(place.kind, ()):
+            events = _named(timeline.trace, table, place.name, start_ns, end_ns)
+            # What the profiler did on its own account is of no process that ran.
+            kept = events if table == "overheads" else _of_processes(events, processes)
+            found.append(kept.select(list(CANDIDATES)))
+    if not timeline.trace.has("python_calls"):
+        found.append(_from_calls(timeline, [w for w in where if w.kind == "site"]))
+    return pl.concat(found)
 
 
-def _thin(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-    """Look for the events with most short holes in them: one hole alone tells little."""
+def _named(trace: Trace, table: str, name: str, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Give the events of a name, or of names that it writes as one (`layer #`), in a window.
+
+    Of those that reach out of it the part inside.
+    """
+    frame = trace.table(table, ["start_ns", "end_ns", "name", "process"])
+    codes = codes_of(frame["name"], name)
+    if not codes:
+        return _described(frame.clear(), table, name)
+    high = int(np.searchsorted(frame["start_ns"].to_numpy(), end_ns, side="left"))
+    touching = frame.with_row_index("row")[:high].filter(
+        pl.col("name").to_physical().is_in(codes),
+        pl.col("end_ns") > start_ns,
+        pl.col("end_ns") > pl.col("start_ns"),
+    )
+    inside = pl.col("start_ns", "end_ns").clip(start_ns, end_ns)
+    return _described(touching.with_columns(inside), table, name)
+
+
+def _described(events: pl.DataFrame, table: str, name: str) -> pl.DataFrame:
+    row = pl.col("row").cast(pl.Int64) if "row" in events.columns else pl.lit(None, pl.Int64)
+    return events.with_columns(
+        (pl.col("end_ns") - pl.col("start_ns")).alias("weight_ns"),
+        pl.lit(shortened(name)).alias("name"),
+        pl.lit(table).alias("table"),
+        row.alias("row"),
+    )
+
+
+def codes_of(names: pl.Series, wanted: str) -> list[int]:
+    """Find the codes of the names that a place means."""
+    texts = pl.Series(names_of(names), dtype=pl.String)
+    for spelled in spellings(texts):
+        codes = (spelled == wanted).arg_true().to_list()
+        if codes:
+            return codes
+    return []
+
+
+def spellings(texts: pl.Series) -> tuple[pl.Series, ...]:
+    """Give the ways in which rules write a name, the surest first."""
+    plain = texts.str.replace(RECORD, "")
+    return texts, plain, texts.str.replace_all(r"\d+", "#"), families(texts)
+
+
+def _of_processes(events: pl.DataFrame, processes: Sequence[int]) -> pl.DataFrame:
+    own = pl.col("process").is_null() | pl.col("process").is_in(list(processes))
+    return events.filter(own) if processes else events
+
+
+def _from_calls(timeline: RuleContext, sites: Sequence[FindingLocation]) -> pl.DataFrame:
+    """Find the API calls that were made from lines of code, where Python was not recorded."""
+    if not sites or not timeline.trace.has("api_calls"):
+        return no_candidates()
+    names = [site.name for site in sites]
+    return of_calls(timeline, timeline.calls.filter(pl.col("site").is_in(names)), "site")
+
+
+def of_calls(timeline: RuleContext, calls: pl.DataFrame, *named_by: str) -> pl.DataFrame:
+    """Make candidates of rows of `Timeline.calls`, named by the first of these columns known."""
+    rows = timeline.schedule.calls.row[calls["call"].to_numpy()]
+    return calls.select(
+        "start_ns",
+        "end_ns",
+        pl.col("duration_ns").alias("weight_ns"),
+        pl.coalesce(pl.col(named_by).cast(pl.String)).alias("name"),
+        pl.lit("api_calls").alias("table"),
+        pl.Series("row", rows, pl.Int64),
+    )
+
+
+# Idle gaps ----------------------------------------------------------------------------------------
+
+
+_AFTER_NS = 100_000
+"""A hole that begins this soon after a call is the one that the call leaves."""
+IDLE = "GPU idle"
+_LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
+_MIN_EVENT_SHARE = 0.05
+"""Part of a step's idle time that an event must hold to show it better than the whole step."""
+
+
+def idle_by_cause(
+    timeline: RuleContext, finding: TimelineFinding, *causes: IdleCause
+) -> pl.DataFrame:
+    """Find idle time of some causes, in the events that the finding names if in any."""
+    gaps = idle_gaps(timeline, causes)
+    known = named_by(gaps, host_events(timeline, finding.where))
+    return known if known.height else gaps
+
+
+def launch_gaps(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    """Find the events with most short gaps between launches: one gap alone tells little."""
     gaps = idle_gaps(timeline, _LAUNCHING)
     every_ns = int(gaps["weight_ns"].sum()) / timeline.per_step
     inside = with_idle(gaps, host_events(timeline, finding.where))
-    if inside.filter(pl.col("weight_ns") >= _LEAST_PART * every_ns).height:
+    if inside.filter(pl.col("weight_ns") >= _MIN_EVENT_SHARE * every_ns).height:
         return inside
-    steps = _of_steps(timeline.focus.steps) if timeline.steps else _part(timeline)
+    if not timeline.steps:
+        judged = timeline.schedule
+        return with_idle(gaps, one_stretch(judged.start_ns, judged.end_ns, IDLE))
+    steps = of_steps(timeline.focus.steps)
     return with_idle(gaps, steps.with_columns(pl.lit(IDLE).alias("name")))
 
 
-def _part(timeline: RuleContext) -> pl.DataFrame:
-    """Give the judged part as a whole."""
-    judged = timeline.schedule
-    row = (judged.start_ns, judged.end_ns, judged.length_ns, IDLE, None, None)
-    return pl.DataFrame([row], schema=CANDIDATES, orient="row")
+def idle_gaps(
+    timeline: RuleContext, causes: Sequence[IdleCause], *, any_gpu: bool = False
+) -> pl.DataFrame:
+    """Give the stretches in which the judged GPU had nothing to do for some of these causes.
+
+    With `any_gpu`, those of the GPU that lost most by them. Their weight is the time of these
+    causes; `op` is the position of the work that ended them.
+    """
+    accounts = account(timeline.schedule, timeline.hosts)
+    every = [
+        _of_account(timeline, one, causes)
+        for one in accounts
+        if any_gpu or one.device == timeline.device
+    ]
+    return max(every, key=lambda frame: int(frame["weight_ns"].sum()))
 
 
-# Calls --------------------------------------------------------------------------------------------
-
-
-def _synchronising(timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
-    """Look for calls that wait for the GPU, with the hole that follows."""
-    inside = waits(timeline).filter(~pl.col("large"), ~pl.col("at_edge") | pl.col("copies"))
-    first = inside.select(pl.col("calls").list.first().alias("call"), "waited_ns")
-    rows = timeline.calls.drop("waited_ns").join(first, on="call")
-    calls = of_calls(timeline, rows, "operator", "name").with_columns(
-        rows["waited_ns"].alias("weight_ns")
+def _of_account(
+    timeline: RuleContext, own: DeviceAccount, causes: Sequence[IdleCause]
+) -> pl.DataFrame:
+    idle = own.spans.idle
+    frame = pl.DataFrame(
+        {
+            "start_ns": idle.start_ns,
+            "end_ns": idle.end_ns,
+            "weight_ns": own.gaps.spent(timeline.hosts, idle)[:, list(causes)].sum(axis=1),
+            "op": own.gaps.op[idle.gap],
+        }
     )
-    return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
+    return frame.filter(pl.col("weight_ns") > 0).with_columns(
+        pl.lit(IDLE).alias("name"),
+        pl.lit(None, pl.String).alias("table"),
+        pl.lit(None, pl.Int64).alias("row"),
+    )
 
 
-def _allocating(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-    """Look for calls that take or give back memory, with the hole that follows."""
-    rows = timeline.calls.filter(pl.col("kind").cast(pl.String).is_in(["allocate", "free"]))
-    names = [place.name for place in finding.where if place.kind == "call"]
-    meant = rows.filter(pl.col("name").cast(pl.String).is_in(names))
-    calls = of_calls(timeline, meant if meant.height else rows, "name")
-    return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
+def named_by(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Name holes by the events that the host was in; those in none are left out.
+
+    Where several events touch a hole, the one that most of it lies in counts.
+    """
+    found = [
+        _touched(gaps, part.sort("start_ns"))
+        for _, part in events.group_by("name", "table", maintain_order=True)
+    ]
+    if not found:
+        return no_candidates()
+    return (
+        pl.concat(found)
+        .sort("shared_ns", descending=True, maintain_order=True)
+        .unique("gap", keep="first", maintain_order=True)
+        .select(list(CANDIDATES))
+    )
 
 
-# Work and the rest --------------------------------------------------------------------------------
+def _touched(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Find for each hole the last event to begin before it ends, if that reaches into it.
+
+    Of a hole that is mostly something else the part inside the event is shown.
+    """
+    last = np.searchsorted(events["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()) - 1
+    at = np.maximum(last, 0)
+    low = pl.max_horizontal("start_ns", pl.lit(events["start_ns"].gather(at)))
+    high = pl.min_horizontal("end_ns", pl.lit(events["end_ns"].gather(at)))
+    mostly = 2 * pl.col("weight_ns") >= pl.col("end_ns") - pl.col("start_ns")
+    return (
+        gaps.with_row_index("gap")
+        .with_columns(
+            (high - low).alias("shared_ns"),
+            pl.when(mostly).then("start_ns").otherwise(low).alias("start_ns"),
+            pl.when(mostly).then("end_ns").otherwise(high).alias("end_ns"),
+            *(events[c].gather(at).alias(c) for c in ("name", "table", "row")),
+        )
+        .filter(pl.Series(last >= 0), pl.col("shared_ns") > 0)
+    )
 
 
-def _work(which: pl.Expr) -> Locator:
-    """Look for GPU work of a kind that agrees with what the finding names; else for any of it."""
-
-    def look(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-        meant = runs_named(timeline, which, finding.where)
-        return meant if meant.height else runs(timeline, which)
-
-    return look
-
-
-def _each(choose: Callable[[RuleContext], pl.DataFrame]) -> Locator:
-    """Look for the GPU work that a rule itself chooses, piece by piece."""
-
-    def look(timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
-        number = np.full(timeline.ops.height, NONE, np.int64)
-        ops = choose(timeline)["op"].to_numpy()
-        number[ops] = ops
-        return groups(timeline, number)
-
-    return look
+def named_by_work(timeline: RuleContext, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Name holes by the work that ended them."""
+    ended = gaps.filter(pl.col("op") != NONE)
+    ops, at = timeline.schedule.ops, ended["op"].to_numpy()
+    tables = pl.Series([kind.table for kind in OpKind], dtype=pl.String)
+    return ended.with_columns(
+        timeline.ops["label"].gather(at).alias("name"),
+        tables.gather(ops.kind[at]).alias("table"),
+        pl.Series("row", ops.row[at], pl.Int64),
+    ).select(list(CANDIDATES))
 
 
-def _in_a_row(choose: Callable[[FusableKernels], Flags]) -> Locator:
-    """Look for kernels that are part of something, those one after another as one."""
-    return lambda timeline, _: runs(timeline, pl.lit(pl.Series(choose(parts_of(timeline)))))
+def with_idle_gaps(gaps: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Let calls last until the hole is over that they leave, so that both are seen."""
+    if gaps.is_empty() or calls.is_empty():
+        return calls
+    starts, ends = (gaps[c].to_numpy() for c in ("start_ns", "end_ns"))
+    # The last hole that had begun when the call was over.
+    at = np.searchsorted(starts, calls["end_ns"].to_numpy() + _AFTER_NS, side="right") - 1
+    reaches = (at >= 0) & (ends[np.maximum(at, 0)] > calls["start_ns"].to_numpy())
+    until = np.where(reaches, ends[np.maximum(at, 0)], 0)
+    return calls.with_columns(pl.max_horizontal("end_ns", pl.Series(until)).alias("end_ns"))
 
 
-def _together(number: Callable[[FusableKernels], Ints]) -> Locator:
-    """Look for kernels that belong together, as the rule numbers them."""
-    return lambda timeline, _: groups(timeline, number(parts_of(timeline)))
+def with_idle(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Weigh events by the idle time in them; those without any are left out.
+
+    Of the same idle time a short event tells more than a long one around it.
+    """
+    idle = Intervals.from_arrays(gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy())
+    inside = coverage(idle, events["start_ns"].to_numpy(), events["end_ns"].to_numpy())
+    idle_ns, length_ns = pl.col("weight_ns"), pl.col("end_ns") - pl.col("start_ns")
+    return (
+        events.with_columns(pl.Series("weight_ns", inside, pl.Int64))
+        .filter(idle_ns > 0)
+        .with_columns((idle_ns * (idle_ns / length_ns)).alias("telling"))
+    )
 
 
-def _on_lanes(timeline: RuleContext) -> pl.DataFrame:
-    return without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
+# GPU work -----------------------------------------------------------------------------------------
 
 
-def _slow_convolutions(timeline: RuleContext) -> pl.DataFrame:
-    return slow_convolutions(timeline.kernels)
-
-
-def _growth(timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
-    """Show all steps: memory rises from one to the next."""
-    focus = timeline.focus
-    name = f"memory over {len(focus.steps)} steps,"
-    length_ns = focus.end_ns - focus.start_ns
-    row = (focus.start_ns, focus.end_ns, length_ns, name, None, None)
-    return pl.DataFrame([row], schema=CANDIDATES, orient="row")
-
-
-def _start(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-    """Look for first steps, else for what the program did before its work."""
-    steps = _steps(timeline, finding)
-    focus = timeline.focus
-    if steps.height or not focus.before_ns:
-        return steps
-    window = (focus.start_ns - focus.before_ns, focus.start_ns)
-    row = (*window, focus.before_ns, "before the program's work,", None, None)
-    whole = pl.DataFrame([row], schema=CANDIDATES, orient="row")
-    return pl.concat([whole, host_events(timeline, finding.where, window)])
-
-
-_LOCATORS: dict[str, Locator] = {
-    "input-starved": _waiting_for(IdleCause.INPUT),
-    "between-steps": _waiting_for(*_HOST_WORK),
-    "profiler-overhead": _waiting_for(IdleCause.PROFILER),
-    "dependency-stall": _stalled_streams,
-    "launch-bound": _thin,
-    "graph-candidate": _thin,
-    "host-sync": _synchronising,
-    "alloc-churn": _allocating,
-    "exposed-copy": _work(_COPY),
-    "pageable-copy": _work(_PAGEABLE),
-    "exposed-communication": _work(_COMMUNICATION),
-    "small-grid": _work(_KERNEL),
-    "fp32-no-tensor-cores": _each(_on_lanes),
-    "conv-algorithm": _each(_slow_convolutions),
-    "layout-transpose": _in_a_row(lambda parts: parts.layout),
-    "unfused-optimizer": _in_a_row(lambda parts: parts.optimizer.group >= 0),
-    "unfused-attention": _together(lambda parts: parts.attention.group),
-    "elementwise-chain": _together(lambda parts: parts.chains.number),
-    "memory-growth": _growth,
-    "warmup-in-window": _start,
+_COLUMNS = {
+    "kernel": "label",
+    "range": "range",
+    "operator": "operator",
+    "module": "module",
+    "site": "site",
 }
-"""Rules whose findings are shown by more than the events that they name."""
+"""Column of `Timeline.ops` that each kind of place stands in."""
+_CHAIN = " → "
+"""What stands between the kernels of a chain, which may have lost their `elementwise`."""
+_APART = 8
+"""Pieces of other work between two of a run, at most."""
 
 
-MAX_LOCATIONS = 8
-"""Places of a finding, unless more are asked for."""
-_LONGEST_NAME = 80
-"""What is shown of a name that nobody has shortened yet."""
+def gpu_work(timeline: RuleContext, finding: TimelineFinding, which: pl.Expr) -> pl.DataFrame:
+    """Find GPU work of a kind that agrees with what the finding names; else any of it."""
+    meant = runs_named(timeline, which, finding.where)
+    return meant if meant.height else runs(timeline, which)
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineLocation:
-    """A stretch of the timeline that shows something."""
-
-    start_ns: int
-    end_ns: int
-    label: str
-    """Such as `step 5: data 10.1 ms`."""
-    table: str | None = None
-    """Table of the event to select there; None where it is none, or several."""
-    row: int | None = None
+def each_op(timeline: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
+    """Give rows of `Timeline.ops` as a stretch each."""
+    number = np.full(timeline.ops.height, NONE, np.int64)
+    ops = rows["op"].to_numpy()
+    number[ops] = ops
+    return groups(timeline, number)
 
 
-class FindingLocator:
-    """Finds where the findings of one diagnosis happen; what they have in common is found once."""
-
-    def __init__(self, trace: Trace, diagnosis: TimelineDiagnosis) -> None:
-        self._trace = trace
-        self._focus = diagnosis.focus
-
-    @cached_property
-    def _timeline(self) -> RuleContext:
-        """What the rules looked at."""
-        return sample_steps(self._trace, self._focus)
-
-    def of(
-        self, finding: TimelineFinding, most: int = MAX_LOCATIONS
-    ) -> tuple[TimelineLocation, ...]:
-        """Give the most telling places of a finding, of different steps first; at least one."""
-        found = locate_finding(self._timeline, finding)
-        if found.is_empty():
-            return (_middle(self._focus),)
-        return _most_telling(found, self._focus.steps, most)
+def runs(timeline: RuleContext, which: pl.Expr) -> pl.DataFrame:
+    """Find some work, what follows each other in a stream as one; its weight is its time."""
+    return _joined(timeline, _in_queues(timeline, which))
 
 
-def find_locations(
-    trace: Trace, diagnosis: TimelineDiagnosis, finding: TimelineFinding, most: int = MAX_LOCATIONS
-) -> tuple[TimelineLocation, ...]:
-    """Say where a finding happens, the most telling place first; never empty.
+def runs_named(
+    timeline: RuleContext, which: pl.Expr, where: Iterable[FindingLocation]
+) -> pl.DataFrame:
+    """Find the work of it that agrees with most of what places say."""
+    work = _in_queues(timeline, which)
+    score = _score(work, where)
+    most = score.max(initial=0)
+    # What agrees in little may be anything, such as another kernel of the same range.
+    chosen = work.filter(pl.Series(2 * score > most)) if most else work.clear()
+    return _joined(timeline, chosen)
 
-    For the findings of a whole diagnosis `Places` is faster.
-    """
-    return FindingLocator(trace, diagnosis).of(finding, most)
+
+def _in_queues(timeline: RuleContext, which: pl.Expr) -> pl.DataFrame:
+    """Give some work, one stream after the other, with its `place` among all work of the stream."""
+    marked = timeline.ops.with_columns(which.alias("meant"))
+    every = marked.sort("queue", "start_ns", maintain_order=True).with_row_index("place")
+    return every.filter("meant")
 
 
-def locations_of_kernels(
-    trace: Trace, kernel: str, focus: StepWindow | None = None, most: int = MAX_LOCATIONS
-) -> tuple[TimelineLocation, ...]:
-    """Give the longest launches of a kernel that another capture names; none if it never runs.
+def _score(ops: pl.DataFrame, where: Iterable[FindingLocation]) -> Ints:
+    """Count for each piece of work the kinds of places that it agrees with."""
+    names: dict[str, set[str]] = {}
+    for place in where:
+        if place.kind in _COLUMNS:
+            names.setdefault(place.kind, set()).update(_parts(place))
+    score = np.zeros(ops.height, np.int64)
+    for kind, wanted in names.items():
+        column = ops[_COLUMNS[kind]].cast(pl.String)
+        meant = [
+            spelled.is_in(list(wanted)).fill_null(value=False) for spelled in spellings(column)
+        ]
+        score += np.any([one.to_numpy() for one in meant], axis=0)
+    return score
 
-    With a `focus`, only those that begin in its window, of different steps first.
-    """
-    if not trace.has("kernels"):
-        return ()
-    frame = trace.table("kernels", ["start_ns", "end_ns", "name"]).with_row_index("row")
-    launches = frame.filter(pl.col("name").to_physical().is_in(_codes(frame["name"], kernel)))
-    if focus is not None:
-        inside = pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left")
-        launches = launches.filter(inside)
-    length = pl.col("end_ns") - pl.col("start_ns")
-    found = launches.select(
+
+def _parts(place: FindingLocation) -> list[str]:
+    """Give the names that a place stands for: of a chain each of its kernels."""
+    parts = place.name.split(_CHAIN)
+    if place.kind != "kernel" or len(parts) == 1:
+        return [place.name]
+    return [*parts, *(f"elementwise {part}" for part in parts)]
+
+
+def groups(timeline: RuleContext, number: Ints) -> pl.DataFrame:
+    """Find work that belongs together: what has the same number, by position; below 0 is none."""
+    numbered = timeline.ops.with_columns(pl.Series("run", number, pl.Int64))
+    return _summed(timeline, numbered.filter(pl.col("run") >= 0))
+
+
+def _joined(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Make one stretch of work that follows each other in its stream and step."""
+    apart = (
+        (pl.col("place").cast(pl.Int64).diff() > _APART + 1)
+        | (pl.col("queue").diff() != 0)
+        | pl.col("step").ne_missing(pl.col("step").shift())
+    )
+    run = apart.fill_null(value=True).cum_sum().alias("run")
+    return _summed(timeline, chosen.with_columns(run))
+
+
+def _summed(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Make one stretch of each `run`."""
+    if chosen.is_empty():
+        return no_candidates()
+    longest = pl.col("duration_ns").arg_max()
+    merged = chosen.group_by("run", maintain_order=True).agg(
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        pl.col("duration_ns").sum().alias("weight_ns"),
+        pl.col("label").get(longest).cast(pl.String).alias("name"),
+        pl.col("op").get(longest),
+        (pl.len() - 1).cast(pl.Int64).alias("others"),
+    )
+    return _named_by_longest(timeline, merged)
+
+
+def _named_by_longest(timeline: RuleContext, merged: pl.DataFrame) -> pl.DataFrame:
+    """Name stretches by their longest piece of work; what is one piece can be pointed at."""
+    ops, at = timeline.schedule.ops, merged["op"].to_numpy()
+    tables = pl.Series([kind.table for kind in OpKind], dtype=pl.String)
+    short = {name: shortened(name) for name in merged["name"].unique()}
+    name, alone = pl.col("name").replace(short), pl.col("others") == 0
+    return merged.select(
         "start_ns",
         "end_ns",
-        length.alias("weight_ns"),
-        pl.lit(classify(kernel).short).alias("name"),
-        pl.lit("kernels").alias("table"),
-        pl.col("row").cast(pl.Int64),
-        length.cast(pl.Float64).alias("telling"),
-    )
-    return _most_telling(found, () if focus is None else focus.steps, most)
-
-
-def _codes(names: pl.Series, kernel: str) -> list[int]:
-    """Find the names of a kernel: spelled alike, else with the same label."""
-    known, wanted = names_of(names), normal_name(kernel)
-    codes = [code for code, name in enumerate(known) if normal_name(name) == wanted]
-    label = classify(kernel).short
-    return codes or [code for code, name in enumerate(known) if classify(name).short == label]
-
-
-def _most_telling(
-    found: pl.DataFrame, steps: Sequence[TraceStep], most: int
-) -> tuple[TimelineLocation, ...]:
-    """Choose the most telling of each step, then the second of each, and so on."""
-    middle = found.select((pl.col("start_ns") + pl.col("end_ns")) // 2).to_series().to_numpy()
-    step = np.searchsorted([one.start_ns for one in steps], middle, side="right") - 1
-    turn = pl.int_range(pl.len()).over("step")
-    rows = (
-        found.with_columns(pl.Series("step", step, pl.Int64))
-        .unique(["start_ns", "end_ns", "name"], keep="first", maintain_order=True)
-        .sort("telling", "start_ns", descending=[True, False])
-        .with_columns(turn.alias("turn"))
-        .sort("turn", maintain_order=True)
-        .head(max(1, most))
-    )
-    return tuple(
-        TimelineLocation(
-            start, end, _label(steps[at] if at >= 0 else None, name, weight), table, row
-        )
-        for start, end, weight, name, table, row, at in rows.select(*CANDIDATES, "step").iter_rows()
-    )
-
-
-def _label(step: TraceStep | None, name: str, weight_ns: int) -> str:
-    what = f"{name[:_LONGEST_NAME]} {format_time(weight_ns)}"
-    return what if step is None or name == called(step) else f"{called(step)}: {what}"
-
-
-def _middle(focus: StepWindow) -> TimelineLocation:
-    """Give the step in the middle; the whole window where no steps are known."""
-    start_ns, end_ns, name = everywhere(focus)
-    return TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")
+        pl.col("weight_ns").cast(pl.Int64),
+        pl.when(alone).then(name).otherwise(pl.format("{} and {} more,", name, "others")),
+        pl.when(alone).then(pl.lit(tables.gather(ops.kind[at]))).alias("table"),
+        pl.when(alone).then(pl.lit(pl.Series(ops.row[at], dtype=pl.Int64))).alias("row"),
+    ).select(list(CANDIDATES))

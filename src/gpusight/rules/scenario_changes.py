@@ -32,8 +32,8 @@ from gpusight.rules.engine import MAX_REPLAY_ERROR
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.fp32_gemms import gemms_on_cuda_cores, targets, without_memory_bound
 from gpusight.rules.patterns.host_gaps import before_calls, spent_before
+from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
-from gpusight.rules.timeline_diagnosis import select_rules
 from gpusight.trace.intervals import Intervals, clip, contains, coverage
 from gpusight.units import format_share
 
@@ -94,10 +94,12 @@ def changes_of_scenario(timeline: RuleContext, wish: Scenario) -> Changes:
     if wish.verb is ScenarioAction.PRECISION:
         return _in_precision(timeline, wish.target)
     if wish.verb is ScenarioAction.REMOVE:
-        return _removed(timeline, wish.target)
+        return _removed(timeline, wish)
     if wish.verb is ScenarioAction.OVERLAP:
         return _overlapped(timeline, wish.target)
-    return _fix_of(timeline, words.RULES_OF.get(wish.target, wish.target))
+    if wish.verb is ScenarioAction.FUSE:
+        return _fix_of(timeline, _rule_of(wish))
+    return _fix_of(timeline, wish.target)
 
 
 def _notes(timeline: RuleContext) -> list[str]:
@@ -231,7 +233,8 @@ def _present(timeline: RuleContext) -> str:
 # Removed ------------------------------------------------------------------------------------------
 
 
-def _removed(timeline: RuleContext, target: str) -> Changes:
+def _removed(timeline: RuleContext, wish: Scenario) -> Changes:
+    target = wish.target
     if target == words.SYNC:
         return (without_waiting(_waiting(timeline)),)
     if target == words.INPUT:
@@ -240,7 +243,7 @@ def _removed(timeline: RuleContext, target: str) -> Changes:
         kinds = (CallKind.ALLOCATE, CallKind.FREE)
         return (free_calls(_calls(timeline, np.isin(timeline.schedule.calls.kind, kinds), target)),)
     if target == words.OVERHEAD:
-        return _fix_of(timeline, "profiler-overhead")
+        return _fix_of(timeline, _rule_of(wish))
     if target.startswith(words.RANGE):
         return _without_range(timeline, target)
     return _vanished(_work(timeline, target))
@@ -305,9 +308,15 @@ def _overlapped(timeline: RuleContext, target: str) -> Changes:
     return own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(timeline, rows)
 
 
+def _rule_of(scenario: Scenario) -> str:
+    """Give the rule whose fix a scenario is."""
+    words = f"{scenario.verb.value} {scenario.target}"
+    return next(rule.id for rule in timeline_rules().values() if rule.scenario == words)
+
+
 def _fix_of(timeline: RuleContext, name: str) -> Changes:
     """Give the change that a rule proposes for what it finds."""
-    verdict = select_rules([name])[0].check(timeline)
+    verdict = select_rules(timeline_rules(), [name])[name].check(timeline)
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict.change
     if isinstance(verdict, RuleNotApplicable):

@@ -12,12 +12,11 @@ from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_window import step_window as find_focus
-from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
-from gpusight.rules.engine import MAX_REPLAY_ERROR, run_rules
+from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.patterns.program_start import without_start
-from gpusight.rules.timeline_registry import TIMELINE_RULES
+from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import Rule
+    from gpusight.rules.rule import TimelineRule
     from gpusight.trace.trace import Trace
 
 
@@ -68,6 +67,8 @@ class TimelineDiagnosis:
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     """Why the capture holds less than what ran: then no finding does not mean no problem."""
+    rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
+    """The rules that were asked, which know where their findings happen."""
     command: str = COMMAND
     title: str = "What holds the program back"
 
@@ -129,14 +130,14 @@ def diagnose_timeline(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
     rules: Sequence[str] = (),
-    extra_rules: Sequence[Rule] = (),
+    extra_rules: Sequence[TimelineRule] = (),
     known: Accounting | None = None,
 ) -> TimelineDiagnosis | NotApplicable:
     """Ask every rule, or only `rules`, what holds the program back.
 
     `known` is taken where it is of the judged time, rather than worked out again.
     """
-    asked = select_rules(rules, extra_rules)
+    asked = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
     focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -145,16 +146,17 @@ def diagnose_timeline(
     if not len(timeline.schedule.ops):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
-    judgement = run_rules(timeline, asked)
+    judgement = run_timeline_rules(timeline, asked.values())
     return TimelineDiagnosis(
         focus=focus,
         findings=judgement.findings,
         clean=judgement.clean,
-        not_applicable=judgement.not_applicable,
+        not_applicable={rule: verdict.reason for rule, verdict in judgement.not_applicable.items()},
         covered=judgement.covered,
         ledger=whole_ledger(focus, timeline, selection, known),
         replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
         meta=_meta(trace, timeline),
+        rules=asked,
         incomplete=(*lost_sources(trace, timeline.issued).values(), *reported_losses(trace)),
         notes=(*focus.notes, *sample_notes(timeline, selection)),
     )
@@ -172,15 +174,6 @@ def diagnosed_window(
     focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
     asked = window is not None or selection.within is not None or warmup
     return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
-
-
-def select_rules(names: Sequence[str], extra: Sequence[Rule] = ()) -> list[Rule]:
-    """Choose rules by their names; all where none is named."""
-    known = {rule.id: rule for rule in (*TIMELINE_RULES.values(), *extra)}
-    for name in names:
-        if name not in known:
-            raise UsageError(f"no rule {name!r}", hint=f"rules are {', '.join(known)}")
-    return [rule for name, rule in known.items() if not names or name in names]
 
 
 def _meta(trace: Trace, timeline: RuleContext) -> dict[str, Any]:

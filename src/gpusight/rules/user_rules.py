@@ -15,22 +15,28 @@ from importlib import metadata
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
+import polars as pl
 
 from gpusight.analysis.replay.simulation import ReplayProgram
 from gpusight.errors import GpusightError, RuleError
 from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.locations import CANDIDATES
+from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from gpusight.rules.rule import (
     Clean,
     FindingLocation,
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
     Rule,
     RuleMatch,
     RuleNotApplicable,
     Threshold,
+    TimelineRule,
 )
-from gpusight.rules.timeline_registry import TIMELINE_RULES
 
 if TYPE_CHECKING:
     import os
@@ -39,12 +45,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.analysis.counters.launch_quantities import LaunchQuantity
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import RuleVerdict
 
 
-TEXTS = ("detects", "why", "fix", "misleads", "estimate")
+TEXTS = ("detects", "why", "fix", "caveats", "estimate")
 """What every rule must say of itself."""
 _UNITS = ("share", "byte", "byte/s", "ns", "cycle", "flop/s", "")
 _MOST_NS = 2.0**61
@@ -53,21 +62,22 @@ _SHOWN = 40
 """Characters that are shown of a value which is wrong."""
 
 _Fit: TypeAlias = Callable[[str, object], Any]
-"""Gives a value as it is used, or raises `UnfitError` with the name under which it was given."""
+"""Gives a value as it is used, or raises `InvalidRuleError` with the name that it was given."""
 
 
 class InvalidRuleError(ValueError):
     """What a rule handed over cannot be used, and why."""
 
 
-def checked_rule(rule: Rule) -> dict[str, Any]:
+def checked_rule(rule: TimelineRule | KernelRule) -> dict[str, Any]:
     """Give the attributes of a rule as they are used."""
     missing = [name for name in TEXTS if getattr(rule, name, None) is None]
     if missing:
         raise InvalidRuleError(f"no {', '.join(missing)}")
-    found = {name: fit(name, getattr(rule, name)) for name, fit in _RULE.items()}
+    wanted = _RULE | (_TIMELINE_RULE if isinstance(rule, TimelineRule) else _KERNEL_RULE)
+    attributes = {name: fit(name, getattr(rule, name)) for name, fit in wanted.items()}
     _check_method(rule)
-    return found
+    return attributes
 
 
 def checked_verdict(verdict: object) -> RuleVerdict:
@@ -77,7 +87,20 @@ def checked_verdict(verdict: object) -> RuleVerdict:
     if isinstance(verdict, (RuleMatch, RuleNotApplicable)):
         fitted: RuleMatch | RuleNotApplicable = _fitted("", verdict)
         return fitted
-    raise InvalidRuleError(f"check gave {type(verdict).__name__}, not Found, Clean or Absent")
+    what = type(verdict).__name__
+    raise InvalidRuleError(f"check gave {what}, not RuleMatch, Clean or RuleNotApplicable")
+
+
+def checked_stretches(stretches: object) -> pl.DataFrame:
+    """Give the stretches that a rule located as they are shown."""
+    if not isinstance(stretches, pl.DataFrame):
+        raise InvalidRuleError(f"locate gave {type(stretches).__name__}, not a polars.DataFrame")
+    missing = [name for name in CANDIDATES if name not in stretches.columns]
+    if missing:
+        raise InvalidRuleError(f"locate gave no column {', '.join(missing)}")
+    telling = {"telling": pl.Float64} if "telling" in stretches.columns else {}
+    cast = stretches.select(*CANDIDATES, *telling).cast({**CANDIDATES, **telling})
+    return cast.drop_nulls(["start_ns", "end_ns", "weight_ns", "name"])
 
 
 def checked_program(before: ReplayProgram, after: object) -> ReplayProgram:
@@ -168,11 +191,31 @@ def _change(name: str, value: object) -> Callable[..., Any]:
     return value
 
 
-def _limits(name: str, value: object) -> dict[str, Threshold]:
+def _thresholds(name: str, value: object) -> dict[str, Threshold]:
     if not isinstance(value, Mapping):
-        raise _wrong(name, value, "a mapping of names to gpusight.Limit")
-    named = {_text(f"a name in {name}", key): limit for key, limit in value.items()}
-    return {key: _one(Threshold)(f"{name}[{key!r}]", limit) for key, limit in named.items()}
+        raise _wrong(name, value, "a mapping of names to gpusight.Threshold")
+    named = {_text(f"a name in {name}", key): threshold for key, threshold in value.items()}
+    return {key: _one(Threshold)(f"{name}[{key!r}]", one) for key, one in named.items()}
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
+def _quantity(name: str, value: object) -> LaunchQuantity:
+    from gpusight.analysis.counters.launch_quantities import LaunchQuantity
+
+    if not isinstance(value, LaunchQuantity):
+        raise _wrong(name, value, "a quantity of gpusight.rules.kernel_quantities")
+    return value
+
+
+def _rule_ids(name: str, value: object) -> frozenset[str]:
+    if not isinstance(value, (set, frozenset, tuple, list)):
+        raise _wrong(name, value, "a set")
+    return frozenset(_text(f"a rule in {name}", id_) for id_ in value)
 
 
 def _or_none(fit: _Fit) -> _Fit:
@@ -213,7 +256,8 @@ _FIELDS: dict[type, dict[str, _Fit]] = {
         "count": _or_none(_amount),
     },
     Threshold: {"value": _number, "why": _text},
-    RuleNotApplicable: {"reason": _line},
+    RuleNotApplicable: {"reason": _line, "sections": _each(_text)},
+    InstructionCounters: {"metrics": _each(_text), "less": _each(_text), "scale": _number},
     RuleMatch: {
         "title": _line,
         "evidence": _each(_one(Evidence)),
@@ -221,23 +265,33 @@ _FIELDS: dict[type, dict[str, _Fit]] = {
         "confidence_reason": _text,
         "change": _each(_change),
         "recoverable_ns": _or_none(_amount),
-        "least_ns": _or_none(_amount),
-        **dict.fromkeys(("estimate", "fix", "code", "afterwards"), _text),
+        "min_ns": _or_none(_amount),
+        **dict.fromkeys(("estimate", "fix", "code", "verify"), _text),
         "where": _each(_one(FindingLocation)),
         "also": _each(_text),
     },
 }
 _RULE: dict[str, _Fit] = {
     **dict.fromkeys(TEXTS, _line),
-    **dict.fromkeys(("code", "afterwards"), _text),
-    "limits": _limits,
-    "least_share": _or_none(_share),
+    **dict.fromkeys(("code", "verify"), _text),
+    "thresholds": _thresholds,
+    "is_fix": _flag,
+}
+_TIMELINE_RULE: dict[str, _Fit] = {"min_share": _or_none(_share)}
+_KERNEL_RULE: dict[str, _Fit] = {
+    "needs": _each(_quantity),
+    "helps": _each(_quantity),
+    "located_by": _or_none(_one(InstructionCounters)),
+    "single_kernels": _flag,
+    "explains": _rule_ids,
+    "tells_roof": _flag,
 }
 
 
-def _check_method(rule: Rule) -> None:
-    if type(rule).check is Rule.check or not callable(rule.check):
-        raise InvalidRuleError("it has no method check(self, timeline)")
+def _check_method(rule: TimelineRule | KernelRule) -> None:
+    what = "timeline" if isinstance(rule, TimelineRule) else "launch"
+    if type(rule).check in {TimelineRule.check, KernelRule.check} or not callable(rule.check):
+        raise InvalidRuleError(f"it has no method check(self, {what})")
     try:
         signature = inspect.signature(rule.check)
     except (TypeError, ValueError):  # not every callable tells what it takes
@@ -245,7 +299,7 @@ def _check_method(rule: Rule) -> None:
     try:
         signature.bind(None)
     except TypeError:
-        raise InvalidRuleError(f"check takes {signature}, not the timeline alone") from None
+        raise InvalidRuleError(f"check takes {signature}, not the {what} alone") from None
 
 
 # Programs -----------------------------------------------------------------------------------------
@@ -279,14 +333,17 @@ GROUP = "gpusight.rules"
 """The entry point under which packages register rules."""
 _ID = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _HINT = "docs/writing-rules.md has an example"
+_BASES = "gpusight.TimelineRule or gpusight.KernelRule"
+_Kind = TypeVar("_Kind", TimelineRule, KernelRule)
+UserRule: TypeAlias = "UserTimelineRule | UserKernelRule"
 _LONGEST = 300
 """Characters that are shown of what a rule raised."""
 
 
-class UserTimelineRule(Rule):
-    """A user's rule, with its mistakes told as errors that name it."""
+class _UserRule(Rule, Generic[_Kind]):
+    """A user's rule, with its mistakes reported as errors that name it."""
 
-    def __init__(self, rule: Rule, source: str) -> None:
+    def __init__(self, rule: _Kind, source: str) -> None:
         self._rule = rule
         self.source = source
         """File or package that it comes from."""
@@ -295,32 +352,58 @@ class UserTimelineRule(Rule):
             setattr(self, name, value)
         self._place = _place_of(rule, source)
 
+    def _errors_named(self) -> AbstractContextManager[None]:
+        return _errors_named(f"rule {self.id!r}", self.source, self._place)
+
+
+class UserKernelRule(_UserRule[KernelRule], KernelRule):
+    """A user's rule for measured launches."""
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Ask the rule; what it raises, and an answer that cannot be used, is an error."""
+        with self._errors_named():
+            verdict = checked_verdict(self._rule.check(launch))
+            if not isinstance(verdict, RuleMatch):
+                return verdict
+            if not isinstance(verdict, KernelRuleMatch):
+                raise InvalidRuleError("check gave a RuleMatch, not a KernelRuleMatch")
+            left = _or_none(_share)("time_share", verdict.time_share)
+            if left == 0:
+                raise InvalidRuleError("time_share is 0: no fix makes a launch take no time")
+            return replace(verdict, time_share=left)
+
+
+class UserTimelineRule(_UserRule[TimelineRule], TimelineRule):
+    """A user's rule for timelines."""
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Ask the rule where a finding happens."""
+        with self._errors_named():
+            return checked_stretches(self._rule.locate(timeline, finding))
+
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Ask the rule; what it raises, and an answer that cannot be used, is an error."""
-        with self._told():
+        with self._errors_named():
             verdict = checked_verdict(self._rule.check(timeline))
         if not isinstance(verdict, RuleMatch) or not verdict.change:
             return verdict
         change = tuple(map(self._guarded, verdict.change))
-        with self._told():
+        with self._errors_named():
             # What cannot be replayed alone fails here, where it is known whose it is.
             timeline.replay.run(*change)
         return replace(verdict, change=change)
 
     def _guarded(self, change: Change) -> Change:
         def guarded(program: ReplayProgram) -> ReplayProgram:
-            with self._told():
+            with self._errors_named():
                 return checked_program(program, change(program))
 
         return guarded
 
-    def _told(self) -> AbstractContextManager[None]:
-        return _errors_named(f"rule {self.id!r}", self.source, self._place)
-
 
 @contextmanager
 def _errors_named(what: str, source: str, place: str = "") -> Iterator[None]:
-    """Tell what a user's code raises as an error of its rule; an interrupt stays one.
+    """Report what a user's code raises as an error of its rule; an interrupt stays one.
 
     What would end the program is an error too: its exit code could be taken for that of a gate.
     """
@@ -337,39 +420,41 @@ def _errors_named(what: str, source: str, place: str = "") -> Iterator[None]:
         raise _failed(what, source, error, place) from error
 
 
-def user_rules(sources: Iterable[str | os.PathLike[str] | Rule | type[Rule]]) -> tuple[Rule, ...]:
+def user_rules(
+    sources: Iterable[str | os.PathLike[str] | Rule | type[Rule]],
+) -> tuple[UserRule, ...]:
     """Give the rules of these files, or these rules themselves, and those of installed packages."""
-    found = [rule for source in sources for rule in _from(source)]
-    found += installed_rules()
-    taken = {rule.id: "gpusight" for rule in TIMELINE_RULES.values()}
-    for rule in found:
+    rules = [rule for source in sources for rule in _from(source)]
+    rules += installed_rules()
+    taken = dict.fromkeys((*TIMELINE_RULES, *KERNEL_RULES), "gpusight")
+    for rule in rules:
         if rule.id in taken:
             why = f"{taken[rule.id]} has one of that name"
             raise RuleError(f"rule {rule.id!r} of {rule.source} cannot be added", why=why)
         taken[rule.id] = rule.source
-    return tuple(found)
+    return tuple(rules)
 
 
-def _from(source: str | os.PathLike[str] | Rule | type[Rule]) -> Iterator[UserTimelineRule]:
+def _from(source: str | os.PathLike[str] | Rule | type[Rule]) -> Iterator[UserRule]:
     if isinstance(source, (Rule, type)):
         yield _made(source, f"module {source.__module__}")
     else:
         yield from rules_of_file(Path(source))
 
 
-def rules_of_file(path: Path) -> Iterator[UserTimelineRule]:
+def rules_of_file(path: Path) -> Iterator[UserRule]:
     """Run a file and give the rules that it defines."""
     module = _run(path)
     with _errors_named("rules", str(path)):
         defined = vars(module).values()
         own = [c for c in defined if _is_rule(c) and c.__module__ == module.__name__]
     if not own:
-        why = "it defines no class that derives from gpusight.Rule and has an id"
+        why = f"it defines no class that derives from {_BASES} and has an id"
         raise RuleError(f"no rule in {path}", why=why, hint=_HINT)
     return (_made(one, str(path)) for one in own)
 
 
-def installed_rules() -> Iterator[UserTimelineRule]:
+def installed_rules() -> Iterator[UserRule]:
     """Give the rules that installed packages registered."""
     for point in metadata.entry_points(group=GROUP):
         package = f"package {point.dist.name}" if point.dist else f"entry point {point.name}"
@@ -377,26 +462,29 @@ def installed_rules() -> Iterator[UserTimelineRule]:
             loaded = point.load()
             usable = _is_rule(loaded)
         if not usable:
-            why = f"{point.value} is no class that derives from gpusight.Rule and has an id"
+            why = f"{point.value} is no class that derives from {_BASES} and has an id"
             raise RuleError(f"no rule in {package}", why=why, hint=_HINT)
         yield _made(loaded, package)
 
 
 def _is_rule(thing: object) -> bool:
-    return inspect.isclass(thing) and issubclass(thing, Rule) and hasattr(thing, "id")
+    kinds = (TimelineRule, KernelRule)
+    return inspect.isclass(thing) and issubclass(thing, kinds) and hasattr(thing, "id")
 
 
-def _made(rule: Rule | type[Rule], source: str) -> UserTimelineRule:
+def _made(rule: Rule | type[Rule], source: str) -> UserRule:
     """Make a rule, and check that it says all that is shown of it."""
     kind = rule if isinstance(rule, type) else type(rule)
     with _errors_named(f"rule {kind.__name__}", source):
         made = rule() if isinstance(rule, type) else rule
-        if not isinstance(made, Rule):
-            raise InvalidRuleError("it does not derive from gpusight.Rule")
+        if not isinstance(made, (TimelineRule, KernelRule)):
+            raise InvalidRuleError(f"it does not derive from {_BASES}")
         name = getattr(made, "id", None)
         if not isinstance(name, str) or not _ID.fullmatch(name):
             raise InvalidRuleError(f"the id {name!r} is not lower case words with hyphens")
-        return UserTimelineRule(made, source)
+        if isinstance(made, TimelineRule):
+            return UserTimelineRule(made, source)
+        return UserKernelRule(made, source)
 
 
 def _run(path: Path) -> ModuleType:
@@ -416,7 +504,7 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _place_of(rule: Rule, source: str) -> str:
+def _place_of(rule: TimelineRule | KernelRule, source: str) -> str:
     """Name the line where a rule's check begins; its source where that is not known."""
     check = type(rule).check
     if not isinstance(check, FunctionType):

@@ -24,7 +24,7 @@ from gpusight.render.explanation import evidence_value
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures
-from gpusight.rules.locations import FindingLocator, locations_of_kernels
+from gpusight.rules.finding_locations import FindingLocator, locations_of_kernels
 from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 from gpusight.viewer.event_details import event_details as details
 from gpusight.viewer.ledger_track import ledger_lines
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gpusight.results import Fact
     from gpusight.rules.diagnosis import TimedKernel
     from gpusight.rules.finding import Evidence, TimelineFinding
-    from gpusight.rules.locations import TimelineLocation
+    from gpusight.rules.finding_locations import TimelineLocation
     from gpusight.trace.trace import Trace
     from gpusight.viewer.event_details import EventDescription
     from gpusight.viewer.ledger_track import LedgerLine

@@ -59,7 +59,7 @@ def test_little_where_the_host_is_the_limit() -> None:
     verdict = found(RULE, timeline)
     assert verdict.title.endswith(", but TF32 gives little")
     assert saved_us(verdict, timeline) < 30
-    assert RULE.least_share is None  # still a finding
+    assert RULE.min_share is None  # still a finding
 
 
 def test_small_products_keep_their_fixed_time() -> None:

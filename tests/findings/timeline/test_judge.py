@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.replay.changes import as_graphs, set_duration
-from gpusight.rules.engine import run_rules
+from gpusight.rules.engine import run_timeline_rules as run_rules
 from gpusight.rules.finding import Confidence
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, RuleVerdict
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, RuleVerdict, TimelineRule
 from tests.findings.timeline.traces import Capture
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ def timeline() -> RuleContext:
 
 
 @dataclass
-class Says(Rule):
+class Says(TimelineRule):
     """A rule that says what it was told to."""
 
     id: str  # type: ignore[misc]
     verdict: Any
-    least_share: float | None = field(default=0.005)  # type: ignore[misc]
+    min_share: float | None = field(default=0.005)  # type: ignore[misc]
     why: str = ""  # type: ignore[misc]
     fix: str = "fix it"  # type: ignore[misc]
-    misleads: str = ""  # type: ignore[misc]
+    caveats: str = ""  # type: ignore[misc]
     estimate: str = ""  # type: ignore[misc]
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -98,13 +98,13 @@ def test_told_gains_stay_inside_the_judged_part(told: float | None, gain: float 
 def test_a_fix_gives_no_more_than_it_may() -> None:
     shown = timeline()
     least = shown.length_ns - 5_000
-    capped = finding(change=(as_graphs(),), least_ns=least)
+    capped = finding(change=(as_graphs(),), min_ns=least)
     assert run_rules(shown, [Says("one", capped, None)]).findings[0].recoverable_ns == 5_000
 
 
 def test_the_first_gives_after_nothing_what_it_gives_alone() -> None:
     shown = timeline()
-    capped = finding(change=(as_graphs(),), least_ns=shown.length_ns - 5_000)
+    capped = finding(change=(as_graphs(),), min_ns=shown.length_ns - 5_000)
     first = run_rules(shown, [Says("one", capped, None)]).findings[0]
     assert first.after_ns == first.recoverable_ns
 
@@ -137,7 +137,7 @@ def test_clean_and_not_judged_are_told_apart() -> None:
     )
     assert judged.findings == ()
     assert judged.clean == ("a",)
-    assert judged.not_applicable == {"b": "no such table"}
+    assert judged.lacking_data == {"b": "no such table"}
 
 
 def test_a_replay_that_misses_lowers_the_confidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_short_kernels_with_a_slow_host() -> None:
 def test_no_more_is_promised_than_the_gpu_waited() -> None:
     timeline = loop().timeline()
     verdict = found(RULE, timeline)
-    assert verdict.least_ns == timeline.replay.unchanged.total_ns - 4 * 900_000
+    assert verdict.min_ns == timeline.replay.unchanged.total_ns - 4 * 900_000
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusight.rules.engine import run_rules
+from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.memory_growth import MemoryGrowth
 from tests.findings.timeline.traces import Capture, evidence, found, opened
@@ -62,7 +62,7 @@ def test_a_leak_is_found_with_the_steps_until_the_gpu_is_full() -> None:
 
 def test_it_is_a_finding_though_it_gives_back_no_time() -> None:
     timeline = steps([n * 20 * MB for n in range(10)]).timeline()
-    (finding,) = run_rules(timeline, [RULE]).findings
+    (finding,) = run_timeline_rules(timeline, [RULE]).findings
     assert finding.rule == "memory-growth"
     assert finding.recoverable_ns is None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusight.rules.engine import run_rules
+from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.exposed_copy import ExposedCopy
 from gpusight.rules.timeline.pageable_copy import PageableCopy
@@ -90,7 +90,7 @@ def test_a_capture_that_does_not_say_what_memory_it_was() -> None:
 
 def test_it_stands_for_exposed_copies_when_there_are_no_others() -> None:
     timeline = steps(50_400_000, 5_000.0).timeline()
-    judgement = run_rules(timeline, [PageableCopy(), ExposedCopy()])
+    judgement = run_timeline_rules(timeline, [PageableCopy(), ExposedCopy()])
     assert [finding.rule for finding in judgement.findings] == ["pageable-copy"]
 
 

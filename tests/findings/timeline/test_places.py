@@ -12,10 +12,9 @@ import pytest
 
 from gpusight.readers.open import open_trace
 from gpusight.rules.finding import TimelineFinding
-from gpusight.rules.locations import (
+from gpusight.rules.finding_locations import (
     FindingLocator,
     TimelineLocation,
-    find_locations,
     locations_of_kernels,
 )
 from gpusight.rules.rule import FindingLocation
@@ -54,7 +53,7 @@ def dataload() -> tuple[Trace, TimelineDiagnosis]:
 def of(trace: Trace, rule: str, *, most: int = 8) -> tuple[TimelineLocation, ...]:
     diagnosis = diagnosed(trace)
     finding = next(finding for finding in diagnosis.findings if finding.rule == rule)
-    return find_locations(trace, diagnosis, finding, most)
+    return FindingLocator(trace, diagnosis).of(finding, most)
 
 
 def named(diagnosis: TimelineDiagnosis, *where: FindingLocation) -> TimelineFinding:
@@ -79,7 +78,7 @@ def test_input_is_shown_by_the_hole_that_it_leaves() -> None:
     first = diagnosis.findings[0]
     assert first.rule == "input-starved"
     ranges = trace.table("ranges", ["start_ns", "end_ns", "name"])
-    for place in find_locations(trace, diagnosis, first):
+    for place in FindingLocator(trace, diagnosis).of(first):
         assert place.table == "ranges"
         start, end, name = ranges.row(place.row)
         assert name == "data"
@@ -94,7 +93,7 @@ def test_nothing_runs_on_the_gpu_where_input_is_shown() -> None:
     work = [trace.table(t, ["start_ns", "end_ns"]) for t in ("kernels", "copies", "memsets")]
     times = pl.concat(work)
     busy = Intervals.from_arrays(times["start_ns"].to_numpy(), times["end_ns"].to_numpy())
-    found = find_locations(trace, diagnosis, diagnosis.findings[0])
+    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
     starts, ends = (np.array(times) for times in zip(*_spans(found), strict=True))
     assert len(found) == 8
     assert coverage(busy, starts, ends).tolist() == [0] * 8
@@ -103,11 +102,11 @@ def test_nothing_runs_on_the_gpu_where_input_is_shown() -> None:
 
 def test_places_are_of_different_steps_the_longest_first() -> None:
     trace, diagnosis = dataload()
-    found = find_locations(trace, diagnosis, diagnosis.findings[0], most=5)
+    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0], most=5)
     steps = [place.label.split(":")[0] for place in found]
     assert len(found) == 5
     assert len(set(steps)) == 5
-    longest = find_locations(trace, diagnosis, diagnosis.findings[0], most=1)
+    longest = FindingLocator(trace, diagnosis).of(diagnosis.findings[0], most=1)
     assert longest == found[:1]
 
 
@@ -169,7 +168,7 @@ def test_copies_are_shown_themselves() -> None:
 def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None:
     trace = open_trace(SHARED / "nsys" / "gpt_small_train.sqlite", cache=False)
     diagnosis = diagnosed(trace)
-    found = find_locations(trace, diagnosis, diagnosis.findings[0])
+    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
     ranges = trace.table("ranges", ["start_ns", "name"])
     begun = ranges.filter(pl.col("name") == "optimizer")["start_ns"].to_list()
     assert diagnosis.findings[0].rule == "unfused-optimizer"
@@ -195,7 +194,7 @@ def test_findings_of_any_rule_are_shown_by_what_they_name(
     where: FindingLocation, first: tuple[str, str]
 ) -> None:
     trace, diagnosis = dataload()
-    place = find_locations(trace, diagnosis, named(diagnosis, where))[0]
+    place = FindingLocator(trace, diagnosis).of(named(diagnosis, where))[0]
     assert place.table in (first[0], None)
     assert first[1] in place.label
     assert diagnosis.focus.start_ns <= place.start_ns < place.end_ns <= diagnosis.focus.end_ns
@@ -203,14 +202,18 @@ def test_findings_of_any_rule_are_shown_by_what_they_name(
 
 def test_names_that_differ_by_numbers_are_found() -> None:
     trace, diagnosis = dataload()
-    found = find_locations(trace, diagnosis, named(diagnosis, FindingLocation("range", "step_#")))
+    found = FindingLocator(trace, diagnosis).of(
+        named(diagnosis, FindingLocation("range", "step_#"))
+    )
     assert len({place.start_ns for place in found}) == 8
 
 
 def test_a_step_is_found_by_its_name() -> None:
     trace, diagnosis = dataload()
     step = diagnosis.focus.steps[2]
-    found = find_locations(trace, diagnosis, named(diagnosis, FindingLocation("step", step.name)))
+    found = FindingLocator(trace, diagnosis).of(
+        named(diagnosis, FindingLocation("step", step.name))
+    )
     assert [(p.start_ns, p.end_ns) for p in found] == [(step.start_ns, step.end_ns)]
     assert found[0].label.startswith(f"{step.name} ")
 
@@ -218,7 +221,7 @@ def test_a_step_is_found_by_its_name() -> None:
 def test_memory_that_grows_is_shown_over_all_steps() -> None:
     trace, diagnosis = dataload()
     finding = replace(named(diagnosis), rule="memory-growth")
-    (place,) = find_locations(trace, diagnosis, finding)
+    (place,) = FindingLocator(trace, diagnosis).of(finding)
     assert (place.start_ns, place.end_ns) == (diagnosis.focus.start_ns, diagnosis.focus.end_ns)
 
 
@@ -229,7 +232,7 @@ def test_the_middle_step_is_shown_where_nothing_is_named(
     trace, diagnosis = dataload()
     finding = named(diagnosis, *where)
     middle = diagnosis.focus.steps[len(diagnosis.focus.steps) // 2]
-    (place,) = find_locations(trace, diagnosis, replace(finding, rule="capture-incomplete"))
+    (place,) = FindingLocator(trace, diagnosis).of(replace(finding, rule="capture-incomplete"))
     assert (place.start_ns, place.end_ns) == (middle.start_ns, middle.end_ns)
 
 

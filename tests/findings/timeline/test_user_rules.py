@@ -14,7 +14,10 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import RuleError
+from gpusight.rules.finding_locations import FindingLocator, TimelineLocation
+from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
 from gpusight.rules.user_rules import user_rules
+from tests.findings.launches import ELAPSED, IDLE, trace_of
 from tests.findings.timeline.traces import Capture
 from tests.traces import build_trace
 
@@ -27,10 +30,10 @@ TEXTS = """\
     detects = "Looks for nothing."
     why = "It costs."
     fix = "Do it."
-    misleads = "Never."
+    caveats = "Never."
     estimate = "By hand."
 """
-HEAD = f"import gpusight as gs\n\nclass Mine(gs.Rule):\n    id = 'mine'\n{TEXTS}"
+HEAD = f"import gpusight as gs\n\nclass Mine(gs.TimelineRule):\n    id = 'mine'\n{TEXTS}"
 
 
 def written(folder: Path, text: str, name: str = "mine.py") -> Path:
@@ -82,11 +85,11 @@ def trace() -> gs.Trace:
     return build_trace(None, devices=[{"device": 0}], **small_copies().tables)
 
 
-def example() -> str:
-    """Give the rule that the documentation shows."""
+def example(name: str = "TinyCopies") -> str:
+    """Give a rule that the documentation shows."""
     text = (DOCS / "writing-rules.md").read_text(encoding="utf-8")
     blocks: list[str] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (rule,) = [block for block in blocks if "class" in block]
+    (rule,) = [block for block in blocks if f"class {name}" in block]
     return rule
 
 
@@ -122,6 +125,65 @@ def test_the_documented_rule_is_clean_and_absent_where_it_should_be(tmp_path: Pa
     assert "no API calls" in absent.timeline.not_applicable["tiny-copies"]
 
 
+def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
+    path = written(tmp_path, example("BusyL2"))
+    busy = {f"lts__throughput{ELAPSED}": 95, f"gpu__dram_throughput{ELAPSED}": 30}
+    report = trace_of({"name": "busy", "counters": busy}, {"name": "idle", "counters": IDLE})
+    view = gs.diagnose(report, extra_rules=[path], rules=["busy-l2"])
+    assert [finding.title for finding in view.findings] == ["L2 is 95% busy"]
+    assert [kernel.clean for kernel in view.kernels] == [(), ("busy-l2",)]
+    (first, *_) = gs.diagnose(report, extra_rules=[path]).kernels[0].findings
+    assert (first.rule, first.speedup, first.also) == ("busy-l2", 2.0, ("memory-bound",))
+
+
+WRONG_OF_KERNELS = {
+    "raises": ("launch.nothing_there", r"rule 'mine' failed at .*mine\.py:\d+: AttributeError"),
+    "of a timeline": (found(), r"check gave a RuleMatch, not a KernelRuleMatch"),
+    "its time": (
+        found(time_share="2.0").replace("RuleMatch", "KernelRuleMatch"),
+        r"time_share is 2.0, not a share from 0 to 1",
+    ),
+    "no time": (
+        found(time_share="0").replace("RuleMatch", "KernelRuleMatch"),
+        r"time_share is 0: no fix makes a launch take no time",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_OF_KERNELS)
+def test_a_kernel_rule_that_fails_is_told_with_its_line(mistake: str, tmp_path: Path) -> None:
+    body, message = WRONG_OF_KERNELS[mistake]
+    text = checking(body).replace("gs.TimelineRule", "gs.KernelRule").replace("timeline", "launch")
+    with pytest.raises(RuleError, match=message):
+        gs.diagnose(trace_of({"counters": IDLE}), extra_rules=[written(tmp_path, text)])
+
+
+def located(body: str, folder: Path) -> tuple[TimelineLocation, ...]:
+    """Say where a finding of a rule with this method is."""
+    where = "(gs.FindingLocation('range', 'lengths'),)"
+    text = checking(found(where=where, recoverable_ns="9e4"))
+    text += f"    def locate(self, timeline, finding):\n        {body}\n"
+    rules = user_rules([written(folder, text)])
+    capture = trace()
+    diagnosis = diagnose_timeline(capture, rules=["mine"], extra_rules=rules)
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    return FindingLocator(capture, diagnosis).of(diagnosis.findings[0])
+
+
+def test_a_rule_says_where_its_findings_happen(tmp_path: Path) -> None:
+    columns = "'start_ns': [7], 'end_ns': [9], 'weight_ns': [2], 'name': ['here']"
+    frame = f"polars.DataFrame({{{columns}, 'table': [None], 'row': [None]}})"
+    (place,) = located(f"import polars; return {frame}", tmp_path)
+    assert (place.start_ns, place.end_ns, place.label) == (7, 9, "step_0: here 2 ns")
+    # Nothing found: the events that the finding names.
+    places = located(f"import polars; return {frame}.clear()", tmp_path)
+    assert [place.table for place in places] == ["ranges"] * 3
+    with pytest.raises(RuleError, match=r"locate gave NoneType, not a polars\.DataFrame"):
+        located("pass", tmp_path)
+    with pytest.raises(RuleError, match=r"locate gave no column end_ns, weight_ns"):
+        located("import polars; return polars.DataFrame({'start_ns': [1]})", tmp_path)
+
+
 def test_the_docs_name_every_column_and_change() -> None:
     text = (DOCS / "writing-rules.md").read_text(encoding="utf-8")
     timeline = small_copies().timeline()
@@ -152,10 +214,10 @@ BROKEN = {
     "exits": ("import sys\nsys.exit(3)\n", r"mine\.py:2: SystemExit: 3"),
     "no import": ("import not_there_at_all\n", r"mine\.py:1: ModuleNotFoundError"),
     "no rule": ("import gpusight as gs\nclass A: ...\n", r"no rule in .*mine\.py"),
-    "only the base": ("from gpusight import Rule\n", r"no rule in .*mine\.py"),
+    "only the base": ("from gpusight import TimelineRule\n", r"no rule in .*mine\.py"),
     "no texts": (
-        "import gpusight as gs\nclass A(gs.Rule):\n    id = 'a'\n    why = 'w'\n",
-        r"rule A of .*mine\.py cannot be used: no detects, fix, misleads, estimate",
+        "import gpusight as gs\nclass A(gs.TimelineRule):\n    id = 'a'\n    why = 'w'\n",
+        r"rule A of .*mine\.py cannot be used: no detects, fix, caveats, estimate",
     ),
     "odd id": (HEAD.replace("'mine'", "'My Rule'"), r"id 'My Rule' is not lower case words"),
     "taken id": (COMPLETE.replace("'mine'", "'launch-bound'"), r"'launch-bound'.*gpusight has one"),
@@ -168,8 +230,9 @@ BROKEN = {
     "too deep": (f"x = {'-' * 100_000}1\n", r"rules failed at .*mine\.py: \w+Error"),
     "odd metaclass": (
         (
-            "from gpusight import Rule\nclass M(type):\n"
-            "    def __getattr__(c, n): raise OSError('m')\nclass A(Rule, metaclass=M): ...\n"
+            "from gpusight import TimelineRule\nclass M(type):\n"
+            "    def __getattr__(c, n): raise OSError('m')\n"
+            "class A(TimelineRule, metaclass=M): ...\n"
         ),
         r"mine\.py:3: OSError: m",
     ),
@@ -179,18 +242,19 @@ BROKEN = {
         r"mine\.py cannot be used: check takes \(\), not the timeline alone",
     ),
     "code": (f"{HEAD}    code = 5\n", r"mine\.py cannot be used: code is 5, not text"),
-    "afterwards": (f"{HEAD}    afterwards = None\n", r"afterwards is None, not text"),
+    "verify": (f"{HEAD}    verify = None\n", r"verify is None, not text"),
     "empty text": (HEAD.replace("It costs.", " "), r"why is empty"),
-    "limits": (f"{HEAD}    limits = 5\n", r"limits is 5, not a mapping"),
-    "a limit": (
-        f"{HEAD}    limits = {{'N': 5}}\n",
-        r"limits\['N'\] is 5, not a gpusight.Threshold",
+    "thresholds": (f"{HEAD}    thresholds = 5\n", r"thresholds is 5, not a mapping"),
+    "a threshold": (
+        f"{HEAD}    thresholds = {{'n': 5}}\n",
+        r"thresholds\['n'\] is 5, not a gpusight.Threshold",
     ),
     "its number": (
-        f"{HEAD}    limits = {{'N': gs.Threshold('x', 'y')}}\n",
-        r"limits\['N'\].value is 'x', not a number",
+        f"{HEAD}    thresholds = {{'n': gs.Threshold('x', 'y')}}\n",
+        r"thresholds\['n'\].value is 'x', not a number",
     ),
-    "least share": (f"{HEAD}    least_share = 5\n", r"least_share is 5, not a share from 0 to 1"),
+    "least share": (f"{HEAD}    min_share = 5\n", r"min_share is 5, not a share from 0 to 1"),
+    "is it a fix": (f"{HEAD}    is_fix = 1\n", r"is_fix is 1, not True or False"),
 }
 
 
@@ -213,9 +277,9 @@ WRONG = {
     "deep inside": ("timeline.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
     "no answer": (
         "pass",
-        r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not Found",
+        r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not RuleMatch",
     ),
-    "the class": ("return gs.Clean", r"check gave type, not Found, Clean or Absent"),
+    "the class": ("return gs.Clean", r"check gave type, not RuleMatch, Clean or RuleNotApplicable"),
     "in its change": (
         "return gs.RuleMatch('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
         r"rule 'mine' failed at .*mine\.py:11: AttributeError",
@@ -343,7 +407,7 @@ def test_errors_on_purpose_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def test_a_base_class_without_id_is_no_rule_of_its_own(tmp_path: Path) -> None:
-    shared = COMPLETE.replace("class Mine(gs.Rule):\n    id = 'mine'", "class Base(gs.Rule):")
+    shared = COMPLETE.replace("Mine", "Base").replace("    id = 'mine'\n", "")
     first = "class A(Base):\n    id = 'a'\n"
     path = written(tmp_path, f"{shared}{first}class B(Base):\n    id = 'b'\n")
     assert [rule.id for rule in user_rules([path])] == ["a", "b"]
@@ -363,9 +427,9 @@ def test_dataclasses_work_in_such_a_file(tmp_path: Path) -> None:
     assert [rule.id for rule in user_rules([path])] == ["mine"]
 
 
-class Own(gs.Rule):
+class Own(gs.TimelineRule):
     id = "own"
-    detects = why = fix = misleads = estimate = "text"
+    detects = why = fix = caveats = estimate = "text"
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         return gs.RuleNotApplicable(f"{timeline.steps} steps seen")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.rule import Rule
+    from gpusight.rules.rule import TimelineRule
     from tests.traces import Rows
 
 US = 1_000
@@ -33,7 +33,7 @@ def judged(meta: Mapping[str, Any] | None = None, **tables: Rows) -> RuleContext
     return sample_steps(trace, chosen)
 
 
-def found(rule: Rule, timeline: RuleContext) -> RuleMatch:
+def found(rule: TimelineRule, timeline: RuleContext) -> RuleMatch:
     """Ask a rule that must find something."""
     verdict = rule.check(timeline)
     assert isinstance(verdict, RuleMatch), verdict

@@ -88,7 +88,7 @@ def _finding(finding: KernelFinding, *, is_open: bool) -> Iterator[str]:
     yield (
         f"</table><p>{html_text(finding.why)} {html_text(finding.fix)}</p>{html_code(finding.code)}"
     )
-    yield f'<p class="sub">When it misleads: {html_text(finding.misleads)}</p></details>'
+    yield f'<p class="sub">When it misleads: {html_text(finding.caveats)}</p></details>'
 
 
 _MAX_BARS = 8
@@ -202,10 +202,10 @@ def finding_explanation(diagnosis: TimelineDiagnosis, finding: TimelineFinding) 
     yield f"<p>{html_prose(finding.why)}</p><p><b>Fix.</b> {html_prose(finding.fix)}</p>"
     if finding.code:
         yield html_code(finding.code)
-    if finding.afterwards:
-        yield f"<p><b>Check afterwards.</b> {html_prose(finding.afterwards)}</p>"
+    if finding.verify:
+        yield f"<p><b>Check afterwards.</b> {html_prose(finding.verify)}</p>"
     yield f'<p class="sub">Estimate: {html_prose(confidence_sentence(finding))}.</p>'
-    yield f'<p class="sub">When it misleads: {html_prose(finding.misleads)}</p>'
+    yield f'<p class="sub">When it misleads: {html_prose(finding.caveats)}</p>'
 
 
 def _locations(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> Iterator[str]:

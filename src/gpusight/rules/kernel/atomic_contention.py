@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     MEMORY_WAITS,
@@ -24,7 +18,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -64,20 +65,68 @@ MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Look for a busy atomic unit in L2, or waits on atomics where nothing else is busy."""
-    total, in_shared = launch.get(q.GLOBAL_ATOMICS), launch.get(q.SHARED_ATOMICS)
-    hottest = launch.get(q.L2_ATOMICS_HOTTEST)
-    if total is None and in_shared is None and hottest is None:
-        return KernelRuleNotApplicable("not measured: atomic operations", RULE.sections)
-    if total or hottest:
-        verdict = _in_global(launch, total, hottest or 0.0)
-        if isinstance(verdict, KernelRuleMatch):
-            return verdict
-    return _in_shared(launch) if in_shared else CLEAN
+class AtomicContention(KernelRule):
+    """Atomic operations queue for the same few addresses."""
+
+    id = "atomic-contention"
+    detects = (
+        "Many threads update the same few addresses with atomic operations, which then happen one "
+        "after the other."
+    )
+    why = (
+        "All atomics on an address are done by one unit, in one slice of L2 (or one bank of shared "
+        "memory), in turn. The rest of the GPU waits for it."
+    )
+    fix = (
+        "Add up first where it is cheap (within the thread, the warp, the block), and use one "
+        "atomic for the sum; give each block its own copy of the counters in shared memory."
+    )
+    code = """\
+int sum = __reduce_add_sync(0xffffffff, value);  // of the warp
+if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
+// histograms: one for each block, added up at its end
+__shared__ int bins[BINS];
+atomicAdd(&bins[b], 1); __syncthreads();
+for (int b = threadIdx.x; b < BINS; b += blockDim.x)
+  if (bins[b]) atomicAdd(&result[b], bins[b]);
+"""
+    caveats = (
+        "Atomics whose old value is used (a queue's tail) need another scheme, such as one atomic "
+        "for each warp that reserves a range."
+    )
+    estimate = (
+        "One atomic of each block (of 256 threads at most) is left, with the same part of the "
+        "waits for memory; what other units need stays."
+    )
+    thresholds: ClassVar = {
+        "min_hot_slice_share": MIN_HOT_SLICE_SHARE,
+        "min_slice_imbalance": MIN_SLICE_IMBALANCE,
+        "min_atomic_share": MIN_ATOMIC_SHARE,
+        "min_wait_share": MIN_WAIT_SHARE,
+        "max_threads_combined": MAX_THREADS_COMBINED,
+        "min_wavefronts_per_atomic": MIN_WAVEFRONTS_PER_ATOMIC,
+        "min_shared_atomic_share": MIN_SHARED_ATOMIC_SHARE,
+        "instructions_per_try": INSTRUCTIONS_PER_TRY,
+    }
+    helps = (q.GLOBAL_ATOMICS, q.SHARED_ATOMICS, q.L2_ATOMICS_HOTTEST, q.WARP_STATES)
+    explains = frozenset(
+        {"latency-bound", "memory-bound", "bank-conflict", "uncoalesced-access", "divergence"}
+    )
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Look for a busy atomic unit in L2, or waits on atomics where nothing else is busy."""
+        total, in_shared = launch.get(q.GLOBAL_ATOMICS), launch.get(q.SHARED_ATOMICS)
+        hottest = launch.get(q.L2_ATOMICS_HOTTEST)
+        if total is None and in_shared is None and hottest is None:
+            return RuleNotApplicable("not measured: atomic operations", self.sections)
+        if total or hottest:
+            verdict = _in_global(launch, total, hottest or 0.0)
+            if isinstance(verdict, KernelRuleMatch):
+                return verdict
+        return _in_shared(launch) if in_shared else CLEAN
 
 
-def _in_global(launch: ProfiledLaunch, total: float | None, hottest: float) -> KernelRuleVerdict:
+def _in_global(launch: ProfiledLaunch, total: float | None, hottest: float) -> RuleVerdict:
     average = launch.get(q.L2_ATOMICS) or 0.0
     focused = (
         hottest >= MIN_HOT_SLICE_SHARE.value and hottest >= MIN_SLICE_IMBALANCE.value * average
@@ -141,7 +190,7 @@ def _others(launch: ProfiledLaunch) -> float:
     return max(launch.busy.get(unit, 0.0) for unit in (*SM_UNITS, "dram"))
 
 
-def _in_shared(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _in_shared(launch: ProfiledLaunch) -> RuleVerdict:
     atomics, steps = launch.known(q.SHARED_ATOMICS), launch.get(q.SHARED_ATOMIC_WAVEFRONTS)
     each = (steps or 0.0) / atomics
     if each < MIN_WAVEFRONTS_PER_ATOMIC.value and not _retries(launch, atomics):
@@ -211,43 +260,3 @@ def _waits(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Evidence, 
     if waiting is None:
         return ()
     return (Evidence("waits", waiting, "share", "Part of the warps' time in waits for them"),)
-
-
-RULE = KernelRule(
-    id="atomic-contention",
-    detects="Many threads update the same few addresses with atomic operations, which then happen "
-    "one after the other.",
-    why="All atomics on an address are done by one unit, in one slice of L2 (or one bank of shared "
-    "memory), in turn. The rest of the GPU waits for it.",
-    fix="Add up first where it is cheap (within the thread, the warp, the block), and use one "
-    "atomic for the sum; give each block its own copy of the counters in shared memory.",
-    code="""\
-int sum = __reduce_add_sync(0xffffffff, value);  // of the warp
-if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
-// histograms: one for each block, added up at its end
-__shared__ int bins[BINS];
-atomicAdd(&bins[b], 1); __syncthreads();
-for (int b = threadIdx.x; b < BINS; b += blockDim.x)
-  if (bins[b]) atomicAdd(&result[b], bins[b]);
-""",
-    misleads="Atomics whose old value is used (a queue's tail) need another scheme, such as one "
-    "atomic for each warp that reserves a range.",
-    limits={
-        "HOT": MIN_HOT_SLICE_SHARE,
-        "SPREAD": MIN_SLICE_IMBALANCE,
-        "PART": MIN_ATOMIC_SHARE,
-        "WAITED": MIN_WAIT_SHARE,
-        "TOGETHER": MAX_THREADS_COMBINED,
-        "STEPS": MIN_WAVEFRONTS_PER_ATOMIC,
-        "TRIES": MIN_SHARED_ATOMIC_SHARE,
-        "TRY": INSTRUCTIONS_PER_TRY,
-    },
-    needs=(),
-    helps=(q.GLOBAL_ATOMICS, q.SHARED_ATOMICS, q.L2_ATOMICS_HOTTEST, q.WARP_STATES),
-    check=check,
-    estimate="One atomic of each block (of 256 threads at most) is left, with the same part of the "
-    "waits for memory; what other units need stays.",
-    explains=frozenset(
-        {"latency-bound", "memory-bound", "bank-conflict", "uncoalesced-access", "divergence"}
-    ),
-)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_rule import (
-    InstructionCounters,
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
@@ -27,7 +20,15 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -40,41 +41,82 @@ MIN_EXCESS_SHARE = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the steps that shared-memory accesses took with those they needed."""
-    steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
-    if steps is None or excess is None:
-        return _inferred(launch)
-    if steps <= 0 or excess / steps < MIN_EXCESS_SHARE.value:
-        return CLEAN
-    removed = min(1.0, excess / steps)
-    after = _relieved(launch, removed)
-    left = time_left(
-        launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
+class BankConflict(KernelRule):
+    """Threads of a warp address the same bank of shared memory at once."""
+
+    id = "bank-conflict"
+    detects = (
+        "Threads of a warp address different words of the same shared-memory bank in one "
+        "instruction."
     )
-    if not is_worth(left):
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"shared memory takes {steps / (steps - excess):.1f} steps where one would do"
-        if steps > excess
-        else "bank conflicts take all the time of shared memory",
-        time_share=left,
-        estimate=f"without {removed:.0%} of the shared-memory steps; "
-        + limit_sentence(launch, after, left),
-        evidence=(
-            *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
-            *_waits(launch),
-        ),
-        confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
-        confidence_reason="conflicts and waits were measured"
-        if launch.stalls
-        else "what warps waited for was not measured",
+    why = (
+        "A bank serves one word a cycle: an access to n words of a bank takes n steps, in the pipe "
+        "that L1 and all warps of the SM share."
     )
+    fix = (
+        "Pad the tile by one element, or permute its columns, so that the threads of a warp fall "
+        "into 32 different banks."
+    )
+    code = """\
+__shared__ float tile[32][32 + 1];   // each row begins a bank later
+// or without padding: swizzle the column
+tile[row][col ^ (row & 31)] = value;
+"""
+    caveats = (
+        "Accesses of 8 or 16 bytes a thread need two or four steps anyway, which is not counted as "
+        "conflict. Conflicts in a phase that takes little time weigh as much as others."
+    )
+    estimate = (
+        "The pipe of L1 and shared memory loses the steps that conflicts added, and warps the same "
+        "part of their waits for shared memory. Where conflicts were not counted, they are taken "
+        "to be the steps that requests and their data do not account for."
+    )
+    thresholds: ClassVar = {
+        "min_excess_share": MIN_EXCESS_SHARE,
+        "min_excess_wavefronts": MIN_EXCESS_WAVEFRONTS,
+        "min_global_traffic_ratio": MIN_GLOBAL_TRAFFIC_RATIO,
+    }
+    helps = (q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.WARP_STATES, q.L1_DATA)
+    located_by = InstructionCounters(
+        ("memory_l1_wavefronts_shared",), ("memory_l1_wavefronts_shared_ideal",)
+    )
+    explains = frozenset({"memory-bound", "latency-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the steps that shared-memory accesses took with those they needed."""
+        steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
+        if steps is None or excess is None:
+            return _inferred(launch)
+        if steps <= 0 or excess / steps < MIN_EXCESS_SHARE.value:
+            return CLEAN
+        removed = min(1.0, excess / steps)
+        after = _relieved(launch, removed)
+        left = time_left(
+            launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
+        )
+        if not is_worth(left):
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"shared memory takes {steps / (steps - excess):.1f} steps where one would do"
+            if steps > excess
+            else "bank conflicts take all the time of shared memory",
+            time_share=left,
+            estimate=f"without {removed:.0%} of the shared-memory steps; "
+            + limit_sentence(launch, after, left),
+            evidence=(
+                *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
+                *_waits(launch),
+            ),
+            confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
+            confidence_reason="conflicts and waits were measured"
+            if launch.stalls
+            else "what warps waited for was not measured",
+        )
 
 
-def _inferred(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
     """Infer conflicts from steps of L1 that neither its requests nor their data account for."""
-    absent = KernelRuleNotApplicable(
+    absent = RuleNotApplicable(
         "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
     )
     removed = excess_wavefronts(launch)
@@ -111,36 +153,3 @@ def _waits(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
         return ()
     share = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
     return (Evidence("waits_shared", share, "share", "Warps that waited for shared memory"),)
-
-
-RULE = KernelRule(
-    id="bank-conflict",
-    detects="Threads of a warp address different words of the same shared-memory bank in one "
-    "instruction.",
-    why="A bank serves one word a cycle: an access to n words of a bank takes n steps, in the pipe "
-    "that L1 and all warps of the SM share.",
-    fix="Pad the tile by one element, or permute its columns, so that the threads of a warp fall "
-    "into 32 different banks.",
-    code="""\
-__shared__ float tile[32][32 + 1];   // each row begins a bank later
-// or without padding: swizzle the column
-tile[row][col ^ (row & 31)] = value;
-""",
-    misleads="Accesses of 8 or 16 bytes a thread need two or four steps anyway, which is not "
-    "counted as conflict. Conflicts in a phase that takes little time weigh as much as others.",
-    limits={
-        "EXCESS": MIN_EXCESS_SHARE,
-        "NEEDLESS": MIN_EXCESS_WAVEFRONTS,
-        "OUTSIDE": MIN_GLOBAL_TRAFFIC_RATIO,
-    },
-    needs=(),
-    helps=(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.WARP_STATES, q.L1_DATA),
-    check=check,
-    located_by=InstructionCounters(
-        ("memory_l1_wavefronts_shared",), ("memory_l1_wavefronts_shared_ideal",)
-    ),
-    estimate="The pipe of L1 and shared memory loses the steps that conflicts added, and warps the "
-    "same part of their waits for shared memory. Where conflicts were not counted, they are taken "
-    "to be the steps that requests and their data do not account for.",
-    explains=frozenset({"memory-bound", "latency-bound"}),
-)

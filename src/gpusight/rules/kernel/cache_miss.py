@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_rule import KernelRule, KernelRuleMatch, KernelRuleVerdict
 from gpusight.rules.patterns.access_pattern import RANDOM, overflows_l2, reads_at_random
 from gpusight.rules.patterns.kernel_speedup import (
     MEMORY,
@@ -17,7 +16,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -40,38 +39,87 @@ EXTRA_ACCESSES_PER_MISS = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """See whether reads that could hit L2 go to DRAM, and the launch waits for them."""
-    if limiter(launch) != MEMORY:
-        return CLEAN
-    hits = launch.known(q.L2_READ_HITS)
-    random, times = reads_at_random(launch), _times_read(launch)
-    if hits >= MAX_L2_HIT_RATE.value or not overflows_l2(launch):
-        return CLEAN
-    if not random and times < MIN_TIMES_READ.value:
-        return CLEAN
-    after = _relieved(launch, hits)
-    saved = SAVED_WAIT_SHARE.value * (1 - _missed(hits))
-    stays = waits_left(launch, {"long_scoreboard": saved, "lg_throttle": saved})
-    left = time_left(launch, after, waits_left=stays)
-    if not is_worth(left):
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"{1 - hits:.0%} of the sectors read from L2 were not there"
-        + (": reads at random places" if random else f": memory is read {times:.1f} times"),
-        time_share=left,
-        estimate=f"with {TARGET_HIT_RATE.value:.0%} of the reads in L2; "
-        + limit_sentence(launch, after, left),
-        evidence=(
-            *launch.evidence(q.L2_READ_HITS, shared.L1_HIT_SHARE, q.DRAM_READ, shared.DRAM_SHARE),
-            *launch.evidence(q.SECTORS_MOVED, q.SECTORS_NEEDED),
-            *_l2_size(launch),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="whether the reads can be sorted, or done in pieces, is not known"
-        if random
-        else "whether the work can be done in pieces that fit L2 is not known",
+class CacheMiss(KernelRule):
+    """Data that are read again have left the caches by then."""
+
+    id = "cache-miss"
+    detects = (
+        "Reads that a cache could serve go to DRAM: the data between two uses are more than L2 "
+        "holds, or reads go to random places of a large array."
     )
+    why = (
+        "DRAM has a fifth to a third of the bandwidth of L2, and takes two to three times as long "
+        "to answer."
+    )
+    fix = (
+        "Work on a piece that fits L2 (or shared memory) until it is done: block the loops, sort "
+        "indices before a gather, order blocks so that neighbours run together, use smaller types."
+    )
+    code = """\
+// visit the indices of a gather in order of address
+thrust::sort(index, index + n);
+// tiles: all uses of a tile before the next one
+for (int t = 0; t < tiles; ++t)
+  for (int step = 0; step < steps; ++step) use(tile[t], step);
+// keep the part that is read often in L2
+cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
+"""
+    caveats = (
+        "Data that are read once miss every cache, as they must: the rule speaks up only for reads "
+        "at random places, and where more was read than the program has. Sweeps over a part of its "
+        "memory, one after the other, look like one long sweep. Nsight Compute empties the caches "
+        "before each launch."
+    )
+    estimate = (
+        "Reads from DRAM shrink to one in ten of those that reach L2, and waits for them by a "
+        "part; L2 loses what misses cost it, everything else keeps its load."
+    )
+    thresholds: ClassVar = {
+        "max_l2_hit_rate": MAX_L2_HIT_RATE,
+        "min_times_read": MIN_TIMES_READ,
+        "target_hit_rate": TARGET_HIT_RATE,
+        "saved_wait_share": SAVED_WAIT_SHARE,
+        "extra_accesses_per_miss": EXTRA_ACCESSES_PER_MISS,
+        **RANDOM,
+    }
+    needs = (q.L2_READ_HITS, q.DRAM_READ)
+    helps = (shared.L1_HIT_SHARE, shared.DRAM_SHARE, q.WARP_STATES)
+    explains = frozenset({"memory-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """See whether reads that could hit L2 go to DRAM, and the launch waits for them."""
+        if limiter(launch) != MEMORY:
+            return CLEAN
+        hits = launch.known(q.L2_READ_HITS)
+        random, times = reads_at_random(launch), _times_read(launch)
+        if hits >= MAX_L2_HIT_RATE.value or not overflows_l2(launch):
+            return CLEAN
+        if not random and times < MIN_TIMES_READ.value:
+            return CLEAN
+        after = _relieved(launch, hits)
+        saved = SAVED_WAIT_SHARE.value * (1 - _missed(hits))
+        stays = waits_left(launch, {"long_scoreboard": saved, "lg_throttle": saved})
+        left = time_left(launch, after, waits_left=stays)
+        if not is_worth(left):
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"{1 - hits:.0%} of the sectors read from L2 were not there"
+            + (": reads at random places" if random else f": memory is read {times:.1f} times"),
+            time_share=left,
+            estimate=f"with {TARGET_HIT_RATE.value:.0%} of the reads in L2; "
+            + limit_sentence(launch, after, left),
+            evidence=(
+                *launch.evidence(
+                    q.L2_READ_HITS, shared.L1_HIT_SHARE, q.DRAM_READ, shared.DRAM_SHARE
+                ),
+                *launch.evidence(q.SECTORS_MOVED, q.SECTORS_NEEDED),
+                *_l2_size(launch),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="whether the reads can be sorted, or done in pieces, is not known"
+            if random
+            else "whether the work can be done in pieces that fit L2 is not known",
+        )
 
 
 def _missed(hits: float) -> float:
@@ -102,41 +150,3 @@ def _l2_size(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
     if launch.gpu is None or launch.gpu.l2_bytes is None:
         return ()
     return (Evidence("l2_bytes", launch.gpu.l2_bytes, "byte", "Size of the L2 cache"),)
-
-
-RULE = KernelRule(
-    id="cache-miss",
-    detects="Reads that a cache could serve go to DRAM: the data between two uses are more than L2 "
-    "holds, or reads go to random places of a large array.",
-    why="DRAM has a fifth to a third of the bandwidth of L2, and takes two to three times as long "
-    "to answer.",
-    fix="Work on a piece that fits L2 (or shared memory) until it is done: block the loops, sort "
-    "indices before a gather, order blocks so that neighbours run together, use smaller types.",
-    code="""\
-// visit the indices of a gather in order of address
-thrust::sort(index, index + n);
-// tiles: all uses of a tile before the next one
-for (int t = 0; t < tiles; ++t)
-  for (int step = 0; step < steps; ++step) use(tile[t], step);
-// keep the part that is read often in L2
-cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
-""",
-    misleads="Data that are read once miss every cache, as they must: the rule speaks up only for "
-    "reads at random places, and where more was read than the program has. Sweeps over a part of "
-    "its memory, one after the other, look like one long sweep. Nsight Compute empties the caches "
-    "before each launch.",
-    limits={
-        "LOW_HITS": MAX_L2_HIT_RATE,
-        "TIMES": MIN_TIMES_READ,
-        "REACHED": TARGET_HIT_RATE,
-        "FASTER": SAVED_WAIT_SHARE,
-        "MISS": EXTRA_ACCESSES_PER_MISS,
-        **RANDOM,
-    },
-    needs=(q.L2_READ_HITS, q.DRAM_READ),
-    helps=(shared.L1_HIT_SHARE, shared.DRAM_SHARE, q.WARP_STATES),
-    check=check,
-    estimate="Reads from DRAM shrink to one in ten of those that reach L2, and waits for them by a "
-    "part; L2 loses what misses cost it, everything else keeps its load.",
-    explains=frozenset({"memory-bound"}),
-)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence
 from gpusight.rules.kernel_launch import SM_UNITS, UNIT_NAMES, WARP
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     AT_ROOF,
     ATTAINABLE,
@@ -24,7 +18,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     roof_distance,
     steady,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -45,35 +46,64 @@ y += table[index];                        // a step for each bank
 """
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """See whether a pipe of the SMs is the busiest, and how far from its roof."""
-    held = limiter(launch)
-    if held is None:
-        return KernelRuleNotApplicable("not measured: how busy SMs and memory were", RULE.sections)
-    unit = busiest(launch, SM_UNITS)
-    if held != COMPUTE or unit is None:
-        return CLEAN
-    name, share = unit
-    if name == "constants":
-        return _one_at_a_time(launch, share)
-    at_roof = steady(launch, share) >= ROOF.value
-    left = 1.0 if at_roof else roof_distance(launch, share)
-    return KernelRuleMatch(
-        title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
-        if at_roof
-        else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
-        if name in {"issue", "sm", "tensor"}
-        else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-        time_share=left,
-        estimate="nothing to gain but by computing less"
-        if at_roof
-        else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
-        evidence=launch.evidence(
-            shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
-        ),
-        confidence=_confidence(launch, at_roof),
-        confidence_reason=_reason(launch, at_roof),
+class ComputeBound(KernelRule):
+    """The SMs' pipes set the pace."""
+
+    id = "compute-bound"
+    detects = "The schedulers or a pipe of the SMs are busier than any other unit."
+    why = (
+        "The launch cannot be faster than its instructions can be issued and computed. At the roof "
+        "it is as fast as this much arithmetic allows."
     )
+    fix = (
+        "Compute less, or on a faster unit: a better algorithm, tensor cores, shorter formats, "
+        "fast versions of functions, loop invariants moved out."
+    )
+    code = """\
+// nvcc -use_fast_math, or one by one
+y = __expf(x); z = __fdividef(a, b);
+float r = 1.0f / b;                       // once, outside the loop
+"""
+    caveats = (
+        "A pipe that is busy with address arithmetic or loop counters is busy too: see the source "
+        "view for what the instructions are."
+    )
+    estimate = (
+        "None at the roof; below it, the distance to 80% of the unit's peak, where a roof begins."
+    )
+    thresholds: ClassVar = {"roof": ROOF}
+    helps = (shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA)
+    tells_roof = True
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """See whether a pipe of the SMs is the busiest, and how far from its roof."""
+        held = limiter(launch)
+        if held is None:
+            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+        unit = busiest(launch, SM_UNITS)
+        if held != COMPUTE or unit is None:
+            return CLEAN
+        name, share = unit
+        if name == "constants":
+            return _one_at_a_time(launch, share)
+        at_roof = steady(launch, share) >= ROOF.value
+        left = 1.0 if at_roof else roof_distance(launch, share)
+        return KernelRuleMatch(
+            title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+            if at_roof
+            else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
+            if name in {"issue", "sm", "tensor"}
+            else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+            time_share=left,
+            estimate="nothing to gain but by computing less"
+            if at_roof
+            else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
+            evidence=launch.evidence(
+                shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
+            ),
+            confidence=_confidence(launch, at_roof),
+            confidence_reason=_reason(launch, at_roof),
+        )
 
 
 def _one_at_a_time(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:
@@ -107,26 +137,3 @@ def _reason(launch: ProfiledLaunch, at_roof: bool) -> str:
     if launch.get(q.THREADS_PER_INSTRUCTION) is None:
         return "whether all threads take part was not measured: collect WarpStateStats"
     return "measured"
-
-
-RULE = KernelRule(
-    id="compute-bound",
-    detects="The schedulers or a pipe of the SMs are busier than any other unit.",
-    why="The launch cannot be faster than its instructions can be issued and computed. At the roof "
-    "it is as fast as this much arithmetic allows.",
-    fix="Compute less, or on a faster unit: a better algorithm, tensor cores, shorter formats, "
-    "fast versions of functions, loop invariants moved out.",
-    code="""\
-// nvcc -use_fast_math, or one by one
-y = __expf(x); z = __fdividef(a, b);
-float r = 1.0f / b;                       // once, outside the loop
-""",
-    misleads="A pipe that is busy with address arithmetic or loop counters is busy too: see the "
-    "source view for what the instructions are.",
-    limits={"ROOF": ROOF},
-    needs=(),
-    helps=(shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA),
-    check=check,
-    estimate="None at the roof; below it, the distance to 80% of the unit's peak, where a roof "
-    "begins.",
-)

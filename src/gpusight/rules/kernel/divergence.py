@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.kernel_rule import (
-    InstructionCounters,
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     MEMORY_WAITS,
     is_worth,
@@ -20,7 +14,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     stall_share,
     time_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -38,33 +39,76 @@ MIN_UNPREDICATED_THREADS = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the threads that take part in an instruction with those of a full warp."""
-    lanes = _lanes(launch)
-    taking_part = min(1.0, launch.known(q.THREADS_PER_INSTRUCTION) / lanes)
-    switched_on = launch.get(q.THREADS_NOT_PREDICATED)
-    on = taking_part if switched_on is None else min(1.0, switched_on / lanes)
-    if taking_part >= MIN_ACTIVE_THREADS.value and on >= MIN_UNPREDICATED_THREADS.value:
-        return CLEAN
-    kept = taking_part if taking_part < MIN_ACTIVE_THREADS.value else on
-    after = {unit: launch.busy[unit] * kept for unit in SM_UNITS if unit in launch.busy}
-    left = time_left(launch, after, waits_left=_waits_left(launch, kept))
-    if not is_worth(left):
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"{kept * lanes:.1f} of {lanes:.0f} threads of a warp take part in an instruction",
-        time_share=left,
-        estimate=f"all threads together need {kept:.0%} of the instructions; "
-        + limit_sentence(launch, after, left),
-        evidence=(
-            *launch.evidence(
-                q.THREADS_PER_INSTRUCTION, q.THREADS_NOT_PREDICATED, q.UNIFORM_BRANCHES, q.ISSUE
-            ),
-            Evidence("lanes", lanes, "", "Threads of a warp, for this block size"),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="whether threads can be sorted by the way they take is not known",
+class Divergence(KernelRule):
+    """Threads of a warp take different ways, one after the other."""
+
+    id = "divergence"
+    detects = (
+        "Threads of a warp take different branches or loop for different lengths, so that many of "
+        "them sit out most instructions."
     )
+    why = (
+        "A warp executes one instruction for all its threads. Where they part, it goes every way "
+        "in turn, with the other threads switched off."
+    )
+    fix = (
+        "Give the threads of a warp the same way: sort or bin the work by kind, let a warp take "
+        "one kind at a time, replace branches by arithmetic, balance loop lengths."
+    )
+    code = """\
+// before: every warp sees all kinds
+switch (kind[i]) { ... }
+// after: indices sorted by kind, so that a warp sees one
+thrust::sort_by_key(kind, kind + n, index);
+int i = index[blockIdx.x * blockDim.x + threadIdx.x];
+// or without a branch
+x = flag ? a : b;
+"""
+    caveats = (
+        "Where the data decide, sorting costs as well. A kernel that waits for memory most of the "
+        "time gains little."
+    )
+    estimate = (
+        "Instructions shrink to the part that full warps would need; memory traffic and waits for "
+        "memory stay."
+    )
+    thresholds: ClassVar = {
+        "min_active_threads": MIN_ACTIVE_THREADS,
+        "min_unpredicated_threads": MIN_UNPREDICATED_THREADS,
+    }
+    needs = (q.THREADS_PER_INSTRUCTION,)
+    helps = (q.THREADS_NOT_PREDICATED, q.ISSUE, q.WARP_STATES)
+    located_by = InstructionCounters(("inst_executed",), ("thread_inst_executed",), scale=WARP)
+    explains = frozenset({"compute-bound", "latency-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the threads that take part in an instruction with those of a full warp."""
+        lanes = _lanes(launch)
+        taking_part = min(1.0, launch.known(q.THREADS_PER_INSTRUCTION) / lanes)
+        switched_on = launch.get(q.THREADS_NOT_PREDICATED)
+        on = taking_part if switched_on is None else min(1.0, switched_on / lanes)
+        if taking_part >= MIN_ACTIVE_THREADS.value and on >= MIN_UNPREDICATED_THREADS.value:
+            return CLEAN
+        kept = taking_part if taking_part < MIN_ACTIVE_THREADS.value else on
+        after = {unit: launch.busy[unit] * kept for unit in SM_UNITS if unit in launch.busy}
+        left = time_left(launch, after, waits_left=_waits_left(launch, kept))
+        if not is_worth(left):
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"{kept * lanes:.1f} of {lanes:.0f} threads of a warp take part in an "
+            "instruction",
+            time_share=left,
+            estimate=f"all threads together need {kept:.0%} of the instructions; "
+            + limit_sentence(launch, after, left),
+            evidence=(
+                *launch.evidence(
+                    q.THREADS_PER_INSTRUCTION, q.THREADS_NOT_PREDICATED, q.UNIFORM_BRANCHES, q.ISSUE
+                ),
+                Evidence("lanes", lanes, "", "Threads of a warp, for this block size"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="whether threads can be sorted by the way they take is not known",
+        )
 
 
 def _lanes(launch: ProfiledLaunch) -> float:
@@ -78,33 +122,3 @@ def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
     """Keep the waits for memory: as much is loaded whoever executes the load."""
     memory = stall_share(launch, MEMORY_WAITS)
     return None if memory is None else memory + (1.0 - memory) * kept
-
-
-RULE = KernelRule(
-    id="divergence",
-    detects="Threads of a warp take different branches or loop for different lengths, so that many "
-    "of them sit out most instructions.",
-    why="A warp executes one instruction for all its threads. Where they part, it goes every way "
-    "in turn, with the other threads switched off.",
-    fix="Give the threads of a warp the same way: sort or bin the work by kind, let a warp take "
-    "one kind at a time, replace branches by arithmetic, balance loop lengths.",
-    code="""\
-// before: every warp sees all kinds
-switch (kind[i]) { ... }
-// after: indices sorted by kind, so that a warp sees one
-thrust::sort_by_key(kind, kind + n, index);
-int i = index[blockIdx.x * blockDim.x + threadIdx.x];
-// or without a branch
-x = flag ? a : b;
-""",
-    misleads="Where the data decide, sorting costs as well. A kernel that waits for memory most of "
-    "the time gains little.",
-    limits={"FULL": MIN_ACTIVE_THREADS, "PREDICATED": MIN_UNPREDICATED_THREADS},
-    needs=(q.THREADS_PER_INSTRUCTION,),
-    helps=(q.THREADS_NOT_PREDICATED, q.ISSUE, q.WARP_STATES),
-    check=check,
-    located_by=InstructionCounters(("inst_executed",), ("thread_inst_executed",), scale=WARP),
-    estimate="Instructions shrink to the part that full warps would need; memory traffic and waits "
-    "for memory stay.",
-    explains=frozenset({"compute-bound", "latency-bound"}),
-)

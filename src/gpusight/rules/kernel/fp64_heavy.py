@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.hardware.gpu_lookup import sm_limits
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SCHEDULERS, WARP
-from gpusight.rules.kernel_rule import KernelRule, KernelRuleMatch, KernelRuleVerdict
 from gpusight.rules.patterns.kernel_speedup import (
     SATURATED,
     is_worth,
@@ -16,7 +15,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.hardware.sm_limits import SmLimits
@@ -39,30 +38,65 @@ DEFAULT_FP64_RATIO = Threshold(
 _WAITS = ("math_pipe_throttle", "wait", "short_scoreboard", "dispatch_stall")
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """See whether the FP64 pipe is what the launch waits for."""
-    busy = launch.busy.get("fp64", 0.0)
-    if busy < MIN_FP64_SHARE.value:
-        return CLEAN
-    ratio = fp64_rate(launch)
-    after = _relieved(launch, busy, ratio)
-    # A saturated pipe is reason enough; what warps wait for tells only where it is not.
-    stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
-    left = time_left(launch, after, waits_left=stays)
-    if not is_worth(left):
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
-        time_share=left,
-        estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
-        + limit_sentence(launch, after, left),
-        evidence=(
-            *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
-            Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="whether the results need double precision is not known",
+class Fp64Heavy(KernelRule):
+    """Double-precision arithmetic sets the pace."""
+
+    id = "fp64-heavy"
+    detects = "The double-precision pipe is the busiest one, or warps wait for it."
+    why = (
+        "FP64 runs at half the FP32 rate on the GPUs made for it, and at 1/32 or 1/64 on all "
+        "others. A literal such as 1.0 or a call of sin() is enough to make an expression double."
     )
+    fix = (
+        "Use float where the result allows: literals with f, the functions with f, no double "
+        "accumulators; or double for the sums only."
+    )
+    code = """\
+float y = x * 1.5f + 0.5f;                // 1.5 would make it double
+float s = sinf(x);                        // not sin(x)
+// find accidents: nvcc -Xptxas -warn-double-usage
+"""
+    caveats = (
+        "Some results need double precision. Compensated (Kahan) sums in FP32 are often enough."
+    )
+    estimate = (
+        "The load of the FP64 pipe moves to the FP32 pipe, at the ratio of their rates on this "
+        "GPU; instructions that are no FP64 arithmetic (conversions, parts of functions) shrink to "
+        "half at most; other units keep their load."
+    )
+    thresholds: ClassVar = {
+        "min_fp64_share": MIN_FP64_SHARE,
+        "remaining_instructions": REMAINING_INSTRUCTIONS,
+        "default_fp64_ratio": DEFAULT_FP64_RATIO,
+    }
+    needs = (q.FP64,)
+    helps = (q.FP64_OPERATIONS, q.INSTRUCTIONS, q.ISSUE, q.WARP_STATES)
+    explains = frozenset({"compute-bound", "latency-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """See whether the FP64 pipe is what the launch waits for."""
+        busy = launch.busy.get("fp64", 0.0)
+        if busy < MIN_FP64_SHARE.value:
+            return CLEAN
+        ratio = fp64_rate(launch)
+        after = _relieved(launch, busy, ratio)
+        # A saturated pipe is reason enough; what warps wait for tells only where it is not.
+        stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
+        left = time_left(launch, after, waits_left=stays)
+        if not is_worth(left):
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
+            time_share=left,
+            estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
+            + limit_sentence(launch, after, left),
+            evidence=(
+                *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
+                Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="whether the results need double precision is not known",
+        )
 
 
 def _relieved(launch: ProfiledLaunch, busy: float, ratio: float) -> dict[str, float]:
@@ -97,28 +131,3 @@ def fp64_rate(launch: ProfiledLaunch) -> float:
 def _listed(launch: ProfiledLaunch) -> SmLimits | None:
     """Find the SM in the table: of one that is not there a capture states limits, but no rates."""
     return None if launch.sm is None else sm_limits(*launch.sm.compute_capability)
-
-
-RULE = KernelRule(
-    id="fp64-heavy",
-    detects="The double-precision pipe is the busiest one, or warps wait for it.",
-    why="FP64 runs at half the FP32 rate on the GPUs made for it, and at 1/32 or 1/64 on all "
-    "others. A literal such as 1.0 or a call of sin() is enough to make an expression double.",
-    fix="Use float where the result allows: literals with f, the functions with f, no double "
-    "accumulators; or double for the sums only.",
-    code="""\
-float y = x * 1.5f + 0.5f;                // 1.5 would make it double
-float s = sinf(x);                        // not sin(x)
-// find accidents: nvcc -Xptxas -warn-double-usage
-""",
-    misleads="Some results need double precision. Compensated (Kahan) sums in FP32 are often "
-    "enough.",
-    limits={"BUSY": MIN_FP64_SHARE, "SERVING": REMAINING_INSTRUCTIONS, "RATIO": DEFAULT_FP64_RATIO},
-    needs=(q.FP64,),
-    helps=(q.FP64_OPERATIONS, q.INSTRUCTIONS, q.ISSUE, q.WARP_STATES),
-    check=check,
-    estimate="The load of the FP64 pipe moves to the FP32 pipe, at the ratio of their rates on "
-    "this GPU; instructions that are no FP64 arithmetic (conversions, parts of functions) shrink "
-    "to half at most; other units keep their load.",
-    explains=frozenset({"compute-bound", "latency-bound"}),
-)

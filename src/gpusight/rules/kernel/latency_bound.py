@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel.uncoalesced_access import load_cycles
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     LATENCY,
@@ -28,7 +22,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -49,51 +50,82 @@ MAX_REASONS_SHOWN = 3
 """Reasons that are shown."""
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """See that no unit is busy, and name what warps wait for."""
-    held = limiter(launch)
-    if held is None:
-        return KernelRuleNotApplicable("not measured: how busy SMs and memory were", RULE.sections)
-    if held != LATENCY:
-        return CLEAN
-    highest = max(launch.busy.values(), default=0.0)
-    reasons = _reasons(launch)
-    if not reasons:
-        return _without_reasons(launch, highest)
-    reason, share = reasons[0]
-    ladder = _is_ladder(launch, reason)
-    left = (
-        _without_ladder(launch)
-        if ladder
-        else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
+class LatencyBound(KernelRule):
+    """No unit is busy, and warps wait."""
+
+    id = "latency-bound"
+    detects = (
+        "Neither the SMs nor the memory system are busy: warps wait, each for its own reason, and "
+        "there are too few of them to hide it."
     )
-    return KernelRuleMatch(
-        title=f"as short as a launch gets; {STARTED}"
-        if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-        else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
-        + STALLS[reason].what,
-        time_share=left,
-        estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
-        "instructions"
-        if ladder
-        else f"{HIDDEN_WAIT_SHARE.value:.0%} of the foremost wait hidden; no unit beyond "
-        f"{ATTAINABLE:.0%} of its peak",
-        evidence=(
-            *(
-                Evidence(
-                    f"stall_{name}", part, "share", f"Warps that waited for {STALLS[name].what}"
-                )
-                for name, part in reasons[:MAX_REASONS_SHOWN]
+    why = "Time passes in which nothing is issued and nothing is moved."
+    fix = (
+        "Look at what warps wait for: have more independent work under way in each thread, or more "
+        "warps."
+    )
+    code = """\
+// four independent loads under way instead of one
+float a0 = p[i], a1 = p[i + n], a2 = p[i + 2 * n], a3 = p[i + 3 * n];
+sum += (a0 + a1) + (a2 + a3);
+// several independent chains in place of one
+for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
+"""
+    caveats = (
+        "A chain in which each step needs the one before cannot be hidden within itself, only "
+        "behind others."
+    )
+    estimate = (
+        "Half of the foremost wait is hidden, up to 90% of the busiest unit. Of barriers between "
+        "steps in shared memory: without both, and with half of the instructions."
+    )
+    thresholds: ClassVar = {"hidden_wait_share": HIDDEN_WAIT_SHARE}
+    helps = (shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES)
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """See that no unit is busy, and name what warps wait for."""
+        held = limiter(launch)
+        if held is None:
+            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+        if held != LATENCY:
+            return CLEAN
+        highest = max(launch.busy.values(), default=0.0)
+        reasons = _reasons(launch)
+        if not reasons:
+            return _without_reasons(launch, highest)
+        reason, share = reasons[0]
+        ladder = _is_ladder(launch, reason)
+        left = (
+            _without_ladder(launch)
+            if ladder
+            else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
+        )
+        return KernelRuleMatch(
+            title=f"as short as a launch gets; {STARTED}"
+            if overhead(launch) >= MAX_OVERHEAD_CORRECTION
+            else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
+            + STALLS[reason].what,
+            time_share=left,
+            estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
+            "instructions"
+            if ladder
+            else f"{HIDDEN_WAIT_SHARE.value:.0%} of the foremost wait hidden; no unit beyond "
+            f"{ATTAINABLE:.0%} of its peak",
+            evidence=(
+                *(
+                    Evidence(
+                        f"stall_{name}", part, "share", f"Warps that waited for {STALLS[name].what}"
+                    )
+                    for name, part in reasons[:MAX_REASONS_SHOWN]
+                ),
+                *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
+                *_load(launch),
+                *launch.evidence(shared.WAVES),
             ),
-            *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
-            *_load(launch),
-            *launch.evidence(shared.WAVES),
-        ),
-        confidence=Confidence.LOW,
-        confidence_reason="how much of a wait can be hidden is a guess",
-        fix=LADDER_FIX if ladder else STALLS[reason].fix,
-        code=LADDER_CODE if ladder else "",
-    )
+            confidence=Confidence.LOW,
+            confidence_reason="how much of a wait can be hidden is a guess",
+            fix=LADDER_FIX if ladder else STALLS[reason].fix,
+            code=LADDER_CODE if ladder else "",
+        )
 
 
 def _is_ladder(launch: ProfiledLaunch, reason: str) -> bool:
@@ -138,28 +170,3 @@ def _load(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
     if cycles is None:
         return ()
     return (Evidence("load_cycles", cycles, "cycle", "Wait for one global load, on average"),)
-
-
-RULE = KernelRule(
-    id="latency-bound",
-    detects="Neither the SMs nor the memory system are busy: warps wait, each for its own reason, "
-    "and there are too few of them to hide it.",
-    why="Time passes in which nothing is issued and nothing is moved.",
-    fix="Look at what warps wait for: have more independent work under way in each thread, or more "
-    "warps.",
-    code="""\
-// four independent loads under way instead of one
-float a0 = p[i], a1 = p[i + n], a2 = p[i + 2 * n], a3 = p[i + 3 * n];
-sum += (a0 + a1) + (a2 + a3);
-// several independent chains in place of one
-for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
-""",
-    misleads="A chain in which each step needs the one before cannot be hidden within itself, only "
-    "behind others.",
-    limits={"HIDDEN": HIDDEN_WAIT_SHARE},
-    needs=(),
-    helps=(shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES),
-    check=check,
-    estimate="Half of the foremost wait is hidden, up to 90% of the busiest unit. Of barriers "
-    "between steps in shared memory: without both, and with half of the instructions.",
-)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.kernel_rule import KernelRule, KernelRuleMatch, KernelRuleVerdict
 from gpusight.rules.patterns import occupancy_gain
 from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
@@ -18,7 +17,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
 )
 from gpusight.rules.patterns.occupancy_gain import theoretical
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -41,22 +40,64 @@ USUAL_BLOCK = Threshold(256, "threads of a block that small ones are compared wi
 MIN_WARP_FILL = Threshold(0.85, "least part of their warps that the threads of a block should fill")
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Look for limits that small blocks run into, and take the one that costs most."""
-    limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
-    by_limit = occupancy_gain.check_occupancy_limit(
-        launch,
-        limit,
-        at_most=MAX_WARP_GAIN.value,
-        what=f"blocks of {launch.block} threads",
-        sections=("Occupancy", "LaunchStats"),
+class LowOccupancyBlockSize(KernelRule):
+    """Blocks of this size cannot fill an SM, or not their own warps."""
+
+    id = "low-occupancy-block-size"
+    detects = (
+        "Blocks are so small that an SM holds as many as it can without being full, or is busy "
+        "starting them; so large that the last part of an SM stays empty; or no multiple of 32."
     )
-    verdicts = (by_limit, _starting(launch), _partial_warps(launch))
-    found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
-    return min(found, key=lambda f: f.time_share or 1.0, default=by_limit)
+    why = (
+        "An SM takes 16 to 32 blocks, however small: with blocks of one warp that is a quarter or "
+        "half of its warps. Starting a block takes an SM 100 to 200 cycles. A warp that is not "
+        "full costs as much as a full one."
+    )
+    fix = "Use blocks of 128 to 256 threads, a multiple of 32 that divides the threads of an SM."
+    code = """\
+int threads = 256;                        // was 32
+int blocks = (n + threads - 1) / threads;
+kernel<<<blocks, threads>>>(...);
+// or ask the runtime
+cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
+"""
+    caveats = (
+        "A kernel that uses the block for something (a reduction, a tile) has to change with the "
+        "size of its blocks."
+    )
+    estimate = (
+        occupancy_gain.ESTIMATE
+        + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions."
+    )
+    thresholds: ClassVar = {
+        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_warp_gain": MAX_WARP_GAIN,
+        "starting_cycles": STARTING_CYCLES,
+        "min_supplied_share": MIN_SUPPLIED_SHARE,
+        "usual_block": USUAL_BLOCK,
+        "min_warp_fill": MIN_WARP_FILL,
+    }
+    needs = occupancy_gain.NEEDS
+    helps = occupancy_gain.HELPS
+    single_kernels = True
+    explains = occupancy_gain.EXPLAINS | {"compute-bound", "divergence"}
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Look for limits that small blocks run into, and take the one that costs most."""
+        limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
+        by_limit = occupancy_gain.check_occupancy_limit(
+            launch,
+            limit,
+            at_most=MAX_WARP_GAIN.value,
+            what=f"blocks of {launch.block} threads",
+            sections=("Occupancy", "LaunchStats"),
+        )
+        verdicts = (by_limit, _starting(launch), _partial_warps(launch))
+        found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
+        return min(found, key=lambda f: f.time_share or 1.0, default=by_limit)
 
 
-def _starting(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     """Find SMs that start block after block without having them for long."""
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
@@ -97,7 +138,7 @@ def _cycles_per_block(launch: ProfiledLaunch) -> float | None:
     return launch.duration_ns * 1e-9 * clock * launch.sm_count / launch.grid
 
 
-def _partial_warps(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _partial_warps(launch: ProfiledLaunch) -> RuleVerdict:
     """Find blocks whose last warp is far from full."""
     if launch.block is None or launch.warps_per_block is None:
         return CLEAN
@@ -120,38 +161,3 @@ def _partial_warps(launch: ProfiledLaunch) -> KernelRuleVerdict:
         confidence=Confidence.HIGH,
         confidence_reason="the threads of a block are known",
     )
-
-
-RULE = KernelRule(
-    id="low-occupancy-block-size",
-    detects="Blocks are so small that an SM holds as many as it can without being full, or is busy "
-    "starting them; so large that the last part of an SM stays empty; or no multiple of 32.",
-    why="An SM takes 16 to 32 blocks, however small: with blocks of one warp that is a quarter or "
-    "half of its warps. Starting a block takes an SM 100 to 200 cycles. A warp that is not full "
-    "costs as much as a full one.",
-    fix="Use blocks of 128 to 256 threads, a multiple of 32 that divides the threads of an SM.",
-    code="""\
-int threads = 256;                        // was 32
-int blocks = (n + threads - 1) / threads;
-kernel<<<blocks, threads>>>(...);
-// or ask the runtime
-cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
-""",
-    misleads="A kernel that uses the block for something (a reduction, a tile) has to change with "
-    "the size of its blocks.",
-    limits={
-        "LOW": occupancy_gain.MAX_LOW_OCCUPANCY,
-        "EIGHT_TIMES": MAX_WARP_GAIN,
-        "STARTING_CYCLES": STARTING_CYCLES,
-        "SUPPLIED": MIN_SUPPLIED_SHARE,
-        "USUAL_BLOCK": USUAL_BLOCK,
-        "FILLED": MIN_WARP_FILL,
-    },
-    needs=occupancy_gain.NEEDS,
-    helps=occupancy_gain.HELPS,
-    check=check,
-    single_kernels=True,
-    estimate=occupancy_gain.ESTIMATE
-    + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions.",
-    explains=occupancy_gain.EXPLAINS | {"compute-bound", "divergence"},
-)

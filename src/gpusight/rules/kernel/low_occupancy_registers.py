@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules.kernel_rule import KernelRule, KernelRuleVerdict
 from gpusight.rules.patterns import occupancy_gain
-from gpusight.rules.rule import Threshold
+from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -19,39 +18,49 @@ MAX_WARP_GAIN = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Find registers to be the one limit, and waits that more warps would hide."""
-    return occupancy_gain.check_occupancy_limit(
-        launch,
-        "registers",
-        at_most=MAX_WARP_GAIN.value,
-        what="registers",
-        sections=("Occupancy", "LaunchStats"),
+class LowOccupancyRegisters(KernelRule):
+    """Registers of each thread keep warps off the SMs."""
+
+    id = "low-occupancy-registers"
+    detects = (
+        "Each thread uses so many registers that few warps fit an SM, and the schedulers often "
+        "find none that is ready."
     )
-
-
-RULE = KernelRule(
-    id="low-occupancy-registers",
-    detects="Each thread uses so many registers that few warps fit an SM, and the schedulers often "
-    "find none that is ready.",
-    why="While a warp waits for memory or for its own last result, the scheduler needs another "
-    "one. With few warps there is none, and cycles pass empty.",
-    fix="Let the compiler use fewer registers, or let each thread do less: shorter unrolled loops, "
-    "fewer values held at once, a kernel split in two.",
-    code="""\
+    why = (
+        "While a warp waits for memory or for its own last result, the scheduler needs another "
+        "one. With few warps there is none, and cycles pass empty."
+    )
+    fix = (
+        "Let the compiler use fewer registers, or let each thread do less: shorter unrolled loops, "
+        "fewer values held at once, a kernel split in two."
+    )
+    code = """\
 // 4 blocks of 256 threads on an SM: at most 64 registers a thread
 __global__ void __launch_bounds__(256, 4) kernel(...)
 // or for a whole file: nvcc -maxrregcount=64
 #pragma unroll 4                          // instead of a full unroll
-""",
-    misleads="Kernels with enough independent instructions in each thread hide waits with few "
-    "warps, and lose by spills when registers are taken from them. Try it, and look for "
-    "register-spill.",
-    limits={"LOW": occupancy_gain.MAX_LOW_OCCUPANCY, "FOUR_TIMES": MAX_WARP_GAIN},
-    needs=occupancy_gain.NEEDS,
-    helps=occupancy_gain.HELPS,
-    check=check,
-    single_kernels=True,
-    estimate=occupancy_gain.ESTIMATE,
-    explains=occupancy_gain.EXPLAINS,
-)
+"""
+    caveats = (
+        "Kernels with enough independent instructions in each thread hide waits with few warps, "
+        "and lose by spills when registers are taken from them. Try it, and look for "
+        "register-spill."
+    )
+    estimate = occupancy_gain.ESTIMATE
+    thresholds: ClassVar = {
+        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_warp_gain": MAX_WARP_GAIN,
+    }
+    needs = occupancy_gain.NEEDS
+    helps = occupancy_gain.HELPS
+    single_kernels = True
+    explains = occupancy_gain.EXPLAINS
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Find registers to be the one limit, and waits that more warps would hide."""
+        return occupancy_gain.check_occupancy_limit(
+            launch,
+            "registers",
+            at_most=MAX_WARP_GAIN.value,
+            what="registers",
+            sections=("Occupancy", "LaunchStats"),
+        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules.kernel_rule import KernelRule, KernelRuleVerdict
 from gpusight.rules.patterns import occupancy_gain
-from gpusight.rules.rule import Threshold
+from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -19,40 +18,50 @@ MAX_BLOCK_GAIN = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Find shared memory to be the one limit, and waits that more warps would hide."""
-    return occupancy_gain.check_occupancy_limit(
-        launch,
-        "shared_memory",
-        at_most=MAX_BLOCK_GAIN.value,
-        what="shared memory of the blocks",
-        sections=("Occupancy", "LaunchStats"),
+class LowOccupancySharedMemory(KernelRule):
+    """Shared memory of each block keeps blocks off the SMs."""
+
+    id = "low-occupancy-shared-memory"
+    detects = (
+        "Each block takes so much shared memory that few blocks fit an SM, and the schedulers "
+        "often find no warp that is ready."
     )
-
-
-RULE = KernelRule(
-    id="low-occupancy-shared-memory",
-    detects="Each block takes so much shared memory that few blocks fit an SM, and the schedulers "
-    "often find no warp that is ready.",
-    why="While a warp waits for memory or for its own last result, the scheduler needs another "
-    "one. With few warps there is none, and cycles pass empty.",
-    fix="Ask for less shared memory (only what is used, smaller tiles, fewer pipeline stages, "
-    "16-bit data), or use more threads for the same tile.",
-    code="""\
+    why = (
+        "While a warp waits for memory or for its own last result, the scheduler needs another "
+        "one. With few warps there is none, and cycles pass empty."
+    )
+    fix = (
+        "Ask for less shared memory (only what is used, smaller tiles, fewer pipeline stages, "
+        "16-bit data), or use more threads for the same tile."
+    )
+    code = """\
 size_t bytes = threads * sizeof(float);   // what is used, no more
 kernel<<<blocks, threads, bytes>>>(...);
 // keep more of the SM's memory as shared memory
 cudaFuncSetAttribute(kernel,
                      cudaFuncAttributePreferredSharedMemoryCarveout,
                      cudaSharedmemCarveoutMaxShared);
-""",
-    misleads="Large tiles save traffic to memory. Kernels that keep several loads under way in "
-    "each warp hide waits with few of them.",
-    limits={"LOW": occupancy_gain.MAX_LOW_OCCUPANCY, "EIGHT_TIMES": MAX_BLOCK_GAIN},
-    needs=occupancy_gain.NEEDS,
-    helps=occupancy_gain.HELPS,
-    check=check,
-    single_kernels=True,
-    estimate=occupancy_gain.ESTIMATE,
-    explains=occupancy_gain.EXPLAINS,
-)
+"""
+    caveats = (
+        "Large tiles save traffic to memory. Kernels that keep several loads under way in each "
+        "warp hide waits with few of them."
+    )
+    estimate = occupancy_gain.ESTIMATE
+    thresholds: ClassVar = {
+        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_block_gain": MAX_BLOCK_GAIN,
+    }
+    needs = occupancy_gain.NEEDS
+    helps = occupancy_gain.HELPS
+    single_kernels = True
+    explains = occupancy_gain.EXPLAINS
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Find shared memory to be the one limit, and waits that more warps would hide."""
+        return occupancy_gain.check_occupancy_limit(
+            launch,
+            "shared_memory",
+            at_most=MAX_BLOCK_GAIN.value,
+            what="shared memory of the blocks",
+            sections=("Occupancy", "LaunchStats"),
+        )

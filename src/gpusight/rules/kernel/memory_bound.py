@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence
 from gpusight.rules.kernel_launch import MEMORY_UNITS, UNIT_NAMES
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     AT_ROOF,
     MEMORY,
@@ -22,7 +16,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     roof_distance,
     steady,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -36,35 +37,69 @@ MIN_DRAM_TO_UNIT_RATIO = 0.85
 """Everything that comes from DRAM goes through L2 as well: so near, it is DRAM that holds it up."""
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """See whether a memory unit is the busiest, and how far from its roof."""
-    held = limiter(launch)
-    if held is None:
-        return KernelRuleNotApplicable("not measured: how busy SMs and memory were", RULE.sections)
-    if held != MEMORY:
-        return CLEAN
-    name, share = _unit(launch)
-    at_roof = steady(launch, share) >= ROOF.value
-    left = 1.0 if at_roof else roof_distance(launch, share)
-    return KernelRuleMatch(
-        title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
-        if at_roof
-        else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-        time_share=left,
-        estimate="nothing to gain but by moving fewer bytes"
-        if at_roof
-        else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
-        evidence=launch.evidence(
-            shared.DRAM_SHARE,
-            shared.L2_SHARE,
-            q.L1_ELAPSED,
-            shared.SM_SHARE,
-            shared.DRAM_BYTES,
-            shared.OCCUPANCY,
-        ),
-        confidence=_confidence(launch, at_roof),
-        confidence_reason=_reason(launch, at_roof),
+class MemoryBound(KernelRule):
+    """DRAM, L2 or L1 sets the pace."""
+
+    id = "memory-bound"
+    detects = (
+        "A unit of the memory system (DRAM, L2, L1) is busier than any other, or warps wait for "
+        "memory although the GPU is full of them."
     )
+    why = (
+        "The launch cannot be faster than its bytes can be moved. At the roof it is as fast as "
+        "this much traffic allows."
+    )
+    fix = (
+        "Move fewer bytes: fuse with the kernels before and after, use 16-bit types, read once and "
+        "keep in registers or shared memory. Below the roof: more and wider loads under way in "
+        "each thread."
+    )
+    code = """\
+@torch.compile                            # fuses elementwise chains
+def step(x): ...
+// four values a thread in one access
+float4 v = reinterpret_cast<const float4*>(in)[i];
+"""
+    caveats = (
+        "Nsight Compute empties the caches before each launch and may hold the clocks down: the "
+        "same kernel can be faster in its program."
+    )
+    estimate = (
+        "None at the roof; below it, the distance to 80% of the unit's peak, where a roof begins."
+    )
+    thresholds: ClassVar = {"roof": ROOF}
+    helps = (shared.DRAM_SHARE, shared.L2_SHARE, shared.SM_SHARE)
+    tells_roof = True
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """See whether a memory unit is the busiest, and how far from its roof."""
+        held = limiter(launch)
+        if held is None:
+            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+        if held != MEMORY:
+            return CLEAN
+        name, share = _unit(launch)
+        at_roof = steady(launch, share) >= ROOF.value
+        left = 1.0 if at_roof else roof_distance(launch, share)
+        return KernelRuleMatch(
+            title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+            if at_roof
+            else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+            time_share=left,
+            estimate="nothing to gain but by moving fewer bytes"
+            if at_roof
+            else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
+            evidence=launch.evidence(
+                shared.DRAM_SHARE,
+                shared.L2_SHARE,
+                q.L1_ELAPSED,
+                shared.SM_SHARE,
+                shared.DRAM_BYTES,
+                shared.OCCUPANCY,
+            ),
+            confidence=_confidence(launch, at_roof),
+            confidence_reason=_reason(launch, at_roof),
+        )
 
 
 def _confidence(launch: ProfiledLaunch, at_roof: bool) -> Confidence:
@@ -87,29 +122,3 @@ def _unit(launch: ProfiledLaunch) -> tuple[str, float]:
     assert unit is not None
     dram = launch.busy.get("dram", 0.0)
     return ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit
-
-
-RULE = KernelRule(
-    id="memory-bound",
-    detects="A unit of the memory system (DRAM, L2, L1) is busier than any other, or warps wait "
-    "for memory although the GPU is full of them.",
-    why="The launch cannot be faster than its bytes can be moved. At the roof it is as fast as "
-    "this much traffic allows.",
-    fix="Move fewer bytes: fuse with the kernels before and after, use 16-bit types, read once and "
-    "keep in registers or shared memory. Below the roof: more and wider loads under way in each "
-    "thread.",
-    code="""\
-@torch.compile                            # fuses elementwise chains
-def step(x): ...
-// four values a thread in one access
-float4 v = reinterpret_cast<const float4*>(in)[i];
-""",
-    misleads="Nsight Compute empties the caches before each launch and may hold the clocks down: "
-    "the same kernel can be faster in its program.",
-    limits={"ROOF": ROOF},
-    needs=(),
-    helps=(shared.DRAM_SHARE, shared.L2_SHARE, shared.SM_SHARE),
-    check=check,
-    estimate="None at the roof; below it, the distance to 80% of the unit's peak, where a roof "
-    "begins.",
-)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SECTOR_BYTES
-from gpusight.rules.kernel_rule import (
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left, waits_left
+from gpusight.rules.rule import (
+    CLEAN,
     InstructionCounters,
     KernelRule,
     KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
 )
-from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left, waits_left
-from gpusight.rules.rule import CLEAN, Threshold
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -30,39 +31,84 @@ MIN_SPILL_SHARE = Threshold(
 _WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the accesses to local memory with all others."""
-    part = _part(launch)
-    if part is None:
-        sections = (q.LOCAL_INSTRUCTIONS.section, q.LOAD_REQUESTS.section)
-        return KernelRuleNotApplicable("not measured: accesses to local memory", sections)
-    if part < MIN_SPILL_SHARE.value:
-        return CLEAN
-    after = _relieved(launch, part)
-    stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
-    left = time_left(launch, after, waits_left=stays)
-    if not is_worth(left):
-        return CLEAN
-    spills = launch.get(q.SPILL_REQUESTS)
-    return KernelRuleMatch(
-        title=f"{part:.0%} of the memory accesses go to local memory",
-        time_share=left,
-        estimate=f"without accesses to local memory; {limit_sentence(launch, after, left)}",
-        evidence=(
-            Evidence("local_share", part, "share", "Part of the accesses that go to local memory"),
-            *launch.evidence(
-                q.LOCAL_INSTRUCTIONS,
-                q.LOCAL_SECTORS,
-                q.LOCAL_MISSES,
-                q.SPILL_REQUESTS,
-                shared.REGISTERS,
-            ),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="more registers mean fewer warps, which is not counted"
-        if spills is None or spills > 0
-        else "local memory is an array of the program here, not a spill",
+class RegisterSpill(KernelRule):
+    """Values that do not fit the registers go through local memory."""
+
+    id = "register-spill"
+    detects = (
+        "Loads and stores of local memory, where the compiler puts what does not fit the "
+        "registers, and arrays that are indexed by a variable."
     )
+    why = (
+        "Local memory is ordinary memory behind L1. A spilled value costs a store and a load, room "
+        "in L1 and a wait, where a register costs nothing."
+    )
+    fix = (
+        "Allow more registers (remove -maxrregcount, loosen __launch_bounds__, smaller blocks), "
+        "hold fewer values at once, and index arrays by constants after unrolling."
+    )
+    code = """\
+// no minimum of blocks, so that the compiler may use more registers
+__global__ void __launch_bounds__(128) kernel(...)
+#pragma unroll  // constant indices: acc[i] becomes a register
+for (int i = 0; i < N; ++i) acc[i] += x * a[i];
+// the compiler says what it spills: nvcc -Xptxas -v
+"""
+    caveats = (
+        "Spills in code that runs once do not matter. More registers mean fewer warps: see "
+        "low-occupancy-registers."
+    )
+    estimate = (
+        "The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; waits "
+        "for memory shrink by the part of the local sectors."
+    )
+    thresholds: ClassVar = {"min_spill_share": MIN_SPILL_SHARE}
+    helps = (
+        q.LOCAL_INSTRUCTIONS,
+        q.LOAD_REQUESTS,
+        q.LOCAL_SECTORS,
+        q.SECTORS_MOVED,
+        q.L2_SECTORS,
+        q.WARP_STATES,
+    )
+    located_by = InstructionCounters(("memory_l2_theoretical_sectors_local",))
+    explains = frozenset({"memory-bound", "latency-bound", "uncoalesced-access", "cache-miss"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the accesses to local memory with all others."""
+        part = _part(launch)
+        if part is None:
+            sections = (q.LOCAL_INSTRUCTIONS.section, q.LOAD_REQUESTS.section)
+            return RuleNotApplicable("not measured: accesses to local memory", sections)
+        if part < MIN_SPILL_SHARE.value:
+            return CLEAN
+        after = _relieved(launch, part)
+        stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
+        left = time_left(launch, after, waits_left=stays)
+        if not is_worth(left):
+            return CLEAN
+        spills = launch.get(q.SPILL_REQUESTS)
+        return KernelRuleMatch(
+            title=f"{part:.0%} of the memory accesses go to local memory",
+            time_share=left,
+            estimate=f"without accesses to local memory; {limit_sentence(launch, after, left)}",
+            evidence=(
+                Evidence(
+                    "local_share", part, "share", "Part of the accesses that go to local memory"
+                ),
+                *launch.evidence(
+                    q.LOCAL_INSTRUCTIONS,
+                    q.LOCAL_SECTORS,
+                    q.LOCAL_MISSES,
+                    q.SPILL_REQUESTS,
+                    shared.REGISTERS,
+                ),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="more registers mean fewer warps, which is not counted"
+            if spills is None or spills > 0
+            else "local memory is an array of the program here, not a spill",
+        )
 
 
 def _part(launch: ProfiledLaunch) -> float | None:
@@ -109,38 +155,3 @@ def _relieved(launch: ProfiledLaunch, part: float) -> dict[str, float]:
             kept if moved is None else min(1.0, moved * SECTOR_BYTES / dram)
         )
     return after
-
-
-RULE = KernelRule(
-    id="register-spill",
-    detects="Loads and stores of local memory, where the compiler puts what does not fit the "
-    "registers, and arrays that are indexed by a variable.",
-    why="Local memory is ordinary memory behind L1. A spilled value costs a store and a load, "
-    "room in L1 and a wait, where a register costs nothing.",
-    fix="Allow more registers (remove -maxrregcount, loosen __launch_bounds__, smaller blocks), "
-    "hold fewer values at once, and index arrays by constants after unrolling.",
-    code="""\
-// no minimum of blocks, so that the compiler may use more registers
-__global__ void __launch_bounds__(128) kernel(...)
-#pragma unroll  // constant indices: acc[i] becomes a register
-for (int i = 0; i < N; ++i) acc[i] += x * a[i];
-// the compiler says what it spills: nvcc -Xptxas -v
-""",
-    misleads="Spills in code that runs once do not matter. More registers mean fewer warps: see "
-    "low-occupancy-registers.",
-    limits={"PART": MIN_SPILL_SHARE},
-    needs=(),
-    helps=(
-        q.LOCAL_INSTRUCTIONS,
-        q.LOAD_REQUESTS,
-        q.LOCAL_SECTORS,
-        q.SECTORS_MOVED,
-        q.L2_SECTORS,
-        q.WARP_STATES,
-    ),
-    check=check,
-    located_by=InstructionCounters(("memory_l2_theoretical_sectors_local",)),
-    estimate="The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; "
-    "waits for memory shrink by the part of the local sectors.",
-    explains=frozenset({"memory-bound", "latency-bound", "uncoalesced-access", "cache-miss"}),
-)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import MEMORY_WAITS, MIN_SPEEDUP, limited, roof_limited
 from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel, issue_rate, ready
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -28,32 +29,66 @@ MIN_MEMORY_WAIT_SHARE = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the blocks of the grid with what the GPU holds at once."""
-    grid, sms, blocks = launch.grid, launch.sm_count, launch.blocks_per_sm
-    if grid is None or not sms or not blocks:
-        return KernelRuleNotApplicable(
-            "not measured: blocks of the grid and SMs of the GPU", RULE.sections
-        )
-    idle = grid < sms
-    if grid >= sms * blocks or (not idle and _is_as_meant(launch)):
-        return CLEAN
-    left = _left(launch, grid, sms, blocks)
-    if left > 1 / MIN_SPEEDUP:
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"{grid:,} block{'s' if grid != 1 else ''} for {sms} SMs that hold {sms * blocks:,}",
-        time_share=left,
-        estimate=_estimate(launch, grid, sms, blocks),
-        evidence=(
-            Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
-            Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
-            Evidence("blocks_per_sm", blocks, "", "Blocks that fit an SM at once"),
-            *launch.evidence(shared.WAVES, shared.OCCUPANCY, shared.SM_SHARE, q.SM_ACTIVE),
-        ),
-        confidence=Confidence.MEDIUM if idle and launch.busy else Confidence.LOW,
-        confidence_reason="whether the work can be cut into more blocks is not known",
+class SmallGridLaunch(KernelRule):
+    """The grid has too few blocks or warps for the GPU."""
+
+    id = "small-grid"
+    detects = (
+        "The grid has fewer blocks than the GPU has SMs, or too few for the warps that they hold."
     )
+    why = (
+        "A block runs on one SM. SMs without a block do nothing, and SMs with one small block wait "
+        "most of the time."
+    )
+    fix = (
+        "Cut the work into more blocks: fewer elements a thread, split the reduction (split-k), "
+        "take several problems in one launch (batching); or fuse the kernel with its neighbours."
+    )
+    code = """\
+int blocks = (n + threads - 1) / threads; // from the problem
+// few long rows: several blocks for each, added up afterwards
+dim3 grid(rows, (columns + chunk - 1) / chunk);
+"""
+    caveats = (
+        "A small problem stays small: when there is no more work, only batching, fusing or running "
+        "beside another kernel helps."
+    )
+    estimate = (
+        "The same work on all SMs, each with the blocks that it holds; not below the 1.5 µs that "
+        "any launch takes, and no unit beyond its roof."
+    )
+    thresholds: ClassVar = {"min_memory_wait_share": MIN_MEMORY_WAIT_SHARE}
+    helps = (shared.REGISTERS, shared.SM_COUNT, shared.GRID_SIZE, q.ISSUED, shared.OCCUPANCY)
+    single_kernels = True
+    explains = frozenset({"latency-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the blocks of the grid with what the GPU holds at once."""
+        grid, sms, blocks = launch.grid, launch.sm_count, launch.blocks_per_sm
+        if grid is None or not sms or not blocks:
+            return RuleNotApplicable(
+                "not measured: blocks of the grid and SMs of the GPU", self.sections
+            )
+        idle = grid < sms
+        if grid >= sms * blocks or (not idle and _is_as_meant(launch)):
+            return CLEAN
+        left = _left(launch, grid, sms, blocks)
+        if left > 1 / MIN_SPEEDUP:
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"{grid:,} block{'s' if grid != 1 else ''} for {sms} SMs that hold "
+            f"{sms * blocks:,}",
+            time_share=left,
+            estimate=_estimate(launch, grid, sms, blocks),
+            evidence=(
+                Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
+                Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
+                Evidence("blocks_per_sm", blocks, "", "Blocks that fit an SM at once"),
+                *launch.evidence(shared.WAVES, shared.OCCUPANCY, shared.SM_SHARE, q.SM_ACTIVE),
+            ),
+            confidence=Confidence.MEDIUM if idle and launch.busy else Confidence.LOW,
+            confidence_reason="whether the work can be cut into more blocks is not known",
+        )
 
 
 def _is_as_meant(launch: ProfiledLaunch) -> bool:
@@ -78,29 +113,3 @@ def _estimate(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> str:
     left = _left(launch, grid, sms, blocks)
     floor = "; starting a grid takes 1.5 µs" if left <= 2 * limited(launch, 0.0) else ""
     return spread + filled + floor
-
-
-RULE = KernelRule(
-    id="small-grid",
-    detects="The grid has fewer blocks than the GPU has SMs, or too few for the warps that they "
-    "hold.",
-    why="A block runs on one SM. SMs without a block do nothing, and SMs with one small block wait "
-    "most of the time.",
-    fix="Cut the work into more blocks: fewer elements a thread, split the reduction (split-k), "
-    "take several problems in one launch (batching); or fuse the kernel with its neighbours.",
-    code="""\
-int blocks = (n + threads - 1) / threads; // from the problem
-// few long rows: several blocks for each, added up afterwards
-dim3 grid(rows, (columns + chunk - 1) / chunk);
-""",
-    misleads="A small problem stays small: when there is no more work, only batching, fusing or "
-    "running beside another kernel helps.",
-    limits={"WAITING": MIN_MEMORY_WAIT_SHARE},
-    needs=(),
-    helps=(shared.REGISTERS, shared.SM_COUNT, shared.GRID_SIZE, q.ISSUED, shared.OCCUPANCY),
-    check=check,
-    single_kernels=True,
-    estimate="The same work on all SMs, each with the blocks that it holds; not below the 1.5 µs "
-    "that any launch takes, and no unit beyond its roof.",
-    explains=frozenset({"latency-bound"}),
-)

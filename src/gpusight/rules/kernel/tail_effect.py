@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
     busiest,
@@ -23,7 +17,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     steady,
 )
 from gpusight.rules.patterns.occupancy_gain import theoretical
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -53,15 +54,58 @@ MAX_WAVES = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the waves that the grid needs with those that it fills."""
-    waves = launch.waves
-    if waves is None:
-        return KernelRuleNotApplicable("not measured: how many waves the grid makes", RULE.sections)
-    if waves <= 1 or _near_roof(launch):
-        return CLEAN
-    verdicts = [_last_wave(launch, waves), _uneven(launch)]
-    return next((verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)), CLEAN)
+class TailEffect(KernelRule):
+    """The last wave of blocks leaves most of the GPU empty."""
+
+    id = "tail-effect"
+    detects = (
+        "The grid fills the GPU a little more often than a whole number of times, and only a few "
+        "times; or a few blocks run so long that most SMs are idle at the end."
+    )
+    why = "Blocks run in waves. The last one takes as long as a full one, with most SMs idle."
+    fix = (
+        "Make the grid a whole number of waves, or blocks smaller so that the last wave is short; "
+        "or launch one wave of blocks that loop over the work (a persistent kernel)."
+    )
+    code = """\
+int per_sm, sms;
+cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel,
+                                              threads, 0);
+cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
+kernel<<<per_sm * sms, threads>>>(...);   // one wave; in the kernel:
+for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
+     i += (size_t)gridDim.x * blockDim.x) { ... }
+"""
+    caveats = (
+        "Blocks of very different length do not run in waves. Another kernel on another stream may "
+        "use the SMs that the last wave leaves free."
+    )
+    estimate = (
+        "The waves that the grid fills over the whole waves it takes; no more than the places for "
+        "warps that were empty, and no unit beyond its roof. Of uneven blocks, the part of the "
+        "time in which SMs had work."
+    )
+    thresholds: ClassVar = {
+        "max_waves": MAX_WAVES,
+        "min_sm_active_share": MIN_SM_ACTIVE_SHARE,
+        "max_memory_share": MAX_MEMORY_SHARE,
+        "max_pipe_share": MAX_PIPE_SHARE,
+    }
+    helps = (shared.WAVES, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, q.SM_ACTIVE)
+    single_kernels = True
+    explains = frozenset({"latency-bound", "compute-bound", "memory-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the waves that the grid needs with those that it fills."""
+        waves = launch.waves
+        if waves is None:
+            return RuleNotApplicable("not measured: how many waves the grid makes", self.sections)
+        if waves <= 1 or _near_roof(launch):
+            return CLEAN
+        verdicts = [_last_wave(launch, waves), _uneven(launch)]
+        return next(
+            (verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)), CLEAN
+        )
 
 
 def _near_roof(launch: ProfiledLaunch) -> bool:
@@ -72,7 +116,7 @@ def _near_roof(launch: ProfiledLaunch) -> bool:
     )
 
 
-def _last_wave(launch: ProfiledLaunch, waves: float) -> KernelRuleVerdict:
+def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
     """Find a last wave that is far from full, after few that were."""
     if waves >= MAX_WAVES.value:
         return CLEAN
@@ -97,7 +141,7 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> KernelRuleVerdict:
     )
 
 
-def _uneven(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
     """Find SMs that are idle for long although there are blocks enough: a few run much longer."""
     active = launch.get(q.SM_ACTIVE)
     if active is None or steady(launch, active) >= MIN_SM_ACTIVE_SHARE.value:
@@ -128,38 +172,3 @@ def _fullness(launch: ProfiledLaunch) -> float | None:
     if achieved is None or not possible or active is None:
         return None
     return min(1.0, achieved / possible * active)
-
-
-RULE = KernelRule(
-    id="tail-effect",
-    detects="The grid fills the GPU a little more often than a whole number of times, and only "
-    "a few times; or a few blocks run so long that most SMs are idle at the end.",
-    why="Blocks run in waves. The last one takes as long as a full one, with most SMs idle.",
-    fix="Make the grid a whole number of waves, or blocks smaller so that the last wave is short; "
-    "or launch one wave of blocks that loop over the work (a persistent kernel).",
-    code="""\
-int per_sm, sms;
-cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel,
-                                              threads, 0);
-cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
-kernel<<<per_sm * sms, threads>>>(...);   // one wave; in the kernel:
-for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
-     i += (size_t)gridDim.x * blockDim.x) { ... }
-""",
-    misleads="Blocks of very different length do not run in waves. Another kernel on another "
-    "stream may use the SMs that the last wave leaves free.",
-    limits={
-        "FEW_WAVES": MAX_WAVES,
-        "EVEN": MIN_SM_ACTIVE_SHARE,
-        "NEAR_ROOF": MAX_MEMORY_SHARE,
-        "FULL_PIPE": MAX_PIPE_SHARE,
-    },
-    needs=(),
-    helps=(shared.WAVES, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, q.SM_ACTIVE),
-    check=check,
-    single_kernels=True,
-    estimate="The waves that the grid fills over the whole waves it takes; no more than the "
-    "places for warps that were empty, and no unit beyond its roof. Of uneven blocks, the part of "
-    "the time in which SMs had work.",
-    explains=frozenset({"latency-bound", "compute-bound", "memory-bound"}),
-)

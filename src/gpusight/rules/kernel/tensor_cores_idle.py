@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.hardware.gpu_table import GPUS, Peaks
@@ -11,12 +11,6 @@ from gpusight.naming.kernel_names import classify
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SECTOR_BYTES, UNIT_NAMES, WARP
-from gpusight.rules.kernel_rule import (
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     MIN_SPEEDUP,
@@ -25,7 +19,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     limited,
 )
 from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.hardware.gpu_table import Gpu
@@ -81,45 +82,86 @@ _GEMM_CATEGORIES = ("matmul", "convolution", "attention")
 _FEEDING = ("l1_data", "l1", "lsu")
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
-    if launch.gpu is None:
-        return KernelRuleNotApplicable("not known: which GPU it ran on", ())
-    if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
-        return KernelRuleNotApplicable(f"not measured: {_TENSOR_USE}", RULE.sections)
-    precision, peak, now = _rates(launch)
-    if peak is None or now is None or is_tensor_core_kernel(launch) or _says_so(launch):
-        return CLEAN
-    share = _arithmetic(launch)
-    if share is None or not {"dram", "l2"} & launch.busy.keys():
-        return KernelRuleNotApplicable(
-            "not measured: how busy the FP32 pipe and memory were", RULE.sections
-        )
-    if not _is_gemm(launch):
-        return CLEAN
-    left = limited(launch, max(share * now / (peak * TENSOR_EFFICIENCY.value), _memory(launch)))
-    if left > 1 / MIN_SPEEDUP:
-        return CLEAN
-    return KernelRuleMatch(
-        title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
-        time_share=left,
-        estimate=f"the product in {precision.upper()} on tensor cores at "
-        f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: {_memory_sentence(launch)}",
-        evidence=(
-            *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
-            Evidence(
-                "tensor_rate",
-                peak * 1e12,
-                "flop/s",
-                f"Peak rate of tensor cores in {precision.upper()}",
-            ),
-            Evidence("vector_rate", now * 1e12, "flop/s", "Peak rate of the pipe that is used"),
-        ),
-        confidence=Confidence.MEDIUM if launch.category in _GEMM_CATEGORIES else Confidence.LOW,
-        confidence_reason="whether the results allow the shorter format is not known"
-        if launch.category in _GEMM_CATEGORIES
-        else "that it is a matrix product is inferred from its instructions",
+class TensorCoresIdle(KernelRule):
+    """A matrix product on the ordinary pipes."""
+
+    id = "tensor-cores-idle"
+    detects = (
+        "A matrix product, convolution or attention that runs on the FP32 or FP16 pipe while the "
+        "tensor cores do nothing."
     )
+    why = "Tensor cores compute products 4 to 16 times as fast as the ordinary pipes."
+    fix = (
+        "Use TF32, BF16 or FP16: in PyTorch one line, in CUDA a library (cuBLAS, CUTLASS) or wmma."
+    )
+    code = """\
+torch.set_float32_matmul_precision("high")          # TF32
+with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
+    loss = model(x)
+# cuBLAS: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)
+# Triton: tl.dot(a, b, input_precision="tf32")
+"""
+    caveats = (
+        "TF32 keeps 10 bits of the mantissa: some solvers need all 23. Sizes that are no multiple "
+        "of 8 or 16, and very small products, gain less. A product that is recognised by its "
+        "instructions alone may be something else."
+    )
+    estimate = "The arithmetic at half of the tensor cores' peak, not below what L2 and DRAM need."
+    thresholds: ClassVar = {
+        "tensor_efficiency": TENSOR_EFFICIENCY,
+        "min_pipe_share": MIN_PIPE_SHARE,
+        "max_other_per_fma": MAX_OTHER_PER_FMA,
+        "min_loads_per_fma": MIN_LOADS_PER_FMA,
+        "max_cuda_core_share": MAX_CUDA_CORE_SHARE,
+        "min_flops_per_byte": MIN_FLOPS_PER_BYTE,
+        "max_streaming_flops_per_byte": MAX_STREAMING_FLOPS_PER_BYTE,
+        "min_operand_loads_per_fma": MIN_OPERAND_LOADS_PER_FMA,
+        "min_l2_rereads": MIN_L2_REREADS,
+        "min_fma_share": MIN_FMA_SHARE,
+    }
+    helps = (q.TENSOR, q.FMA, q.FFMA, q.FP32_OTHER, shared.DRAM_BYTES)
+    explains = frozenset({"compute-bound", "memory-bound", "latency-bound"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
+        if launch.gpu is None:
+            return RuleNotApplicable("not known: which GPU it ran on")
+        if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
+            return RuleNotApplicable(f"not measured: {_TENSOR_USE}", self.sections)
+        precision, peak, now = _rates(launch)
+        if peak is None or now is None or is_tensor_core_kernel(launch) or _says_so(launch):
+            return CLEAN
+        share = _arithmetic(launch)
+        if share is None or not {"dram", "l2"} & launch.busy.keys():
+            return RuleNotApplicable(
+                "not measured: how busy the FP32 pipe and memory were", self.sections
+            )
+        if not _is_gemm(launch):
+            return CLEAN
+        left = limited(launch, max(share * now / (peak * TENSOR_EFFICIENCY.value), _memory(launch)))
+        if left > 1 / MIN_SPEEDUP:
+            return CLEAN
+        return KernelRuleMatch(
+            title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
+            time_share=left,
+            estimate=f"the product in {precision.upper()} on tensor cores at "
+            f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: "
+            + _memory_sentence(launch),
+            evidence=(
+                *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
+                Evidence(
+                    "tensor_rate",
+                    peak * 1e12,
+                    "flop/s",
+                    f"Peak rate of tensor cores in {precision.upper()}",
+                ),
+                Evidence("vector_rate", now * 1e12, "flop/s", "Peak rate of the pipe that is used"),
+            ),
+            confidence=Confidence.MEDIUM if launch.category in _GEMM_CATEGORIES else Confidence.LOW,
+            confidence_reason="whether the results allow the shorter format is not known"
+            if launch.category in _GEMM_CATEGORIES
+            else "that it is a matrix product is inferred from its instructions",
+        )
 
 
 def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
@@ -253,39 +295,3 @@ def _memory_sentence(launch: ProfiledLaunch) -> str:
         return "its load is not known"
     unit = max(known, key=lambda name: known[name])
     return f"{UNIT_NAMES[unit]} takes {known[unit]:.0%} of the time now"
-
-
-RULE = KernelRule(
-    id="tensor-cores-idle",
-    detects="A matrix product, convolution or attention that runs on the FP32 or FP16 pipe while "
-    "the tensor cores do nothing.",
-    why="Tensor cores compute products 4 to 16 times as fast as the ordinary pipes.",
-    fix="Use TF32, BF16 or FP16: in PyTorch one line, in CUDA a library (cuBLAS, CUTLASS) or wmma.",
-    code="""\
-torch.set_float32_matmul_precision("high")          # TF32
-with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
-    loss = model(x)
-# cuBLAS: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)
-# Triton: tl.dot(a, b, input_precision="tf32")
-""",
-    misleads="TF32 keeps 10 bits of the mantissa: some solvers need all 23. Sizes that are no "
-    "multiple of 8 or 16, and very small products, gain less. A product that is recognised by its "
-    "instructions alone may be something else.",
-    limits={
-        "EFFICIENCY": TENSOR_EFFICIENCY,
-        "ARITHMETIC": MIN_PIPE_SHARE,
-        "PURE": MAX_OTHER_PER_FMA,
-        "FED": MIN_LOADS_PER_FMA,
-        "ELSEWHERE": MAX_CUDA_CORE_SHARE,
-        "INTENSITY": MIN_FLOPS_PER_BYTE,
-        "STREAM": MAX_STREAMING_FLOPS_PER_BYTE,
-        "OPERANDS": MIN_OPERAND_LOADS_PER_FMA,
-        "REREAD": MIN_L2_REREADS,
-        "OF_INSTRUCTIONS": MIN_FMA_SHARE,
-    },
-    needs=(),
-    helps=(q.TENSOR, q.FMA, q.FFMA, q.FP32_OTHER, shared.DRAM_BYTES),
-    check=check,
-    estimate="The arithmetic at half of the tensor cores' peak, not below what L2 and DRAM need.",
-    explains=frozenset({"compute-bound", "memory-bound", "latency-bound"}),
-)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SECTOR_BYTES, WARP, shares
-from gpusight.rules.kernel_rule import (
-    InstructionCounters,
-    KernelRule,
-    KernelRuleMatch,
-    KernelRuleNotApplicable,
-    KernelRuleVerdict,
-)
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
@@ -32,7 +25,15 @@ from gpusight.rules.patterns.kernel_speedup import (
     time_left,
     waits_left,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import (
+    CLEAN,
+    InstructionCounters,
+    KernelRule,
+    KernelRuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from gpusight.rules.kernel_launch import ProfiledLaunch
@@ -60,41 +61,90 @@ MAX_SECTORS_PER_LOAD = Threshold(
 )
 
 
-def check(launch: ProfiledLaunch) -> KernelRuleVerdict:
-    """Compare the sectors moved with those that hold what was asked for."""
-    sectors = _sectors(launch)
-    if sectors is None:
-        return _inferred(launch)
-    moved, needed = sectors
-    if moved <= 0 or 1 - needed / moved < MIN_WASTE_SHARE.value:
-        return CLEAN
-    if reads_at_random(launch):  # no layout puts these in order: see cache-miss
-        return CLEAN
-    after = _relieved(launch, moved, needed)
-    left = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
-    if not is_worth(left):
-        return CLEAN
-    measured = launch.get(q.SECTORS_NEEDED) is not None
-    return KernelRuleMatch(
-        title=f"{moved / needed:.1f} sectors moved for each one needed",
-        time_share=left,
-        estimate=f"moving {needed / moved:.0%} of the sectors; "
-        + limit_sentence(launch, after, left),
-        evidence=(
-            Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
-            Evidence("sectors_needed", needed, "", q.SECTORS_NEEDED.meaning),
-            *launch.evidence(shared.DRAM_SHARE, shared.L2_SHARE, shared.L1_HIT_SHARE),
-        ),
-        confidence=Confidence.HIGH if measured and launch.stalls else Confidence.MEDIUM,
-        confidence_reason=_reason(launch, measured),
+class UncoalescedAccess(KernelRule):
+    """The threads of a warp read or write addresses that lie far apart."""
+
+    id = "uncoalesced-access"
+    detects = (
+        "Threads of a warp touch global addresses so far apart that most of each 32-byte sector "
+        "moved is not used."
     )
+    why = (
+        "Memory moves whole sectors. What nobody asked for takes the same room in L1, in L2 and on "
+        "the way to DRAM as what was."
+    )
+    fix = (
+        "Let neighbouring threads touch neighbouring addresses: index by threadIdx.x last, store "
+        "arrays of structures as structures of arrays, or go through a tile in shared memory."
+    )
+    code = """\
+// before: thread i reads a[i * stride]
+// after: x runs along memory
+int x = blockIdx.x * blockDim.x + threadIdx.x;   // fastest
+int y = blockIdx.y;
+out[y * width + x] = in[y * width + x];
+// float3 particles[n]  ->  float px[n], py[n], pz[n]
+"""
+    caveats = (
+        "A gather from random places cannot be coalesced, only sorted or made smaller. Sectors "
+        "that later accesses find in L1 are counted as moved; the estimate takes the hits into "
+        "account."
+    )
+    estimate = (
+        "Each memory unit keeps the load of the sectors needed, L2 and DRAM no less than what they "
+        "move beyond that already; loads stay as slow as on an idle GPU. Where sectors were not "
+        "counted, the waste is taken to be the steps of L1 that its requests do not account for."
+    )
+    thresholds: ClassVar = {
+        "min_waste_share": MIN_WASTE_SHARE,
+        "unloaded_cycles": UNLOADED_CYCLES,
+        "loads_in_flight": LOADS_IN_FLIGHT,
+        "min_excess_wavefronts": MIN_EXCESS_WAVEFRONTS,
+        "min_global_traffic_ratio": MIN_GLOBAL_TRAFFIC_RATIO,
+        "min_l2_share": MIN_L2_SHARE,
+        "max_sectors_per_load": MAX_SECTORS_PER_LOAD,
+    }
+    helps = (q.SECTORS_MOVED, q.SECTORS_NEEDED, q.L2_SECTORS, shared.DRAM_BYTES, q.WARP_STATES)
+    located_by = InstructionCounters(
+        ("memory_l2_theoretical_sectors_global",), ("memory_l2_theoretical_sectors_global_ideal",)
+    )
+    explains = frozenset({"memory-bound", "latency-bound", "cache-miss"})
+
+    def check(self, launch: ProfiledLaunch) -> RuleVerdict:
+        """Compare the sectors moved with those that hold what was asked for."""
+        sectors = _sectors(launch)
+        if sectors is None:
+            return _inferred(launch, self.sections)
+        moved, needed = sectors
+        if moved <= 0 or 1 - needed / moved < MIN_WASTE_SHARE.value:
+            return CLEAN
+        if reads_at_random(launch):  # no layout puts these in order: see cache-miss
+            return CLEAN
+        after = _relieved(launch, moved, needed)
+        left = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
+        if not is_worth(left):
+            return CLEAN
+        measured = launch.get(q.SECTORS_NEEDED) is not None
+        return KernelRuleMatch(
+            title=f"{moved / needed:.1f} sectors moved for each one needed",
+            time_share=left,
+            estimate=f"moving {needed / moved:.0%} of the sectors; "
+            + limit_sentence(launch, after, left),
+            evidence=(
+                Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
+                Evidence("sectors_needed", needed, "", q.SECTORS_NEEDED.meaning),
+                *launch.evidence(shared.DRAM_SHARE, shared.L2_SHARE, shared.L1_HIT_SHARE),
+            ),
+            confidence=Confidence.HIGH if measured and launch.stalls else Confidence.MEDIUM,
+            confidence_reason=_reason(launch, measured),
+        )
 
 
-def _inferred(launch: ProfiledLaunch) -> KernelRuleVerdict:
+def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
     """Infer scattered addresses from steps of L1 that its requests do not account for."""
-    absent = KernelRuleNotApplicable(
+    absent = RuleNotApplicable(
         "not measured: how many sectors global accesses touched, and how many they needed",
-        RULE.sections,
+        sections,
     )
     removed = excess_wavefronts(launch)
     if removed is None or not is_outside(launch):
@@ -174,44 +224,3 @@ def _reason(launch: ProfiledLaunch, measured: bool) -> str:
     if not launch.stalls:
         return "what warps waited for was not measured"
     return "sectors and waits were measured"
-
-
-RULE = KernelRule(
-    id="uncoalesced-access",
-    detects="Threads of a warp touch global addresses so far apart that most of each 32-byte "
-    "sector moved is not used.",
-    why="Memory moves whole sectors. What nobody asked for takes the same room in L1, in L2 and on "
-    "the way to DRAM as what was.",
-    fix="Let neighbouring threads touch neighbouring addresses: index by threadIdx.x last, store "
-    "arrays of structures as structures of arrays, or go through a tile in shared memory.",
-    code="""\
-// before: thread i reads a[i * stride]
-// after: x runs along memory
-int x = blockIdx.x * blockDim.x + threadIdx.x;   // fastest
-int y = blockIdx.y;
-out[y * width + x] = in[y * width + x];
-// float3 particles[n]  ->  float px[n], py[n], pz[n]
-""",
-    misleads="A gather from random places cannot be coalesced, only sorted or made smaller. "
-    "Sectors that later accesses find in L1 are counted as moved; the estimate takes the hits "
-    "into account.",
-    limits={
-        "WASTE": MIN_WASTE_SHARE,
-        "UNLOADED_CYCLES": UNLOADED_CYCLES,
-        "UNDER_WAY": LOADS_IN_FLIGHT,
-        "NEEDLESS": MIN_EXCESS_WAVEFRONTS,
-        "OUTSIDE": MIN_GLOBAL_TRAFFIC_RATIO,
-        "L2_BUSY": MIN_L2_SHARE,
-        "WIDEST": MAX_SECTORS_PER_LOAD,
-    },
-    needs=(),
-    helps=(q.SECTORS_MOVED, q.SECTORS_NEEDED, q.L2_SECTORS, shared.DRAM_BYTES, q.WARP_STATES),
-    check=check,
-    located_by=InstructionCounters(
-        ("memory_l2_theoretical_sectors_global",), ("memory_l2_theoretical_sectors_global_ideal",)
-    ),
-    estimate="Each memory unit keeps the load of the sectors needed, L2 and DRAM no less than what "
-    "they move beyond that already; loads stay as slow as on an idle GPU. Where sectors were not "
-    "counted, the waste is taken to be the steps of L1 that its requests do not account for.",
-    explains=frozenset({"memory-bound", "latency-bound", "cache-miss"}),
-)

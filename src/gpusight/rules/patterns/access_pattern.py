@@ -42,11 +42,11 @@ MIN_GLOBAL_TRAFFIC_RATIO = Threshold(
     "take the needless steps, below which those to shared memory",
 )
 RANDOM = {
-    "SCATTERED": MIN_WASTED_SECTORS,
-    "STORED_TOGETHER": MAX_SECTORS_PER_STORE,
-    "L1_HITS": MAX_RANDOM_L1_HITS,
-    "L2_HITS": MAX_RANDOM_L2_HITS,
-    "IN_ORDER": MIN_SEQUENTIAL_DRAM_SHARE,
+    "min_wasted_sectors": MIN_WASTED_SECTORS,
+    "max_sectors_per_store": MAX_SECTORS_PER_STORE,
+    "max_random_l1_hits": MAX_RANDOM_L1_HITS,
+    "max_random_l2_hits": MAX_RANDOM_L2_HITS,
+    "min_sequential_dram_share": MIN_SEQUENTIAL_DRAM_SHARE,
 }
 """What reads at random places are told by."""
 

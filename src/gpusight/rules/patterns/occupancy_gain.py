@@ -12,7 +12,6 @@ from gpusight.naming.kernel_names import classify
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import shares
-from gpusight.rules.kernel_rule import KernelRuleMatch, KernelRuleNotApplicable, KernelRuleVerdict
 from gpusight.rules.patterns.kernel_speedup import (
     AT_ROOF,
     MIN_SPEEDUP,
@@ -21,7 +20,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     busiest,
     roof_limited,
 )
-from gpusight.rules.rule import CLEAN, Threshold
+from gpusight.rules.rule import CLEAN, KernelRuleMatch, RuleNotApplicable, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from gpusight.hardware.sm_limits import SmLimits
@@ -143,11 +142,11 @@ ESTIMATE = (
 
 def check_occupancy_limit(
     launch: ProfiledLaunch, limit: str, *, at_most: float, what: str, sections: tuple[str, ...]
-) -> KernelRuleVerdict:
+) -> RuleVerdict:
     """Find out whether one limit alone keeps warps away that would hide waits."""
     share = theoretical(launch)
     if share is None or launch.fit is None:
-        return KernelRuleNotApplicable("not known: which limit keeps blocks off an SM", sections)
+        return RuleNotApplicable("not known: which limit keeps blocks off an SM", sections)
     spare = room(launch, without=limit, at_most=at_most)
     if share > MAX_LOW_OCCUPANCY.value or spare is None or spare.warps_then <= spare.warps:
         return CLEAN
@@ -155,7 +154,7 @@ def check_occupancy_limit(
         return CLEAN
     left = time_left_with(launch, spare.times)
     if left is None:
-        return KernelRuleNotApplicable(
+        return RuleNotApplicable(
             "not measured: how often the schedulers issued", ("SchedulerStats",)
         )
     return CLEAN if left > 1 / MIN_SPEEDUP else _occupancy_match(launch, share, spare, left, what)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
@@ -17,11 +18,13 @@ from gpusight.rules.formatting import (
     summed_locations,
     times_text,
 )
+from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
@@ -38,7 +41,7 @@ MAX_POOLED_NS = Threshold(
 )
 
 
-class AllocChurn(Rule):
+class AllocChurn(TimelineRule):
     """Allocations and frees of the driver inside steps."""
 
     id = "alloc-churn"
@@ -60,8 +63,8 @@ class AllocChurn(Rule):
 buffer = torch.empty(shape, device="cuda")     # once, before the loop
 torch.matmul(a, b, out=buffer)
 """
-    afterwards = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
-    misleads = (
+    verify = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
+    caveats = (
         "A program close to the GPU's memory frees its cache because it has to: then less memory "
         "(smaller batch, checkpointing) is the fix."
     )
@@ -70,10 +73,10 @@ torch.matmul(a, b, out=buffer)
         "them is not counted. Four programs on one H200, a run each: the fix gave 1.0 to 1.7 times "
         "as much under nsys, 0.6 to 1.3 times without it."
     )
-    limits: ClassVar = {
-        "STEPS": MIN_STEP_SHARE,
-        "AGAIN": MIN_REALLOCATIONS,
-        "POOLED": MAX_POOLED_NS,
+    thresholds: ClassVar = {
+        "min_step_share": MIN_STEP_SHARE,
+        "min_reallocations": MIN_REALLOCATIONS,
+        "max_pooled_ns": MAX_POOLED_NS,
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -84,6 +87,14 @@ torch.matmul(a, b, out=buffer)
         if rows.is_empty():
             return CLEAN
         return _found(timeline, rows)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find calls that allocate or free memory, with the gap that follows."""
+        rows = timeline.calls.filter(pl.col("kind").cast(pl.String).is_in(["allocate", "free"]))
+        names = [place.name for place in finding.where if place.kind == "call"]
+        meant = rows.filter(pl.col("name").cast(pl.String).is_in(names))
+        calls = of_calls(timeline, meant if meant.height else rows, "name")
+        return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
 
 
 def _slow() -> pl.Expr:

@@ -12,9 +12,11 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.blocking_waits import waits
 from gpusight.rules.patterns.host_gaps import (
     activity_before,
@@ -30,7 +32,7 @@ from gpusight.rules.patterns.host_stalls import (
     host_work,
     launching_lane,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, intersect
 from gpusight.units import format_time
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.host_stalls import HostStalls
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
@@ -79,7 +82,7 @@ class _Other:
     """Copies to the host that were asked for between steps: what that work looks at."""
 
 
-class BetweenSteps(Rule):
+class BetweenSteps(TimelineRule):
     """Host work that launches nothing, between steps or in the middle of them."""
 
     id = "between-steps"
@@ -100,11 +103,11 @@ if step % 100 == 0:                            # not every step
     executor.submit(write_log, step, metrics)  # another thread
 # checkpoints: torch.distributed.checkpoint.async_save(state, checkpoint_id=path)
 """
-    afterwards = (
+    verify = (
         "`gpusight steps` shows less time from the end of a step to the next one, `gpusight "
         "ledger` less `idle/framework` and `idle/other`."
     )
-    misleads = (
+    caveats = (
         "Ranges that mark only a part of each step leave the rest between them: then this is the "
         "step's own time. A stretch without names may be work that the step needs."
     )
@@ -112,16 +115,16 @@ if step % 100 == 0:                            # not every step
         "Replay without the host's own time in these stretches and without the copies to the host "
         "that are asked for between steps, which go with it; other calls and waits stay."
     )
-    limits: ClassVar = {
-        "LEAST": MIN_IDLE_SHARE,
-        "LOOP": LOOP_NS_PER_STEP,
-        "OFTEN": MIN_STEP_SHARE,
-        "HANGS": MIN_HIDDEN_SHARE,
-        "LONG": MIN_STALL_NS,
-        "UNUSUAL": MIN_STALL_RATIO,
-        "LAUNCHES": MAX_LAUNCHES_BETWEEN,
+    thresholds: ClassVar = {
+        "min_idle_share": MIN_IDLE_SHARE,
+        "loop_ns_per_step": LOOP_NS_PER_STEP,
+        "min_step_share": MIN_STEP_SHARE,
+        "min_hidden_share": MIN_HIDDEN_SHARE,
+        "min_stall_ns": MIN_STALL_NS,
+        "min_stall_ratio": MIN_STALL_RATIO,
+        "max_launches_between": MAX_LAUNCHES_BETWEEN,
     }
-    least_share = 0.02
+    min_share = 0.02
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Measure the host's own time between the marks of steps, and in long stretches."""
@@ -136,6 +139,11 @@ if step % 100 == 0:                            # not every step
         if other.idle_ns - _profiler_ns(timeline, other) < least_ns:
             return CLEAN
         return _found(timeline, other)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find idle time in which the host did something else than launch."""
+        causes = (IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN, IdleCause.INPUT)
+        return idle_by_cause(timeline, finding, *causes)
 
 
 def _other(timeline: RuleContext) -> _Other:
@@ -273,7 +281,7 @@ def _found(timeline: RuleContext, other: _Other) -> RuleMatch:
             without_host_time(other.calls, other.ns),
             *_without_reading(timeline, other.read),
         ),
-        least_ns=at_most(timeline, other.idle_ns + _reading_ns(timeline, other.read)),
+        min_ns=at_most(timeline, other.idle_ns + _reading_ns(timeline, other.read)),
         fix=_fix(timeline, where, float(other.ns.sum()), longest),
         code=framework_of(timeline.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
         where=where,

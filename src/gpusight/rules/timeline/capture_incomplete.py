@@ -12,7 +12,7 @@ from gpusight.analysis.capture_info import serious_messages
 from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LONGEST = 160
 _AGAIN = "Capture again, for a shorter time or with less switched on."
 
 
-class CaptureIncomplete(Rule):
+class CaptureIncomplete(TimelineRule):
     """Data that is missing, and what cannot be judged without it."""
 
     id = "capture-incomplete"
@@ -44,11 +44,12 @@ class CaptureIncomplete(Rule):
         "and shares of what is there may be too small."
     )
     fix = "Capture again with what is missing; see: gpusight info FILE"
-    afterwards = "This finding is gone, and fewer rules could not be judged."
-    misleads = "What is missing may not matter for the question at hand."
+    verify = "This finding is gone, and fewer rules could not be judged."
+    caveats = "What is missing may not matter for the question at hand."
     estimate = "None: it is about the capture, not about the program."
-    limits: ClassVar = {"UNLINKED": MIN_UNLINKED_SHARE}
-    least_share = None
+    thresholds: ClassVar = {"min_unlinked_share": MIN_UNLINKED_SHARE}
+    min_share = None
+    is_fix = False
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Collect what is missing."""

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, summed_locations
+from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_CORE_SHARE, slow_convolutions
 from gpusight.rules.patterns.kernel_groups import (
     kernel_ns,
@@ -18,11 +19,12 @@ from gpusight.rules.patterns.kernel_groups import (
     scale_durations,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -34,7 +36,7 @@ REMAINING_SHARE = Threshold(
 )
 
 
-class ConvAlgorithm(Rule):
+class ConvAlgorithm(TimelineRule):
     """A slow algorithm for convolutions."""
 
     id = "conv-algorithm"
@@ -62,11 +64,11 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 # XLA tries algorithms by default; autotuning off is this flag at 0
 # XLA_FLAGS=--xla_gpu_autotune_level=4
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows other kernels for the same layers, and `gpusight compare` "
         "shorter ones. The first steps try algorithms: leave them out."
     )
-    misleads = (
+    caveats = (
         "Depthwise layers and layers with few channels have little arithmetic: none of their "
         "algorithms is near the GPU's rate. Trying costs time whenever a shape is new."
     )
@@ -75,10 +77,10 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
         "time. No other algorithm "
         "was measured."
     )
-    limits: ClassVar = {
-        "SHARE": MIN_KERNEL_TIME_SHARE,
-        "FASTER": REMAINING_SHARE,
-        "TENSOR_SHARE": Threshold(
+    thresholds: ClassVar = {
+        "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
+        "remaining_share": REMAINING_SHARE,
+        "min_tensor_core_share": Threshold(
             MIN_TENSOR_CORE_SHARE,
             "part of the time of convolutions on tensor cores that shows they may be",
         ),
@@ -92,6 +94,10 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
         if total_ns(rows) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(timeline):
             return CLEAN
         return _found(timeline, rows)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find the slow convolutions."""
+        return each_op(timeline, slow_convolutions(timeline.kernels))
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:

@@ -15,6 +15,7 @@ import polars as pl
 
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.analysis.ledger.device_ledger import account
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_needs
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.analysis.replay.stream_dependencies import queues_of_streams
@@ -27,9 +28,10 @@ from gpusight.rules.formatting import (
     summed_locations,
     times_text,
 )
+from gpusight.rules.locations import idle_gaps, named_by_work
 from gpusight.rules.patterns.host_gaps import called_from
 from gpusight.rules.patterns.small_grids import sm_count
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -206,7 +209,7 @@ MIN_EXPLAINED_SHARE = Threshold(
 )
 
 
-class DependencyStall(Rule):
+class DependencyStall(TimelineRule):
     """Work held up by another stream, or by a function of the host in its own."""
 
     id = "dependency-stall"
@@ -234,8 +237,8 @@ independent(z)  # runs beside it
 torch.cuda.current_stream().wait_event(produced)
 consume(y)
 """
-    afterwards = "`gpusight ledger` shows less `idle/queued`."
-    misleads = (
+    verify = "`gpusight ledger` shows less `idle/queued`."
+    caveats = (
         "Work of another program on the same GPU, which this capture does not show, delays "
         "launches in the same way; so do graphics and clock changes. A true dependency cannot be "
         "removed, only given something to run beside. Into which stream a host function was put "
@@ -245,12 +248,12 @@ consume(y)
         "Replay in which these pieces of work wait for no other stream and no host function: an "
         "upper bound, for a part of the waits is needed."
     )
-    limits: ClassVar = {
-        "LEAST": MIN_STALL_SHARE,
-        "LONG_NS": MIN_STALL_NS,
-        "EXPLAINED": MIN_EXPLAINED_SHARE,
-        "TURNS": MIN_HANDOVERS,
-        "ROOM": MAX_COMBINED_BLOCKS_PER_SM,
+    thresholds: ClassVar = {
+        "min_stall_share": MIN_STALL_SHARE,
+        "min_stall_ns": MIN_STALL_NS,
+        "min_explained_share": MIN_EXPLAINED_SHARE,
+        "min_handovers": MIN_HANDOVERS,
+        "max_combined_blocks_per_sm": MAX_COMBINED_BLOCKS_PER_SM,
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -272,6 +275,14 @@ consume(y)
             )
         most = known.ns[known.function].sum() * 2 > known.total_ns
         return _found(timeline, known, _FUNCTIONS if most else _STREAMS)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find idle time in which launched work waited, before the kernels that are named."""
+        idle = idle_gaps(timeline, (IdleCause.QUEUED,), any_gpu=True)
+        gaps = named_by_work(timeline, idle)
+        labels = [place.name for place in finding.where if place.kind == "kernel"]
+        meant = gaps.filter(pl.col("name").is_in(labels))
+        return meant if meant.height else gaps
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
     MAX_PAUSE_NS,
@@ -26,12 +27,13 @@ from gpusight.rules.patterns.kernel_groups import (
     time_seen,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, FindingLocation, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import Ints
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -39,7 +41,7 @@ _SHOWN = 6
 """Kernels of a chain that are named."""
 
 
-class ElementwiseChain(Rule):
+class ElementwiseChain(TimelineRule):
     """Pointwise kernels one after the other."""
 
     id = "elementwise-chain"
@@ -66,11 +68,11 @@ __global__ void fused(const float* x, float* y, int n) {     // all steps for on
     jax_code = """\
 block = jax.jit(block)                          # XLA fuses pointwise operations
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows generated (triton) kernels in place of the chains; leave the "
         "first steps out, which compile."
     )
-    misleads = (
+    caveats = (
         "Kernels in a row need not depend on each other; a loop over many small tensors looks the "
         "same. Shapes that change make a compiler compile again."
     )
@@ -80,13 +82,14 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         f"precision to FP32 and back, kernels between count {NARROW:g} and casts "
         f"{CAST_NARROW:.2g} of their time: one kernel reads and writes half precision only."
     )
-    limits: ClassVar = {
-        "SHORTEST": Threshold(MIN_CHAIN_KERNELS, "kernels in a row; two save one launch"),
-        "UNLIKE": Threshold(
+    thresholds: ClassVar = {
+        "min_chain_kernels": Threshold(MIN_CHAIN_KERNELS, "kernels in a row; two save one launch"),
+        "max_size_ratio": Threshold(
             MAX_SIZE_RATIO, "factor between grids from which tensors differ in size"
         ),
-        "PAUSE_NS": Threshold(MAX_PAUSE_NS, "ns of silence that end a chain"),
+        "max_pause_ns": Threshold(MAX_PAUSE_NS, "ns of silence that end a chain"),
     }
+    scenario = "fuse elementwise"
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Find chains."""
@@ -96,6 +99,10 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         if not (chain >= 0).any():
             return CLEAN
         return _found(timeline, chain)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find the kernels of each chain."""
+        return groups(timeline, parts_of(timeline).chains.number)
 
 
 def _found(timeline: RuleContext, chain: Ints) -> RuleMatch:

@@ -17,13 +17,15 @@ from gpusight.rules.formatting import (
     of_each_step,
     summed_locations,
 )
+from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import called_from
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.memcpys import ExposedTime
     from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.trace import Trace
@@ -36,7 +38,7 @@ SHARDED = ("allgather", "all_gather", "reducescatter", "reduce_scatter")
 """What sharded training (FSDP, ZeRO) sends, in lower case."""
 
 
-class ExposedCommunication(Rule):
+class ExposedCommunication(TimelineRule):
     """Collectives with nothing beside them."""
 
     id = "exposed-communication"
@@ -62,11 +64,11 @@ model = DistributedDataParallel(
 with model.no_sync():  # while gradients are accumulated
     loss.backward()
 """
-    afterwards = (
+    verify = (
         "`gpusight ledger` shows less `communication`; compare the traces of all ranks for one "
         "that arrives late."
     )
-    misleads = (
+    caveats = (
         "A collective ends when the slowest rank has joined: what looks like slow communication "
         "may be waiting for another GPU, which the capture of one rank cannot tell. Tensor "
         "parallelism needs each result at once; there is little to overlap with."
@@ -75,7 +77,10 @@ with model.no_sync():  # while gradients are accumulated
         "Replay with the collectives on a queue of their own, nothing waiting for them: an upper "
         "bound, for the last of them have nothing left to run beside."
     )
-    limits: ClassVar = {"LEAST": MIN_EXPOSED_SHARE, "LATE": memcpys.MIN_DELAY_NS}
+    thresholds: ClassVar = {
+        "min_exposed_share": MIN_EXPOSED_SHARE,
+        "min_delay_ns": memcpys.MIN_DELAY_NS,
+    }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Measure the time in which only communication kernels run."""
@@ -88,6 +93,10 @@ with model.no_sync():  # while gradients are accumulated
         if exposed.ns < MIN_EXPOSED_SHARE.value * timeline.length_ns:
             return CLEAN
         return _found(timeline, rows, exposed)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find communication kernels, those that the finding names if any."""
+        return gpu_work(timeline, finding, pl.col("category") == "communication")
 
 
 def _without_kernels(timeline: RuleContext) -> RuleVerdict:

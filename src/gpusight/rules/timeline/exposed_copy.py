@@ -8,11 +8,13 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import framework_of, of_each_step
+from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.memcpys import CopyTotals, ExposedTime
     from gpusight.rules.rule import RuleVerdict
 
@@ -22,7 +24,7 @@ MIN_EXPOSED_SHARE = Threshold(
 )
 
 
-class ExposedCopy(Rule):
+class ExposedCopy(TimelineRule):
     """Copies with nothing beside them."""
 
     id = "exposed-copy"
@@ -44,10 +46,8 @@ with torch.cuda.stream(copying):
     upcoming = next(batches).to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 """
-    afterwards = (
-        "`gpusight copies` shows these copies as hidden, and `gpusight ledger` less `copy`."
-    )
-    misleads = (
+    verify = "`gpusight copies` shows these copies as hidden, and `gpusight ledger` less `copy`."
+    caveats = (
         "A copy whose data the very next kernel needs, and that could not be started earlier, "
         "cannot be hidden; nor can the first copy and the last of a stretch that begins and ends "
         "with a synchronisation. Two copies of one direction share the link."
@@ -57,11 +57,11 @@ torch.cuda.current_stream().wait_stream(copying)
         "anything waiting for them: they take as long as before, beside the kernels, and a little "
         "longer where copies of both directions come to run at once."
     )
-    limits: ClassVar = {
-        "LARGE": memcpys.MIN_COPY_BYTES,
-        "LEAST": MIN_EXPOSED_SHARE,
-        "LATE": memcpys.MIN_DELAY_NS,
-        "BOTH_WAYS": memcpys.BIDIRECTIONAL_RATE,
+    thresholds: ClassVar = {
+        "min_copy_bytes": memcpys.MIN_COPY_BYTES,
+        "min_exposed_share": MIN_EXPOSED_SHARE,
+        "min_delay_ns": memcpys.MIN_DELAY_NS,
+        "bidirectional_rate": memcpys.BIDIRECTIONAL_RATE,
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -77,6 +77,10 @@ torch.cuda.current_stream().wait_stream(copying)
         if exposed.ns < MIN_EXPOSED_SHARE.value * timeline.length_ns:
             return CLEAN
         return _found(timeline, rows, exposed)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find copies, those that the finding names if any."""
+        return gpu_work(timeline, finding, pl.col("kind") == "copy")
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:

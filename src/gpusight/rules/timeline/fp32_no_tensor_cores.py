@@ -8,6 +8,7 @@ import numpy as np
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
     FIXED_NS,
@@ -24,13 +25,14 @@ from gpusight.rules.patterns.kernel_groups import (
     main_source_phrase,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -53,7 +55,7 @@ class _Gain(NamedTuple):
     ns: float
 
 
-class Fp32NoTensorCores(Rule):
+class Fp32NoTensorCores(TimelineRule):
     """FP32 products that tensor cores would do faster."""
 
     id = "fp32-no-tensor-cores"
@@ -82,11 +84,11 @@ cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
     jax_code = """\
 jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows tf32 (or bf16) kernels; compare a loss curve or a result with "
         "the FP32 one before keeping it."
     )
-    misleads = (
+    caveats = (
         "Solvers and other work that needs all 24 bits of FP32 cannot use it. Small and narrow "
         "products are bound by memory and launches, not by arithmetic. Where the host is the "
         "limit, shorter kernels only make the GPU wait longer."
@@ -96,15 +98,15 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         f"rates, plus {FIXED_NS // 1000} µs: they reach the same part of the peak on tensor cores "
         "as on lanes."
     )
-    limits: ClassVar = {
-        "SHARE": MIN_KERNEL_TIME_SHARE,
-        "LITTLE": MIN_SAVED_SHARE,
-        "FIXED_NS": Threshold(
+    thresholds: ClassVar = {
+        "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
+        "min_saved_share": MIN_SAVED_SHARE,
+        "fixed_ns": Threshold(
             FIXED_NS, "ns that even a small product takes on tensor cores; measured"
         ),
-        "CAST_GPU_NS": Threshold(CAST_GPU_NS, "ns of GPU time for each cast that autocast adds"),
+        "cast_gpu_ns": Threshold(CAST_GPU_NS, "ns of GPU time for each cast that autocast adds"),
     }
-    least_share = None
+    min_share = None
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Add up FP32 products on lanes, and replay them on tensor cores."""
@@ -124,6 +126,11 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         if not possible:
             return RuleNotApplicable("it is not known what the GPU can do")
         return _found(timeline, rows, share, possible)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find the GEMMs that run on CUDA cores."""
+        rows = without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
+        return each_op(timeline, rows)
 
 
 def _found(

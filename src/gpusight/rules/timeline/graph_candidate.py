@@ -11,6 +11,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs, set_gap
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, largest
+from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.host_gaps import at_most, called_from, host_unknown, idle_ns, named
 from gpusight.rules.patterns.host_stalls import (
     MIN_LAUNCHES_PER_STEP,
@@ -19,12 +20,13 @@ from gpusight.rules.patterns.host_stalls import (
     keeping_host_work,
     repetition,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.host_stalls import LaunchRepetition
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
@@ -41,7 +43,7 @@ MIN_EQUAL_STEPS = Threshold(0.5, "least part of the steps that have the same seq
 _BETWEEN_KERNELS = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.QUEUED)
 
 
-class GraphCandidate(Rule):
+class GraphCandidate(TimelineRule):
     """Repeated sequences that one launch could replace."""
 
     id = "graph-candidate"
@@ -62,10 +64,10 @@ for batch in batches:
     static_input.copy_(batch)
     step.replay()
 """
-    afterwards = (
+    verify = (
         "`gpusight api` shows one cudaGraphLaunch a step, `gpusight ledger` less `idle/queued`."
     )
-    misleads = (
+    caveats = (
         "The gap inside graphs differs between GPUs and drivers. Shapes that change need a graph "
         "each."
     )
@@ -74,14 +76,14 @@ for batch in batches:
         "microsecond between kernels of a stream where it was more. No more than the GPU waits "
         "between kernels."
     )
-    limits: ClassVar = {
-        "SHORT": MAX_MEDIAN_KERNEL_NS,
-        "GAP": GRAPH_GAP_NS,
-        "FEW": MIN_LAUNCHES_PER_STEP,
-        "REPEATED": MIN_REPEATED_SHARE,
-        "ALIKE": MIN_EQUAL_STEPS,
+    thresholds: ClassVar = {
+        "max_median_kernel_ns": MAX_MEDIAN_KERNEL_NS,
+        "graph_gap_ns": GRAPH_GAP_NS,
+        "min_launches_per_step": MIN_LAUNCHES_PER_STEP,
+        "min_repeated_share": MIN_REPEATED_SHARE,
+        "min_equal_steps": MIN_EQUAL_STEPS,
     }
-    least_share = 0.02
+    min_share = 0.02
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Look for the same short kernels in every step."""
@@ -100,6 +102,10 @@ for batch in batches:
             if usual_ns > MAX_MEDIAN_KERNEL_NS.value
             else _found(timeline, rows, again, usual_ns)
         )
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find the events with most gaps between launches."""
+        return launch_gaps(timeline, finding)
 
 
 def _found(
@@ -138,7 +144,7 @@ def _found(
             as_graphs(),
             set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
         ),
-        least_ns=at_most(timeline, idle_ns(timeline, *_BETWEEN_KERNELS) - work.of(stalled)),
+        min_ns=at_most(timeline, idle_ns(timeline, *_BETWEEN_KERNELS) - work.of(stalled)),
         fix=_fix(timeline, where),
         code=framework_of(timeline.trace).choose(
             torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code

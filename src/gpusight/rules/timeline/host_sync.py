@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
@@ -16,14 +17,16 @@ from gpusight.rules.formatting import (
     summed_locations,
     times_text,
 )
+from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.blocking_waits import MIN_COPY_WAIT_SHARE, waits
 from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
@@ -37,7 +40,7 @@ MIN_SYNCS_PER_STEP = Threshold(
 )
 
 
-class HostSync(Rule):
+class HostSync(TimelineRule):
     """Waits for the GPU inside steps."""
 
     id = "host-sync"
@@ -60,11 +63,11 @@ if step % 100 == 0:
     print(torch.stack(losses).mean().item())   # one wait for 100 steps
 x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, if tensor:
 """
-    afterwards = (
+    verify = (
         "`gpusight api` shows fewer synchronising calls. In PyTorch, "
         'torch.cuda.set_sync_debug_mode("warn") names what still waits.'
     )
-    misleads = (
+    caveats = (
         "A program that needs the value to decide what to launch next has to wait. Where the host "
         "is slower than the GPU, waits cost little until that is fixed."
     )
@@ -73,12 +76,12 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         "beside the GPU's work. "
         "Synchronisations at the end of steps stay, too."
     )
-    limits: ClassVar = {
-        "COSTS": MIN_COST_SHARE,
-        "MANY": MIN_SYNCS_PER_STEP,
-        "MOSTLY": MIN_COPY_WAIT_SHARE,
+    thresholds: ClassVar = {
+        "min_cost_share": MIN_COST_SHARE,
+        "min_syncs_per_step": MIN_SYNCS_PER_STEP,
+        "min_copy_wait_share": MIN_COPY_WAIT_SHARE,
     }
-    least_share = None
+    min_share = None
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Count the waits inside steps, and replay the window without them."""
@@ -96,6 +99,16 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         if not costly and not many:
             return CLEAN
         return _found(timeline, inside, ends, change, costly=costly)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find calls that wait for the GPU, with the gap that follows."""
+        inside = waits(timeline).filter(~pl.col("large"), ~pl.col("at_edge") | pl.col("copies"))
+        first = inside.select(pl.col("calls").list.first().alias("call"), "waited_ns")
+        rows = timeline.calls.drop("waited_ns").join(first, on="call")
+        calls = of_calls(timeline, rows, "operator", "name").with_columns(
+            rows["waited_ns"].alias("weight_ns")
+        )
+        return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
 
 
 def _found(

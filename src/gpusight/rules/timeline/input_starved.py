@@ -10,6 +10,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     at_most,
     behind,
@@ -19,11 +20,14 @@ from gpusight.rules.patterns.host_gaps import (
     named,
     spent_before,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
@@ -33,7 +37,7 @@ MIN_IDLE_SHARE = Threshold(
 _TELLING = ("ranges", "cpu_ops", "python_calls", "os_calls")
 
 
-class InputStarved(Rule):
+class InputStarved(TimelineRule):
     """Input on the thread that launches."""
 
     id = "input-starved"
@@ -58,11 +62,11 @@ loader = DataLoader(
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
-    afterwards = (
+    verify = (
         "`gpusight ledger` shows no `idle/input`. What is left of it means that the workers are "
         "too few or the storage too slow."
     )
-    misleads = (
+    caveats = (
         "A range whose name speaks of data may do other work; a program that waits for requests "
         "(a server without load) waits for input by nature."
     )
@@ -71,7 +75,7 @@ for batch in loader:
         "No more than the GPU waited for input. With one worker a step cannot be shorter than its "
         "input takes."
     )
-    limits: ClassVar = {"LEAST": MIN_IDLE_SHARE}
+    thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE}
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Measure the host's time for input, and what the GPU waited for it."""
@@ -95,11 +99,15 @@ for batch in loader:
             confidence=Confidence.HIGH,
             confidence_reason="what the host did and what the GPU waited for were measured",
             change=(without_host_time(calls, spent[calls]),),
-            least_ns=at_most(timeline, waited_ns),
+            min_ns=at_most(timeline, waited_ns),
             fix=_fix(timeline, where, one_worker),
             code=framework_of(timeline.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             where=where,
         )
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find idle time in which the host was busy with input."""
+        return idle_by_cause(timeline, finding, IdleCause.INPUT)
 
 
 def _one_worker_ns(

@@ -13,6 +13,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.host_gaps import (
     at_most,
     busy_share,
@@ -33,13 +34,14 @@ from gpusight.rules.patterns.host_stalls import (
     keeping_host_work,
     repetition,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
@@ -55,7 +57,7 @@ MIN_EQUAL_STEPS = Threshold(
 )
 
 
-class LaunchBound(Rule):
+class LaunchBound(TimelineRule):
     """Kernels that end before the next one is launched."""
 
     id = "launch-bound"
@@ -89,11 +91,11 @@ for (int i = 0; i < steps; ++i) cudaGraphLaunch(exec, stream);
 def many_steps(state, batches):                # one dispatch for all of them
     return jax.lax.scan(train_step, state, batches)
 """
-    afterwards = (
+    verify = (
         "`gpusight ledger` shows less `idle/launching` and `idle/framework`; "
         "`gpusight api` shows cudaGraphLaunch in place of most launches."
     )
-    misleads = (
+    caveats = (
         "Profilers slow launches down: the share of time is smaller without one. Shapes that "
         "change from step to step, or Python that decides on values of the GPU, need a graph each "
         "or none at all."
@@ -103,15 +105,15 @@ def many_steps(state, batches):                # one dispatch for all of them
         "µs and the framework's time between launches goes; waits, input, allocations and other "
         "host work stay. No more than the GPU waited for launches."
     )
-    limits: ClassVar = {
-        "IDLE": MIN_IDLE_SHARE,
-        "FEW": MIN_LAUNCHES_PER_STEP,
-        "REPEATED": MIN_REPEATED_SHARE,
-        "SLOWEST": MAX_LAUNCH_NS,
-        "LONG": MIN_STALL_NS,
-        "UNUSUAL": MIN_STALL_RATIO,
-        "LAUNCHES": MAX_LAUNCHES_BETWEEN,
-        "ALIKE": MIN_EQUAL_STEPS,
+    thresholds: ClassVar = {
+        "min_idle_share": MIN_IDLE_SHARE,
+        "min_launches_per_step": MIN_LAUNCHES_PER_STEP,
+        "min_repeated_share": MIN_REPEATED_SHARE,
+        "max_launch_ns": MAX_LAUNCH_NS,
+        "min_stall_ns": MIN_STALL_NS,
+        "min_stall_ratio": MIN_STALL_RATIO,
+        "max_launches_between": MAX_LAUNCHES_BETWEEN,
+        "min_equal_steps": MIN_EQUAL_STEPS,
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -137,6 +139,10 @@ def many_steps(state, batches):                # one dispatch for all of them
         )
         change = (keeping_host_work(stalled), as_graphs())
         return _found(timeline, calls, again, _Times(waited_ns, each_ns), change)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find the events with most gaps between launches."""
+        return launch_gaps(timeline, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,7 @@ def _found(
         confidence=confidence,
         confidence_reason=reason,
         change=change,
-        least_ns=at_most(timeline, times.waited_ns),
+        min_ns=at_most(timeline, times.waited_ns),
         fix=_fix(timeline, calls, where, times, same=same),
         code=framework_of(timeline.trace).choose(
             torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
     kernel_ns,
@@ -27,12 +28,13 @@ from gpusight.rules.patterns.small_grids import (
     norms_by_channel,
     sm_count,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -43,7 +45,7 @@ MIN_KERNEL_TIME_SHARE = Threshold(
 )
 
 
-class LayoutTranspose(Rule):
+class LayoutTranspose(TimelineRule):
     """Channels first outside, channels last inside."""
 
     id = "layout-transpose"
@@ -70,11 +72,11 @@ cudnnSetFilter4dDescriptor(f, type, CUDNN_TENSOR_NHWC, k, c, r, s);
     jax_code = """\
 y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows no nchw→nhwc any more. One that stays comes from an operation "
         "that falls back to channels first: look at its neighbours."
     )
-    misleads = (
+    caveats = (
         "Layer and group normalisation and some poolings are slower channels last. Operators that "
         "know only channels first bring the transposes back."
     )
@@ -83,10 +85,14 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
         "the convolution and stays. Batch normalisation of few channels shrinks as if its work "
         "were spread over all SMs; everything else takes the time that it takes now."
     )
-    limits: ClassVar = {
-        "SHARE": MIN_KERNEL_TIME_SHARE,
-        "FILLED": Threshold(MAX_BLOCKS_PER_SM, "blocks for each SM up to which channels are few"),
-        "LONG_NS": Threshold(FIXED_KERNEL_NS, "ns that a normalisation takes however it is spread"),
+    thresholds: ClassVar = {
+        "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
+        "max_blocks_per_sm": Threshold(
+            MAX_BLOCKS_PER_SM, "blocks for each SM up to which channels are few"
+        ),
+        "fixed_kernel_ns": Threshold(
+            FIXED_KERNEL_NS, "ns that a normalisation takes however it is spread"
+        ),
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -99,6 +105,10 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
         if share < MIN_KERNEL_TIME_SHARE.value:
             return CLEAN
         return _found(timeline, rows, share)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find kernels that change the layout, those one after another as one."""
+        return runs(timeline, pl.lit(pl.Series(parts_of(timeline).layout)))
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:

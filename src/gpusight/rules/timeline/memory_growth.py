@@ -13,13 +13,14 @@ from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, framework_of
+from gpusight.rules.locations import one_stretch
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
-    Rule,
     RuleMatch,
     RuleNotApplicable,
     Threshold,
+    TimelineRule,
 )
 from gpusight.units import format_bytes, format_count
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.memory.allocations import AllocationHistory
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.trace import Trace
 
@@ -45,7 +47,7 @@ MIN_LATER_GROWTH = Threshold(
 )
 
 
-class MemoryGrowth(Rule):
+class MemoryGrowth(TimelineRule):
     """Memory that is not given back."""
 
     id = "memory-growth"
@@ -63,21 +65,21 @@ total += loss.detach()  # not: losses.append(loss)
 torch.cuda.memory._record_memory_history()  # who took what is held
 torch.cuda.memory._dump_snapshot("memory.pickle")
 """
-    afterwards = "`gpusight memory` shows a growth a step of about 0."
-    misleads = (
+    verify = "`gpusight memory` shows a growth a step of about 0."
+    caveats = (
         "A cache that a program fills on purpose grows as well: keys and values while a sequence "
         "is generated, embeddings seen for the first time. So does the framework's cache where "
         "only the driver's allocations were recorded and shapes differ between steps."
     )
     estimate = "No time: what is lost is memory, and in the end the run."
-    limits: ClassVar = {
-        "LEAST_STEPS": MIN_STEPS,
-        "OF_PEAK": MIN_GROWTH_OF_PEAK,
-        "FULL_WITHIN": MAX_STEPS_TO_FULL,
-        "FALLING": MAX_FALLING_SHARE,
-        "STEADY": MIN_LATER_GROWTH,
+    thresholds: ClassVar = {
+        "min_steps": MIN_STEPS,
+        "min_growth_of_peak": MIN_GROWTH_OF_PEAK,
+        "max_steps_to_full": MAX_STEPS_TO_FULL,
+        "max_falling_share": MAX_FALLING_SHARE,
+        "min_later_growth": MIN_LATER_GROWTH,
     }
-    least_share = None
+    min_share = None
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Compare the memory in use at the ends of steps."""
@@ -96,6 +98,12 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         if not steady:
             return CLEAN
         return _found(timeline, max(steady, key=lambda one: one.per_step))
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Show all steps: memory rises from one to the next."""
+        focus = timeline.focus
+        name = f"memory over {len(focus.steps)} steps,"
+        return one_stretch(focus.start_ns, focus.end_ns, name)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,16 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, of_each_step
+from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_rate
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.memcpys import CopyTotals
     from gpusight.rules.rule import RuleVerdict
 
@@ -100,7 +102,7 @@ MIN_PAGEABLE_SHARE = Threshold(
 )
 
 
-class PageableCopy(Rule):
+class PageableCopy(TimelineRule):
     """Copies of pageable memory."""
 
     id = "pageable-copy"
@@ -122,10 +124,10 @@ loader = DataLoader(dataset, num_workers=4, pin_memory=True)
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
-    afterwards = (
+    verify = (
         "`gpusight copies` shows `Pinned` for these copies, and their rate near that of the link."
     )
-    misleads = (
+    caveats = (
         "Pinned memory cannot be swapped out and takes long to allocate: allocate it once and use "
         "it again. Where the program needs what it copied at once, only the higher rate helps, not "
         "the overlap. Integrated GPUs share the host's memory."
@@ -135,13 +137,13 @@ for batch in loader:
         "has such copies, else 80% of the GPU's link), beside the computation, with the caller "
         "free to go on. The evidence says what pinning alone gives, the copies left in their place."
     )
-    limits: ClassVar = {
-        "LARGE": memcpys.MIN_COPY_BYTES,
-        "LINK_EFFICIENCY": LINK_EFFICIENCY,
-        "LEAST": MIN_COPY_SHARE,
-        "LATE": memcpys.MIN_DELAY_NS,
-        "MOST": MIN_PAGEABLE_SHARE,
-        "BOTH_WAYS": memcpys.BIDIRECTIONAL_RATE,
+    thresholds: ClassVar = {
+        "min_copy_bytes": memcpys.MIN_COPY_BYTES,
+        "link_efficiency": LINK_EFFICIENCY,
+        "min_copy_share": MIN_COPY_SHARE,
+        "min_delay_ns": memcpys.MIN_DELAY_NS,
+        "min_pageable_share": MIN_PAGEABLE_SHARE,
+        "bidirectional_rate": memcpys.BIDIRECTIONAL_RATE,
     }
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
@@ -163,6 +165,11 @@ for batch in loader:
             return CLEAN
         return _found(timeline, slow)
 
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find copies from or to pageable memory, those that the finding names if any."""
+        pageable = (pl.col("src_kind") == "Pageable") | (pl.col("dst_kind") == "Pageable")
+        return gpu_work(timeline, finding, (pl.col("kind") == "copy") & pageable)
+
 
 def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     moved = memcpys.by_way(rows)
@@ -181,7 +188,7 @@ def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
         "of what needs them cannot be seen",
         change=(*faster, *memcpys.overlap_copies(timeline, rows)),
-        least_ns=timeline.replay.unchanged.total_ns - max(took, held),
+        min_ns=timeline.replay.unchanged.total_ns - max(took, held),
         estimate=_estimate(rates),
         fix=_fix(timeline, moved),
         code=_code(timeline, moved),

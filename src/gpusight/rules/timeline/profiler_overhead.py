@@ -12,8 +12,9 @@ from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, largest, of_each_step, summed_locations
+from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
-from gpusight.rules.rule import CLEAN, FindingLocation, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -34,7 +36,7 @@ MIN_OVERHEAD_SHARE = Threshold(
 )
 
 
-class ProfilerOverhead(Rule):
+class ProfilerOverhead(TimelineRule):
     """Time that would not be there without the profiler."""
 
     id = "profiler-overhead"
@@ -55,8 +57,8 @@ schedule = torch.profiler.schedule(wait=5, warmup=3, active=3)
 torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
 # or: gpusight record --steps 5:7 -- python train.py
 """
-    afterwards = "The step takes about as long as without a profiler."
-    misleads = (
+    verify = "The step takes about as long as without a profiler."
+    caveats = (
         "What a profiler adds to each call or operator is not recorded: it is estimated for "
         "torch.profiler and not counted for others."
     )
@@ -64,8 +66,13 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
         "Replay without the recorded overheads and, for torch.profiler, without 1 µs for each "
         "recorded operator. Not a fix: how much faster the program is when nobody looks."
     )
-    limits: ClassVar = {"OPERATOR": NS_PER_OPERATOR, "LEAST": MIN_OVERHEAD_SHARE}
-    least_share = 0.01
+    thresholds: ClassVar = {
+        "ns_per_operator": NS_PER_OPERATOR,
+        "min_overhead_share": MIN_OVERHEAD_SHARE,
+    }
+    min_share = 0.01
+    is_fix = False
+    scenario = "remove overhead"
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Add up what was recorded, and what operators cost."""
@@ -85,6 +92,10 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
             return CLEAN
         changes = (_lighter(before[:, IdleCause.PROFILER] + per_operator), _shorter(within))
         return _found(timeline, recorded_ns, assumed_ns, changes)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find idle time that the profiler took."""
+        return idle_by_cause(timeline, finding, IdleCause.PROFILER)
 
 
 def _operators(timeline: RuleContext) -> Ints:

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, summed_locations
+from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.kernel_groups import (
     kernel_ns,
     kernels_unseen,
@@ -27,11 +28,12 @@ from gpusight.rules.patterns.small_grids import (
     sm_count,
     small_grids,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, RuleNotApplicable, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -40,7 +42,7 @@ MIN_TIME_SHARE = Threshold(
 )
 
 
-class SmallGrid(Rule):
+class SmallGrid(TimelineRule):
     """Kernels that leave SMs empty."""
 
     id = "small-grid"
@@ -62,11 +64,11 @@ kernel<<<blocks, threads, 0, stream>>>(...); // small ones side by side: a strea
 y = torch.bmm(a, b)              # one batched call in place of a loop over small ones
 model = torch.compile(model)     # generated kernels split reductions over more blocks
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows larger grids and shorter kernels; `gpusight record --ncu` on one "
         "of them shows how many SMs are active."
     )
-    misleads = (
+    caveats = (
         "A small problem stays small: batch 1 of a small model has no more work to give. Kernels "
         "with one large block for each SM may be limited by something else."
     )
@@ -77,21 +79,21 @@ model = torch.compile(model)     # generated kernels split reductions over more 
         f"products, to {SPREAD:g} at least. An upper bound: the work may be all there is, or "
         "memory the limit."
     )
-    limits: ClassVar = {
-        "FILLED": Threshold(
+    thresholds: ClassVar = {
+        "max_blocks_per_sm": Threshold(
             MAX_BLOCKS_PER_SM,
             "blocks for each SM; above, one wave that is not quite full is ordinary",
         ),
-        "LONG_NS": Threshold(
+        "fixed_kernel_ns": Threshold(
             FIXED_KERNEL_NS, "ns; shorter kernels are mostly the latency of a launch and of memory"
         ),
-        "SHARE": MIN_TIME_SHARE,
-        "ENOUGH_THREADS": Threshold(
+        "min_time_share": MIN_TIME_SHARE,
+        "threads_to_fill_sm": Threshold(
             THREADS_TO_FILL_SM,
             "threads that keep an SM busy, half of what it holds: one smaller block mostly waits "
             "for memory",
         ),
-        "SPREAD": Threshold(
+        "spread": Threshold(
             SPREAD,
             "part of the time that is left at least: one SM can draw up to a fortieth of the "
             "memory's bandwidth, so not even one block gains more",
@@ -111,6 +113,10 @@ model = torch.compile(model)     # generated kernels split reductions over more 
         if total_ns(rows) < MIN_TIME_SHARE.value * timeline.length_ns:
             return CLEAN
         return _found(timeline, rows, sms)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find kernels, those that the finding names if any."""
+        return gpu_work(timeline, finding, pl.col("kind") == "kernel")
 
 
 def _small(timeline: RuleContext, sms: int) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import Framework, by_step, framework_of
+from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -22,13 +23,14 @@ from gpusight.rules.patterns.kernel_groups import (
     marked_work,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -40,7 +42,7 @@ MIN_KERNEL_TIME_SHARE = Threshold(
 _MATH_PATH = "_scaled_dot_product_attention_math"
 
 
-class UnfusedAttention(Rule):
+class UnfusedAttention(TimelineRule):
     """Attention written out with separate kernels."""
 
     id = "unfused-attention"
@@ -64,11 +66,11 @@ out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     jax_code = """\
 out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows flash, mem-efficient or cuDNN attention and no softmax; compare "
         "a loss curve, since the order of sums changes. Peak memory falls as well."
     )
-    misleads = (
+    caveats = (
         "A program that needs the attention weights themselves, or a mask that fused kernels do "
         "not take, cannot use them. Short sequences gain launches, hardly GPU time."
     )
@@ -80,15 +82,16 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         "in FP32 on lanes whose result is cast to half precision take their time divided by the "
         "ratio of the GPU's peak rates."
     )
-    limits: ClassVar = {
-        "SHARE": MIN_KERNEL_TIME_SHARE,
-        "IN_HALF": Threshold(
+    thresholds: ClassVar = {
+        "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
+        "in_half": Threshold(
             IN_HALF,
             "part of the time of products in half precision: written out, they wait for the "
             "scores to be moved, as a head of 64 or 128 elements is too little arithmetic a byte",
         ),
-        "RECOMPUTED": Threshold(RECOMPUTED, "products of backward without kept scores: 5 for 4"),
+        "recomputed": Threshold(RECOMPUTED, "products of backward without kept scores: 5 for 4"),
     }
+    scenario = "fuse attention"
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Find attention by its sequence of kernels."""
@@ -100,6 +103,10 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         if total_ns(between) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(timeline):
             return CLEAN
         return _found(timeline, rows, between)
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find the kernels of each attention."""
+        return groups(timeline, parts_of(timeline).attention.group)
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:

@@ -12,6 +12,7 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import (
     MIN_OPTIMIZER_KERNELS,
     TENSORS_PER_KERNEL,
@@ -27,11 +28,12 @@ from gpusight.rules.patterns.kernel_groups import (
     time_seen,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, Rule, RuleMatch, Threshold
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -52,7 +54,7 @@ _NAMED = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_IN_TORCH = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-class UnfusedOptimizer(Rule):
+class UnfusedOptimizer(TimelineRule):
     """An optimizer step of many kernels."""
 
     id = "unfused-optimizer"
@@ -78,11 +80,11 @@ def update(params, grads, state):
     updates, state = optimizer.update(grads, state, params)
     return optax.apply_updates(params, updates), state
 """
-    afterwards = (
+    verify = (
         "`gpusight kernels` shows `adam multi-tensor` or its like, a few launches a step; the "
         "result may differ in the last bits."
     )
-    misleads = (
+    caveats = (
         "Gradient clipping and averages of weights use the same kernels. Optimizers of one's own "
         "may have no fused form: torch.compile(optimizer.step) makes one."
     )
@@ -95,11 +97,12 @@ def update(params, grads, state):
         "takes it as long as a launch for each (14.5 µs were measured against 17); the other "
         "launches and the host's work for these go."
     )
-    limits: ClassVar = {
-        "LEAST_KERNELS": MIN_KERNELS,
-        "AVERAGES": REMAINING_SHARE_ADAM,
-        "PLAIN": REMAINING_SHARE_MOMENTUM,
+    thresholds: ClassVar = {
+        "min_kernels": MIN_KERNELS,
+        "remaining_share_adam": REMAINING_SHARE_ADAM,
+        "remaining_share_momentum": REMAINING_SHARE_MOMENTUM,
     }
+    scenario = "fuse optimizer"
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Count the kernels of each optimizer step."""
@@ -109,6 +112,10 @@ def update(params, grads, state):
         if not optimizer.steps:
             return CLEAN
         return _found(timeline, marked_work(timeline, optimizer.group >= 0))
+
+    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+        """Find kernels of the optimizer, those one after another as one."""
+        return runs(timeline, pl.lit(pl.Series(parts_of(timeline).optimizer.group >= 0)))
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:

@@ -11,6 +11,7 @@ from gpusight.analysis.steps.step_launches import launched, took_ns
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
+from gpusight.rules.locations import host_events, one_stretch, steps_named
 from gpusight.rules.patterns.program_start import (
     MIN_CERTAIN_SHARE,
     MIN_LOADING_SHARE,
@@ -22,10 +23,10 @@ from gpusight.rules.patterns.program_start import (
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
-    Rule,
     RuleMatch,
     RuleNotApplicable,
     Threshold,
+    TimelineRule,
 )
 from gpusight.units import format_share, format_time
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.program_start import ProgramStart
     from gpusight.rules.rule import RuleVerdict
 
@@ -55,7 +57,7 @@ MIN_CAPTURE_SHARE = Threshold(
 )
 
 
-class WarmupInWindow(Rule):
+class WarmupInWindow(TimelineRule):
     """First steps, or a start of the program, that do not stand for the rest."""
 
     id = "warmup-in-window"
@@ -77,23 +79,24 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
 # torch.profiler: schedule=torch.profiler.schedule(wait=5, warmup=3, active=5)
 # nsys: --capture-range=cudaProfilerApi, torch.cuda.profiler.start() after the warm-up
 """
-    afterwards = "The steps that are left take about the same time each."
-    misleads = "A program that runs once has nothing but its start."
+    verify = "The steps that are left take about the same time each."
+    caveats = "A program that runs once has nothing but its start."
     estimate = (
         "What the first steps take more than the median of the others; without steps, the time "
         "before the first GPU work or until compiling is done. Nothing where that was left out of "
         "the window: then no other number here holds any of it."
     )
-    limits: ClassVar = {
-        "LONG": MIN_STEP_RATIO,
-        "PREPARING": MIN_PREPARING_RATIO,
-        "CAPTURE": MIN_CAPTURE_SHARE,
-        "START": MIN_START_SHARE,
-        "MOST": MIN_CERTAIN_SHARE,
-        "LOADING": MIN_LOADING_SHARE,
-        "SHORT": MIN_START_NS,
+    thresholds: ClassVar = {
+        "min_step_ratio": MIN_STEP_RATIO,
+        "min_preparing_ratio": MIN_PREPARING_RATIO,
+        "min_capture_share": MIN_CAPTURE_SHARE,
+        "min_start_share": MIN_START_SHARE,
+        "min_certain_share": MIN_CERTAIN_SHARE,
+        "min_loading_share": MIN_LOADING_SHARE,
+        "min_start_ns": MIN_START_NS,
     }
-    least_share = 0.01
+    min_share = 0.01
+    is_fix = False
 
     def check(self, timeline: RuleContext) -> RuleVerdict:
         """Compare the first steps with the others, or look at what comes before the first work."""
@@ -106,6 +109,16 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
             return _first_steps(timeline)
         start = find_start(timeline.trace, focus.start_ns - focus.before_ns, focus.end_ns)
         return CLEAN if start is None else _start(timeline, start)
+
+    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find first steps, else what the program did before its work."""
+        steps = steps_named(timeline, finding)
+        focus = timeline.focus
+        if steps.height or not focus.before_ns:
+            return steps
+        window = (focus.start_ns - focus.before_ns, focus.start_ns)
+        whole = one_stretch(*window, "before the program's work,")
+        return pl.concat([whole, host_events(timeline, finding.where, window)])
 
 
 def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:

@@ -1,0 +1,89 @@
+"""The list of rules, one line each; a rule is imported when it is first asked for.
+
+A timeline imports no kernel rule, and a report of Nsight Compute no timeline rule.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from gpusight.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.rules.rule import KernelRule, Rule, TimelineRule
+
+AnyRule = TypeVar("AnyRule", bound="Rule")
+
+TIMELINE_RULES = {
+    "input-starved": "timeline.input_starved:InputStarved",
+    "launch-bound": "timeline.launch_bound:LaunchBound",
+    "host-sync": "timeline.host_sync:HostSync",
+    "alloc-churn": "timeline.alloc_churn:AllocChurn",
+    "exposed-copy": "timeline.exposed_copy:ExposedCopy",
+    "pageable-copy": "timeline.pageable_copy:PageableCopy",
+    "fp32-no-tensor-cores": "timeline.fp32_no_tensor_cores:Fp32NoTensorCores",
+    "unfused-attention": "timeline.unfused_attention:UnfusedAttention",
+    "unfused-optimizer": "timeline.unfused_optimizer:UnfusedOptimizer",
+    "layout-transpose": "timeline.layout_transpose:LayoutTranspose",
+    "conv-algorithm": "timeline.conv_algorithm:ConvAlgorithm",
+    "elementwise-chain": "timeline.elementwise_chain:ElementwiseChain",
+    "small-grid": "timeline.small_grid:SmallGrid",
+    "graph-candidate": "timeline.graph_candidate:GraphCandidate",
+    "exposed-communication": "timeline.exposed_communication:ExposedCommunication",
+    "memory-growth": "timeline.memory_growth:MemoryGrowth",
+    "between-steps": "timeline.between_steps:BetweenSteps",
+    "warmup-in-window": "timeline.warmup_in_window:WarmupInWindow",
+    "dependency-stall": "timeline.dependency_stall:DependencyStall",
+    "profiler-overhead": "timeline.profiler_overhead:ProfilerOverhead",
+    "capture-incomplete": "timeline.capture_incomplete:CaptureIncomplete",
+}
+"""Rules for timelines: module and class of each identifier."""
+KERNEL_RULES = {
+    "uncoalesced-access": "kernel.uncoalesced_access:UncoalescedAccess",
+    "bank-conflict": "kernel.bank_conflict:BankConflict",
+    "atomic-contention": "kernel.atomic_contention:AtomicContention",
+    "register-spill": "kernel.register_spill:RegisterSpill",
+    "cache-miss": "kernel.cache_miss:CacheMiss",
+    "low-occupancy-registers": "kernel.low_occupancy_registers:LowOccupancyRegisters",
+    "low-occupancy-shared-memory": "kernel.low_occupancy_shared_memory:LowOccupancySharedMemory",
+    "low-occupancy-block-size": "kernel.low_occupancy_block_size:LowOccupancyBlockSize",
+    "small-grid": "kernel.small_grid_launch:SmallGridLaunch",
+    "tail-effect": "kernel.tail_effect:TailEffect",
+    "divergence": "kernel.divergence:Divergence",
+    "fp64-heavy": "kernel.fp64_heavy:Fp64Heavy",
+    "tensor-cores-idle": "kernel.tensor_cores_idle:TensorCoresIdle",
+    "memory-bound": "kernel.memory_bound:MemoryBound",
+    "compute-bound": "kernel.compute_bound:ComputeBound",
+    "latency-bound": "kernel.latency_bound:LatencyBound",
+}
+"""Rules for measured kernels: causes first, then what a launch is bound by."""
+
+
+@cache
+def timeline_rules() -> dict[str, TimelineRule]:
+    """Give the rules for timelines, by identifier."""
+    return {id_: cast("TimelineRule", _made(path)) for id_, path in TIMELINE_RULES.items()}
+
+
+@cache
+def kernel_rules() -> dict[str, KernelRule]:
+    """Give the rules for measured kernels, by identifier."""
+    return {id_: cast("KernelRule", _made(path)) for id_, path in KERNEL_RULES.items()}
+
+
+def select_rules(rules: Mapping[str, AnyRule], ids: Sequence[str]) -> dict[str, AnyRule]:
+    """Choose rules by their identifiers; all where none is named."""
+    for id_ in ids:
+        if id_ not in rules:
+            raise UsageError(f"no rule {id_!r}", hint=f"rules are {', '.join(rules)}")
+    return {id_: rule for id_, rule in rules.items() if not ids or id_ in ids}
+
+
+def _made(path: str) -> Rule:
+    module, _, name = path.partition(":")
+    rule: Rule = getattr(importlib.import_module(f"gpusight.rules.{module}"), name)()
+    return rule
