@@ -11,9 +11,9 @@ import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures, shares
+from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
+from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis, shares
 from gpusight.rules.registry import TIMELINE_RULES
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 from tests.findings.launches import trace_of
 from tests.findings.test_rules import FOUND
 from tests.shared import SHARED, needs_shared

@@ -14,7 +14,7 @@ from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.rules.kernel_diagnosis import LaunchDiagnosis
+    from gpusight.rules.diagnosis_results import LaunchDiagnosis
 
 PLANTED = {
     "copy_coalesced": "memory-bound",

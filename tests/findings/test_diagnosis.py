@@ -17,7 +17,8 @@ from gpusight.render.html.diagnosis_page import kernels_to_page
 from gpusight.render.rule_reference import kernel_rules_parts
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable
-from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis, diagnose_kernels
+from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+from gpusight.rules.kernel_diagnosis import diagnose_kernels
 from tests.findings.launches import IDLE, trace_of
 from tests.findings.test_rules import FOUND, SECTORS
 from tests.render.hostile import HOSTILE

@@ -7,7 +7,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis, diagnose_kernels
+from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+from gpusight.rules.kernel_diagnosis import diagnose_kernels
 from gpusight.rules.kernel_launch import QUANTITIES
 from gpusight.rules.registry import KERNEL_RULES
 from tests.findings.launches import HEALTHY, trace_of

@@ -19,9 +19,9 @@ from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_text import timeline_lines
 from gpusight.render.diagnosis_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
+from gpusight.rules.diagnosis_results import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
 from gpusight.rules.rule import FindingLocation
-from gpusight.rules.timeline_diagnosis import ReplayFacts, TimelineDiagnosis
 from tests.render.hostile import HOSTILE
 
 MS = 1e6

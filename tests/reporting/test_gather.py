@@ -22,9 +22,12 @@ from gpusight.reports.report_contents import (
     ReportRequest,
 )
 from gpusight.results import NotApplicable, TableResult
-from gpusight.rules.diagnosis import JoinedDiagnosis
-from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.rules.diagnosis_results import (
+    JoinedDiagnosis,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+)
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.reporting.programs import training
 from tests.shared import DATA
 from tests.traces import build_trace

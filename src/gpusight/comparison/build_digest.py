@@ -36,11 +36,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process, preload_tables, sample_steps
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.registry import timeline_rules
-from gpusight.rules.timeline_diagnosis import (
-    diagnosed_window,
-    gpu_processes,
-    sample_notes,
-)
+from gpusight.rules.timeline_diagnosis import diagnosed_window, gpu_processes, sample_notes
 from gpusight.sniff import encodable_text
 
 if TYPE_CHECKING:

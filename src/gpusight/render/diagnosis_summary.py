@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
-    from gpusight.rules.diagnosis import JoinedDiagnosis, TimedKernel
+    from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimedKernel, TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 
 
 MIN_NOTABLE_SHARE = 0.04

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.render.table_layout import TableOptions
+    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
     from gpusight.rules.finding import Evidence, KernelFinding, SourceLocation, TimelineFinding
-    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 
 
 def kernels_to_text(diagnosis: KernelReportDiagnosis, look: TableOptions, *, details: int) -> str:

@@ -25,9 +25,11 @@ from gpusight.render.html.html_parts import html_page, to_html
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import ResultView
 from gpusight.render.terminal_tables import to_plain
-from gpusight.rules.diagnosis import JoinedDiagnosis
-from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+from gpusight.rules.diagnosis_results import (
+    JoinedDiagnosis,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +37,8 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.render.table_layout import TableOptions
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis import AnyDiagnosis, TimedKernel
+    from gpusight.rules.diagnosis_results import AnyDiagnosis, LaunchDiagnosis, TimedKernel
     from gpusight.rules.finding import KernelFinding, TimelineFinding
-    from gpusight.rules.kernel_diagnosis import LaunchDiagnosis
 
 
 def diagnosis_to_text(found: AnyDiagnosis, look: TableOptions, *, details: int) -> str:

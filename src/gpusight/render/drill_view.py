@@ -13,7 +13,7 @@ from gpusight.render.table_layout import TableOptions
 if TYPE_CHECKING:
     from gpusight.analysis.drill.drill_kernels import DrillKernel
     from gpusight.analysis.drill.drill_result import DrillResult
-    from gpusight.rules.diagnosis import JoinedDiagnosis
+    from gpusight.rules.diagnosis_results import JoinedDiagnosis
     from gpusight.rules.drill_workflow import MeasuredDrill
 
 

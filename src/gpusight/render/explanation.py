@@ -20,8 +20,8 @@ from gpusight.results import Field, Fmt, TableResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gpusight.rules.diagnosis_results import KernelGroup, KernelReportDiagnosis, ProfilerRule
     from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
-    from gpusight.rules.kernel_diagnosis import KernelGroup, KernelReportDiagnosis, ProfilerRule
 
 
 _OVERVIEW_FIELDS = (

@@ -36,8 +36,7 @@ from gpusight.reports.report_contents import (
 from gpusight.results import NotApplicable, TableResult
 from gpusight.rules.context import preload_tables
 from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures, join_diagnoses
-from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
+from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
 from gpusight.sniff import encodable_text
 from gpusight.viewer.timeline_snapshot import timeline
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest
     from gpusight.results import Composite
-    from gpusight.rules.diagnosis import JoinedDiagnosis
+    from gpusight.rules.diagnosis_results import JoinedDiagnosis
     from gpusight.trace.trace import Trace
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimedKernel
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from gpusight.rules.rule import KernelRule, TimelineRule
 
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ledger.device_ledger import Accounting
     from gpusight.analysis.selection import Selection
-    from gpusight.rules.finding import KernelFinding
-    from gpusight.rules.kernel_diagnosis import KernelGroup, KernelReportDiagnosis
+    from gpusight.rules.diagnosis_results import (
+        AnyDiagnosis,
+        KernelGroup,
+        KernelReportDiagnosis,
+        TimelineDiagnosis,
+    )
     from gpusight.rules.rule import Rule
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
     from gpusight.trace.trace import Trace
 
 
-AnyDiagnosis: TypeAlias = "KernelReportDiagnosis | TimelineDiagnosis | JoinedDiagnosis"
 _OF_REPORTS = {"kernel": "--kernel", "launches": "--launch", "lines": "--lines"}
 _OF_TIMELINES = {"steps": "--steps", "window": "--window", "warmup": "--warmup"}
 
@@ -141,107 +144,6 @@ def _refuse(question: DiagnoseOptions, options: Mapping[str, str], why: str) -> 
     given = [option for name, option in options.items() if getattr(question, name)]
     if given:
         raise UsageError(f"{given[0]} does not apply", why=why)
-
-
-def unknowns(found: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
-    """Say what keeps a gate from passing although nothing was found: lost data, and of the `rules`
-    that were asked for by name those that lacked data.
-    """
-    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis as Diagnosis
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
-
-    if isinstance(found, Diagnosis):
-        return []
-    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
-    lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
-    asked = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
-    return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *asked]
-
-
-def shares(found: AnyDiagnosis) -> list[tuple[str, float]]:
-    """Name what gives time back, with the part of the time that it gives: what gates look at.
-
-    Findings of a timeline are parts of its window, kernels of a report parts of all their time.
-    Joined, only the timeline counts: faster kernels do not make a program faster that waits.
-    """
-    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis as Diagnosis
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
-
-    if isinstance(found, Diagnosis):
-        whole = found.duration_ns
-        worth = [group for group in found.groups if group.findings and whole]
-        return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / whole) for g in worth]
-    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
-    return [(f.rule, f.share) for f in timeline.findings if f.share is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class TimedKernel:
-    """A measured kernel, with its time in the window of a timeline."""
-
-    group: KernelGroup
-    calls: int
-    time_ns: float
-
-    @property
-    def finding(self) -> KernelFinding | None:
-        """The finding that gives most back; None where there is none."""
-        return self.group.findings[0] if self.group.findings else None
-
-    @property
-    def saved_ns(self) -> float:
-        """Time of the window that the fix of its first finding gives back, on the GPU."""
-        speedup = self.finding.speedup if self.finding else None
-        return 0.0 if speedup is None else self.time_ns * (1 - 1 / speedup)
-
-    def document(self, window_ns: int, steps: int) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        return {
-            "name": self.group.name,
-            "label": self.group.label,
-            "calls": self.calls,
-            "time_ns": self.time_ns,
-            "share": self.time_ns / window_ns if window_ns else None,
-            "time_ns_per_step": self.time_ns / steps if steps else None,
-            "gpu_saved_ns": self.saved_ns,
-            "launches": [k.launch for k in self.group.kernels],
-            "findings": [f.document() for f in self.group.findings],
-        }
-
-
-@dataclass(frozen=True)
-class JoinedDiagnosis:
-    """What holds a program back, and what holds its kernels up."""
-
-    timeline: TimelineDiagnosis
-    report: KernelReportDiagnosis
-    kernels: tuple[TimedKernel, ...]
-    """Measured kernels that take time in the window, those with the most to give back first."""
-
-    @property
-    def title(self) -> str:
-        """What it is about."""
-        return self.timeline.title
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What is known of the timeline as a whole."""
-        return self.timeline.meta
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of either capture, and of how they fit together."""
-        return self.timeline.notes
-
-    def document(self) -> dict[str, Any]:
-        """Give the timeline's document, with the measured kernels."""
-        window_ns, steps = self.timeline.focus.length_ns, self.timeline.steps
-        kernels = [kernel.document(window_ns, steps) for kernel in self.kernels]
-        return self.timeline.document() | {"kernels": kernels}
-
-    def with_warnings(self, warnings: Sequence[str]) -> JoinedDiagnosis:
-        """Say at the top why it may be less than the whole truth."""
-        return replace(self, timeline=self.timeline.with_warnings(warnings))
 
 
 def join_diagnoses(

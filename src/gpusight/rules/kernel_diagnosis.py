@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -22,6 +22,13 @@ from gpusight.analysis.counters.source_lines import (
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis_results import (
+    COMMAND,
+    KernelGroup,
+    KernelReportDiagnosis,
+    LaunchDiagnosis,
+    ProfilerRule,
+)
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
 from gpusight.rules.kernel_launch import launches as measured_launches
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from gpusight.rules.engine import RuleResults
     from gpusight.rules.finding import KernelFinding
     from gpusight.rules.kernel_launch import ProfiledLaunch
-    from gpusight.rules.rule import KernelRule, RuleNotApplicable
+    from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
 
@@ -116,7 +123,6 @@ def _source_locations(
     ]
 
 
-COMMAND = "diagnose"
 _PROFILER_RULE = (
     "launch",
     "rule",
@@ -127,156 +133,6 @@ _PROFILER_RULE = (
     "speedup_kind",
     "speedup_percent",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ProfilerRule:
-    """What a rule of the profiler itself said of a launch."""
-
-    rule: str
-    title: str | None
-    section: str | None
-    kind: str | None
-    message: str | None
-    speedup_kind: str | None
-    """`global` for a gain of the launch, `local` for one of the part that the rule is about."""
-    speedup_percent: float | None
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        return {
-            "rule": self.rule,
-            "title": self.title,
-            "section": self.section,
-            "kind": self.kind,
-            "speedup_kind": self.speedup_kind,
-            "speedup_percent": self.speedup_percent,
-            "message": self.message,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchDiagnosis:
-    """What the rules say of one launch."""
-
-    name: str
-    launch: int
-    duration_ns: float | None
-    device: int | None
-    grid: tuple[int | None, ...]
-    block: tuple[int | None, ...]
-    held_by: str | None
-    """`memory`, `compute` or `latency`; None where that was not measured."""
-    findings: tuple[KernelFinding, ...]
-    clean: tuple[str, ...]
-    not_applicable: Mapping[str, RuleNotApplicable]
-    profiler_rules: tuple[ProfilerRule, ...] = ()
-
-    @property
-    def saved_ns(self) -> float:
-        """Time that the fix of its first finding gives back: fixes do not add up."""
-        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        return {
-            "name": self.name,
-            "label": classify(self.name).short,
-            "launch": self.launch,
-            "duration_ns": self.duration_ns,
-            "device": self.device,
-            "grid": list(self.grid),
-            "block": list(self.block),
-            "held_by": self.held_by,
-            "saved_ns": self.saved_ns,
-            "findings": [f.document() for f in self.findings],
-            "clean": list(self.clean),
-            "not_applicable": [
-                {"rule": rule, "reason": absent.reason, "sections": list(absent.sections)}
-                for rule, absent in self.not_applicable.items()
-            ],
-            "profiler_rules": [r.document() for r in self.profiler_rules],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class KernelGroup:
-    """Launches of one kernel in one shape, judged together."""
-
-    name: str
-    label: str
-    """The name made short."""
-    kernels: tuple[LaunchDiagnosis, ...]
-    findings: tuple[KernelFinding, ...]
-    """Findings of all its launches, with their times added up; the largest gain first."""
-
-    @property
-    def duration_ns(self) -> float:
-        """Time of all its launches."""
-        return sum(k.duration_ns or 0.0 for k in self.kernels)
-
-    @property
-    def saved_ns(self) -> float:
-        """Time that the fix of its first finding gives back."""
-        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
-
-    @property
-    def longest(self) -> LaunchDiagnosis:
-        """The launch that took longest stands for the others."""
-        return max(self.kernels, key=lambda k: k.duration_ns or 0.0)
-
-
-@dataclass(frozen=True)
-class KernelReportDiagnosis:
-    """What is wrong with the kernels of a capture."""
-
-    groups: tuple[KernelGroup, ...]
-    """The one with the most time to give back first."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    command: str = COMMAND
-    title: str = "Kernels by the time that fixes give back"
-
-    @property
-    def kernels(self) -> tuple[LaunchDiagnosis, ...]:
-        """Every launch, in the order of the groups."""
-        return tuple(kernel for group in self.groups for kernel in group.kernels)
-
-    @property
-    def findings(self) -> tuple[KernelFinding, ...]:
-        """Every finding of every group, the one that gives most back first."""
-        found = [finding for group in self.groups for finding in group.findings]
-        return tuple(sorted(found, key=lambda f: -(f.saved_ns or 0.0)))
-
-    @property
-    def duration_ns(self) -> float:
-        """Time of all launches."""
-        return sum(group.duration_ns for group in self.groups)
-
-    @property
-    def saved_ns(self) -> float:
-        """Time that the first fix of each group gives back."""
-        return sum(group.saved_ns for group in self.groups)
-
-    def document(self, *, limit: int | None = None) -> dict[str, Any]:
-        """Give the document that `--format json` writes; `limit` launches of it, None for all."""
-        totals = {"launches": len(self.kernels), "duration_ns": self.duration_ns}
-        return {
-            "meta": {
-                "command": self.command,
-                "title": self.title,
-                **self.meta,
-                **totals,
-                "saved_ns": self.saved_ns,
-                "notes": list(self.notes),
-            },
-            "saved_ns": self.saved_ns,
-            "kernels": [kernel.document() for kernel in self.kernels[: limit or None]],
-        }
-
-    def with_warnings(self, warnings: Sequence[str]) -> KernelReportDiagnosis:
-        """Say at the top why it may be less than the whole truth."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
 
 
 def diagnose_kernels(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -14,112 +14,21 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_window import step_window as find_focus
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
+from gpusight.rules.diagnosis_results import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.patterns.program_start import without_start
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from gpusight.analysis.ledger.device_ledger import Accounting, Ledger
+    from gpusight.analysis.ledger.device_ledger import Accounting
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import TimelineRule
     from gpusight.trace.trace import Trace
-
-
-COMMAND = "diagnose"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayFacts:
-    """How far the replay can be trusted."""
-
-    error: float
-    """Part of the measured time by which the replay with typical latencies misses it."""
-    steps: int
-    """Steps that were replayed; 0 where none are known."""
-    length_ns: int
-    """Time that was replayed; the findings of it are scaled to the window."""
-
-
-@dataclass(frozen=True)
-class TimelineDiagnosis:
-    """What holds a program back."""
-
-    focus: StepWindow
-    findings: tuple[TimelineFinding, ...]
-    """The one that gives most back first."""
-    clean: tuple[str, ...]
-    not_applicable: Mapping[str, str]
-    """Rules that could not be judged, and why."""
-    ledger: Ledger
-    """Of the whole window."""
-    replay: ReplayFacts | None
-    """None where nothing could be replayed."""
-    covered: Mapping[str, str] = field(default_factory=dict)
-    """Rules of `not_applicable` that saw the cause of a finding, and the rule of that finding."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    """`path`, `tool`, `gpu` (names), `device` (judged), `process`."""
-    notes: tuple[str, ...] = ()
-    incomplete: tuple[str, ...] = ()
-    """Why the capture holds less than what ran: then no finding does not mean no problem."""
-    rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
-    """The rules that were asked, which know where their findings happen."""
-    command: str = COMMAND
-    title: str = "What holds the program back"
-
-    @property
-    def steps(self) -> int:
-        """Steps in the window; 0 where none are known."""
-        return len(self.focus.steps)
-
-    @property
-    def step_ns(self) -> float:
-        """Length of a step; of the window where no steps are known."""
-        return self.focus.length_ns / max(1, self.steps)
-
-    def document(self) -> dict[str, Any]:
-        """Give the document that `--format json` writes."""
-        return {
-            "meta": {
-                "command": self.command,
-                "title": self.title,
-                **self.meta,
-                "notes": list(self.notes),
-            },
-            "window": {
-                "start_ns": self.focus.start_ns,
-                "end_ns": self.focus.end_ns,
-                "steps": self.steps,
-                "steps_left_out": len(self.focus.left_out),
-                "step_ns": self.step_ns,
-            },
-            "replay": self._replay_document(),
-            "findings": [finding.document() for finding in self.findings],
-            "incomplete": list(self.incomplete),
-            "clean": list(self.clean),
-            "not_applicable": [
-                {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
-            ],
-            "ledger": self.ledger.document(),
-        }
-
-    def _replay_document(self) -> dict[str, Any] | None:
-        if self.replay is None:
-            return None
-        return {
-            "error": self.replay.error,
-            "steps": self.replay.steps,
-            "length_ns": self.replay.length_ns,
-        }
-
-    def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
-        """Say at the top why it may be less than the whole truth."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
 
 
 def diagnose_timeline(

@@ -10,7 +10,8 @@ from gpusight.analysis.ledger.device_ledger import Accounting
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.reports.report_builder import build_report
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.rules.diagnosis_results import TimelineDiagnosis
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.reporting.programs import training
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from gpusight.readers.open import open_trace
+from gpusight.rules.diagnosis_results import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
 from gpusight.rules.finding_locations import (
     FindingLocator,
@@ -18,7 +19,7 @@ from gpusight.rules.finding_locations import (
     locations_of_kernels,
 )
 from gpusight.rules.rule import FindingLocation
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.trace.trace import Trace
 from tests.findings.timeline.test_dependency_stall import steps as held_up

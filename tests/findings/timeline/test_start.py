@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.rules.diagnosis_results import TimelineDiagnosis
 from gpusight.rules.patterns.program_start import find_start
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.findings.timeline.traces import US, Capture
 from tests.traces import build_trace
 

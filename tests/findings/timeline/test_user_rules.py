@@ -14,8 +14,9 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import RuleError
+from gpusight.rules.diagnosis_results import TimelineDiagnosis
 from gpusight.rules.finding_locations import FindingLocator, TimelineLocation
-from gpusight.rules.timeline_diagnosis import TimelineDiagnosis, diagnose_timeline
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.rules.user_rules import user_rules
 from tests.findings.launches import ELAPSED, IDLE, trace_of
 from tests.findings.timeline.traces import Capture

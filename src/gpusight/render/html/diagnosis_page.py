@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
+    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding, TimelineFinding
-    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 
 
 def kernels_to_fragment(diagnosis: KernelReportDiagnosis, *, limit: int, details: int) -> str:

@@ -13,7 +13,7 @@ from gpusight.render.explanation import explain_kernel, gain_phrase, kernel_over
 from gpusight.render.html import diagnosis_page, html_parts
 from gpusight.render.html.html_parts import html_prose, html_text
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import JoinedDiagnosis
+from gpusight.rules.diagnosis_results import JoinedDiagnosis
 from gpusight.units import MISSING, format_share, format_time
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
         MeasuredReport,
         Report,
     )
+    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.kernel_diagnosis import KernelReportDiagnosis
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
 
 
 _MAX_TEXT_CHARACTERS = 300
