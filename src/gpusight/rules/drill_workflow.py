@@ -26,7 +26,8 @@ from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import DiagnoseOptions as Diagnosing
-from gpusight.rules.diagnosis import JoinedDiagnosis, diagnose_captures
+from gpusight.rules.diagnosis import diagnose_captures
+from gpusight.rules.diagnosis_results import JoinedDiagnosis
 from gpusight.units import format_share
 
 if TYPE_CHECKING:

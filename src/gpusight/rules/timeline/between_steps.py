@@ -17,7 +17,6 @@ from gpusight.analysis.replay.changes import free_calls, remove, without_host_ti
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
 from gpusight.rules.locations import idle_by_cause
-from gpusight.rules.patterns.blocking_waits import waits
 from gpusight.rules.patterns.host_gaps import (
     activity_before,
     at_most,
@@ -31,6 +30,7 @@ from gpusight.rules.patterns.host_stalls import (
     MIN_STALL_RATIO,
     host_work,
     launching_lane,
+    waits,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, intersect

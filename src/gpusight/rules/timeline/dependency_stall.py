@@ -30,7 +30,7 @@ from gpusight.rules.formatting import (
 )
 from gpusight.rules.locations import idle_gaps, named_by_work
 from gpusight.rules.patterns.host_gaps import called_from
-from gpusight.rules.patterns.small_grids import sm_count
+from gpusight.rules.patterns.kernel_groups import sm_count
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 

@@ -18,8 +18,8 @@ from gpusight.rules.formatting import (
     times_text,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
-from gpusight.rules.patterns.blocking_waits import MIN_COPY_WAIT_SHARE, waits
 from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
+from gpusight.rules.patterns.host_stalls import MIN_COPY_WAIT_SHARE, waits
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 

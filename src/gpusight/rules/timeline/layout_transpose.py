@@ -12,21 +12,19 @@ from gpusight.rules.formatting import by_step, framework_of
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
-    kernel_ns,
-    kernels_unseen,
-    locations_of,
-    marked_work,
-    scale_durations,
-    total_ns,
-    without_kernels,
-)
-from gpusight.rules.patterns.small_grids import (
     FIXED_KERNEL_NS,
     MAX_BLOCKS_PER_SM,
     MIN_LAYOUT_SHARE,
+    kernel_ns,
+    kernels_unseen,
     left_on_all,
+    locations_of,
+    marked_work,
     norms_by_channel,
+    scale_durations,
     sm_count,
+    total_ns,
+    without_kernels,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
@@ -112,7 +110,7 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
 
 
 def _found(timeline: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
-    norms = norms_by_channel(timeline)
+    norms = norms_by_channel(timeline, parts_of(timeline).layout)
     convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
         title=_title(timeline, rows, norms),

@@ -10,23 +10,22 @@ import polars as pl
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, summed_locations
 from gpusight.rules.locations import gpu_work
+from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
-    kernel_ns,
-    kernels_unseen,
-    locations_of,
-    main_source_phrase,
-    scale_durations,
-    total_ns,
-)
-from gpusight.rules.patterns.small_grids import (
     FIXED_KERNEL_NS,
     MAX_BLOCKS_PER_SM,
     SPREAD,
     THREADS_TO_FILL_SM,
+    kernel_ns,
+    kernels_unseen,
     left_on_all,
+    locations_of,
+    main_source_phrase,
     norms_by_channel,
+    scale_durations,
     sm_count,
     small_grids,
+    total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_count, format_share, format_time
@@ -121,7 +120,7 @@ model = torch.compile(model)     # generated kernels split reductions over more 
 
 def _small(timeline: RuleContext, sms: int) -> pl.DataFrame:
     """Give long kernels with few blocks, but those whose cause is a layout."""
-    layout = norms_by_channel(timeline)["op"].implode()
+    layout = norms_by_channel(timeline, parts_of(timeline).layout)["op"].implode()
     return small_grids(timeline, sms).filter(~pl.col("op").is_in(layout))
 
 
