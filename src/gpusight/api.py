@@ -804,7 +804,9 @@ def whatif(
     )
     capture = opened(trace)
     selection = selected(within, device, process)
-    found = analysis(capture, selection, wishes=wished, steps=steps, window=window, warmup=warmup)
+    found = analysis(
+        capture, selection, scenarios=wished, steps=steps, window=window, warmup=warmup
+    )
     if isinstance(found, NotApplicable):
         raise absent(found)
     return WhatIfView(found.with_warnings(capture.warnings))

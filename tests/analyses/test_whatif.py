@@ -58,7 +58,7 @@ def loop() -> Capture:
 
 def asked(capture: Capture, *given: Scenario, **options: Any) -> Any:
     trace = build_trace({"source": capture.source}, **capture.tables)
-    return what_if(trace, wishes=given, **options)
+    return what_if(trace, scenarios=given, **options)
 
 
 def saved_us(capture: Capture, verb: ScenarioAction, text: str = "") -> float:
@@ -268,7 +268,7 @@ def test_nothing_to_change_is_refused() -> None:
 
 def test_a_capture_without_gpu_work_has_no_answer() -> None:
     trace = build_trace(cpu_ops=[{"name": "aten::add", "end_ns": 100}])
-    assert isinstance(what_if(trace, wishes=[Scenario(ScenarioAction.GRAPH)]), NotApplicable)
+    assert isinstance(what_if(trace, scenarios=[Scenario(ScenarioAction.GRAPH)]), NotApplicable)
 
 
 def test_named_arguments_become_wishes_with_graphs_last() -> None:

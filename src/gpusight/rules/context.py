@@ -208,12 +208,12 @@ def sample_steps(trace: Trace, focus: StepWindow, selection: Selection = EVERYTH
 
 def whole_ledger(
     focus: StepWindow,
-    timeline: RuleContext,
+    context: RuleContext,
     selection: Selection = EVERYTHING,
     known: Accounting | None = None,
 ) -> Ledger:
     """Say where the time of the whole window went, on all GPUs or on the one selected."""
-    trace = timeline.trace
+    trace = context.trace
     chosen = None if selection.process is None else busiest_process(trace, focus, selection)
     every = Accounting(trace, focus.start_ns, focus.end_ns, chosen).or_known(known).ledger
     if selection.device is None:
@@ -298,13 +298,13 @@ _Measured = TypeVar("_Measured")
 
 
 def memoize(measure: Callable[[RuleContext], _Measured]) -> Callable[[RuleContext], _Measured]:
-    """Keep what a function gives of a timeline for as long as the timeline lives."""
+    """Keep what a function computes from a context for as long as the context lives."""
     done: WeakKeyDictionary[RuleContext, _Measured] = WeakKeyDictionary()
 
     @wraps(measure)
-    def measured(timeline: RuleContext) -> _Measured:
-        if timeline not in done:
-            done[timeline] = measure(timeline)
-        return done[timeline]
+    def measured(context: RuleContext) -> _Measured:
+        if context not in done:
+            done[context] = measure(context)
+        return done[context]
 
     return measured

@@ -72,21 +72,21 @@ class _Case:
 
 
 def run_timeline_rules(
-    timeline: RuleContext, rules: Iterable[TimelineRule]
+    context: RuleContext, rules: Iterable[TimelineRule]
 ) -> RuleResults[TimelineFinding]:
     """Ask every rule and rank what was found by the time that its fix saves."""
     rules = {rule.id: rule for rule in rules}
-    matches, clean, not_applicable = _sorted({id_: r.check(timeline) for id_, r in rules.items()})
-    cases = [_Case(rules[id_], match, _alone(timeline, match)) for id_, match in matches.items()]
-    covered = _covered(timeline, cases)
+    matches, clean, not_applicable = _sorted({id_: r.check(context) for id_, r in rules.items()})
+    cases = [_Case(rules[id_], match, _alone(context, match)) for id_, match in matches.items()]
+    covered = _covered(context, cases)
     not_applicable |= {
         rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
         for rule, by in covered.items()
     }
     ranked = _in_order(case for case in cases if case.rule.id not in covered)
-    kept = _worth_it(timeline, _with_what_remains(timeline, ranked))
+    kept = _worth_it(context, _with_what_remains(context, ranked))
     clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
-    findings = tuple(_timeline_finding(timeline, case) for case in _checked(timeline, kept))
+    findings = tuple(_timeline_finding(context, case) for case in _checked(context, kept))
     return RuleResults(findings, tuple(clean), not_applicable, covered)
 
 
@@ -99,26 +99,26 @@ def _sorted(
     return matches, [id_ for id_ in verdicts if id_ not in matches | absent], absent
 
 
-def _alone(timeline: RuleContext, found: RuleMatch) -> float | None:
+def _alone(context: RuleContext, found: RuleMatch) -> float | None:
     """Give the time that a fix gives back when it is the only one."""
     if not found.change:
         told = found.recoverable_ns
-        return None if told is None else min(max(0.0, told), _most(timeline, found))
-    saved = timeline.replay.run(*found.change).saved_ns
-    return float(min(max(0, saved), _most(timeline, found)))
+        return None if told is None else min(max(0.0, told), _most(context, found))
+    saved = context.replay.run(*found.change).saved_ns
+    return float(min(max(0, saved), _most(context, found)))
 
 
-def _most(timeline: RuleContext, found: RuleMatch) -> float:
+def _most(context: RuleContext, found: RuleMatch) -> float:
     if found.min_ns is None:
-        return float(timeline.replay.unchanged.total_ns)
-    return max(0.0, timeline.replay.unchanged.total_ns - found.min_ns)
+        return float(context.replay.unchanged.total_ns)
+    return max(0.0, context.replay.unchanged.total_ns - found.min_ns)
 
 
-def _covered(timeline: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
+def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
     """Tell findings of a cause that another one, which is worth saying, names better: by which."""
     found = {case.rule.id for case in cases}
     covered: dict[str, str] = {}
-    for case in _in_order(_worth_it(timeline, cases)):
+    for case in _in_order(_worth_it(context, cases)):
         # One that is covered itself covers nothing: two that name each other leave the larger.
         if case.rule.id not in covered:
             others = found & set(case.found.also) - {case.rule.id}
@@ -130,17 +130,17 @@ def _in_order(cases: Iterable[_Case]) -> list[_Case]:
     return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
 
 
-def _with_what_remains(timeline: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
+def _with_what_remains(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     """Replay each fix after all those above it."""
     changes: list[Change] = []
-    before, above = timeline.replay.unchanged.total_ns, False
+    before, above = context.replay.unchanged.total_ns, False
     done = []
     for case in cases:
         changes += case.found.change
         if not case.found.change:
             done.append(replace(case, after_ns=case.alone_ns))
             continue
-        total = timeline.replay.run(*changes).total_ns
+        total = context.replay.run(*changes).total_ns
         # What fixes above uncover may be more than there was to gain at first.
         after = float(max(0, before - total)) if above else case.alone_ns
         above = True
@@ -149,27 +149,27 @@ def _with_what_remains(timeline: RuleContext, cases: Sequence[_Case]) -> list[_C
     return done
 
 
-def _worth_it(timeline: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
+def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
     """Keep what gives something back: at once, or once the findings above it are fixed."""
 
     def is_worth(case: _Case) -> bool:
         least = case.rule.min_share
         if least is None or case.alone_ns is None:
             return True
-        return max(case.alone_ns, case.after_ns or 0.0) >= least * timeline.length_ns
+        return max(case.alone_ns, case.after_ns or 0.0) >= least * context.length_ns
 
     return [case for case in cases if is_worth(case)]
 
 
-def _checked(timeline: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
+def _checked(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     """Mark findings whose rank changes when the profiler's part of each launch is taken off."""
     replayed = [case for case in cases if case.found.change]
     if len(replayed) < 2:
         return list(cases)
-    lighter = _without_profiler(timeline)
-    base = timeline.replay.run(lighter).total_ns
+    lighter = _without_profiler(context)
+    base = context.replay.run(lighter).total_ns
     gains = {
-        case.rule.id: base - timeline.replay.run(lighter, *case.found.change).total_ns
+        case.rule.id: base - context.replay.run(lighter, *case.found.change).total_ns
         for case in replayed
     }
     order = sorted(replayed, key=lambda c: -gains[c.rule.id])
@@ -181,8 +181,8 @@ def _checked(timeline: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     return [replace(case, robust=case.rule.id not in moved) for case in cases]
 
 
-def _without_profiler(timeline: RuleContext) -> Change:
-    kinds = timeline.schedule.calls.kind
+def _without_profiler(context: RuleContext) -> Change:
+    kinds = context.schedule.calls.kind
     launches = np.flatnonzero(
         np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL))
     )
@@ -197,18 +197,18 @@ def _without_profiler(timeline: RuleContext) -> Change:
     return change
 
 
-def _timeline_finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
+def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     """Give a finding with the times of the whole window."""
     found, rule = case.found, case.rule
-    scale = timeline.focus.length_ns / max(1, timeline.length_ns)
+    scale = context.focus.length_ns / max(1, context.length_ns)
     alone = None if case.alone_ns is None else case.alone_ns * scale
-    confidence, reason = _confidence(timeline, found)
+    confidence, reason = _confidence(context, found)
     return TimelineFinding(
         rule=rule.id,
         title=found.title,
         recoverable_ns=alone,
-        share=None if alone is None else alone / max(1, timeline.focus.length_ns),
-        step_ns=None if alone is None else alone / max(1, len(timeline.focus.steps)),
+        share=None if alone is None else alone / max(1, context.focus.length_ns),
+        step_ns=None if alone is None else alone / max(1, len(context.focus.steps)),
         after_ns=None if case.after_ns is None else case.after_ns * scale,
         confidence=confidence,
         confidence_reason=reason,
@@ -232,9 +232,9 @@ def _timeline_finding(timeline: RuleContext, case: _Case) -> TimelineFinding:
     )
 
 
-def _confidence(timeline: RuleContext, found: RuleMatch) -> tuple[Confidence, str]:
+def _confidence(context: RuleContext, found: RuleMatch) -> tuple[Confidence, str]:
     """Lower the confidence where the replay does not reproduce what was measured."""
-    error = timeline.replay.error
+    error = context.replay.error
     if not found.change or error <= MAX_REPLAY_ERROR:
         return found.confidence, found.confidence_reason
     lower = _LOWER.get(found.confidence, Confidence.LOW)

@@ -56,7 +56,7 @@ class FindingLocator:
         self._rules = diagnosis.rules
 
     @cached_property
-    def _timeline(self) -> RuleContext:
+    def _context(self) -> RuleContext:
         """What the rules looked at."""
         return sample_steps(self._trace, self._focus)
 
@@ -72,9 +72,9 @@ class FindingLocator:
     def _stretches(self, finding: TimelineFinding) -> pl.DataFrame:
         """Ask the rule of a finding for the stretches that show it; else take what it names."""
         rule = self._rules.get(finding.rule)
-        stretches = None if rule is None else rule.locate(self._timeline, finding)
+        stretches = None if rule is None else rule.locate(self._context, finding)
         if stretches is None or stretches.is_empty():
-            stretches = events_named(self._timeline, finding)
+            stretches = events_named(self._context, finding)
         if "telling" not in stretches.columns:
             telling = pl.col("weight_ns").cast(pl.Float64).alias("telling")
             stretches = stretches.with_columns(telling)

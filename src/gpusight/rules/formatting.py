@@ -20,25 +20,25 @@ MAX_LOCATIONS_SHOWN = 5
 """Places that a finding names."""
 
 
-def of_each_step(timeline: RuleContext, ns: float) -> str:
+def of_each_step(context: RuleContext, ns: float) -> str:
     """Say how much of a step a time is: `10.1 ms of each 12.5 ms step`."""
-    step = format_time(timeline.length_ns / timeline.per_step)
-    if not timeline.steps:
+    step = format_time(context.length_ns / context.per_step)
+    if not context.steps:
         return f"{format_time(ns)} of {step}"
-    return f"{format_time(ns / timeline.steps)} of each {step} step"
+    return f"{format_time(ns / context.steps)} of each {step} step"
 
 
-def by_step(timeline: RuleContext, amount: str) -> str:
-    """Say of what an amount is, one that was divided by `Timeline.per_step`: `14 a step`."""
-    return f"{amount} a step" if timeline.steps else amount
+def by_step(context: RuleContext, amount: str) -> str:
+    """Say of what an amount is, one that was divided by `RuleContext.per_step`: `14 a step`."""
+    return f"{amount} a step" if context.steps else amount
 
 
-def times_text(timeline: RuleContext, count: int) -> str:
+def times_text(context: RuleContext, count: int) -> str:
     """Say how often: `3 times a step`, `once`."""
-    often = count / timeline.per_step
+    often = count / context.per_step
     often = round(often, 1) if often < 10 else round(often)
     text = "once" if often == 1 else f"{format_count(often)} times"
-    return by_step(timeline, text)
+    return by_step(context, text)
 
 
 def summed_locations(

@@ -52,22 +52,22 @@ _TABLES = {
 """Where events of each kind of place are found."""
 
 
-def events_named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+def events_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find what a finding of any rule names: steps, events of the host, else GPU work."""
-    steps = steps_named(timeline, finding)
+    steps = steps_named(context, finding)
     if steps.height:
         return steps
-    events = host_events(timeline, finding.where)
+    events = host_events(context, finding.where)
     if any(place.kind == "kernel" for place in finding.where) or events.is_empty():
-        work = runs_named(timeline, pl.lit(value=True), finding.where)
+        work = runs_named(context, pl.lit(value=True), finding.where)
         return work if work.height else events
     return events
 
 
-def steps_named(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+def steps_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find the steps that a finding names, also those that were left out."""
     names = {place.name for place in finding.where if place.kind == "step"}
-    focus = timeline.focus
+    focus = context.focus
     return of_steps([s for s in (*focus.left_out, *focus.steps) if called(s) in names])
 
 
@@ -89,21 +89,21 @@ def no_candidates() -> pl.DataFrame:
 
 
 def host_events(
-    timeline: RuleContext, where: Iterable[FindingLocation], window: tuple[int, int] | None = None
+    context: RuleContext, where: Iterable[FindingLocation], window: tuple[int, int] | None = None
 ) -> pl.DataFrame:
     """Find the events that places name in the judged part, or in another window."""
-    schedule = timeline.schedule
+    schedule = context.schedule
     start_ns, end_ns = window or (schedule.start_ns, schedule.end_ns)
     processes = sorted({process for process, _ in schedule.threads})
     found = [no_candidates()]
     for place in where:
         for table in _TABLES.get(place.kind, ()):
-            events = _named(timeline.trace, table, place.name, start_ns, end_ns)
+            events = _named(context.trace, table, place.name, start_ns, end_ns)
             # What the profiler did on its own account is of no process that ran.
             kept = events if table == "overheads" else _of_processes(events, processes)
             found.append(kept.select(list(CANDIDATES)))
-    if not timeline.trace.has("python_calls"):
-        found.append(_from_calls(timeline, [w for w in where if w.kind == "site"]))
+    if not context.trace.has("python_calls"):
+        found.append(_from_calls(context, [w for w in where if w.kind == "site"]))
     return pl.concat(found)
 
 
@@ -157,17 +157,17 @@ def _of_processes(events: pl.DataFrame, processes: Sequence[int]) -> pl.DataFram
     return events.filter(own) if processes else events
 
 
-def _from_calls(timeline: RuleContext, sites: Sequence[FindingLocation]) -> pl.DataFrame:
+def _from_calls(context: RuleContext, sites: Sequence[FindingLocation]) -> pl.DataFrame:
     """Find the API calls that were made from lines of code, where Python was not recorded."""
-    if not sites or not timeline.trace.has("api_calls"):
+    if not sites or not context.trace.has("api_calls"):
         return no_candidates()
     names = [site.name for site in sites]
-    return of_calls(timeline, timeline.calls.filter(pl.col("site").is_in(names)), "site")
+    return of_calls(context, context.calls.filter(pl.col("site").is_in(names)), "site")
 
 
-def of_calls(timeline: RuleContext, calls: pl.DataFrame, *named_by: str) -> pl.DataFrame:
-    """Make candidates of rows of `Timeline.calls`, named by the first of these columns known."""
-    rows = timeline.schedule.calls.row[calls["call"].to_numpy()]
+def of_calls(context: RuleContext, calls: pl.DataFrame, *named_by: str) -> pl.DataFrame:
+    """Make candidates of rows of `RuleContext.calls`, named by the first of these columns known."""
+    rows = context.schedule.calls.row[calls["call"].to_numpy()]
     return calls.select(
         "start_ns",
         "end_ns",
@@ -190,54 +190,54 @@ _MIN_EVENT_SHARE = 0.05
 
 
 def idle_by_cause(
-    timeline: RuleContext, finding: TimelineFinding, *causes: IdleCause
+    context: RuleContext, finding: TimelineFinding, *causes: IdleCause
 ) -> pl.DataFrame:
     """Find idle time of some causes, in the events that the finding names if in any."""
-    gaps = idle_gaps(timeline, causes)
-    known = named_by(gaps, host_events(timeline, finding.where))
+    gaps = idle_gaps(context, causes)
+    known = named_by(gaps, host_events(context, finding.where))
     return known if known.height else gaps
 
 
-def launch_gaps(timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+def launch_gaps(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find the events with most short gaps between launches: one gap alone tells little."""
-    gaps = idle_gaps(timeline, _LAUNCHING)
-    every_ns = int(gaps["weight_ns"].sum()) / timeline.per_step
-    inside = with_idle(gaps, host_events(timeline, finding.where))
+    gaps = idle_gaps(context, _LAUNCHING)
+    every_ns = int(gaps["weight_ns"].sum()) / context.per_step
+    inside = with_idle(gaps, host_events(context, finding.where))
     if inside.filter(pl.col("weight_ns") >= _MIN_EVENT_SHARE * every_ns).height:
         return inside
-    if not timeline.steps:
-        judged = timeline.schedule
+    if not context.steps:
+        judged = context.schedule
         return with_idle(gaps, one_stretch(judged.start_ns, judged.end_ns, IDLE))
-    steps = of_steps(timeline.focus.steps)
+    steps = of_steps(context.focus.steps)
     return with_idle(gaps, steps.with_columns(pl.lit(IDLE).alias("name")))
 
 
 def idle_gaps(
-    timeline: RuleContext, causes: Sequence[IdleCause], *, any_gpu: bool = False
+    context: RuleContext, causes: Sequence[IdleCause], *, any_gpu: bool = False
 ) -> pl.DataFrame:
     """Give the stretches in which the judged GPU had nothing to do for some of these causes.
 
     With `any_gpu`, those of the GPU that lost most by them. Their weight is the time of these
     causes; `op` is the position of the work that ended them.
     """
-    accounts = account(timeline.schedule, timeline.hosts)
+    accounts = account(context.schedule, context.hosts)
     every = [
-        _of_account(timeline, one, causes)
+        _of_account(context, one, causes)
         for one in accounts
-        if any_gpu or one.device == timeline.device
+        if any_gpu or one.device == context.device
     ]
     return max(every, key=lambda frame: int(frame["weight_ns"].sum()))
 
 
 def _of_account(
-    timeline: RuleContext, own: DeviceAccount, causes: Sequence[IdleCause]
+    context: RuleContext, own: DeviceAccount, causes: Sequence[IdleCause]
 ) -> pl.DataFrame:
     idle = own.spans.idle
     frame = pl.DataFrame(
         {
             "start_ns": idle.start_ns,
             "end_ns": idle.end_ns,
-            "weight_ns": own.gaps.spent(timeline.hosts, idle)[:, list(causes)].sum(axis=1),
+            "weight_ns": own.gaps.spent(context.hosts, idle)[:, list(causes)].sum(axis=1),
             "op": own.gaps.op[idle.gap],
         }
     )
@@ -289,13 +289,13 @@ def _touched(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def named_by_work(timeline: RuleContext, gaps: pl.DataFrame) -> pl.DataFrame:
+def named_by_work(context: RuleContext, gaps: pl.DataFrame) -> pl.DataFrame:
     """Name holes by the work that ended them."""
     ended = gaps.filter(pl.col("op") != NONE)
-    ops, at = timeline.schedule.ops, ended["op"].to_numpy()
+    ops, at = context.schedule.ops, ended["op"].to_numpy()
     tables = pl.Series([kind.table for kind in OpKind], dtype=pl.String)
     return ended.with_columns(
-        timeline.ops["label"].gather(at).alias("name"),
+        context.ops["label"].gather(at).alias("name"),
         tables.gather(ops.kind[at]).alias("table"),
         pl.Series("row", ops.row[at], pl.Int64),
     ).select(list(CANDIDATES))
@@ -338,47 +338,47 @@ _COLUMNS = {
     "module": "module",
     "site": "site",
 }
-"""Column of `Timeline.ops` that each kind of place stands in."""
+"""Column of `RuleContext.ops` that each kind of place stands in."""
 _CHAIN = " → "
 """What stands between the kernels of a chain, which may have lost their `elementwise`."""
 _APART = 8
 """Pieces of other work between two of a run, at most."""
 
 
-def gpu_work(timeline: RuleContext, finding: TimelineFinding, which: pl.Expr) -> pl.DataFrame:
+def gpu_work(context: RuleContext, finding: TimelineFinding, which: pl.Expr) -> pl.DataFrame:
     """Find GPU work of a kind that agrees with what the finding names; else any of it."""
-    meant = runs_named(timeline, which, finding.where)
-    return meant if meant.height else runs(timeline, which)
+    meant = runs_named(context, which, finding.where)
+    return meant if meant.height else runs(context, which)
 
 
-def each_op(timeline: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
-    """Give rows of `Timeline.ops` as a stretch each."""
-    number = np.full(timeline.ops.height, NONE, np.int64)
+def each_op(context: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
+    """Give rows of `RuleContext.ops` as a stretch each."""
+    number = np.full(context.ops.height, NONE, np.int64)
     ops = rows["op"].to_numpy()
     number[ops] = ops
-    return groups(timeline, number)
+    return groups(context, number)
 
 
-def runs(timeline: RuleContext, which: pl.Expr) -> pl.DataFrame:
+def runs(context: RuleContext, which: pl.Expr) -> pl.DataFrame:
     """Find some work, what follows each other in a stream as one; its weight is its time."""
-    return _joined(timeline, _in_queues(timeline, which))
+    return _joined(context, _in_queues(context, which))
 
 
 def runs_named(
-    timeline: RuleContext, which: pl.Expr, where: Iterable[FindingLocation]
+    context: RuleContext, which: pl.Expr, where: Iterable[FindingLocation]
 ) -> pl.DataFrame:
     """Find the work of it that agrees with most of what places say."""
-    work = _in_queues(timeline, which)
+    work = _in_queues(context, which)
     score = _score(work, where)
     most = score.max(initial=0)
     # What agrees in little may be anything, such as another kernel of the same range.
     chosen = work.filter(pl.Series(2 * score > most)) if most else work.clear()
-    return _joined(timeline, chosen)
+    return _joined(context, chosen)
 
 
-def _in_queues(timeline: RuleContext, which: pl.Expr) -> pl.DataFrame:
+def _in_queues(context: RuleContext, which: pl.Expr) -> pl.DataFrame:
     """Give some work, one stream after the other, with its `place` among all work of the stream."""
-    marked = timeline.ops.with_columns(which.alias("meant"))
+    marked = context.ops.with_columns(which.alias("meant"))
     every = marked.sort("queue", "start_ns", maintain_order=True).with_row_index("place")
     return every.filter("meant")
 
@@ -407,13 +407,13 @@ def _parts(place: FindingLocation) -> list[str]:
     return [*parts, *(f"elementwise {part}" for part in parts)]
 
 
-def groups(timeline: RuleContext, number: Ints) -> pl.DataFrame:
+def groups(context: RuleContext, number: Ints) -> pl.DataFrame:
     """Find work that belongs together: what has the same number, by position; below 0 is none."""
-    numbered = timeline.ops.with_columns(pl.Series("run", number, pl.Int64))
-    return _summed(timeline, numbered.filter(pl.col("run") >= 0))
+    numbered = context.ops.with_columns(pl.Series("run", number, pl.Int64))
+    return _summed(context, numbered.filter(pl.col("run") >= 0))
 
 
-def _joined(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
+def _joined(context: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
     """Make one stretch of work that follows each other in its stream and step."""
     apart = (
         (pl.col("place").cast(pl.Int64).diff() > _APART + 1)
@@ -421,10 +421,10 @@ def _joined(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
         | pl.col("step").ne_missing(pl.col("step").shift())
     )
     run = apart.fill_null(value=True).cum_sum().alias("run")
-    return _summed(timeline, chosen.with_columns(run))
+    return _summed(context, chosen.with_columns(run))
 
 
-def _summed(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
+def _summed(context: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
     """Make one stretch of each `run`."""
     if chosen.is_empty():
         return no_candidates()
@@ -437,12 +437,12 @@ def _summed(timeline: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
         pl.col("op").get(longest),
         (pl.len() - 1).cast(pl.Int64).alias("others"),
     )
-    return _named_by_longest(timeline, merged)
+    return _named_by_longest(context, merged)
 
 
-def _named_by_longest(timeline: RuleContext, merged: pl.DataFrame) -> pl.DataFrame:
+def _named_by_longest(context: RuleContext, merged: pl.DataFrame) -> pl.DataFrame:
     """Name stretches by their longest piece of work; what is one piece can be pointed at."""
-    ops, at = timeline.schedule.ops, merged["op"].to_numpy()
+    ops, at = context.schedule.ops, merged["op"].to_numpy()
     tables = pl.Series([kind.table for kind in OpKind], dtype=pl.String)
     short = {name: shortened(name) for name in merged["name"].unique()}
     name, alone = pl.col("name").replace(short), pl.col("others") == 0

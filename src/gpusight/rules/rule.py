@@ -137,11 +137,11 @@ class TimelineRule(Rule):
     scenario: ClassVar[str] = ""
     """What `gpusight whatif` calls its fix besides `apply ID`, such as `fuse elementwise`."""
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Say whether the program has the problem."""
         raise NotImplementedError
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the stretches of the timeline that show a finding: by default what it names.
 
         The columns are those of `rules.locations.CANDIDATES`, and `telling` where something else
@@ -149,7 +149,7 @@ class TimelineRule(Rule):
         """
         from gpusight.rules.locations import events_named
 
-        return events_named(timeline, finding)
+        return events_named(context, finding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,13 @@ def what_if(
     trace: Trace,
     selection: Selection = EVERYTHING,
     *,
-    wishes: Sequence[Scenario],
+    scenarios: Sequence[Scenario],
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> WhatIf | NotApplicable:
-    """Replay the steps of a capture with all that is wished, in its order."""
-    if not wishes:
+    """Replay the steps of a capture with all scenarios, in their order."""
+    if not scenarios:
         raise UsageError(
             "whatif needs something to change",
             hint="give for example --speedup matmul=4x, --remove sync or --graph",
@@ -70,44 +70,44 @@ def what_if(
     focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    timeline = sample_steps(trace, focus, selection)
-    if not len(timeline.schedule.ops):
+    context = sample_steps(trace, focus, selection)
+    if not len(context.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window", advice_for(trace.meta).gpu)
-    changes = [(wish.text, changes_of_scenario(timeline, wish)) for wish in wishes]
+    changes = [(scenario.text, changes_of_scenario(context, scenario)) for scenario in scenarios]
     result = replayed(
-        timeline.replay,
+        context.replay,
         changes,
-        before=timeline.ledger,
-        steps=timeline.steps,
+        before=context.ledger,
+        steps=context.steps,
         meta={"path": trace.meta.path},
-        notes=(*focus.notes, *_notes(timeline)),
+        notes=(*focus.notes, *_notes(context)),
     )
     return result if selection.device is None else result.of_device(selection.device)
 
 
-def changes_of_scenario(timeline: RuleContext, wish: Scenario) -> Changes:
-    """Give the changes that a wish stands for; raises UsageError where nothing is meant by it."""
-    if wish.verb is ScenarioAction.GRAPH:
+def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
+    """Give the changes that a scenario stands for; raises UsageError where it means nothing."""
+    if scenario.verb is ScenarioAction.GRAPH:
         return (as_graphs(),)
-    if wish.verb is ScenarioAction.SPEEDUP:
-        return _faster(timeline, wish)
-    if wish.verb is ScenarioAction.PRECISION:
-        return _in_precision(timeline, wish.target)
-    if wish.verb is ScenarioAction.REMOVE:
-        return _removed(timeline, wish)
-    if wish.verb is ScenarioAction.OVERLAP:
-        return _overlapped(timeline, wish.target)
-    if wish.verb is ScenarioAction.FUSE:
-        return _fix_of(timeline, _rule_of(wish))
-    return _fix_of(timeline, wish.target)
+    if scenario.verb is ScenarioAction.SPEEDUP:
+        return _faster(context, scenario)
+    if scenario.verb is ScenarioAction.PRECISION:
+        return _in_precision(context, scenario.target)
+    if scenario.verb is ScenarioAction.REMOVE:
+        return _removed(context, scenario)
+    if scenario.verb is ScenarioAction.OVERLAP:
+        return _overlapped(context, scenario.target)
+    if scenario.verb is ScenarioAction.FUSE:
+        return _fix_of(context, _rule_of(scenario))
+    return _fix_of(context, scenario.target)
 
 
-def _notes(timeline: RuleContext) -> list[str]:
+def _notes(context: RuleContext) -> list[str]:
     notes = []
-    if timeline.part:
-        notes.append(f"replayed were {timeline.part} from the middle of the window")
-    if timeline.replay.error > MAX_REPLAY_ERROR:
-        error = format_share(timeline.replay.error)
+    if context.part:
+        notes.append(f"replayed were {context.part} from the middle of the window")
+    if context.replay.error > MAX_REPLAY_ERROR:
+        error = format_share(context.replay.error)
         notes.append(f"the replay misses the measured time by {error}: do not trust small gains")
     return notes
 
@@ -115,11 +115,11 @@ def _notes(timeline: RuleContext) -> list[str]:
 # Faster -------------------------------------------------------------------------------------------
 
 
-def _faster(timeline: RuleContext, wish: Scenario) -> Changes:
-    if wish.target == words.HOST:
-        return (_faster_host(wish.factor),)
-    rows = _work(timeline, wish.target)
-    shorter = (rows["duration_ns"].to_numpy() / wish.factor).astype(np.int64)
+def _faster(context: RuleContext, scenario: Scenario) -> Changes:
+    if scenario.target == words.HOST:
+        return (_faster_host(scenario.factor),)
+    rows = _work(context, scenario.target)
+    shorter = (rows["duration_ns"].to_numpy() / scenario.factor).astype(np.int64)
     return (set_duration(rows["op"].to_numpy(), shorter),)
 
 
@@ -139,19 +139,19 @@ def _faster_host(factor: float) -> Change:
     return change
 
 
-def _in_precision(timeline: RuleContext, precision: str) -> Changes:
+def _in_precision(context: RuleContext, precision: str) -> Changes:
     """Let products in FP32 on lanes run on tensor cores, with the casts of autocast."""
-    target = _target(timeline, precision)
-    rows = without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
+    target = _target(context, precision)
+    rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
     if rows.is_empty():
         why = "no matrix product or convolution runs in FP32 without tensor cores"
         raise UsageError(f"{target.name} changes nothing", why=why, hint=_KERNELS_HINT)
-    return target.change(timeline, rows)
+    return target.change(context, rows)
 
 
-def _target(timeline: RuleContext, precision: str) -> TensorFormat:
+def _target(context: RuleContext, precision: str) -> TensorFormat:
     """Give the rate of a number format on the GPU of the capture."""
-    gpu = timeline.gpu
+    gpu = context.gpu
     if gpu is None:
         why = "it is not known what the GPU can do"
         raise UsageError(f"products in {precision} cannot be replayed", why=why)
@@ -173,21 +173,19 @@ _HALVES = ("bf16", "fp16")
 _KERNELS_HINT = "see: gpusight kernels FILE"
 
 
-def _work(timeline: RuleContext, target: str) -> pl.DataFrame:
+def _work(context: RuleContext, target: str) -> pl.DataFrame:
     """Find the GPU work that a target names."""
-    ops = timeline.ops
+    ops = context.ops
     if target.startswith(words.KERNEL):
         return _named(ops, target.removeprefix(words.KERNEL))
     if target.startswith(words.RANGE):
-        spans = _spans(timeline, target.removeprefix(words.RANGE))
-        return _require_rows(timeline, ops.filter(pl.Series(_launched_in(timeline, spans))), target)
+        spans = _spans(context, target.removeprefix(words.RANGE))
+        return _require_rows(context, ops.filter(pl.Series(_launched_in(context, spans))), target)
     if target == words.COPIES:
-        return _require_rows(timeline, ops.filter(pl.col("kind") == "copy"), target)
+        return _require_rows(context, ops.filter(pl.col("kind") == "copy"), target)
     if target == words.KERNELS:
-        return _require_rows(
-            timeline, ops.filter(pl.col("kind").is_in(["kernel", "graph"])), target
-        )
-    return _require_rows(timeline, ops.filter(pl.col("category") == target), target)
+        return _require_rows(context, ops.filter(pl.col("kind").is_in(["kernel", "graph"])), target)
+    return _require_rows(context, ops.filter(pl.col("category") == target), target)
 
 
 def _named(ops: pl.DataFrame, pattern: str) -> pl.DataFrame:
@@ -197,25 +195,25 @@ def _named(ops: pl.DataFrame, pattern: str) -> pl.DataFrame:
     return kernels.filter(pl.col("name").is_in(found))
 
 
-def _spans(timeline: RuleContext, pattern: str) -> Intervals:
+def _spans(context: RuleContext, pattern: str) -> Intervals:
     """Give the times in which ranges of a name were open."""
-    found = ResolvedSelection(timeline.trace, Selection(within=pattern)).spans
+    found = ResolvedSelection(context.trace, Selection(within=pattern)).spans
     return Intervals.from_arrays(found["start_ns"].to_numpy(), found["end_ns"].to_numpy())
 
 
-def _launched_in(timeline: RuleContext, spans: Intervals) -> Flags:
+def _launched_in(context: RuleContext, spans: Intervals) -> Flags:
     """Tell which work was launched at these times; without a call its own start decides."""
-    ops, calls = timeline.schedule.ops, timeline.schedule.calls
+    ops, calls = context.schedule.ops, context.schedule.calls
     known = ops.call != NONE
     when = np.where(known, np.append(calls.start_ns, 0)[ops.call], ops.start_ns)
     return contains(spans, when)
 
 
-def _require_rows(timeline: RuleContext, rows: pl.DataFrame, target: str) -> pl.DataFrame:
+def _require_rows(context: RuleContext, rows: pl.DataFrame, target: str) -> pl.DataFrame:
     """Refuse a target that nothing in the replayed time is meant by."""
     if rows.height:
         return rows
-    raise _nothing(target, f"it has {_present(timeline)}")
+    raise _nothing(target, f"it has {_present(context)}")
 
 
 def _nothing(target: str, why: str) -> UsageError:
@@ -223,9 +221,9 @@ def _nothing(target: str, why: str) -> UsageError:
     return UsageError(f"nothing of {target!r} is in the replayed time", why=why, hint=hint)
 
 
-def _present(timeline: RuleContext) -> str:
+def _present(context: RuleContext) -> str:
     """Name the categories of the kernels, the longest first."""
-    by_category = timeline.kernels.group_by("category").agg(pl.col("duration_ns").sum())
+    by_category = context.kernels.group_by("category").agg(pl.col("duration_ns").sum())
     ranked = by_category.sort("duration_ns", "category", descending=[True, False])
     return ", ".join(ranked["category"].to_list()) or "no kernels"
 
@@ -233,20 +231,20 @@ def _present(timeline: RuleContext) -> str:
 # Removed ------------------------------------------------------------------------------------------
 
 
-def _removed(timeline: RuleContext, wish: Scenario) -> Changes:
-    target = wish.target
+def _removed(context: RuleContext, scenario: Scenario) -> Changes:
+    target = scenario.target
     if target == words.SYNC:
-        return (without_waiting(_waiting(timeline)),)
+        return (without_waiting(_waiting(context)),)
     if target == words.INPUT:
-        return (_without_input(timeline),)
+        return (_without_input(context),)
     if target == words.ALLOC:
         kinds = (CallKind.ALLOCATE, CallKind.FREE)
-        return (free_calls(_calls(timeline, np.isin(timeline.schedule.calls.kind, kinds), target)),)
+        return (free_calls(_calls(context, np.isin(context.schedule.calls.kind, kinds), target)),)
     if target == words.OVERHEAD:
-        return _fix_of(timeline, _rule_of(wish))
+        return _fix_of(context, _rule_of(scenario))
     if target.startswith(words.RANGE):
-        return _without_range(timeline, target)
-    return _vanished(_work(timeline, target))
+        return _without_range(context, target)
+    return _vanished(_work(context, target))
 
 
 def _vanished(rows: pl.DataFrame) -> Changes:
@@ -254,43 +252,43 @@ def _vanished(rows: pl.DataFrame) -> Changes:
     return without_waiting(calls), remove(rows["op"].to_numpy())
 
 
-def _without_range(timeline: RuleContext, target: str) -> Changes:
+def _without_range(context: RuleContext, target: str) -> Changes:
     """Let ranges vanish with what they launched, their calls and their host work."""
-    schedule = timeline.schedule
+    schedule = context.schedule
     spans = clip(
-        _spans(timeline, target.removeprefix(words.RANGE)), schedule.start_ns, schedule.end_ns
+        _spans(context, target.removeprefix(words.RANGE)), schedule.start_ns, schedule.end_ns
     )
     if not len(spans):
         raise _nothing(target, "such ranges are open at other times")
-    launched = timeline.ops.filter(pl.Series(_launched_in(timeline, spans)))
-    return (*_vanished(launched), *_without_host_work(timeline, spans))
+    launched = context.ops.filter(pl.Series(_launched_in(context, spans)))
+    return (*_vanished(launched), *_without_host_work(context, spans))
 
 
-def _waiting(timeline: RuleContext) -> Ints:
+def _waiting(context: RuleContext) -> Ints:
     """Find the calls that wait for the GPU: synchronisations, and copies that block."""
-    kinds = np.isin(timeline.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
-    return _calls(timeline, kinds & (timeline.replay.program.wait != 0), words.SYNC)
+    kinds = np.isin(context.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
+    return _calls(context, kinds & (context.replay.program.wait != 0), words.SYNC)
 
 
-def _calls(timeline: RuleContext, chosen: Flags, target: str) -> Ints:
+def _calls(context: RuleContext, chosen: Flags, target: str) -> Ints:
     calls: Ints = np.flatnonzero(chosen)
     if not len(calls):
-        raise _nothing(target, f"none of its {len(timeline.schedule.calls):,} calls is one")
+        raise _nothing(target, f"none of its {len(context.schedule.calls):,} calls is one")
     return calls
 
 
-def _without_input(timeline: RuleContext) -> Change:
-    spent = spent_before(timeline)[:, IdleCause.INPUT]
+def _without_input(context: RuleContext) -> Change:
+    spent = spent_before(context)[:, IdleCause.INPUT]
     calls = np.flatnonzero(spent)
     if not len(calls):
         raise _nothing(words.INPUT, "no host time is known to be spent on input")
     return without_host_time(calls, spent[calls])
 
 
-def _without_host_work(timeline: RuleContext, spans: Intervals) -> Changes:
+def _without_host_work(context: RuleContext, spans: Intervals) -> Changes:
     """Let calls made at these times, and host work between calls then, take no time."""
-    starts, ends = before_calls(timeline)
-    inside = np.flatnonzero(contains(spans, timeline.schedule.calls.start_ns))
+    starts, ends = before_calls(context)
+    inside = np.flatnonzero(contains(spans, context.schedule.calls.start_ns))
     every = np.arange(len(starts))
     return free_calls(inside), without_host_time(every, coverage(spans, starts, ends))
 
@@ -298,14 +296,14 @@ def _without_host_work(timeline: RuleContext, spans: Intervals) -> Changes:
 # Overlapped, and fixes that rules know ------------------------------------------------------------
 
 
-def _overlapped(timeline: RuleContext, target: str) -> Changes:
+def _overlapped(context: RuleContext, target: str) -> Changes:
     if target == words.COPIES:
-        crossing = memcpys.copies(timeline).filter(
+        crossing = memcpys.copies(context).filter(
             pl.col("way").is_in(list(memcpys.DIRECTION_NAMES))
         )
-        return memcpys.overlap_copies(timeline, _require_rows(timeline, crossing, target))
-    rows = _work(timeline, target)
-    return own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(timeline, rows)
+        return memcpys.overlap_copies(context, _require_rows(context, crossing, target))
+    rows = _work(context, target)
+    return own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)
 
 
 def _rule_of(scenario: Scenario) -> str:
@@ -314,9 +312,9 @@ def _rule_of(scenario: Scenario) -> str:
     return next(rule.id for rule in timeline_rules().values() if rule.scenario == words)
 
 
-def _fix_of(timeline: RuleContext, name: str) -> Changes:
+def _fix_of(context: RuleContext, name: str) -> Changes:
     """Give the change that a rule proposes for what it finds."""
-    verdict = select_rules(timeline_rules(), [name])[name].check(timeline)
+    verdict = select_rules(timeline_rules(), [name])[name].check(context)
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict.change
     if isinstance(verdict, RuleNotApplicable):

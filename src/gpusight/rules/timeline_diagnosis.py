@@ -51,23 +51,23 @@ def diagnose_timeline(
     focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    timeline = sample_steps(trace, focus, selection)
-    if not len(timeline.schedule.ops):
+    context = sample_steps(trace, focus, selection)
+    if not len(context.schedule.ops):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
-    judgement = run_timeline_rules(timeline, asked.values())
+    judgement = run_timeline_rules(context, asked.values())
     return TimelineDiagnosis(
         focus=focus,
         findings=judgement.findings,
         clean=judgement.clean,
         not_applicable={rule: verdict.reason for rule, verdict in judgement.not_applicable.items()},
         covered=judgement.covered,
-        ledger=whole_ledger(focus, timeline, selection, known),
-        replay=ReplayFacts(timeline.replay.error, timeline.steps, timeline.length_ns),
-        meta=_meta(trace, timeline),
+        ledger=whole_ledger(focus, context, selection, known),
+        replay=ReplayFacts(context.replay.error, context.steps, context.length_ns),
+        meta=_meta(trace, context),
         rules=asked,
-        incomplete=(*lost_sources(trace, timeline.issued).values(), *reported_losses(trace)),
-        notes=(*focus.notes, *sample_notes(timeline, selection)),
+        incomplete=(*lost_sources(trace, context.issued).values(), *reported_losses(trace)),
+        notes=(*focus.notes, *sample_notes(context, selection)),
     )
 
 
@@ -85,27 +85,27 @@ def diagnosed_window(
     return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
 
 
-def _meta(trace: Trace, timeline: RuleContext) -> dict[str, Any]:
+def _meta(trace: Trace, context: RuleContext) -> dict[str, Any]:
     return {
         "path": trace.meta.path,
         "tool": trace.meta.tool,
-        "gpu": names_of_used(trace, timeline.ops["device"].unique()),
-        "device": timeline.device,
+        "gpu": names_of_used(trace, context.ops["device"].unique()),
+        "device": context.device,
     }
 
 
-def sample_notes(timeline: RuleContext, selection: Selection) -> list[str]:
+def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     """Say which part was judged, and how well the replay reproduces it."""
     notes = []
-    if timeline.part:
+    if context.part:
         where = "from the middle of the window, and scaled"
-        notes.append(f"findings were judged on {timeline.part} {where}")
-    if timeline.replay.error > MAX_REPLAY_ERROR:
-        error = format_share(timeline.replay.error)
+        notes.append(f"findings were judged on {context.part} {where}")
+    if context.replay.error > MAX_REPLAY_ERROR:
+        error = format_share(context.replay.error)
         notes.append(
             f"the replay misses the measured time by {error}: times given back are uncertain"
         )
-    processes = gpu_processes(timeline.trace)
+    processes = gpu_processes(context.trace)
     if processes > 1 and selection.process is None:
         notes.append(
             f"{processes} processes used GPUs: the one with the most GPU work was judged; "

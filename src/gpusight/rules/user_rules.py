@@ -289,7 +289,7 @@ _KERNEL_RULE: dict[str, _Fit] = {
 
 
 def _check_method(rule: TimelineRule | KernelRule) -> None:
-    what = "timeline" if isinstance(rule, TimelineRule) else "launch"
+    what = "context" if isinstance(rule, TimelineRule) else "launch"
     if type(rule).check in {TimelineRule.check, KernelRule.check} or not callable(rule.check):
         raise InvalidRuleError(f"it has no method check(self, {what})")
     try:
@@ -376,21 +376,21 @@ class UserKernelRule(_UserRule[KernelRule], KernelRule):
 class UserTimelineRule(_UserRule[TimelineRule], TimelineRule):
     """A user's rule for timelines."""
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Ask the rule where a finding happens."""
         with self._errors_named():
-            return checked_stretches(self._rule.locate(timeline, finding))
+            return checked_stretches(self._rule.locate(context, finding))
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Ask the rule; what it raises, and an answer that cannot be used, is an error."""
         with self._errors_named():
-            verdict = checked_verdict(self._rule.check(timeline))
+            verdict = checked_verdict(self._rule.check(context))
         if not isinstance(verdict, RuleMatch) or not verdict.change:
             return verdict
         change = tuple(map(self._guarded, verdict.change))
         with self._errors_named():
             # What cannot be replayed alone fails here, where it is known whose it is.
-            timeline.replay.run(*change)
+            context.replay.run(*change)
         return replace(verdict, change=change)
 
     def _guarded(self, change: Change) -> Change:

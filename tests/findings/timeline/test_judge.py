@@ -43,8 +43,8 @@ class Says(TimelineRule):
     caveats: str = ""  # type: ignore[misc]
     estimate: str = ""  # type: ignore[misc]
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
-        said: RuleVerdict = self.verdict(timeline) if callable(self.verdict) else self.verdict
+    def check(self, context: RuleContext) -> RuleVerdict:
+        said: RuleVerdict = self.verdict(context) if callable(self.verdict) else self.verdict
         return said
 
 

@@ -44,7 +44,7 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
 
 
 def checking(body: str) -> str:
-    return f"{HEAD}    def check(self, timeline):\n        {body}\n"
+    return f"{HEAD}    def check(self, context):\n        {body}\n"
 
 
 COMPLETE = checking("return gs.Clean()")
@@ -154,7 +154,7 @@ WRONG_OF_KERNELS = {
 @pytest.mark.parametrize("mistake", WRONG_OF_KERNELS)
 def test_a_kernel_rule_that_fails_is_told_with_its_line(mistake: str, tmp_path: Path) -> None:
     body, message = WRONG_OF_KERNELS[mistake]
-    text = checking(body).replace("gs.TimelineRule", "gs.KernelRule").replace("timeline", "launch")
+    text = checking(body).replace("gs.TimelineRule", "gs.KernelRule").replace("context", "launch")
     with pytest.raises(RuleError, match=message):
         gs.diagnose(trace_of({"counters": IDLE}), extra_rules=[written(tmp_path, text)])
 
@@ -163,7 +163,7 @@ def located(body: str, folder: Path) -> tuple[TimelineLocation, ...]:
     """Say where a finding of a rule with this method is."""
     where = "(gs.FindingLocation('range', 'lengths'),)"
     text = checking(found(where=where, recoverable_ns="9e4"))
-    text += f"    def locate(self, timeline, finding):\n        {body}\n"
+    text += f"    def locate(self, context, finding):\n        {body}\n"
     rules = user_rules([written(folder, text)])
     capture = trace()
     diagnosis = diagnose_timeline(capture, rules=["mine"], extra_rules=rules)
@@ -240,7 +240,7 @@ BROKEN = {
     "no check": (HEAD, r"rule Mine of .*mine\.py cannot be used: it has no method check"),
     "check of nothing": (
         f"{HEAD}    def check(self):\n        pass\n",
-        r"mine\.py cannot be used: check takes \(\), not the timeline alone",
+        r"mine\.py cannot be used: check takes \(\), not the context alone",
     ),
     "code": (f"{HEAD}    code = 5\n", r"mine\.py cannot be used: code is 5, not text"),
     "verify": (f"{HEAD}    verify = None\n", r"verify is None, not text"),
@@ -274,8 +274,8 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(mistake: str, tmp_path: 
 
 
 WRONG = {
-    "raises": ("timeline.nothing_there", r"rule 'mine' failed at .*mine\.py:11: AttributeError"),
-    "deep inside": ("timeline.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
+    "raises": ("context.nothing_there", r"rule 'mine' failed at .*mine\.py:11: AttributeError"),
+    "deep inside": ("context.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
     "no answer": (
         "pass",
         r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not RuleMatch",
@@ -432,8 +432,8 @@ class Own(gs.TimelineRule):
     id = "own"
     detects = why = fix = caveats = estimate = "text"
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
-        return gs.RuleNotApplicable(f"{timeline.steps} steps seen")
+    def check(self, context: RuleContext) -> RuleVerdict:
+        return gs.RuleNotApplicable(f"{context.steps} steps seen")
 
 
 @pytest.mark.parametrize("given", [Own, Own()])

@@ -120,7 +120,7 @@ def _result(args: argparse.Namespace) -> WhatIf | NotApplicable:
         wishes += [read_wish(Verb(verb), target) for target in targets]
     with progress(f"replaying {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
-        found = what_if(trace, options.selection(args), wishes=wishes, **options.focus(args))
+        found = what_if(trace, options.selection(args), scenarios=wishes, **options.focus(args))
         if isinstance(found, NotApplicable):
             absent = with_warnings(found, warnings_of(args, trace))
             assert isinstance(absent, NotApplicable)

@@ -100,9 +100,9 @@ def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(product & plain & pl.col("tensor_core").is_null())
 
 
-def without_memory_bound(timeline: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
+def without_memory_bound(context: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
     """Leave out products whose recorded shapes say that arithmetic does not hold them."""
-    gpu = timeline.gpu
+    gpu = context.gpu
     peak = None if gpu is None else peak_flops(gpu, "fp32", tensor=False)
     if not peak or not rows["shapes"].count():
         return rows
@@ -153,17 +153,17 @@ class TensorFormat:
         """Say what it takes, within a sentence."""
         return f"({self.ratio:.1f} times the rate)" if not self.casts else "(with its casts)"
 
-    def change(self, timeline: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
+    def change(self, context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
         """Let products run at this rate."""
         faster = scale_durations(rows["op"].to_numpy(), self.left(rows["duration_ns"].to_numpy()))
-        return (faster, self._casting(timeline, rows)) if self.casts else (faster,)
+        return (faster, self._casting(context, rows)) if self.casts else (faster,)
 
     def left(self, duration_ns: Ints) -> Reals:
         """Give the part of the time of products that is left at this rate."""
         left: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
         return left
 
-    def _casting(self, timeline: RuleContext, rows: pl.DataFrame) -> Change:
+    def _casting(self, context: RuleContext, rows: pl.DataFrame) -> Change:
         """Launch the casts too."""
         backward = pl.col("phase").cast(pl.String).fill_null("") == "backward"
         called = rows.filter(
@@ -174,7 +174,7 @@ class TensorFormat:
         return more_launches(
             each["call"].to_numpy(),
             each["n"].cast(pl.Int64).to_numpy(),
-            host_ns=round(launch_ns(timeline, rows)),
+            host_ns=round(launch_ns(context, rows)),
             gpu_ns=CAST_GPU_NS,
         )
 

@@ -24,7 +24,7 @@ _IS_COPY = (pl.col("kind") == "copy") & (pl.col("direction") == "Device-to-Devic
 
 
 class StreamOrder:
-    """Rows of `Timeline.ops`, those of a stream together; all positions here are in this order."""
+    """Rows of `RuleContext.ops`, those of a stream together; positions are in this order."""
 
     def __init__(self, ops: pl.DataFrame) -> None:
         order = np.argsort(ops["queue"].to_numpy(), kind="stable")
@@ -428,14 +428,14 @@ class FusableKernels(NamedTuple):
 
 
 @memoize
-def parts_of(timeline: RuleContext) -> FusableKernels:
+def parts_of(context: RuleContext) -> FusableKernels:
     """Sort kernels into attention, optimizer, layout and chains, in this order; done once."""
-    order = StreamOrder(timeline.ops)
+    order = StreamOrder(context.ops)
     attention = find_attention(order)
     free = attention.group < 0
     optimizer = find_optimizer(order, free[order.ops])
     free &= optimizer.group < 0
-    copies = timeline.ops["category"].fill_null("") == "copy"
-    layout = (copies & timeline.ops["label"].str.contains(LAYOUT)).to_numpy() & free
-    chains = find_chains(order, timeline.schedule, (free & ~layout)[order.ops])
+    copies = context.ops["category"].fill_null("") == "copy"
+    layout = (copies & context.ops["label"].str.contains(LAYOUT)).to_numpy() & free
+    chains = find_chains(order, context.schedule, (free & ~layout)[order.ops])
     return FusableKernels(attention, optimizer, layout, chains)

@@ -37,52 +37,52 @@ _DIGITS = re.compile(r"\d+")
 _ISSUING = ("launch", "graph", "copy", "fill")
 
 
-def host_unknown(timeline: RuleContext) -> RuleNotApplicable | None:
+def host_unknown(context: RuleContext) -> RuleNotApplicable | None:
     """Say why nothing can be told of the host, where that is so."""
-    if not timeline.trace.has("api_calls"):
+    if not context.trace.has("api_calls"):
         return RuleNotApplicable("the capture has no API calls: what the host did is not known")
-    if not np.any(timeline.schedule.ops.call != NONE):
+    if not np.any(context.schedule.ops.call != NONE):
         return RuleNotApplicable("no GPU work is linked to the call that launched it")
     return None
 
 
-def before_calls(timeline: RuleContext) -> tuple[Ints, Ints]:
+def before_calls(context: RuleContext) -> tuple[Ints, Ints]:
     """Give the time before each call: from the end of the call before it in its lane."""
-    return timeline.schedule.before_calls, timeline.schedule.calls.start_ns
+    return context.schedule.before_calls, context.schedule.calls.start_ns
 
 
 @memoize
-def spent_before(timeline: RuleContext) -> Ints:
+def spent_before(context: RuleContext) -> Ints:
     """Give the ns of each cause (columns) that lanes spent before each call (rows)."""
-    starts, ends = before_calls(timeline)
-    spent = timeline.hosts.spent(timeline.schedule.calls.lane, starts, ends)
+    starts, ends = before_calls(context)
+    spent = context.hosts.spent(context.schedule.calls.lane, starts, ends)
     spent.setflags(write=False)
     return spent
 
 
-def idle_ns(timeline: RuleContext, *causes: IdleCause) -> int:
+def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
     """Measure how long the GPU that worked longest had nothing to do, for these causes."""
-    own = [d for d in timeline.ledger.devices if d.device == timeline.device]
+    own = [d for d in context.ledger.devices if d.device == context.device]
     return sum(device.ns(cause.entry) for device in own for cause in causes)
 
 
-def idle_share(timeline: RuleContext, *causes: IdleCause) -> float:
+def idle_share(context: RuleContext, *causes: IdleCause) -> float:
     """Give the same as a part of the judged time."""
-    return idle_ns(timeline, *causes) / max(1, timeline.length_ns)
+    return idle_ns(context, *causes) / max(1, context.length_ns)
 
 
-def busy_share(timeline: RuleContext) -> float:
+def busy_share(context: RuleContext) -> float:
     """Give the part of the judged time in which the GPU that worked longest did anything."""
-    return 1 - idle_share(timeline, *IdleCause)
+    return 1 - idle_share(context, *IdleCause)
 
 
-def behind(timeline: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
+def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
     """Name what the host was in while the GPU waited for a cause, by kind, the largest first."""
-    accounts = account(timeline.schedule, timeline.hosts)
-    own = next(one for one in accounts if one.device == timeline.device)
-    steps = {_family(step.name) for step in timeline.focus.steps}
+    accounts = account(context.schedule, context.hosts)
+    own = next(one for one in accounts if one.device == context.device)
+    steps = {_family(step.name) for step in context.focus.steps}
     found: dict[str, list[FindingLocation]] = {kind: [] for kind in _KINDS.values()}
-    for one in IdleContributors(timeline.schedule, timeline.hosts).of(own).get(cause.entry, ()):
+    for one in IdleContributors(context.schedule, context.hosts).of(own).get(cause.entry, ()):
         # That it was in a step says nothing more.
         if one.kind in _KINDS and _family(one.name) not in steps:
             where = FindingLocation(_KINDS[one.kind], one.name, float(one.ns), one.count)
@@ -94,9 +94,9 @@ def _family(name: str) -> str:
     return _DIGITS.sub("#", name)
 
 
-def at_most(timeline: RuleContext, ns: int) -> float:
+def at_most(context: RuleContext, ns: int) -> float:
     """Give the least time of the judged part when no more than this can be saved."""
-    return float(max(0, timeline.replay.unchanged.total_ns - ns))
+    return float(max(0, context.replay.unchanged.total_ns - ns))
 
 
 def issues() -> pl.Expr:
@@ -105,16 +105,16 @@ def issues() -> pl.Expr:
 
 
 def called_from(
-    timeline: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
+    context: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
 ) -> dict[str, list[FindingLocation]]:
     """Name the places that calls or work came from, by kind, the largest first."""
-    told = rows.with_columns(inner_range(timeline))
+    told = rows.with_columns(inner_range(context))
     return {kind: summed_locations(told, kind, kind, ns) for kind in ("site", "operator", "range")}
 
 
-def inner_range(timeline: RuleContext) -> pl.Expr:
+def inner_range(context: RuleContext) -> pl.Expr:
     """Give the range of rows, without those of the steps themselves, which say nothing more."""
-    steps = [step.name for step in timeline.focus.steps]
+    steps = [step.name for step in context.focus.steps]
     name = pl.col("range").cast(pl.String)
     inner = pl.when(~name.is_in(steps)).then(name)
     family = inner.str.replace_all(r"\d+", "#")
@@ -136,11 +136,11 @@ def _short(name: str) -> str:
 
 
 def activity_before(
-    timeline: RuleContext, calls: Ints, ns: Ints
+    context: RuleContext, calls: Ints, ns: Ints
 ) -> dict[str, list[FindingLocation]]:
     """Name what was open in the middle of the time before calls, by kind, the largest first."""
-    schedule, trace = timeline.schedule, timeline.trace
-    starts, ends = (times[calls] for times in before_calls(timeline))
+    schedule, trace = context.schedule, context.trace
+    starts, ends = (times[calls] for times in before_calls(context))
     middle = starts + (ends - starts) // 2
     keys = pl.Series([thread for _, thread in schedule.threads], dtype=pl.Int64)
     threads = keys.gather(schedule.calls.thread[calls])
@@ -151,7 +151,7 @@ def activity_before(
         named_rows = pl.DataFrame(
             {"range": events["name"].gather(rows).cast(pl.String), "duration_ns": ns}
         )
-        inner = named_rows.with_columns(inner_range(timeline)) if kind == "range" else named_rows
+        inner = named_rows.with_columns(inner_range(context)) if kind == "range" else named_rows
         found[kind] = summed_locations(inner, kind, "range")
     return found
 
@@ -169,11 +169,11 @@ def _open_at(
     return nested.rows_at(nested.innermost(times, threads))
 
 
-def events_of(timeline: RuleContext, table: str, thread: int) -> pl.DataFrame:
+def events_of(context: RuleContext, table: str, thread: int) -> pl.DataFrame:
     """Give the events of one thread that have a length and touch the judged part."""
-    schedule = timeline.schedule
+    schedule = context.schedule
     _, key = schedule.threads[thread]
-    return timeline.trace.table(table, ["start_ns", "end_ns", "name", "thread"]).filter(
+    return context.trace.table(table, ["start_ns", "end_ns", "name", "thread"]).filter(
         pl.col("thread") == key,
         pl.col("end_ns") > pl.col("start_ns"),
         pl.col("end_ns") > schedule.start_ns,

@@ -58,18 +58,18 @@ class LaunchRepetition:
 
 
 @memoize
-def repetition(timeline: RuleContext) -> LaunchRepetition:
+def repetition(context: RuleContext) -> LaunchRepetition:
     """Compare the kernels of the steps."""
-    rows = timeline.kernels.filter(~pl.col("in_graph")).select(*_SAME, "step")
+    rows = context.kernels.filter(~pl.col("in_graph")).select(*_SAME, "step")
     if rows.is_empty():
         return LaunchRepetition(0, 0.0, None)
     codes = rows.select(pl.struct(_SAME).rank("dense").alias("code"), "step")
-    if timeline.steps < 2:
+    if context.steps < 2:
         again = codes.select((pl.len().over("code") >= _AGAIN).mean()).item()
         return LaunchRepetition(rows.height, float(again), None)
-    most = pl.col("step").n_unique().over("code") > timeline.steps / 2
+    most = pl.col("step").n_unique().over("code") > context.steps / 2
     repeated = codes.select(most.mean()).item()
-    return LaunchRepetition(rows.height, float(repeated), _equal_steps(codes, timeline.steps))
+    return LaunchRepetition(rows.height, float(repeated), _equal_steps(codes, context.steps))
 
 
 def _equal_steps(codes: pl.DataFrame, steps: int) -> float:
@@ -127,47 +127,47 @@ class HostStalls:
 
 
 @memoize
-def host_work(timeline: RuleContext) -> HostStalls:
+def host_work(context: RuleContext) -> HostStalls:
     """Measure the host's own work before each call."""
-    calls = timeline.schedule.calls
-    start, end = before_calls(timeline)
-    own = spent_before(timeline)[:, _OWN].sum(axis=1)
+    calls = context.schedule.calls
+    start, end = before_calls(context)
+    own = spent_before(context)[:, _OWN].sum(axis=1)
     # What the replay knows to be a silent wait for the GPU is no work.
-    own = np.minimum(own, np.maximum(timeline.replay.program.gap_ns, 0))
-    lane = launching_lane(timeline)
+    own = np.minimum(own, np.maximum(context.replay.program.gap_ns, 0))
+    lane = launching_lane(context)
     limit = np.clip(
-        MIN_STALL_RATIO.value * _usual_ns(timeline, own, lane), MIN_STALL_NS.value, _ALWAYS_NS
+        MIN_STALL_RATIO.value * _usual_ns(context, own, lane), MIN_STALL_NS.value, _ALWAYS_NS
     )
-    idle = np.minimum(own, coverage(_idle(timeline), start, end))
+    idle = np.minimum(own, coverage(_idle(context), start, end))
     long = (own >= limit) & (calls.lane == lane)
     at = np.flatnonzero(long & (own < _ALWAYS_NS))
-    long[at[_on_its_way(timeline, at, (start[at] + end[at]) // 2)]] = False
-    return HostStalls(own, idle, start, end, long, _between(timeline))
+    long[at[_on_its_way(context, at, (start[at] + end[at]) // 2)]] = False
+    return HostStalls(own, idle, start, end, long, _between(context))
 
 
-def _usual_ns(timeline: RuleContext, own: Ints, lane: int) -> float:
+def _usual_ns(context: RuleContext, own: Ints, lane: int) -> float:
     """Give the host's own time from one launch of a lane to the next, median.
 
     From one call to the next where launches are so few that the other work of a step is between
     any two of them.
     """
-    calls = timeline.schedule.calls
+    calls = context.schedule.calls
     at = np.flatnonzero(calls.lane == lane)
     spent = np.cumsum(own[at])[np.isin(calls.kind[at], (CallKind.LAUNCH, CallKind.GRAPH))]
-    if len(spent) > max(1, MIN_LAUNCHES_PER_STEP.value * timeline.steps):
+    if len(spent) > max(1, MIN_LAUNCHES_PER_STEP.value * context.steps):
         return float(np.median(np.diff(spent)))
     some = own[own > 0]
     return float(np.median(some)) if len(some) else 0.0
 
 
-def _on_its_way(timeline: RuleContext, calls: Ints, middle_ns: Ints) -> NDArray[np.bool_]:
+def _on_its_way(context: RuleContext, calls: Ints, middle_ns: Ints) -> NDArray[np.bool_]:
     """Tell which stretches lie, for the most part, in a range of the optimizer that goes on.
 
     It walks all parameters before it launches anything, which takes milliseconds with many of
     them: that is the way to a launch, and goes with it.
     """
-    schedule = timeline.schedule
-    ranges = timeline.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
+    schedule = context.schedule
+    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
     names = names_of(ranges["name"])
     telling = [code for code, name in enumerate(names) if phase_of(name) == "optimizer"]
     ranges = ranges.filter(pl.col("name").to_physical().is_in(telling))
@@ -183,9 +183,9 @@ def _on_its_way(timeline: RuleContext, calls: Ints, middle_ns: Ints) -> NDArray[
     return same
 
 
-def _between(timeline: RuleContext) -> NDArray[np.bool_]:
+def _between(context: RuleContext) -> NDArray[np.bool_]:
     """Tell which calls come after a step and up to the beginning of the next one."""
-    calls = timeline.schedule.calls
+    calls = context.schedule.calls
     marks = np.flatnonzero(calls.kind == CallKind.MARK)
     if len(marks) < _TWO_STEPS:
         return np.zeros(len(calls), np.bool_)
@@ -203,16 +203,16 @@ _TWO_STEPS = 4
 """Marks of two steps."""
 
 
-def launching_lane(timeline: RuleContext) -> int:
+def launching_lane(context: RuleContext) -> int:
     """Give the lane that puts most work on GPUs."""
-    issued = timeline.schedule.ops.call
-    lanes = timeline.schedule.calls.lane[issued[issued != NONE]]
+    issued = context.schedule.ops.call
+    lanes = context.schedule.calls.lane[issued[issued != NONE]]
     return int(np.bincount(lanes).argmax()) if len(lanes) else NONE
 
 
-def _idle(timeline: RuleContext) -> Intervals:
-    schedule, ops = timeline.schedule, timeline.schedule.ops
-    own = ops.device == timeline.device
+def _idle(context: RuleContext) -> Intervals:
+    schedule, ops = context.schedule, context.schedule.ops
+    own = ops.device == context.device
     busy = Intervals.from_arrays(ops.start_ns[own], ops.end_ns[own])
     return gaps(busy, schedule.start_ns, schedule.end_ns)
 
@@ -237,7 +237,7 @@ MIN_COPY_WAIT_SHARE = Threshold(
 _PLACES = ("range", "operator", "site", "name")
 
 
-def waits(timeline: RuleContext) -> pl.DataFrame:
+def waits(context: RuleContext) -> pl.DataFrame:
     """Give the waits for the GPU, a row each, in order of start.
 
     A value that is read back is a copy and a synchronising call after it: one wait. Columns:
@@ -247,7 +247,7 @@ def waits(timeline: RuleContext) -> pl.DataFrame:
     `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
     `operator`, `site` and `name` of its first call.
     """
-    calls = _with_launches(timeline)
+    calls = _with_launches(context)
     blocking = pl.col("waits") & pl.col("kind").cast(pl.String).is_in(["sync", "copy"])
     return (
         calls.filter(blocking)
@@ -271,10 +271,10 @@ def waits(timeline: RuleContext) -> pl.DataFrame:
     )
 
 
-def _with_launches(timeline: RuleContext) -> pl.DataFrame:
+def _with_launches(context: RuleContext) -> pl.DataFrame:
     """Give calls with what was issued before them, and launched before and after in their step."""
     sizes = (
-        timeline.ops.filter(pl.col("kind") == "copy", pl.col("call").is_not_null())
+        context.ops.filter(pl.col("kind") == "copy", pl.col("call").is_not_null())
         .group_by("call")
         .agg(
             pl.col("bytes").sum(),
@@ -285,7 +285,7 @@ def _with_launches(timeline: RuleContext) -> pl.DataFrame:
     own = ["lane", "step"]
     launch = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
     return (
-        timeline.calls.join(sizes, on="call", how="left", maintain_order="left")
+        context.calls.join(sizes, on="call", how="left", maintain_order="left")
         .with_columns(
             pl.col("bytes", "copied_ns").fill_null(0),
             pl.col("to_host").fill_null(value=False),

@@ -122,23 +122,23 @@ def without_kernels(ops: Ints) -> Change:
     return change
 
 
-def kernels_unseen(timeline: RuleContext) -> RuleNotApplicable | None:
+def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
     """Say why nothing can be told of kernels, where that is so."""
-    if timeline.kernels.height:
+    if context.kernels.height:
         return None
-    if timeline.ops.filter(pl.col("kind") == "graph").height:
+    if context.ops.filter(pl.col("kind") == "graph").height:
         return RuleNotApplicable("CUDA graphs were traced whole: their kernels are not visible")
     return RuleNotApplicable("no kernels ran in the judged part")
 
 
-def kernel_ns(timeline: RuleContext) -> int:
+def kernel_ns(context: RuleContext) -> int:
     """Add up the time of all kernels; at least 1."""
-    return max(1, int(timeline.kernels["duration_ns"].sum()))
+    return max(1, int(context.kernels["duration_ns"].sum()))
 
 
-def marked_work(timeline: RuleContext, flags: Flags) -> pl.DataFrame:
+def marked_work(context: RuleContext, flags: Flags) -> pl.DataFrame:
     """Give the work that is marked, by position in `Schedule.ops`."""
-    return timeline.ops.filter(pl.Series(flags))
+    return context.ops.filter(pl.Series(flags))
 
 
 def total_ns(rows: pl.DataFrame) -> int:
@@ -146,36 +146,36 @@ def total_ns(rows: pl.DataFrame) -> int:
     return int(rows["duration_ns"].sum())
 
 
-def time_seen(timeline: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
+def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
     """Give the time of kernels a step, and the same as a part of GPU time."""
     ns = total_ns(rows)
     return (
-        Evidence(metric, ns / timeline.per_step, "ns", by_step(timeline, "Time of these kernels")),
-        Evidence("gpu_share", ns / kernel_ns(timeline), "share", "The same as a part of GPU time"),
+        Evidence(metric, ns / context.per_step, "ns", by_step(context, "Time of these kernels")),
+        Evidence("gpu_share", ns / kernel_ns(context), "share", "The same as a part of GPU time"),
     )
 
 
-def launch_ns(timeline: RuleContext, like: pl.DataFrame | None = None) -> float:
+def launch_ns(context: RuleContext, like: pl.DataFrame | None = None) -> float:
     """Measure the host's time from one launch to the next, median; 0 where it is not known.
 
     `like` restricts it to the phases that these kernels are in: an optimizer's loop is quicker than
     a forward pass through modules.
     """
-    launched = timeline.kernels.filter(pl.col("call").is_not_null())
+    launched = context.kernels.filter(pl.col("call").is_not_null())
     if like is not None:
         phases = like["phase"].unique().implode()
         launched = launched.filter(pl.col("phase").is_in(phases, nulls_equal=True))
     call = launched["call"].unique().sort().to_numpy()
-    calls = timeline.schedule.calls
+    calls = context.schedule.calls
     call = call[np.argsort(calls.lane[call], kind="stable")]
     since = np.diff(calls.end_ns[call])
     usual = since[(np.diff(calls.lane[call]) == 0) & (since <= MAX_HOST_TIME_NS)]
     return float(np.median(usual)) if len(usual) else 0.0
 
 
-def locations_of(timeline: RuleContext, rows: pl.DataFrame) -> tuple[FindingLocation, ...]:
+def locations_of(context: RuleContext, rows: pl.DataFrame) -> tuple[FindingLocation, ...]:
     """Name where kernels come from, and the kernels."""
-    found = called_from(timeline, rows).values()
+    found = called_from(context, rows).values()
     return largest(
         *found,
         summed_locations(rows, "module", "module"),
@@ -183,9 +183,9 @@ def locations_of(timeline: RuleContext, rows: pl.DataFrame) -> tuple[FindingLoca
     )
 
 
-def main_source_phrase(timeline: RuleContext, rows: pl.DataFrame) -> str:
+def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
     """Name where most of the work comes from, within a sentence: " in `attention`"; or nothing."""
-    found = {**called_from(timeline, rows), "module": summed_locations(rows, "module", "module")}
+    found = {**called_from(context, rows), "module": summed_locations(rows, "module", "module")}
     for kind in ("range", "module", "operator", "site"):
         if found[kind] and (found[kind][0].ns or 0) * 2 >= total_ns(rows):
             return f" in `{found[kind][0].name}`"
@@ -214,18 +214,18 @@ _BY_CHANNEL = r"^batch_norm"
 _IN_TILES = ("matmul", "convolution", "attention")
 
 
-def sm_count(timeline: RuleContext) -> int | None:
+def sm_count(context: RuleContext) -> int | None:
     """Tell how many SMs the GPU has, by the capture or by the table of GPUs."""
-    rows = timeline.trace.table("devices", ["device", "sm_count"])
-    told = rows.filter(pl.col("device") == timeline.device)["sm_count"].drop_nulls()
+    rows = context.trace.table("devices", ["device", "sm_count"])
+    told = rows.filter(pl.col("device") == context.device)["sm_count"].drop_nulls()
     if len(told) and told[0]:
         return int(told[0])
-    return None if timeline.gpu is None else timeline.gpu.sm_count
+    return None if context.gpu is None else context.gpu.sm_count
 
 
-def small_grids(timeline: RuleContext, sms: int) -> pl.DataFrame:
+def small_grids(context: RuleContext, sms: int) -> pl.DataFrame:
     """Give long kernels with few blocks that run alone, on the GPU whose SMs are known."""
-    alone = timeline.kernels.filter(pl.col("device") == timeline.device).filter(_alone())
+    alone = context.kernels.filter(pl.col("device") == context.device).filter(_alone())
     return alone.filter(
         pl.col("blocks") <= MAX_BLOCKS_PER_SM * sms,
         pl.col("duration_ns") > FIXED_KERNEL_NS,
@@ -252,15 +252,15 @@ def left_on_all(rows: pl.DataFrame, sms: int) -> Reals:
     return left
 
 
-def norms_by_channel(timeline: RuleContext, layout: Flags) -> pl.DataFrame:
+def norms_by_channel(context: RuleContext, layout: Flags) -> pl.DataFrame:
     """Give batch normalisations that have a block for each of few channels due to their layout.
 
     Channels first, their kernels take a block for a channel. Channels last, they divide the pixels
     as well. Where a library turns layouts around convolutions (`layout`, by position of the work),
     tensors are channels first.
     """
-    sms, turned = sm_count(timeline), marked_work(timeline, layout)
-    if sms is None or total_ns(turned) < MIN_LAYOUT_SHARE * kernel_ns(timeline):
-        return timeline.kernels.clear()
-    rows = small_grids(timeline, sms)
+    sms, turned = sm_count(context), marked_work(context, layout)
+    if sms is None or total_ns(turned) < MIN_LAYOUT_SHARE * kernel_ns(context):
+        return context.kernels.clear()
+    rows = small_grids(context, sms)
     return rows.filter(pl.col("label").str.contains(_BY_CHANNEL))

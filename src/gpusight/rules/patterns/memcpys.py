@@ -52,14 +52,14 @@ DIRECTION_NAMES = {
 """Where copies go, in words."""
 
 
-def copies(timeline: RuleContext) -> pl.DataFrame:
-    """Give the copies: rows of `Timeline.ops` with three more columns.
+def copies(context: RuleContext) -> pl.DataFrame:
+    """Give the copies: rows of `RuleContext.ops` with three more columns.
 
     `way` (as the ledger calls it: h2d, d2h, p2p, d2d, unified, …), `pageable` (null where the
     capture does not say) and `exposed_ns`, the time in which no kernel ran beside.
     """
-    rows = timeline.ops.filter(pl.col("kind") == "copy")
-    labels = label_work(timeline.schedule)
+    rows = context.ops.filter(pl.col("kind") == "copy")
+    labels = label_work(context.schedule)
     code = labels.of_op[rows["op"].to_numpy()]
     ways = [one.entry.removeprefix(f"{COPY}/") for one in labels.known]
     kinds = [None if one.memory is None else one.memory == "pageable" for one in labels.known]
@@ -67,16 +67,16 @@ def copies(timeline: RuleContext) -> pl.DataFrame:
         pl.col("bytes").fill_null(0),
         pl.Series("way", ways, pl.String).gather(code),
         pl.Series("pageable", kinds, pl.Boolean).gather(code),
-        pl.Series("exposed_ns", not_covered(rows, computing(timeline)), pl.Int64),
+        pl.Series("exposed_ns", not_covered(rows, computing(context)), pl.Int64),
     )
 
 
-def computing(timeline: RuleContext) -> dict[int, Intervals]:
+def computing(context: RuleContext) -> dict[int, Intervals]:
     """Give the times in which each GPU computes; communication does not count as that."""
     works = pl.col("kind").is_in(["kernel", "graph"]) & (
         pl.col("category").fill_null("other") != COMMUNICATION
     )
-    return spans_by_device(timeline.ops.filter(works))
+    return spans_by_device(context.ops.filter(works))
 
 
 def spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
@@ -115,21 +115,17 @@ class CopyTotals:
         """Where to, in words."""
         return DIRECTION_NAMES[self.way]
 
-    def said(self, timeline: RuleContext) -> str:
+    def said(self, context: RuleContext) -> str:
         """Say it in words: `134.2 MB to the GPU twice a step, 29.1 ms each`."""
         each = format_time(self.ns / self.count)
-        return (
-            f"{format_bytes(self.size)} {self.to} {times_text(timeline, self.count)}, {each} each"
-        )
+        return f"{format_bytes(self.size)} {self.to} {times_text(context, self.count)}, {each} each"
 
-    def evidence(self, timeline: RuleContext) -> tuple[Evidence, ...]:
+    def evidence(self, context: RuleContext) -> tuple[Evidence, ...]:
         """Give how often, how much and how fast."""
-        per_step = timeline.per_step
+        per_step = context.per_step
 
         def one(what: str, value: float, unit: str, meaning: str) -> Evidence:
-            return Evidence(
-                f"{self.way}_{what}", value / per_step, unit, by_step(timeline, meaning)
-            )
+            return Evidence(f"{self.way}_{what}", value / per_step, unit, by_step(context, meaning))
 
         return (
             one("ns", self.ns, "ns", f"Time copying {self.to}"),
@@ -142,9 +138,9 @@ class CopyTotals:
         )
 
 
-def copy_evidence(timeline: RuleContext, moved: list[CopyTotals]) -> tuple[Evidence, ...]:
+def copy_evidence(context: RuleContext, moved: list[CopyTotals]) -> tuple[Evidence, ...]:
     """Give the evidence of all directions, what tells most first."""
-    by_metric = zip(*(one.evidence(timeline) for one in moved), strict=True)
+    by_metric = zip(*(one.evidence(context) for one in moved), strict=True)
     return tuple(evidence for metric in by_metric for evidence in metric)
 
 
@@ -169,10 +165,10 @@ class ExposedTime:
     ns: int
 
 
-def most_exposed(timeline: RuleContext, rows: pl.DataFrame) -> ExposedTime:
+def most_exposed(context: RuleContext, rows: pl.DataFrame) -> ExposedTime:
     """Find the GPU on which work ran longest without anything computing beside it."""
-    covers = computing(timeline)
-    window = timeline.schedule.start_ns, timeline.schedule.end_ns
+    covers = computing(context)
+    window = context.schedule.start_ns, context.schedule.end_ns
     found = [
         ExposedTime(device, subtract(clip(spans, *window), covers.get(device, _NOTHING)).length_ns)
         for device, spans in sorted(spans_by_device(rows).items())
@@ -184,13 +180,13 @@ _NOTHING = Intervals.empty()
 
 
 def copy_origins(
-    timeline: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
+    context: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
 ) -> tuple[FindingLocation, ...]:
     """Name where copies come from: lines, operators, ranges, else the calls that made them."""
-    found = largest(*called_from(timeline, rows, ns).values())
+    found = largest(*called_from(context, rows, ns).values())
     if found:
         return found
-    names = timeline.calls.select("call", pl.col("name").alias("api"))
+    names = context.calls.select("call", pl.col("name").alias("api"))
     return largest(summed_locations(rows.join(names, on="call", how="left"), "call", "api", ns))
 
 
@@ -205,7 +201,7 @@ def pinned_in_place(rows: pl.DataFrame) -> Change:
     return change
 
 
-def overlap_copies(timeline: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
+def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
     """Let copies run beside the rest, those of each direction on a queue of their own.
 
     Neither the calls that copy nor synchronisations right behind them hold their threads. Copies to
@@ -215,8 +211,8 @@ def overlap_copies(timeline: RuleContext, rows: pl.DataFrame) -> tuple[Change, .
     return (
         _both_ways(rows),
         *(own_stream(part["op"].to_numpy()) for part in ways),
-        not_waiting_for(timeline, rows),
-        without_waiting(_right_behind(timeline, rows["call"].drop_nulls().unique().to_numpy())),
+        not_waiting_for(context, rows),
+        without_waiting(_right_behind(context, rows["call"].drop_nulls().unique().to_numpy())),
     )
 
 
@@ -241,19 +237,19 @@ def _both_ways(rows: pl.DataFrame) -> Change:
     return change
 
 
-def not_waiting_for(timeline: RuleContext, rows: pl.DataFrame) -> Change:
+def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
     """Let work that began late for no reason the capture shows not wait for this other work.
 
     A replay knows what waited for what from events, and from work that began just when other work
     ended. Where neither tells, work that was launched long before, in a stream that was free, and
     that began after a stretch in which nothing but `rows` ran, is taken to have waited for them.
     """
-    covers = computing(timeline)
+    covers = computing(context)
     alone = {
         device: subtract(spans, covers.get(device, _NOTHING))
         for device, spans in spans_by_device(rows).items()
     }
-    others = timeline.ops.filter(~pl.col("op").is_in(rows["op"].implode()))
+    others = context.ops.filter(~pl.col("op").is_in(rows["op"].implode()))
     ops, start = others["op"].to_numpy(), others["start_ns"].to_numpy()
 
     def waited(ns: Ints) -> Ints:
@@ -277,9 +273,9 @@ def not_waiting_for(timeline: RuleContext, rows: pl.DataFrame) -> Change:
     return change
 
 
-def _right_behind(timeline: RuleContext, calls: Ints) -> Ints:
+def _right_behind(context: RuleContext, calls: Ints) -> Ints:
     """Find the synchronisations that only wait for what the call before them copied."""
-    every = timeline.schedule.calls
+    every = context.schedule.calls
     order = np.argsort(every.lane, kind="stable")
     before, after = order[:-1], order[1:]
     behind = (

@@ -79,22 +79,22 @@ torch.matmul(a, b, out=buffer)
         "max_pooled_ns": MAX_POOLED_NS,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Count the calls that take or give back memory, step by step."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        rows = _in_steps(timeline) if timeline.steps > 1 else _without_steps(timeline)
+        rows = _in_steps(context) if context.steps > 1 else _without_steps(context)
         if rows.is_empty():
             return CLEAN
-        return _found(timeline, rows)
+        return _found(context, rows)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find calls that allocate or free memory, with the gap that follows."""
-        rows = timeline.calls.filter(pl.col("kind").cast(pl.String).is_in(["allocate", "free"]))
+        rows = context.calls.filter(pl.col("kind").cast(pl.String).is_in(["allocate", "free"]))
         names = [place.name for place in finding.where if place.kind == "call"]
         meant = rows.filter(pl.col("name").cast(pl.String).is_in(names))
-        calls = of_calls(timeline, meant if meant.height else rows, "name")
-        return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
+        calls = of_calls(context, meant if meant.height else rows, "name")
+        return with_idle_gaps(idle_gaps(context, tuple(IdleCause)), calls)
 
 
 def _slow() -> pl.Expr:
@@ -103,20 +103,20 @@ def _slow() -> pl.Expr:
     return ~pooled | (pl.col("duration_ns") >= MAX_POOLED_NS.value)
 
 
-def _in_steps(timeline: RuleContext) -> pl.DataFrame:
-    rows = timeline.calls_of(CallKind.ALLOCATE, CallKind.FREE)
+def _in_steps(context: RuleContext) -> pl.DataFrame:
+    rows = context.calls_of(CallKind.ALLOCATE, CallKind.FREE)
     rows = rows.filter(pl.col("step").is_not_null(), _slow())
-    if rows["step"].n_unique() <= MIN_STEP_SHARE.value * timeline.steps:
+    if rows["step"].n_unique() <= MIN_STEP_SHARE.value * context.steps:
         return rows.clear()
     return rows
 
 
-def _without_steps(timeline: RuleContext) -> pl.DataFrame:
+def _without_steps(context: RuleContext) -> pl.DataFrame:
     """Give the calls from the first free on that has launches before it."""
     kind = pl.col("kind").cast(pl.String)
     launched = (kind == "launch").cum_sum() > 0
     freed = (launched & (kind == "free")).cum_sum() > 0
-    again = timeline.calls.with_columns(freed.over("lane").alias("freed")).filter(
+    again = context.calls.with_columns(freed.over("lane").alias("freed")).filter(
         pl.col("freed"), kind.is_in(["allocate", "free"]), _slow()
     )
     # What a program frees at its end it does not take again.
@@ -126,51 +126,51 @@ def _without_steps(timeline: RuleContext) -> pl.DataFrame:
     return again if taken >= MIN_REALLOCATIONS.value else again.clear()
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    found = called_from(timeline, rows)
+def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    found = called_from(context, rows)
     calls = summed_locations(rows, "call", "name")
     where = largest(found["site"], found["operator"], found["range"], calls)
     spent_ns = float(rows["duration_ns"].sum())
     return RuleMatch(
-        title=f"Memory is taken or given back {times_text(timeline, rows.height)}, "
-        f"{of_each_step(timeline, spent_ns)}",
+        title=f"Memory is taken or given back {times_text(context, rows.height)}, "
+        f"{of_each_step(context, spent_ns)}",
         evidence=(
             Evidence(
                 "calls",
-                rows.height / timeline.per_step,
+                rows.height / context.per_step,
                 "",
-                by_step(timeline, "Calls that take or give back memory"),
+                by_step(context, "Calls that take or give back memory"),
             ),
             Evidence(
                 "calls_ns",
-                spent_ns / timeline.per_step,
+                spent_ns / context.per_step,
                 "ns",
-                by_step(timeline, "Time the host spends in them"),
+                by_step(context, "Time the host spends in them"),
             ),
             Evidence(
                 "waited_ns",
-                float(rows["waited_ns"].sum()) / timeline.per_step,
+                float(rows["waited_ns"].sum()) / context.per_step,
                 "ns",
-                by_step(timeline, "Of it, waiting for the GPU"),
+                by_step(context, "Of it, waiting for the GPU"),
             ),
         ),
         confidence=Confidence.HIGH,
         confidence_reason="the calls and what the GPU waited for were measured",
         change=(free_calls(rows["call"].to_numpy()),),
-        fix=_fix(timeline, where),
-        code=framework_of(timeline.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
+        fix=_fix(context, where),
+        code=framework_of(context.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
 
 
-def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...]) -> str:
+def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
     names = [w.name for w in where if w.kind == "call"]
     calls = " and ".join(names[:2])
     source = named(where, "site", "operator") or named(where, "range")
     seen = f"Seen: {calls}" + (f" in {source}." if source else ".")
     host = any("Host" in name for name in names)
     pinned = " Keep pinned buffers for the whole run." if host else ""
-    return f"{seen}{pinned} " + framework_of(timeline.trace).choose(
+    return f"{seen}{pinned} " + framework_of(context.trace).choose(
         torch="Remove torch.cuda.empty_cache() from the loop, make sure that "
         "PYTORCH_NO_CUDA_MEMORY_CACHING is not set, and let the allocator grow its segments "
         "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) where sizes vary.",

@@ -126,31 +126,31 @@ if step % 100 == 0:                            # not every step
     }
     min_share = 0.02
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the host's own time between the marks of steps, and in long stretches."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        if timeline.steps < 2:
+        if context.steps < 2:
             return RuleNotApplicable("fewer than two steps are known")
-        other = _other(timeline)
+        other = _other(context)
         least_ns = max(
-            MIN_IDLE_SHARE.value * timeline.length_ns, LOOP_NS_PER_STEP.value * timeline.steps
+            MIN_IDLE_SHARE.value * context.length_ns, LOOP_NS_PER_STEP.value * context.steps
         )
-        if other.idle_ns - _profiler_ns(timeline, other) < least_ns:
+        if other.idle_ns - _profiler_ns(context, other) < least_ns:
             return CLEAN
-        return _found(timeline, other)
+        return _found(context, other)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host did something else than launch."""
         causes = (IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN, IdleCause.INPUT)
-        return idle_by_cause(timeline, finding, *causes)
+        return idle_by_cause(context, finding, *causes)
 
 
-def _other(timeline: RuleContext) -> _Other:
-    calls = timeline.schedule.calls
-    work = host_work(timeline)
-    telling = (work.between | _telling(timeline, work)) & (work.ns > 0)
-    chosen = _own_cause(timeline, work, np.flatnonzero(telling))
+def _other(context: RuleContext) -> _Other:
+    calls = context.schedule.calls
+    work = host_work(context)
+    telling = (work.between | _telling(context, work)) & (work.ns > 0)
+    chosen = _own_cause(context, work, np.flatnonzero(telling))
     threads = calls.thread[chosen]
     return _Other(
         chosen,
@@ -159,25 +159,25 @@ def _other(timeline: RuleContext) -> _Other:
         Intervals.from_arrays(work.start_ns[chosen], work.end_ns[chosen]),
         int(np.bincount(threads).argmax()) if len(threads) else 0,
         work.of(chosen[work.between[chosen]]),
-        _read_between(timeline, work),
+        _read_between(context, work),
     )
 
 
-def _own_cause(timeline: RuleContext, work: HostStalls, chosen: Ints) -> Ints:
+def _own_cause(context: RuleContext, work: HostStalls, chosen: Ints) -> Ints:
     """Leave out work on values that were read back, if it only costs because of that wait."""
-    reads = waits(timeline).filter(pl.col("reads"), ~pl.col("large"))["calls"]
-    before = _call_before(timeline)[chosen]
+    reads = waits(context).filter(pl.col("reads"), ~pl.col("large"))["calls"]
+    before = _call_before(context)[chosen]
     after = np.isin(before, reads.explode().to_numpy())
     if not after.any():
         return chosen
     own = reads.filter(reads.list.eval(pl.element().is_in(before[after])).list.any())
-    saved_ns = timeline.replay.run(without_waiting(own.explode().to_numpy())).saved_ns
+    saved_ns = context.replay.run(without_waiting(own.explode().to_numpy())).saved_ns
     return chosen[~after] if saved_ns >= MIN_HIDDEN_SHARE.value * work.of(chosen[after]) else chosen
 
 
-def _call_before(timeline: RuleContext) -> Ints:
+def _call_before(context: RuleContext) -> Ints:
     """Give the call before each one in its lane."""
-    lane = timeline.schedule.calls.lane
+    lane = context.schedule.calls.lane
     order = np.argsort(lane, kind="stable")
     before = np.full(len(lane), NONE, np.int64)
     same = lane[order][1:] == lane[order][:-1]
@@ -185,48 +185,48 @@ def _call_before(timeline: RuleContext) -> Ints:
     return before
 
 
-def _read_between(timeline: RuleContext, work: HostStalls) -> pl.DataFrame:
+def _read_between(context: RuleContext, work: HostStalls) -> pl.DataFrame:
     """Give the copies to the host that were asked for between steps."""
     calls = np.flatnonzero(work.between)
-    return timeline.ops.filter(
+    return context.ops.filter(
         pl.col("kind") == "copy",
         pl.col("direction") == "Device-to-Host",
         pl.col("call").is_in(calls),
     )
 
 
-def _without_reading(timeline: RuleContext, read: pl.DataFrame) -> tuple[Change, ...]:
+def _without_reading(context: RuleContext, read: pl.DataFrame) -> tuple[Change, ...]:
     """Let copies, their calls and the waits for them go."""
     if read.is_empty():
         return ()
     issued = read["call"].unique().to_numpy()
-    groups = waits(timeline)["calls"]
+    groups = waits(context)["calls"]
     waiting = groups.filter(groups.list.eval(pl.element().is_in(issued)).list.any()).explode()
     return free_calls(np.union1d(issued, waiting.to_numpy())), remove(read["op"].to_numpy())
 
 
-def _telling(timeline: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
+def _telling(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
     """Choose the long stretches that come again in most steps, or are long for a step."""
-    calls = timeline.schedule.calls
+    calls = context.schedule.calls
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
     at = np.flatnonzero(work.long)
     rows = pl.DataFrame(
         {
-            "place": _places(timeline, at),
+            "place": _places(context, at),
             "step": np.searchsorted(marks, calls.start_ns[at], side="right"),
         }
     )
     in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
-    telling = work.ns >= MIN_STEP_SHARE.value * timeline.length_ns / timeline.per_step
-    telling[at[in_steps >= MIN_STEP_SHARE.value * timeline.steps]] = True
+    telling = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
+    telling[at[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
     return work.long & telling
 
 
-def _places(timeline: RuleContext, calls: Ints) -> pl.Series:
+def _places(context: RuleContext, calls: Ints) -> pl.Series:
     """Tell where in a step calls come: after which work of their lane, and before which."""
-    lane = timeline.schedule.calls.lane
-    issued = timeline.ops.filter(pl.col("call").is_not_null()).sort("call")
-    own = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(timeline)))
+    lane = context.schedule.calls.lane
+    issued = context.ops.filter(pl.col("call").is_not_null()).sort("call")
+    own = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(context)))
     names = own["name"].cast(pl.String)
     after = np.searchsorted(own["call"].to_numpy(), calls)
     around = [
@@ -236,80 +236,80 @@ def _places(timeline: RuleContext, calls: Ints) -> pl.Series:
     return pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct("place")
 
 
-def _profiler_ns(timeline: RuleContext, other: _Other) -> int:
+def _profiler_ns(context: RuleContext, other: _Other) -> int:
     """Measure what the profiler's own Python does there: it counts steps between them."""
-    events = events_of(timeline, "python_calls", other.thread)
+    events = events_of(context, "python_calls", other.thread)
     codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
     own = events.filter(pl.col("name").to_physical().is_in(codes))
     spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
     return intersect(spans, other.spans).length_ns
 
 
-def _found(timeline: RuleContext, other: _Other) -> RuleMatch:
-    doing = activity_before(timeline, other.calls, other.ns)
+def _found(context: RuleContext, other: _Other) -> RuleMatch:
+    doing = activity_before(context, other.calls, other.ns)
     where = largest(doing["range"], doing["operator"], doing["site"], doing["call"])
     longest = float(other.ns.max(initial=0))
     between = other.between_ns >= _MOSTLY * other.idle_ns
     what = "Host work between steps" if between else "Other host work"
     return RuleMatch(
-        title=f"{what} keeps the GPU waiting for {of_each_step(timeline, other.idle_ns)}",
+        title=f"{what} keeps the GPU waiting for {of_each_step(context, other.idle_ns)}",
         evidence=(
             Evidence(
                 "idle_ns",
-                other.idle_ns / timeline.per_step,
+                other.idle_ns / context.per_step,
                 "ns",
-                by_step(timeline, "Time in which the GPU waits for it"),
+                by_step(context, "Time in which the GPU waits for it"),
             ),
             Evidence(
                 "between_ns",
-                other.between_ns / timeline.per_step,
+                other.between_ns / context.per_step,
                 "ns",
-                by_step(timeline, "Of it, after one step and before the next"),
+                by_step(context, "Of it, after one step and before the next"),
             ),
             Evidence(
                 "host_ns",
-                float(other.ns.sum()) / timeline.per_step,
+                float(other.ns.sum()) / context.per_step,
                 "ns",
-                by_step(timeline, "Host work in these stretches"),
+                by_step(context, "Host work in these stretches"),
             ),
             Evidence("longest_ns", longest, "ns", "The longest stretch"),
-            *_reading(timeline, other.read),
+            *_reading(context, other.read),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="whether that work can be moved or left out cannot be seen",
         change=(
             without_host_time(other.calls, other.ns),
-            *_without_reading(timeline, other.read),
+            *_without_reading(context, other.read),
         ),
-        min_ns=at_most(timeline, other.idle_ns + _reading_ns(timeline, other.read)),
-        fix=_fix(timeline, where, float(other.ns.sum()), longest),
-        code=framework_of(timeline.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
+        min_ns=at_most(context, other.idle_ns + _reading_ns(context, other.read)),
+        fix=_fix(context, where, float(other.ns.sum()), longest),
+        code=framework_of(context.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
 
 
-def _reading(timeline: RuleContext, read: pl.DataFrame) -> tuple[Evidence, ...]:
+def _reading(context: RuleContext, read: pl.DataFrame) -> tuple[Evidence, ...]:
     if read.is_empty():
         return ()
-    each = read.height / timeline.per_step
-    meaning = by_step(timeline, "Copies to the host between steps")
+    each = read.height / context.per_step
+    meaning = by_step(context, "Copies to the host between steps")
     return (Evidence("copies", each, "", meaning),)
 
 
-def _reading_ns(timeline: RuleContext, read: pl.DataFrame) -> int:
+def _reading_ns(context: RuleContext, read: pl.DataFrame) -> int:
     """Measure the calls that ask for copies and wait for them."""
-    calls = timeline.calls.filter(pl.col("call").is_in(read["call"].unique()))
+    calls = context.calls.filter(pl.col("call").is_in(read["call"].unique()))
     return int(calls["duration_ns"].sum())
 
 
 def _fix(
-    timeline: RuleContext, where: tuple[FindingLocation, ...], host_ns: float, longest: float
+    context: RuleContext, where: tuple[FindingLocation, ...], host_ns: float, longest: float
 ) -> str:
     who = named(where, "range", "operator", "site") or named(where, "call")
     what = f"What runs there is {who}." if who else "No range or operator says what runs there."
     rare = (
         f" Most of it is in few places: the longest takes {format_time(longest)}."
-        if longest > _RARE * host_ns / timeline.per_step
+        if longest > _RARE * host_ns / context.per_step
         else ""
     )
     return f"{what}{rare} Do it rarely, on another thread, or after the next step was launched."

@@ -51,9 +51,9 @@ class CaptureIncomplete(TimelineRule):
     min_share = None
     is_fix = False
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Collect what is missing."""
-        lacks = list(_lacks(timeline))
+        lacks = list(_lacks(context))
         if not lacks:
             return CLEAN
         more = f", and {len(lacks) - 1} more" if len(lacks) > 1 else ""
@@ -75,12 +75,12 @@ class _Lack:
     remedy: str
 
 
-def _lacks(timeline: RuleContext) -> Iterator[_Lack]:
-    yield from _lost(timeline.trace)
-    yield from _unanswered(timeline)
-    yield from _unlinked(timeline)
-    yield from _whole_graphs(timeline)
-    yield from _unnamed(timeline)
+def _lacks(context: RuleContext) -> Iterator[_Lack]:
+    yield from _lost(context.trace)
+    yield from _unanswered(context)
+    yield from _unlinked(context)
+    yield from _whole_graphs(context)
+    yield from _unnamed(context)
 
 
 def _lost(trace: Trace) -> Iterator[_Lack]:
@@ -102,17 +102,17 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _unanswered(timeline: RuleContext) -> Iterator[_Lack]:
+def _unanswered(context: RuleContext) -> Iterator[_Lack]:
     """Look for calls that issued GPU work which the capture does not hold."""
-    for source, reason in lost_sources(timeline.trace, timeline.issued).items():
-        share = timeline.issued[source].share if source in timeline.issued else 1.0
+    for source, reason in lost_sources(context.trace, context.issued).items():
+        share = context.issued[source].share if source in context.issued else 1.0
         counted = Evidence("unanswered", share, "share", reason)
         yield _Lack(f"{source.capitalize()} are missing: {reason}", counted, _AGAIN)
 
 
-def _unlinked(timeline: RuleContext) -> Iterator[_Lack]:
+def _unlinked(context: RuleContext) -> Iterator[_Lack]:
     """Look for GPU work whose launch is not known."""
-    ops, trace = timeline.schedule.ops, timeline.trace
+    ops, trace = context.schedule.ops, context.trace
     advice = advice_for(trace.meta)
     if not trace.has("api_calls"):
         count = Evidence("api_calls", 0, "", "API calls: why the GPU waits cannot be told")
@@ -130,9 +130,9 @@ def _unlinked(timeline: RuleContext) -> Iterator[_Lack]:
         )
 
 
-def _whole_graphs(timeline: RuleContext) -> Iterator[_Lack]:
+def _whole_graphs(context: RuleContext) -> Iterator[_Lack]:
     """Look for graphs whose kernels the capture does not show."""
-    ops = timeline.schedule.ops
+    ops = context.schedule.ops
     graphs = ops.kind == OpKind.GRAPH
     if graphs.any():
         spent = float((ops.end_ns - ops.start_ns)[graphs].sum())
@@ -140,14 +140,14 @@ def _whole_graphs(timeline: RuleContext) -> Iterator[_Lack]:
         yield _Lack(
             "CUDA graphs were traced as a whole: their kernels are not visible",
             Evidence("in_graphs", share, "share", "Part of the GPU's work inside such graphs"),
-            _how(advice_for(timeline.trace.meta).graphs),
+            _how(advice_for(context.trace.meta).graphs),
         )
 
 
-def _unnamed(timeline: RuleContext) -> Iterator[_Lack]:
+def _unnamed(context: RuleContext) -> Iterator[_Lack]:
     """Look for captures in which nothing tells steps or parts of the program."""
-    trace = timeline.trace
-    if timeline.steps or trace.has("ranges") or trace.has("cpu_ops"):
+    trace = context.trace
+    if context.steps or trace.has("ranges") or trace.has("cpu_ops"):
         return
     yield _Lack(
         "No ranges and no steps: all is judged as one",

@@ -86,41 +86,41 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
         ),
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Add up convolutions by slow algorithms."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        rows = slow_convolutions(timeline.kernels)
-        if total_ns(rows) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(timeline):
+        rows = slow_convolutions(context.kernels)
+        if total_ns(rows) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _found(timeline, rows)
+        return _found(context, rows)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the slow convolutions."""
-        return each_op(timeline, slow_convolutions(timeline.kernels))
+        return each_op(context, slow_convolutions(context.kernels))
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    share = total_ns(rows) / kernel_ns(timeline)
-    convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
+def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    share = total_ns(rows) / kernel_ns(context)
+    convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
         title=f"Convolutions by slow algorithms take {format_share(share)} of GPU time",
         evidence=(
             Evidence(
                 "slow_ns",
-                total_ns(rows) / timeline.per_step,
+                total_ns(rows) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of convolutions by slow algorithms"),
+                by_step(context, "Time of convolutions by slow algorithms"),
             ),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
             Evidence(
-                "kernels", rows.height / timeline.per_step, "", by_step(timeline, "Their kernels")
+                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
             ),
             Evidence(
                 "convolution_ns",
-                total_ns(convolutions) / timeline.per_step,
+                total_ns(convolutions) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of all convolutions"),
+                by_step(context, "Time of all convolutions"),
             ),
         ),
         confidence=Confidence.LOW,
@@ -128,18 +128,18 @@ def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         change=(
             scale_durations(rows["op"].to_numpy(), np.full(rows.height, REMAINING_SHARE.value)),
         ),
-        fix=_fix(timeline, rows),
-        code=framework_of(timeline.trace).choose(
+        fix=_fix(context, rows),
+        code=framework_of(context.trace).choose(
             torch=ConvAlgorithm.code, cuda=ConvAlgorithm.cuda_code, jax=ConvAlgorithm.jax_code
         ),
-        where=locations_of(timeline, rows),
+        where=locations_of(context, rows),
     )
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
     names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(timeline, format_time(total_ns(rows) / timeline.per_step))
-    way = framework_of(timeline.trace).choose(
+    time = by_step(context, format_time(total_ns(rows) / context.per_step))
+    way = framework_of(context.trace).choose(
         torch="Set torch.backends.cudnn.benchmark where shapes stay the same, use channels_last "
         "and autocast, and numbers of channels that are multiples of 8.",
         cuda="Let cuDNN find the fastest algorithm and allow it tensor cores; use NHWC and numbers "
@@ -147,4 +147,4 @@ def _fix(timeline: RuleContext, rows: pl.DataFrame) -> str:
         jax="Leave XLA's autotuning on, and use NHWC, bfloat16 and numbers of channels that are "
         "multiples of 8.",
     )
-    return f"{names}{main_source_phrase(timeline, rows)}: {time}. {way}"
+    return f"{names}{main_source_phrase(context, rows)}: {time}. {way}"

@@ -86,16 +86,16 @@ class StreamStalls:
             self.device, self.op[which], self.ns[which], self.needs[which], self.function[which]
         )
 
-    def change(self, timeline: RuleContext) -> tuple[Change, ...]:
+    def change(self, context: RuleContext) -> tuple[Change, ...]:
         """Let them begin without waiting."""
         behind = self.op[self.function]
-        return without_needs(self.op[~self.function]), _without_function(timeline, behind)
+        return without_needs(self.op[~self.function]), _without_function(context, behind)
 
 
-def stalls_in_idle(timeline: RuleContext) -> StreamStalls:
+def stalls_in_idle(context: RuleContext) -> StreamStalls:
     """Find the GPU that was idle longest although work for it was launched, and that work."""
     found = []
-    for one in account(timeline.schedule, timeline.hosts):
+    for one in account(context.schedule, context.hosts):
         idle = np.flatnonzero(one.spans.gap >= 0)
         op = one.gaps.op[one.spans.gap[idle]]
         start = np.maximum(one.spans.start_ns[idle], one.gaps.launched_ns[one.spans.gap[idle]])
@@ -103,59 +103,59 @@ def stalls_in_idle(timeline: RuleContext) -> StreamStalls:
         some = (op != NONE) & (waited >= MIN_STALL_NS.value)
         found.append((one.device, op[some], waited[some]))
     device, ops, waited = max(found, key=lambda each: int(each[2].sum()))
-    needs = timeline.replay.program.needs[ops]
-    function = (needs == NONE) & _behind_functions(timeline, ops)
+    needs = context.replay.program.needs[ops]
+    function = (needs == NONE) & _behind_functions(context, ops)
     return StreamStalls(device, ops, waited, needs, function)
 
 
-def stalls_in_turns(timeline: RuleContext) -> StreamStalls:
+def stalls_in_turns(context: RuleContext) -> StreamStalls:
     """Find kernels of streams that take turns, though two of them would fit on the GPU at once.
 
     A kernel waited for one of another stream, which had itself waited for the first one's stream.
     """
-    ops, needs = timeline.schedule.ops, timeline.replay.program.needs
+    ops, needs = context.schedule.ops, context.replay.program.needs
     held = np.flatnonzero(needs != NONE)
     other = needs[held]
     back = needs[other]
     turns = (back != NONE) & (ops.queue[back] == ops.queue[held])
-    turns &= (ops.queue[other] != ops.queue[held]) & (ops.device == timeline.device)[held]
+    turns &= (ops.queue[other] != ops.queue[held]) & (ops.device == context.device)[held]
     held, other = held[turns], other[turns]
-    fits = _fit_together(timeline, held, other)
+    fits = _fit_together(context, held, other)
     held, other = held[fits], other[fits]
-    waited = ops.end_ns[other] - np.maximum(ops.start_ns[other], _ready_ns(timeline, held))
+    waited = ops.end_ns[other] - np.maximum(ops.start_ns[other], _ready_ns(context, held))
     long = waited >= MIN_STALL_NS.value
     held, other, waited = held[long], other[long], waited[long]
-    if len(held) < MIN_HANDOVERS.value * timeline.per_step:
+    if len(held) < MIN_HANDOVERS.value * context.per_step:
         held, other, waited = held[:0], other[:0], waited[:0]
-    return StreamStalls(timeline.device, held, waited, other, np.zeros(len(held), np.bool_))
+    return StreamStalls(context.device, held, waited, other, np.zeros(len(held), np.bool_))
 
 
-def _fit_together(timeline: RuleContext, first: Ints, second: Ints) -> Flags:
+def _fit_together(context: RuleContext, first: Ints, second: Ints) -> Flags:
     """Tell kernels that would leave room for each other; communication is no such kernel."""
-    sms = sm_count(timeline)
+    sms = sm_count(context)
     if sms is None or not len(first):
         return np.zeros(len(first), np.bool_)
     computes = (pl.col("kind") == "kernel") & (pl.col("category") != "communication")
     # Work of which that is not known counts as filling the GPU.
     blocks = pl.when(computes).then("blocks").otherwise(None).fill_null(1 << 31)
-    size = timeline.ops.select(blocks.cast(pl.Int64)).to_series().to_numpy()
+    size = context.ops.select(blocks.cast(pl.Int64)).to_series().to_numpy()
     fits: Flags = size[first] + size[second] <= MAX_COMBINED_BLOCKS_PER_SM.value * sms
     return fits
 
 
-def _ready_ns(timeline: RuleContext, ops: Ints) -> Ints:
+def _ready_ns(context: RuleContext, ops: Ints) -> Ints:
     """Say when work was launched and its own stream was free."""
-    schedule = timeline.schedule
-    before, call = _before(timeline)[ops], schedule.ops.call[ops]
+    schedule = context.schedule
+    before, call = _before(context)[ops], schedule.ops.call[ops]
     free = np.where(before != NONE, schedule.ops.end_ns[before], schedule.start_ns)
     launched = np.where(call != NONE, schedule.calls.end_ns[call], schedule.start_ns)
     ready: Ints = np.maximum(free, launched)
     return ready
 
 
-def _before(timeline: RuleContext) -> Ints:
+def _before(context: RuleContext) -> Ints:
     """Give the work before each in its stream, `NONE` for the first."""
-    ops = timeline.schedule.ops
+    ops = context.schedule.ops
     order = np.lexsort((ops.start_ns, ops.queue))
     before = np.full(len(ops), NONE, np.int64)
     same = ops.queue[order][1:] == ops.queue[order][:-1]
@@ -163,14 +163,14 @@ def _before(timeline: RuleContext) -> Ints:
     return before
 
 
-def _behind_functions(timeline: RuleContext, ops: Ints) -> Flags:
+def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
     """Tell work between whose launch and the one before in its stream a function was put in.
 
     A capture does not say into which stream. Work that began on time did not stand behind it.
     """
-    schedule = timeline.schedule
-    names = timeline.calls.filter(pl.col("name").cast(pl.String).str.contains(_HOST_FUNCTION))
-    before = _before(timeline)[ops]
+    schedule = context.schedule
+    names = context.calls.filter(pl.col("name").cast(pl.String).str.contains(_HOST_FUNCTION))
+    before = _before(context)[ops]
     call, earlier = schedule.ops.call[ops], schedule.ops.call[before]
     known = (before != NONE) & (call != NONE) & (earlier != NONE)
     if not names.height or not known.any():
@@ -185,9 +185,9 @@ def _behind_functions(timeline: RuleContext, ops: Ints) -> Flags:
     return behind
 
 
-def _without_function(timeline: RuleContext, ops: Ints) -> Change:
+def _without_function(context: RuleContext, ops: Ints) -> Change:
     """Let work follow its launch and its forerunner as work usually does."""
-    latency_ns, gap_ns = timeline.replay.launch_latency_ns, timeline.replay.queue_gap_ns
+    latency_ns, gap_ns = context.replay.launch_latency_ns, context.replay.queue_gap_ns
 
     def change(program: ReplayProgram) -> ReplayProgram:
         called = ops[program.bound[ops] == LatencyBase.CALL_END]
@@ -256,30 +256,30 @@ consume(y)
         "max_combined_blocks_per_sm": MAX_COMBINED_BLOCKS_PER_SM,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Look at the gaps that end with work launched before, and at streams that take turns."""
-        if not np.any(timeline.schedule.ops.call != NONE):
+        if not np.any(context.schedule.ops.call != NONE):
             return RuleNotApplicable("no GPU work is linked to the call that launched it")
-        least = MIN_STALL_SHARE.value * timeline.length_ns
-        idle, turns = stalls_in_idle(timeline), stalls_in_turns(timeline)
+        least = MIN_STALL_SHARE.value * context.length_ns
+        idle, turns = stalls_in_idle(context), stalls_in_turns(context)
         if turns.total_ns >= max(least, idle.total_ns):
-            return _found(timeline, turns, _TURNS)
+            return _found(context, turns, _TURNS)
         if idle.total_ns < least:
             return CLEAN
         known = idle.only((idle.needs != NONE) | idle.function)
         if known.total_ns < MIN_EXPLAINED_SHARE.value * idle.total_ns:
-            share = format_share(idle.total_ns / max(1, timeline.length_ns))
+            share = format_share(idle.total_ns / max(1, context.length_ns))
             return RuleNotApplicable(
                 f"launched work waited {share} of the time for nothing that the capture shows: "
                 "another program on the GPU, or a wait that was not recorded"
             )
         most = known.ns[known.function].sum() * 2 > known.total_ns
-        return _found(timeline, known, _FUNCTIONS if most else _STREAMS)
+        return _found(context, known, _FUNCTIONS if most else _STREAMS)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which launched work waited, before the kernels that are named."""
-        idle = idle_gaps(timeline, (IdleCause.QUEUED,), any_gpu=True)
-        gaps = named_by_work(timeline, idle)
+        idle = idle_gaps(context, (IdleCause.QUEUED,), any_gpu=True)
+        gaps = named_by_work(context, idle)
         labels = [place.name for place in finding.where if place.kind == "kernel"]
         meant = gaps.filter(pl.col("name").is_in(labels))
         return meant if meant.height else gaps
@@ -297,45 +297,43 @@ class _Way:
     cuda: str
 
 
-def _found(timeline: RuleContext, held: StreamStalls, way: _Way) -> RuleMatch:
-    rows = _rows(timeline, held)
+def _found(context: RuleContext, held: StreamStalls, way: _Way) -> RuleMatch:
+    rows = _rows(context, held)
     top = rows.group_by("by", maintain_order=True).agg(pl.col("queued_ns").sum())
     by = top.sort("queued_ns", descending=True)["by"][0]
-    share = held.total_ns / max(1, timeline.length_ns)
+    share = held.total_ns / max(1, context.length_ns)
     return RuleMatch(
-        title=way.title.format(of_each_step(timeline, held.total_ns)),
+        title=way.title.format(of_each_step(context, held.total_ns)),
         evidence=(
             Evidence("queued_share", share, "share", way.share.format(f"GPU {held.device}")),
             Evidence(
                 "waits",
-                len(held.op) / timeline.per_step,
+                len(held.op) / context.per_step,
                 "",
-                by_step(timeline, "Pieces of work held up"),
+                by_step(context, "Pieces of work held up"),
             ),
             Evidence("longest_ns", float(held.ns.max()), "ns", "Longest time of one of them"),
         ),
         confidence=Confidence.LOW,
         confidence_reason=way.confidence,
-        change=held.change(timeline),
-        fix=f"Most of it is {by}, {times_text(timeline, len(held.op))} in all. {way.fix}",
-        code=framework_of(timeline.trace).choose(torch=way.torch, cuda=way.cuda),
+        change=held.change(context),
+        fix=f"Most of it is {by}, {times_text(context, len(held.op))} in all. {way.fix}",
+        code=framework_of(context.trace).choose(torch=way.torch, cuda=way.cuda),
         where=largest(
             summed_locations(rows, "kernel", "label", "queued_ns"),
             summed_locations(rows, "stream", "by", "queued_ns"),
-            *called_from(timeline, rows, "queued_ns").values(),
+            *called_from(context, rows, "queued_ns").values(),
         ),
     )
 
 
-def _rows(timeline: RuleContext, held: StreamStalls) -> pl.DataFrame:
+def _rows(context: RuleContext, held: StreamStalls) -> pl.DataFrame:
     """Give the work that waited, with who waited for what in words."""
     names = dict(
-        queues_of_streams(timeline.schedule)
-        .select("queue", pl.col("stream").cast(pl.String))
-        .rows()
+        queues_of_streams(context.schedule).select("queue", pl.col("stream").cast(pl.String)).rows()
     )
     queue = pl.col("queue").replace_strict(names, default="?", return_dtype=pl.String)
-    every = timeline.ops.with_columns(queue.alias("stream"))
+    every = context.ops.with_columns(queue.alias("stream"))
     first, second = every[held.op], every[np.maximum(held.needs, 0)]
     waiting = pl.format("stream {} ({}) waiting for ", first["stream"], first["label"])
     other = pl.format("stream {} ({})", second["stream"], second["label"])

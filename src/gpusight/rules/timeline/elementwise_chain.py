@@ -91,55 +91,55 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
     }
     scenario = "fuse elementwise"
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Find chains."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        chain = parts_of(timeline).chains.number
+        chain = parts_of(context).chains.number
         if not (chain >= 0).any():
             return CLEAN
-        return _found(timeline, chain)
+        return _found(context, chain)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the kernels of each chain."""
-        return groups(timeline, parts_of(timeline).chains.number)
+        return groups(context, parts_of(context).chains.number)
 
 
-def _found(timeline: RuleContext, chain: Ints) -> RuleMatch:
-    rows = marked_work(timeline, chain >= 0)
+def _found(context: RuleContext, chain: Ints) -> RuleMatch:
+    rows = marked_work(context, chain >= 0)
     chains = int(chain.max()) + 1
     return RuleMatch(
-        title=_title(timeline, rows.height, chains),
+        title=_title(context, rows.height, chains),
         evidence=(
-            Evidence("chains", chains / timeline.per_step, "", by_step(timeline, "Chains")),
+            Evidence("chains", chains / context.per_step, "", by_step(context, "Chains")),
             Evidence(
-                "kernels", rows.height / timeline.per_step, "", by_step(timeline, "Their kernels")
+                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
             ),
-            *time_seen(timeline, rows, "chain_ns"),
+            *time_seen(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; that they depend on each other only "
         "element by element is assumed",
-        change=(fuse_to_longest(chain, parts_of(timeline).chains.part),),
-        fix=_fix(timeline, rows, chain),
-        code=framework_of(timeline.trace).choose(
+        change=(fuse_to_longest(chain, parts_of(context).chains.part),),
+        fix=_fix(context, rows, chain),
+        code=framework_of(context.trace).choose(
             torch=ElementwiseChain.code,
             cuda=ElementwiseChain.cuda_code,
             jax=ElementwiseChain.jax_code,
         ),
-        where=(*locations_of(timeline, rows)[:3], *_costliest(timeline, chain)),
+        where=(*locations_of(context, rows)[:3], *_costliest(context, chain)),
     )
 
 
-def _title(timeline: RuleContext, kernels: int, chains: int) -> str:
-    each = format_count(round(kernels / timeline.per_step))
-    fewer = format_count(max(1, round(chains / timeline.per_step)))
-    return f"{by_step(timeline, f'{each} pointwise kernels')} could be {fewer}"
+def _title(context: RuleContext, kernels: int, chains: int) -> str:
+    each = format_count(round(kernels / context.per_step))
+    fewer = format_count(max(1, round(chains / context.per_step)))
+    return f"{by_step(context, f'{each} pointwise kernels')} could be {fewer}"
 
 
-def _costliest(timeline: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]:
+def _costliest(context: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]:
     """Write down the chains that take longest, by the kernels that they are made of."""
-    rows = marked_work(timeline, chain >= 0).with_columns(pl.Series("chain", chain[chain >= 0]))
+    rows = marked_work(context, chain >= 0).with_columns(pl.Series("chain", chain[chain >= 0]))
     each = rows.group_by("chain", maintain_order=True).agg(
         pl.col("label").head(_SHOWN).str.strip_prefix("elementwise ").str.join(" → "),
         pl.col("duration_ns").sum(),
@@ -158,15 +158,15 @@ def _costliest(timeline: RuleContext, chain: Ints) -> tuple[FindingLocation, ...
     )
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
     size = format_count(float(np.median(np.bincount(chain[chain >= 0]))))
-    launches = format_count(round(rows.height / timeline.per_step))
-    time = format_time(total_ns(rows) / timeline.per_step)
+    launches = format_count(round(rows.height / context.per_step))
+    time = format_time(total_ns(rows) / context.per_step)
     seen = (
-        f"Chains of {size} kernels (median){main_source_phrase(timeline, rows)}: "
-        f"{by_step(timeline, f'{time} of GPU time and {launches} launches')}."
+        f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
+        f"{by_step(context, f'{time} of GPU time and {launches} launches')}."
     )
-    way = framework_of(timeline.trace).choose(
+    way = framework_of(context.trace).choose(
         torch="Put torch.compile on the function or module that they come from; written by hand, "
         "use fused forms (addcmul, in-place, F.gelu, fused dropout and bias).",
         cuda="Write one kernel that does all steps for an element.",

@@ -82,76 +82,76 @@ with model.no_sync():  # while gradients are accumulated
         "min_delay_ns": memcpys.MIN_DELAY_NS,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the time in which only communication kernels run."""
-        if timeline.kernels.is_empty():
-            return _without_kernels(timeline)
-        rows = timeline.kernels.filter(pl.col("category") == "communication")
+        if context.kernels.is_empty():
+            return _without_kernels(context)
+        rows = context.kernels.filter(pl.col("category") == "communication")
         if rows.is_empty():
             return CLEAN
-        exposed = memcpys.most_exposed(timeline, rows)
-        if exposed.ns < MIN_EXPOSED_SHARE.value * timeline.length_ns:
+        exposed = memcpys.most_exposed(context, rows)
+        if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(timeline, rows, exposed)
+        return _found(context, rows, exposed)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find communication kernels, those that the finding names if any."""
-        return gpu_work(timeline, finding, pl.col("category") == "communication")
+        return gpu_work(context, finding, pl.col("category") == "communication")
 
 
-def _without_kernels(timeline: RuleContext) -> RuleVerdict:
-    if (timeline.ops["kind"] == "graph").any():
+def _without_kernels(context: RuleContext) -> RuleVerdict:
+    if (context.ops["kind"] == "graph").any():
         return RuleNotApplicable(
             "CUDA graphs were traced as a whole: their kernels are not visible"
         )
     return RuleNotApplicable("no kernels were captured")
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
-    alone = memcpys.not_covered(rows, memcpys.computing(timeline))
+def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
+    alone = memcpys.not_covered(rows, memcpys.computing(context))
     rows = rows.with_columns(pl.Series("exposed_ns", alone, pl.Int64))
-    names = _collectives(timeline.trace)
+    names = _collectives(context.trace)
     return RuleMatch(
-        title=f"Collectives run {of_each_step(timeline, exposed.ns)} with nothing beside them",
-        evidence=_evidence(timeline, rows, exposed),
+        title=f"Collectives run {of_each_step(context, exposed.ns)} with nothing beside them",
+        evidence=_evidence(context, rows, exposed),
         confidence=Confidence.LOW,
         confidence_reason="an upper bound: the capture of one rank does not tell waiting for "
         "others from sending, nor what the results are needed for",
-        change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(timeline, rows)),
-        fix=_fix(timeline, rows, names),
-        code=_code(timeline, names),
+        change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
+        fix=_fix(context, rows, names),
+        code=_code(context, names),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
-            *called_from(timeline, rows, "exposed_ns").values(),
+            *called_from(context, rows, "exposed_ns").values(),
         ),
     )
 
 
 def _evidence(
-    timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime
+    context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime
 ) -> tuple[Evidence, ...]:
-    per_step = timeline.per_step
+    per_step = context.per_step
     took = int(rows["duration_ns"].sum())
     hidden = 1 - int(rows["exposed_ns"].sum()) / max(1, took)
     return (
         Evidence(
             "exposed_share",
-            exposed.ns / max(1, timeline.length_ns),
+            exposed.ns / max(1, context.length_ns),
             "share",
             f"Part of the time in which GPU {exposed.device} only communicates",
         ),
         Evidence(
-            "collectives", rows.height / per_step, "", by_step(timeline, "Communication kernels")
+            "collectives", rows.height / per_step, "", by_step(context, "Communication kernels")
         ),
-        Evidence("took_ns", took / per_step, "ns", by_step(timeline, "Time of them")),
+        Evidence("took_ns", took / per_step, "ns", by_step(context, "Time of them")),
         Evidence("hidden_share", hidden, "share", "Part of that with a kernel beside"),
-        *_sent(timeline),
+        *_sent(context),
     )
 
 
-def _sent(timeline: RuleContext) -> tuple[Evidence, ...]:
+def _sent(context: RuleContext) -> tuple[Evidence, ...]:
     """Say how much was given to collectives, where the capture tells."""
-    trace, schedule = timeline.trace, timeline.schedule
+    trace, schedule = context.trace, context.schedule
     if not trace.has("collectives", "in_bytes"):
         return ()
     table = trace.table("collectives", ["start_ns", "side", "in_bytes"]).filter(
@@ -159,8 +159,8 @@ def _sent(timeline: RuleContext) -> tuple[Evidence, ...]:
     )
     sides = table.group_by(pl.col("side").cast(pl.String)).agg(pl.col("in_bytes").sum())
     sent = max(sides["in_bytes"].to_list(), default=0)
-    meaning = by_step(timeline, "Given to collectives")
-    return (Evidence("in_bytes", sent / timeline.per_step, "byte", meaning),) if sent else ()
+    meaning = by_step(context, "Given to collectives")
+    return (Evidence("in_bytes", sent / context.per_step, "byte", meaning),) if sent else ()
 
 
 def _collectives(trace: Trace) -> list[str]:
@@ -170,12 +170,12 @@ def _collectives(trace: Trace) -> list[str]:
     )
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, names: list[str]) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str]) -> str:
     top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
     part = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
     seen = f"Most of it ({format_share(part)}) is {top.name}"
     called = f", asked for as {', '.join(names[:3])}" if names else ""
-    advice = framework_of(timeline.trace).choose(
+    advice = framework_of(context.trace).choose(
         torch=_FSDP if _sharded(rows, names) else _DDP,
         cuda="Issue collectives on a stream of their own as soon as their data is ready; group "
         "small ones (ncclGroupStart), and let independent kernels run beside them.",
@@ -191,11 +191,11 @@ def _sharded(rows: pl.DataFrame, names: list[str]) -> bool:
     return any(word in text for text in texts for word in SHARDED)
 
 
-def _code(timeline: RuleContext, names: list[str]) -> str:
-    if framework_of(timeline.trace) is Framework.TORCH:
-        rows = timeline.kernels.filter(pl.col("category") == "communication")
+def _code(context: RuleContext, names: list[str]) -> str:
+    if framework_of(context.trace) is Framework.TORCH:
+        rows = context.kernels.filter(pl.col("category") == "communication")
         return _FSDP_CODE if _sharded(rows, names) else ExposedCommunication.code
-    return framework_of(timeline.trace).choose(torch="", cuda=_CUDA, jax=_JAX)
+    return framework_of(context.trace).choose(torch="", cuda=_CUDA, jax=_JAX)
 
 
 _DDP = (

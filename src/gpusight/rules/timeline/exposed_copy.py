@@ -64,49 +64,49 @@ torch.cuda.current_stream().wait_stream(copying)
         "bidirectional_rate": memcpys.BIDIRECTIONAL_RATE,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the time in which copies run and nothing computes."""
-        rows = memcpys.copies(timeline).filter(
+        rows = memcpys.copies(context).filter(
             pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p", "unified"]),
             pl.col("bytes") >= memcpys.MIN_COPY_BYTES.value,
             # Copies of pageable memory have a rule of their own.
             ~pl.col("pageable").fill_null(value=False),
             pl.col("exposed_ns") > 0,
         )
-        exposed = memcpys.most_exposed(timeline, rows)
-        if exposed.ns < MIN_EXPOSED_SHARE.value * timeline.length_ns:
+        exposed = memcpys.most_exposed(context, rows)
+        if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(timeline, rows, exposed)
+        return _found(context, rows, exposed)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find copies, those that the finding names if any."""
-        return gpu_work(timeline, finding, pl.col("kind") == "copy")
+        return gpu_work(context, finding, pl.col("kind") == "copy")
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
+def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
     moved = memcpys.by_way(rows)
     what = f"Copies {moved[0].to}" if len(moved) == 1 else "Copies"
-    share = exposed.ns / max(1, timeline.length_ns)
+    share = exposed.ns / max(1, context.length_ns)
     meaning = f"Part of the time in which GPU {exposed.device} does nothing but these copies"
     return RuleMatch(
-        title=f"{what} run {of_each_step(timeline, exposed.ns)} with no kernel beside them",
+        title=f"{what} run {of_each_step(context, exposed.ns)} with no kernel beside them",
         evidence=(
             Evidence("exposed_share", share, "share", meaning),
-            *memcpys.copy_evidence(timeline, moved),
+            *memcpys.copy_evidence(context, moved),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="whether the copies can run ahead of what needs them cannot be seen",
-        change=memcpys.overlap_copies(timeline, rows),
-        fix=_fix(timeline, moved),
-        code=_code(timeline, [one.way for one in moved]),
-        where=memcpys.copy_origins(timeline, rows, "exposed_ns"),
+        change=memcpys.overlap_copies(context, rows),
+        fix=_fix(context, moved),
+        code=_code(context, [one.way for one in moved]),
+        where=memcpys.copy_origins(context, rows, "exposed_ns"),
     )
 
 
-def _fix(timeline: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(one.said(timeline) for one in moved)
+def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
+    seen = "; ".join(one.said(context) for one in moved)
     advice = " ".join(_ADVICE[one.way] for one in moved)
-    own_words = framework_of(timeline.trace).choose(
+    own_words = framework_of(context.trace).choose(
         torch="Use a torch.cuda.Stream for them and non_blocking=True.",
         cuda="Use cudaMemcpyAsync on a stream of their own, and events for what needs the data.",
         jax="Call jax.device_put for the next batch before awaiting this one.",
@@ -123,8 +123,8 @@ _ADVICE = {
 }
 
 
-def _code(timeline: RuleContext, ways: list[str]) -> str:
-    return framework_of(timeline.trace).choose(
+def _code(context: RuleContext, ways: list[str]) -> str:
+    return framework_of(context.trace).choose(
         torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
         cuda=_PREFETCH if ways == ["unified"] else _CUDA,
         jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",

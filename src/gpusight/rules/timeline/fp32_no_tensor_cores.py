@@ -108,16 +108,16 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     }
     min_share = None
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Add up FP32 products on lanes, and replay them on tensor cores."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        rows = without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
-        share = total_ns(rows) / kernel_ns(timeline)
-        unclear = total_ns(gemms_of_unknown_pipe(timeline.kernels)) / kernel_ns(timeline)
+        rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
+        share = total_ns(rows) / kernel_ns(context)
+        unclear = total_ns(gemms_of_unknown_pipe(context.kernels)) / kernel_ns(context)
         if max(share, unclear) < MIN_KERNEL_TIME_SHARE.value:
             return CLEAN
-        gpu = timeline.gpu
+        gpu = context.gpu
         possible = None if gpu is None else targets(gpu)
         if gpu is not None and not possible:
             return RuleNotApplicable(f"{gpu.name} has no tensor cores that would be faster")
@@ -125,76 +125,76 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
             return _UNTOLD
         if not possible:
             return RuleNotApplicable("it is not known what the GPU can do")
-        return _found(timeline, rows, share, possible)
+        return _found(context, rows, share, possible)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the GEMMs that run on CUDA cores."""
-        rows = without_memory_bound(timeline, gemms_on_cuda_cores(timeline.kernels))
-        return each_op(timeline, rows)
+        rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
+        return each_op(context, rows)
 
 
 def _found(
-    timeline: RuleContext, rows: pl.DataFrame, share: float, possible: tuple[TensorFormat, ...]
+    context: RuleContext, rows: pl.DataFrame, share: float, possible: tuple[TensorFormat, ...]
 ) -> RuleMatch:
     gains = [
-        _Gain(t, float(max(0, timeline.replay.run(*t.change(timeline, rows)).saved_ns)))
+        _Gain(t, float(max(0, context.replay.run(*t.change(context, rows)).saved_ns)))
         for t in possible
     ]
     first = gains[0]
-    little = first.ns < MIN_SAVED_SHARE.value * timeline.length_ns
+    little = first.ns < MIN_SAVED_SHARE.value * context.length_ns
     yet = f", but {first.target.name} gives little" if little else ""
     return RuleMatch(
         title=f"FP32 products without tensor cores take {format_share(share)} of GPU time{yet}",
-        evidence=_evidence(timeline, rows, share, gains),
+        evidence=_evidence(context, rows, share, gains),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; their time on tensor cores follows from peak "
         "rates",
-        change=first.target.change(timeline, rows),
-        fix=_fix(timeline, rows, gains),
-        code=framework_of(timeline.trace).choose(
+        change=first.target.change(context, rows),
+        fix=_fix(context, rows, gains),
+        code=framework_of(context.trace).choose(
             torch=Fp32NoTensorCores.code
             if first.target.casts == 0
             else Fp32NoTensorCores.half_code,
             cuda=Fp32NoTensorCores.cuda_code,
             jax=Fp32NoTensorCores.jax_code,
         ),
-        where=locations_of(timeline, rows),
+        where=locations_of(context, rows),
     )
 
 
 def _evidence(
-    timeline: RuleContext, rows: pl.DataFrame, share: float, gains: list[_Gain]
+    context: RuleContext, rows: pl.DataFrame, share: float, gains: list[_Gain]
 ) -> tuple[Evidence, ...]:
-    per = timeline.per_step
+    per = context.per_step
     faster = (
         Evidence(
             f"saved_{gain.target.precision}_ns",
             gain.ns / per,
             "ns",
-            by_step(timeline, f"Time that a replay with {gain.target.name} gives back"),
+            by_step(context, f"Time that a replay with {gain.target.name} gives back"),
         )
         for gain in gains
     )
     return (
-        Evidence("fp32_ns", total_ns(rows) / per, "ns", by_step(timeline, "Time of FP32 products")),
+        Evidence("fp32_ns", total_ns(rows) / per, "ns", by_step(context, "Time of FP32 products")),
         Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-        Evidence("kernels", rows.height / per, "", by_step(timeline, "Their kernels")),
+        Evidence("kernels", rows.height / per, "", by_step(context, "Their kernels")),
         Evidence("ratio", gains[0].target.ratio, "", "Peak rate of tensor cores against lanes"),
         *faster,
     )
 
 
-def _amount(timeline: RuleContext, gain: _Gain) -> str:
+def _amount(context: RuleContext, gain: _Gain) -> str:
     if gain.ns <= 0:
         return "nothing"
-    return by_step(timeline, format_time(gain.ns / timeline.per_step))
+    return by_step(context, format_time(gain.ns / context.per_step))
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
-    number = format_count(round(rows.height / timeline.per_step))
+def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
+    number = format_count(round(rows.height / context.per_step))
     usual = format_time(float(np.median(rows["duration_ns"].to_numpy())))
-    said = [f"{g.target.name} {g.target.how} gives back {_amount(timeline, g)}" for g in gains]
-    way = framework_of(timeline.trace).choose(
+    said = [f"{g.target.name} {g.target.how} gives back {_amount(context, g)}" for g in gains]
+    way = framework_of(context.trace).choose(
         torch="TF32 is one line and adds no launches; autocast makes the GPU faster still but "
         "launches casts, which cost a program that waits for its host.",
         cuda="TF32 is one call for a cuBLAS or cuDNN handle; kernels of one's own need mma "
@@ -202,7 +202,7 @@ def _fix(timeline: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
         jax="The precision of products is one setting; bfloat16 parameters gain more.",
     )
     return (
-        f"{by_step(timeline, f'{number} products')} of {usual} "
-        f"(median){main_source_phrase(timeline, rows)}. "
+        f"{by_step(context, f'{number} products')} of {usual} "
+        f"(median){main_source_phrase(context, rows)}. "
         f"In a replay {', '.join(said)}. {way}"
     )

@@ -85,51 +85,51 @@ for batch in batches:
     }
     min_share = 0.02
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Look for the same short kernels in every step."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        again = repetition(timeline)
+        again = repetition(context)
         alike = again.repeated if again.alike is None else again.alike
-        if again.kernels < MIN_LAUNCHES_PER_STEP.value * timeline.per_step:
+        if again.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
         if not again.worth_it or alike < MIN_EQUAL_STEPS.value:
             return CLEAN
-        rows = timeline.kernels.filter(~pl.col("in_graph"))
+        rows = context.kernels.filter(~pl.col("in_graph"))
         usual_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
         return (
             CLEAN
             if usual_ns > MAX_MEDIAN_KERNEL_NS.value
-            else _found(timeline, rows, again, usual_ns)
+            else _found(context, rows, again, usual_ns)
         )
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
-        return launch_gaps(timeline, finding)
+        return launch_gaps(context, finding)
 
 
 def _found(
-    timeline: RuleContext, rows: pl.DataFrame, again: LaunchRepetition, usual_ns: float
+    context: RuleContext, rows: pl.DataFrame, again: LaunchRepetition, usual_ns: float
 ) -> RuleMatch:
-    each = format_count(round(again.kernels / timeline.per_step))
-    places = called_from(timeline, rows)
+    each = format_count(round(again.kernels / context.per_step))
+    places = called_from(context, rows)
     where = largest(places["range"], places["operator"])
-    work = host_work(timeline)
+    work = host_work(context)
     stalled = np.flatnonzero(work.apart)
     return RuleMatch(
-        title=f"{by_step(timeline, f'{each} kernels')} of {format_time(usual_ns)} each "
+        title=f"{by_step(context, f'{each} kernels')} of {format_time(usual_ns)} each "
         "are launched one by one",
         evidence=(
             Evidence(
                 "kernels",
-                again.kernels / timeline.per_step,
+                again.kernels / context.per_step,
                 "",
-                by_step(timeline, "Kernels launched one by one"),
+                by_step(context, "Kernels launched one by one"),
             ),
             Evidence("kernel_ns", usual_ns, "ns", "A kernel takes, median"),
             Evidence(
                 "gap_ns",
-                float(timeline.replay.queue_gap_ns),
+                float(context.replay.queue_gap_ns),
                 "ns",
                 "Between two kernels of a stream, median",
             ),
@@ -144,18 +144,18 @@ def _found(
             as_graphs(),
             set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
         ),
-        min_ns=at_most(timeline, idle_ns(timeline, *_BETWEEN_KERNELS) - work.of(stalled)),
-        fix=_fix(timeline, where),
-        code=framework_of(timeline.trace).choose(
+        min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
+        fix=_fix(context, where),
+        code=framework_of(context.trace).choose(
             torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
         ),
         where=where,
     )
 
 
-def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...]) -> str:
+def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
     what = named(where, "range", "operator") or "the repeated sequence"
-    return f"Capture {what} into a CUDA graph: " + framework_of(timeline.trace).choose(
+    return f"Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
         torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
         'overhead").',
         cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",

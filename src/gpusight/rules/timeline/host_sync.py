@@ -83,54 +83,54 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
     }
     min_share = None
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Count the waits inside steps, and replay the window without them."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        every = waits(timeline).filter(~pl.col("large"))
+        every = waits(context).filter(~pl.col("large"))
         at_end = pl.col("at_edge") & ~pl.col("copies")
         inside, ends = every.filter(~at_end), every.filter(at_end)
         if inside.is_empty():
             return CLEAN
         change = without_waiting(inside["calls"].explode().to_numpy())
-        saved_ns = timeline.replay.run(change).saved_ns
-        costly = saved_ns >= MIN_COST_SHARE.value * timeline.length_ns
-        many = timeline.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * timeline.steps
+        saved_ns = context.replay.run(change).saved_ns
+        costly = saved_ns >= MIN_COST_SHARE.value * context.length_ns
+        many = context.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * context.steps
         if not costly and not many:
             return CLEAN
-        return _found(timeline, inside, ends, change, costly=costly)
+        return _found(context, inside, ends, change, costly=costly)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find calls that wait for the GPU, with the gap that follows."""
-        inside = waits(timeline).filter(~pl.col("large"), ~pl.col("at_edge") | pl.col("copies"))
+        inside = waits(context).filter(~pl.col("large"), ~pl.col("at_edge") | pl.col("copies"))
         first = inside.select(pl.col("calls").list.first().alias("call"), "waited_ns")
-        rows = timeline.calls.drop("waited_ns").join(first, on="call")
-        calls = of_calls(timeline, rows, "operator", "name").with_columns(
+        rows = context.calls.drop("waited_ns").join(first, on="call")
+        calls = of_calls(context, rows, "operator", "name").with_columns(
             rows["waited_ns"].alias("weight_ns")
         )
-        return with_idle_gaps(idle_gaps(timeline, tuple(IdleCause)), calls)
+        return with_idle_gaps(idle_gaps(context, tuple(IdleCause)), calls)
 
 
 def _found(
-    timeline: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
+    context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
 ) -> RuleMatch:
-    found = called_from(timeline, inside, "waited_ns")
+    found = called_from(context, inside, "waited_ns")
     where = largest(
         found["site"],
         found["operator"],
         found["range"],
         summed_locations(inside, "call", "name", "waited_ns"),
     )
-    often = times_text(timeline, inside.height)
+    often = times_text(context, inside.height)
     title = f"The host waits for the GPU {often}, {format_time(_mean(inside))} each time"
     return RuleMatch(
         title=title if costly else f"{title}, which costs little so far",
-        evidence=_evidence(timeline, inside, ends),
+        evidence=_evidence(context, inside, ends),
         confidence=Confidence.MEDIUM,
         confidence_reason="whether the program needs the values at once cannot be seen",
         change=(change,),
-        fix=_fix(timeline, inside, where, often, costly=costly),
-        code=framework_of(timeline.trace).choose(torch=HostSync.code, cuda=_CUDA, jax=_JAX),
+        fix=_fix(context, inside, where, often, costly=costly),
+        code=framework_of(context.trace).choose(torch=HostSync.code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
 
@@ -140,32 +140,32 @@ def _mean(rows: pl.DataFrame) -> float:
 
 
 def _evidence(
-    timeline: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
+    context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
 ) -> tuple[Evidence, ...]:
-    per_step = timeline.per_step
+    per_step = context.per_step
     told = [
-        Evidence("waits", inside.height / per_step, "", by_step(timeline, "Waits for the GPU")),
+        Evidence("waits", inside.height / per_step, "", by_step(context, "Waits for the GPU")),
         Evidence(
             "waited_ns",
             float(inside["waited_ns"].sum()) / per_step,
             "ns",
-            by_step(timeline, "Time the host spends in them"),
+            by_step(context, "Time the host spends in them"),
         ),
         Evidence(
             "read_back",
             float(inside["copies"].sum()) / per_step,
             "",
-            by_step(timeline, "Of these, waits for a small copy"),
+            by_step(context, "Of these, waits for a small copy"),
         ),
     ]
     if ends.height:
         meaning = "Synchronisations at the end of steps, which are not counted"
-        told.append(Evidence("at_step_end", ends.height / per_step, "", by_step(timeline, meaning)))
+        told.append(Evidence("at_step_end", ends.height / per_step, "", by_step(context, meaning)))
     return tuple(told)
 
 
 def _fix(
-    timeline: RuleContext,
+    context: RuleContext,
     inside: pl.DataFrame,
     where: tuple[FindingLocation, ...],
     often: str,
@@ -174,13 +174,13 @@ def _fix(
 ) -> str:
     who = named(where, "site", "operator") or named(where, "range") or named(where, "call")
     seen = f"The host waits {often} in {who}" if who else f"The host waits {often}"
-    total = of_each_step(timeline, float(inside["waited_ns"].sum()))
+    total = of_each_step(context, float(inside["waited_ns"].sum()))
     now = (
         "" if costly else " Do it once the host is no longer the limit: until then it gains little."
     )
     return (
         f"{seen}, {total} in all. "
-        + framework_of(timeline.trace).choose(
+        + framework_of(context.trace).choose(
             torch="Collect such values on the GPU and read them back once, after the step or every "
             "so many steps; copy small tensors from pinned memory with non_blocking=True; replace "
             "boolean indexing and nonzero by torch.where.",

@@ -77,79 +77,79 @@ for batch in loader:
     )
     thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE}
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the host's time for input, and what the GPU waited for it."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        if not any(timeline.trace.has(table) for table in _TELLING):
+        if not any(context.trace.has(table) for table in _TELLING):
             return RuleNotApplicable(
                 "nothing names what the host did: no ranges, operators or OS calls"
             )
-        waited_ns = idle_ns(timeline, IdleCause.INPUT)
-        if waited_ns < MIN_IDLE_SHARE.value * timeline.length_ns:
+        waited_ns = idle_ns(context, IdleCause.INPUT)
+        if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
-        spent = spent_before(timeline)[:, IdleCause.INPUT]
+        spent = spent_before(context)[:, IdleCause.INPUT]
         calls = np.flatnonzero(spent)
-        places = behind(timeline, IdleCause.INPUT)
+        places = behind(context, IdleCause.INPUT)
         where = largest(places["range"], places["operator"], places["call"], places["site"])
-        one_worker = _one_worker_ns(timeline, spent)
+        one_worker = _one_worker_ns(context, spent)
         return RuleMatch(
-            title=_title(timeline, where, waited_ns),
-            evidence=_evidence(timeline, waited_ns, one_worker),
+            title=_title(context, where, waited_ns),
+            evidence=_evidence(context, waited_ns, one_worker),
             confidence=Confidence.HIGH,
             confidence_reason="what the host did and what the GPU waited for were measured",
             change=(without_host_time(calls, spent[calls]),),
-            min_ns=at_most(timeline, waited_ns),
-            fix=_fix(timeline, where, one_worker),
-            code=framework_of(timeline.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
+            min_ns=at_most(context, waited_ns),
+            fix=_fix(context, where, one_worker),
+            code=framework_of(context.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             where=where,
         )
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host was busy with input."""
-        return idle_by_cause(timeline, finding, IdleCause.INPUT)
+        return idle_by_cause(context, finding, IdleCause.INPUT)
 
 
 def _one_worker_ns(
-    timeline: RuleContext, spent: np.ndarray[tuple[int], np.dtype[np.int64]]
+    context: RuleContext, spent: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> float:
     """Give the time for input of the thread that spends most on it."""
-    lanes = timeline.schedule.calls.lane
+    lanes = context.schedule.calls.lane
     return float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
 
 
-def _title(timeline: RuleContext, where: tuple[FindingLocation, ...], waited_ns: int) -> str:
+def _title(context: RuleContext, where: tuple[FindingLocation, ...], waited_ns: int) -> str:
     who = named(where, "range", "operator", "call", "site", most=1) or "Input"
-    return f"{who} keeps the GPU waiting for {of_each_step(timeline, waited_ns)}"
+    return f"{who} keeps the GPU waiting for {of_each_step(context, waited_ns)}"
 
 
-def _evidence(timeline: RuleContext, waited_ns: int, one_worker: float) -> tuple[Evidence, ...]:
-    per_step = timeline.per_step
+def _evidence(context: RuleContext, waited_ns: int, one_worker: float) -> tuple[Evidence, ...]:
+    per_step = context.per_step
     return (
         Evidence(
             "idle_input_ns",
             waited_ns / per_step,
             "ns",
-            by_step(timeline, "Time in which the GPU waits for input"),
+            by_step(context, "Time in which the GPU waits for input"),
         ),
         Evidence(
             "input_ns",
             one_worker / per_step,
             "ns",
-            by_step(timeline, "Time that the launching thread spends on input")
+            by_step(context, "Time that the launching thread spends on input")
             + "; with one worker a step cannot be shorter",
         ),
-        Evidence("gpu_busy", busy_share(timeline), "share", "Part of the time the GPU works"),
+        Evidence("gpu_busy", busy_share(context), "share", "Part of the time the GPU works"),
     )
 
 
-def _fix(timeline: RuleContext, where: tuple[FindingLocation, ...], one_worker: float) -> str:
+def _fix(context: RuleContext, where: tuple[FindingLocation, ...], one_worker: float) -> str:
     told = named(where, "range", "operator", "call", "site")
     what = f"Move what {told} does" if told else "Move the input work"
-    each = by_step(timeline, format_time(one_worker / timeline.per_step))
+    each = by_step(context, format_time(one_worker / context.per_step))
     return (
         f"{what} ({each}) off the thread that launches: "
-        + framework_of(timeline.trace).choose(
+        + framework_of(context.trace).choose(
             torch="DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), or a "
             "thread that fills a queue.",
             cuda="a thread that fills a ring of pinned buffers ahead of the launches.",

@@ -116,21 +116,21 @@ def many_steps(state, batches):                # one dispatch for all of them
         "min_equal_steps": MIN_EQUAL_STEPS,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Compare what the host needs for a launch with what the GPU makes of it."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        stalls = host_work(timeline)
-        waited_ns = idle_ns(timeline, *_LAUNCHING) - stalls.of(np.flatnonzero(stalls.apart))
-        calls = timeline.calls_of(CallKind.LAUNCH)
-        if waited_ns < MIN_IDLE_SHARE.value * timeline.length_ns:
+        stalls = host_work(context)
+        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.of(np.flatnonzero(stalls.apart))
+        calls = context.calls_of(CallKind.LAUNCH)
+        if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
-        if calls.height < MIN_LAUNCHES_PER_STEP.value * timeline.per_step:
+        if calls.height < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
-        again = repetition(timeline)
+        again = repetition(context)
         stalled = np.flatnonzero(stalls.apart)
-        each_ns = _each_ns(timeline, calls, stalled)
-        if each_ns > MAX_LAUNCH_NS.value or not (again.worth_it or timeline.steps > 1):
+        each_ns = _each_ns(context, calls, stalled)
+        if each_ns > MAX_LAUNCH_NS.value or not (again.worth_it or context.steps > 1):
             return CLEAN
         own = stalls.end_ns - stalls.start_ns
         own[stalled] = 0
@@ -138,11 +138,11 @@ def many_steps(state, batches):                # one dispatch for all of them
             pl.Series("host_ns", own[calls["call"]] + calls["duration_ns"].to_numpy())
         )
         change = (keeping_host_work(stalled), as_graphs())
-        return _found(timeline, calls, again, _Times(waited_ns, each_ns), change)
+        return _found(context, calls, again, _Times(waited_ns, each_ns), change)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
-        return launch_gaps(timeline, finding)
+        return launch_gaps(context, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,36 +156,36 @@ class _Times:
 _LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
 
 
-def _each_ns(timeline: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
+def _each_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
     """Give what the launching threads need for a launch, the framework's way to it included."""
-    schedule = timeline.schedule
+    schedule = context.schedule
     lanes = calls["lane"].unique().to_numpy()
     bounds = (np.full(len(lanes), t) for t in (schedule.start_ns, schedule.end_ns))
-    spent = timeline.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
-    elsewhere = spent_before(timeline)[stalled][:, list(_LAUNCHING)].sum()
+    spent = context.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
+    elsewhere = spent_before(context)[stalled][:, list(_LAUNCHING)].sum()
     return float(spent - elsewhere) / max(1, calls.height)
 
 
 def _found(
-    timeline: RuleContext,
+    context: RuleContext,
     calls: pl.DataFrame,
     again: LaunchRepetition,
     times: _Times,
     change: tuple[Change, ...],
 ) -> RuleMatch:
-    places = called_from(timeline, calls, "host_ns")
+    places = called_from(context, calls, "host_ns")
     where = largest(places["range"], places["operator"], places["site"])
     same = again.alike is None or again.alike >= MIN_EQUAL_STEPS.value
     confidence, reason = _confidence(again, same=same)
     return RuleMatch(
-        title=f"The GPU waits for launches {of_each_step(timeline, times.waited_ns)}",
-        evidence=_evidence(timeline, calls, again, times),
+        title=f"The GPU waits for launches {of_each_step(context, times.waited_ns)}",
+        evidence=_evidence(context, calls, again, times),
         confidence=confidence,
         confidence_reason=reason,
         change=change,
-        min_ns=at_most(timeline, times.waited_ns),
-        fix=_fix(timeline, calls, where, times, same=same),
-        code=framework_of(timeline.trace).choose(
+        min_ns=at_most(context, times.waited_ns),
+        fix=_fix(context, calls, where, times, same=same),
+        code=framework_of(context.trace).choose(
             torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
         ),
         where=where,
@@ -194,24 +194,24 @@ def _found(
 
 
 def _evidence(
-    timeline: RuleContext, calls: pl.DataFrame, again: LaunchRepetition, times: _Times
+    context: RuleContext, calls: pl.DataFrame, again: LaunchRepetition, times: _Times
 ) -> tuple[Evidence, ...]:
-    kernels = timeline.kernels["duration_ns"].median()
+    kernels = context.kernels["duration_ns"].median()
     told = [
         Evidence(
             "idle_launching_ns",
-            times.waited_ns / timeline.per_step,
+            times.waited_ns / context.per_step,
             "ns",
-            by_step(timeline, "Time in which the GPU waits for the next launch"),
+            by_step(context, "Time in which the GPU waits for the next launch"),
         ),
         Evidence(
             "launches",
-            calls.height / timeline.per_step,
+            calls.height / context.per_step,
             "",
-            by_step(timeline, "Kernels launched one by one"),
+            by_step(context, "Kernels launched one by one"),
         ),
         Evidence("host_per_launch_ns", times.each_ns, "ns", "Host time for a launch, mean"),
-        Evidence("gpu_busy", busy_share(timeline), "share", "Part of the time the GPU works"),
+        Evidence("gpu_busy", busy_share(context), "share", "Part of the time the GPU works"),
         Evidence(
             "repeated", again.repeated, "share", "Part of the kernels that come again in most steps"
         ),
@@ -240,22 +240,22 @@ def _confidence(again: LaunchRepetition, *, same: bool) -> tuple[Confidence, str
 
 
 def _fix(
-    timeline: RuleContext,
+    context: RuleContext,
     calls: pl.DataFrame,
     where: tuple[FindingLocation, ...],
     times: _Times,
     *,
     same: bool,
 ) -> str:
-    count = format_count(round(calls.height / timeline.per_step))
-    each = by_step(timeline, f"{count} launches")
+    count = format_count(round(calls.height / context.per_step))
+    each = by_step(context, f"{count} launches")
     places = named(where, "range", "operator", most=3)
     most = f", most of them in {places}" if places else ""
     seen = f"{each} of {format_time(times.each_ns)} host time each{most}."
     fitting = "The same kernels are launched again, so a CUDA graph can replay them at once."
     if not same:
         fitting = "The steps differ: make shapes the same (padding, buckets) before using graphs."
-    way = framework_of(timeline.trace).choose(
+    way = framework_of(context.trace).choose(
         torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables; '
         "fused or foreach optimizers, compiled functions and larger batches help as well.",
         cuda="Capture the sequence with cudaStreamBeginCapture and replay it with "

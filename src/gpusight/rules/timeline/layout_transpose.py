@@ -93,98 +93,98 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
         ),
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Add up the kernels that change layouts."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        layout = parts_of(timeline).layout
-        rows = marked_work(timeline, layout)
-        share = total_ns(rows) / kernel_ns(timeline)
+        layout = parts_of(context).layout
+        rows = marked_work(context, layout)
+        share = total_ns(rows) / kernel_ns(context)
         if share < MIN_KERNEL_TIME_SHARE.value:
             return CLEAN
-        return _found(timeline, rows, share)
+        return _found(context, rows, share)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find kernels that change the layout, those one after another as one."""
-        return runs(timeline, pl.lit(pl.Series(parts_of(timeline).layout)))
+        return runs(context, pl.lit(pl.Series(parts_of(context).layout)))
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
-    norms = norms_by_channel(timeline, parts_of(timeline).layout)
-    convolutions = timeline.kernels.filter(pl.col("category") == "convolution")
+def _found(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
+    norms = norms_by_channel(context, parts_of(context).layout)
+    convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
-        title=_title(timeline, rows, norms),
+        title=_title(context, rows, norms),
         evidence=(
             Evidence(
-                "transposes", rows.height / timeline.per_step, "", by_step(timeline, "Transposes")
+                "transposes", rows.height / context.per_step, "", by_step(context, "Transposes")
             ),
             Evidence(
                 "transpose_ns",
-                total_ns(rows) / timeline.per_step,
+                total_ns(rows) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of these kernels"),
+                by_step(context, "Time of these kernels"),
             ),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
             Evidence(
                 "convolution_ns",
-                total_ns(convolutions) / timeline.per_step,
+                total_ns(convolutions) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of the convolutions themselves"),
+                by_step(context, "Time of the convolutions themselves"),
             ),
-            *_norms(timeline, norms),
+            *_norms(context, norms),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
-        change=(without_kernels(rows["op"].to_numpy()), *_spread(timeline, norms)),
-        fix=_fix(timeline, rows, norms),
-        code=framework_of(timeline.trace).choose(
+        change=(without_kernels(rows["op"].to_numpy()), *_spread(context, norms)),
+        fix=_fix(context, rows, norms),
+        code=framework_of(context.trace).choose(
             torch=LayoutTranspose.code,
             cuda=LayoutTranspose.cuda_code,
             jax=LayoutTranspose.jax_code,
         ),
-        where=locations_of(timeline, pl.concat((rows, norms))),
+        where=locations_of(context, pl.concat((rows, norms))),
     )
 
 
-def _title(timeline: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    share = format_share(total_ns(rows) / kernel_ns(timeline))
+def _title(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
+    share = format_share(total_ns(rows) / kernel_ns(context))
     if norms.is_empty():
         return f"Layout changes around convolutions take {share} of GPU time"
-    also = format_share(total_ns(norms) / kernel_ns(timeline))
+    also = format_share(total_ns(norms) / kernel_ns(context))
     return f"Layout changes take {share} of GPU time, slow batch norm of channels first {also}"
 
 
-def _norms(timeline: RuleContext, norms: pl.DataFrame) -> tuple[Evidence, ...]:
+def _norms(context: RuleContext, norms: pl.DataFrame) -> tuple[Evidence, ...]:
     if norms.is_empty():
         return ()
-    told = by_step(timeline, "Time of batch normalisation with a block for each of few channels")
-    return (Evidence("norm_ns", total_ns(norms) / timeline.per_step, "ns", told),)
+    told = by_step(context, "Time of batch normalisation with a block for each of few channels")
+    return (Evidence("norm_ns", total_ns(norms) / context.per_step, "ns", told),)
 
 
-def _spread(timeline: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
+def _spread(context: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
     """Let batch normalisation use all SMs."""
-    sms = sm_count(timeline)
+    sms = sm_count(context)
     if norms.is_empty() or sms is None:
         return ()
     return (scale_durations(norms["op"].to_numpy(), left_on_all(norms, sms)),)
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    number = format_count(round(rows.height / timeline.per_step))
-    time = format_time(total_ns(rows) / timeline.per_step)
-    seen = by_step(timeline, f"{number} layout changes take {time}")
-    way = framework_of(timeline.trace).choose(
+def _fix(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
+    number = format_count(round(rows.height / context.per_step))
+    time = format_time(total_ns(rows) / context.per_step)
+    seen = by_step(context, f"{number} layout changes take {time}")
+    way = framework_of(context.trace).choose(
         torch="Put the model and its input into torch.channels_last once; the layout then passes "
         "through convolutions, batch normalisation, activations and pooling.",
         cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
         jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
     )
-    return f"{seen}{_also(timeline, norms)}. {way}"
+    return f"{seen}{_also(context, norms)}. {way}"
 
 
-def _also(timeline: RuleContext, norms: pl.DataFrame) -> str:
+def _also(context: RuleContext, norms: pl.DataFrame) -> str:
     if norms.is_empty():
         return ""
     blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
-    time = format_time(total_ns(norms) / timeline.per_step)
+    time = format_time(total_ns(norms) / context.per_step)
     return f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"

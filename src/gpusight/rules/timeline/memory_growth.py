@@ -81,9 +81,9 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
     }
     min_share = None
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Compare the memory in use at the ends of steps."""
-        trace, steps = timeline.trace, timeline.focus.steps
+        trace, steps = context.trace, context.focus.steps
         if not trace.has("memory_events"):
             return RuleNotApplicable("the capture has no memory events")
         if len(steps) < MIN_STEPS.value:
@@ -97,11 +97,11 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         steady = [one for one in grown if one is not None and _matters(one)]
         if not steady:
             return CLEAN
-        return _found(timeline, max(steady, key=lambda one: one.per_step))
+        return _found(context, max(steady, key=lambda one: one.per_step))
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Show all steps: memory rises from one to the next."""
-        focus = timeline.focus
+        focus = context.focus
         name = f"memory over {len(focus.steps)} steps,"
         return one_stretch(focus.start_ns, focus.end_ns, name)
 
@@ -166,9 +166,9 @@ def _matters(grown: _Growth) -> bool:
     return grown.left is not None and grown.left <= MAX_STEPS_TO_FULL.value
 
 
-def _found(timeline: RuleContext, grown: _Growth) -> RuleMatch:
-    steps = timeline.focus.steps
-    where = _kept(timeline.trace, grown, steps)
+def _found(context: RuleContext, grown: _Growth) -> RuleMatch:
+    steps = context.focus.steps
+    where = _kept(context.trace, grown, steps)
     full = ""
     if grown.left is not None:
         full = f": full after {format_count(round(grown.left))} more"
@@ -178,7 +178,7 @@ def _found(timeline: RuleContext, grown: _Growth) -> RuleMatch:
         confidence=Confidence.HIGH,
         confidence_reason="memory was measured at every step",
         fix=_fix(grown, where),
-        code=framework_of(timeline.trace).choose(
+        code=framework_of(context.trace).choose(
             torch=MemoryGrowth.code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
             jax="del intermediate  # or donate_argnums for inputs\n",

@@ -62,14 +62,14 @@ class LinkRate:
     measured: bool
 
 
-def pinned_rate(timeline: RuleContext, way: str) -> LinkRate:
+def pinned_rate(context: RuleContext, way: str) -> LinkRate:
     """Give the rate that pinned memory would have in a direction."""
-    seen = _measured_rate(timeline, way)
+    seen = _measured_rate(context, way)
     if seen is not None:
         return LinkRate(
             seen, f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture", measured=True
         )
-    gpu = timeline.gpu
+    gpu = context.gpu
     known = None if gpu is None else _LINK_OF.get(gpu.architecture)
     link = known or _USUAL_LINK
     of = f"{link} x16 ({format_rate(_LINKS[link])})"
@@ -78,10 +78,10 @@ def pinned_rate(timeline: RuleContext, way: str) -> LinkRate:
     return LinkRate(LINK_EFFICIENCY.value * _LINKS[link], how, measured=False)
 
 
-def _measured_rate(timeline: RuleContext, way: str) -> float | None:
+def _measured_rate(context: RuleContext, way: str) -> float | None:
     """Take the median rate of large pinned copies of a direction, anywhere in the capture."""
     columns = ["start_ns", "end_ns", "bytes", "kind", "src_kind", "dst_kind"]
-    table = timeline.trace.table("copies", columns)
+    table = context.trace.table("copies", columns)
     end = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
     took = pl.col("end_ns") - pl.col("start_ns")
     seen = table.filter(
@@ -146,9 +146,9 @@ for batch in loader:
         "bidirectional_rate": memcpys.BIDIRECTIONAL_RATE,
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Look at the kinds of memory of large copies."""
-        rows = memcpys.copies(timeline).filter(
+        rows = memcpys.copies(context).filter(
             pl.col("way").is_in(memcpys.HOST_WAYS), pl.col("bytes") >= memcpys.MIN_COPY_BYTES.value
         )
         if rows.is_empty():
@@ -159,41 +159,41 @@ for batch in loader:
             )
         slow = rows.filter(pl.col("pageable"))
         if (
-            int(slow["duration_ns"].sum()) < MIN_COPY_SHARE.value * timeline.length_ns
+            int(slow["duration_ns"].sum()) < MIN_COPY_SHARE.value * context.length_ns
             or slow.is_empty()
         ):
             return CLEAN
-        return _found(timeline, slow)
+        return _found(context, slow)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find copies from or to pageable memory, those that the finding names if any."""
         pageable = (pl.col("src_kind") == "Pageable") | (pl.col("dst_kind") == "Pageable")
-        return gpu_work(timeline, finding, (pl.col("kind") == "copy") & pageable)
+        return gpu_work(context, finding, (pl.col("kind") == "copy") & pageable)
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     moved = memcpys.by_way(rows)
-    rates = {one.way: pinned_rate(timeline, one.way) for one in moved}
+    rates = {one.way: pinned_rate(context, one.way) for one in moved}
     size, took = sum(one.bytes for one in moved), sum(one.ns for one in moved)
     rate = format_rate(size * 1e9 / max(1, took))
-    held, faster = _held_ns(timeline, rows), _faster(rows, rates)
+    held, faster = _held_ns(context, rows), _faster(rows, rates)
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     return RuleMatch(
-        title=f"Copies of pageable memory take {of_each_step(timeline, took)} ({rate})",
+        title=f"Copies of pageable memory take {of_each_step(context, took)} ({rate})",
         evidence=(
-            *_evidence(timeline, held, moved, rates),
-            _in_place(timeline, rows, faster),
+            *_evidence(context, held, moved, rates),
+            _in_place(context, rows, faster),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
         "of what needs them cannot be seen",
-        change=(*faster, *memcpys.overlap_copies(timeline, rows)),
-        min_ns=timeline.replay.unchanged.total_ns - max(took, held),
+        change=(*faster, *memcpys.overlap_copies(context, rows)),
+        min_ns=context.replay.unchanged.total_ns - max(took, held),
         estimate=_estimate(rates),
-        fix=_fix(timeline, moved),
-        code=_code(timeline, moved),
-        where=memcpys.copy_origins(timeline, rows),
-        also=("exposed-copy",) if _all_that_is_exposed(timeline, rows) else (),
+        fix=_fix(context, moved),
+        code=_code(context, moved),
+        where=memcpys.copy_origins(context, rows),
+        also=("exposed-copy",) if _all_that_is_exposed(context, rows) else (),
     )
 
 
@@ -206,38 +206,38 @@ def _faster(rows: pl.DataFrame, rates: dict[str, LinkRate]) -> tuple[Change, ...
     return tuple(changes)
 
 
-def _all_that_is_exposed(timeline: RuleContext, rows: pl.DataFrame) -> bool:
+def _all_that_is_exposed(context: RuleContext, rows: pl.DataFrame) -> bool:
     """Tell whether nearly all of what copies expose is that of these."""
-    every = memcpys.copies(timeline).filter(pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p"]))
+    every = memcpys.copies(context).filter(pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p"]))
     return int(rows["exposed_ns"].sum()) >= MIN_PAGEABLE_SHARE.value * int(
         every["exposed_ns"].sum()
     )
 
 
 def _evidence(
-    timeline: RuleContext, held_ns: int, moved: list[CopyTotals], rates: dict[str, LinkRate]
+    context: RuleContext, held_ns: int, moved: list[CopyTotals], rates: dict[str, LinkRate]
 ) -> tuple[Evidence, ...]:
-    seen = memcpys.copy_evidence(timeline, moved)
+    seen = memcpys.copy_evidence(context, moved)
     pinned = [
         Evidence(f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Pinned memory: {rate.how}")
         for way, rate in rates.items()
     ]
-    meaning = by_step(timeline, "Callers held up by them")
-    held = Evidence("held_ns", held_ns / timeline.per_step, "ns", meaning)
+    meaning = by_step(context, "Callers held up by them")
+    held = Evidence("held_ns", held_ns / context.per_step, "ns", meaning)
     first, others = seen[: 2 * len(moved)], seen[2 * len(moved) :]
     return (*first, *([held] if held_ns else []), *pinned, *others)
 
 
-def _in_place(timeline: RuleContext, rows: pl.DataFrame, faster: tuple[Change, ...]) -> Evidence:
+def _in_place(context: RuleContext, rows: pl.DataFrame, faster: tuple[Change, ...]) -> Evidence:
     """Say what pinning gives by itself: a program that cannot copy ahead gets no more."""
-    saved = timeline.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
-    meaning = by_step(timeline, "By pinning alone, copies left where they are: given back")
-    return Evidence("pinned_in_place_ns", max(0, saved) / timeline.per_step, "ns", meaning)
+    saved = context.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
+    meaning = by_step(context, "By pinning alone, copies left where they are: given back")
+    return Evidence("pinned_in_place_ns", max(0, saved) / context.per_step, "ns", meaning)
 
 
-def _held_ns(timeline: RuleContext, rows: pl.DataFrame) -> int:
+def _held_ns(context: RuleContext, rows: pl.DataFrame) -> int:
     """Measure how long the calls that copy held their threads."""
-    calls = timeline.schedule.calls
+    calls = context.schedule.calls
     own = rows["call"].drop_nulls().unique().to_numpy()
     return int((calls.end_ns[own] - calls.start_ns[own]).sum())
 
@@ -250,9 +250,9 @@ def _estimate(rates: dict[str, LinkRate]) -> str:
     return f"Replay with these copies {at}; beside the computation, the caller free to go on."
 
 
-def _fix(timeline: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(one.said(timeline) for one in moved)
-    advice = framework_of(timeline.trace).choose(
+def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
+    seen = "; ".join(one.said(context) for one in moved)
+    advice = framework_of(context.trace).choose(
         torch="Pin the host side once, outside the loop (DataLoader(pin_memory=True) or "
         "torch.empty(…, pin_memory=True)), and copy with non_blocking=True on a stream of its own "
         "while the step before computes.",
@@ -264,9 +264,9 @@ def _fix(timeline: RuleContext, moved: list[CopyTotals]) -> str:
     return f"Seen: {seen}. {advice}"
 
 
-def _code(timeline: RuleContext, moved: list[CopyTotals]) -> str:
+def _code(context: RuleContext, moved: list[CopyTotals]) -> str:
     back = any(one.way == "d2h" for one in moved)
-    return framework_of(timeline.trace).choose(
+    return framework_of(context.trace).choose(
         torch=_TORCH + (_TORCH_BACK if back else ""),
         cuda=_CUDA,
         jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",

@@ -74,38 +74,38 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
     is_fix = False
     scenario = "remove overhead"
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Add up what was recorded, and what operators cost."""
-        if (unknown := host_unknown(timeline)) is not None:
+        if (unknown := host_unknown(context)) is not None:
             return unknown
-        before = spent_before(timeline)
-        calls = timeline.schedule.calls
-        within = timeline.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)[
+        before = spent_before(context)
+        calls = context.schedule.calls
+        within = context.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)[
             :, IdleCause.PROFILER
         ]
-        per_operator = _operators(timeline) * int(NS_PER_OPERATOR.value)
+        per_operator = _operators(context) * int(NS_PER_OPERATOR.value)
         # What an operator costs is part of the framework's time, and never all of it.
         per_operator = np.minimum(per_operator, before[:, IdleCause.FRAMEWORK] // 2)
         recorded_ns = int(before[:, IdleCause.PROFILER].sum() + within.sum())
         assumed_ns = int(per_operator.sum())
-        if recorded_ns + assumed_ns < MIN_OVERHEAD_SHARE.value * timeline.length_ns:
+        if recorded_ns + assumed_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
             return CLEAN
         changes = (_lighter(before[:, IdleCause.PROFILER] + per_operator), _shorter(within))
-        return _found(timeline, recorded_ns, assumed_ns, changes)
+        return _found(context, recorded_ns, assumed_ns, changes)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time that the profiler took."""
-        return idle_by_cause(timeline, finding, IdleCause.PROFILER)
+        return idle_by_cause(context, finding, IdleCause.PROFILER)
 
 
-def _operators(timeline: RuleContext) -> Ints:
+def _operators(context: RuleContext) -> Ints:
     """Count the operators that began in the time before each call, on its thread."""
-    schedule, trace = timeline.schedule, timeline.trace
+    schedule, trace = context.schedule, context.trace
     counts = np.zeros(len(schedule.calls), np.int64)
     if not trace.has("cpu_ops") or not trace.meta.source.startswith("torch"):
         return counts
     begun = trace.table("cpu_ops", ["start_ns", "thread"])
-    starts, ends = before_calls(timeline)
+    starts, ends = before_calls(context)
     for number, (_, key) in enumerate(schedule.threads):
         own = np.flatnonzero(schedule.calls.thread == number)
         times = begun.filter(pl.col("thread") == key)["start_ns"].to_numpy()
@@ -131,41 +131,41 @@ def _shorter(ns: Ints) -> Change:
 
 
 def _found(
-    timeline: RuleContext, recorded_ns: int, assumed_ns: int, changes: tuple[Change, ...]
+    context: RuleContext, recorded_ns: int, assumed_ns: int, changes: tuple[Change, ...]
 ) -> RuleMatch:
     total = recorded_ns + assumed_ns
     told = [
         Evidence(
             "recorded_ns",
-            recorded_ns / timeline.per_step,
+            recorded_ns / context.per_step,
             "ns",
-            by_step(timeline, "Work of the profiler on the launching threads, as it recorded it"),
+            by_step(context, "Work of the profiler on the launching threads, as it recorded it"),
         ),
         Evidence(
-            "share", total / max(1, timeline.length_ns), "share", "Part of the time it takes in all"
+            "share", total / max(1, context.length_ns), "share", "Part of the time it takes in all"
         ),
     ]
     if assumed_ns:
         meaning = f"Recording operators, {format_time(NS_PER_OPERATOR.value)} each as assumed"
-        each = assumed_ns / timeline.per_step
-        told.insert(1, Evidence("operators_ns", each, "ns", by_step(timeline, meaning)))
+        each = assumed_ns / context.per_step
+        told.insert(1, Evidence("operators_ns", each, "ns", by_step(context, meaning)))
     about = "about " if assumed_ns else ""
     return RuleMatch(
-        title=f"The profiler itself takes {about}{of_each_step(timeline, total)}",
+        title=f"The profiler itself takes {about}{of_each_step(context, total)}",
         evidence=tuple(told),
         confidence=Confidence.MEDIUM if assumed_ns else Confidence.HIGH,
         confidence_reason="what an operator costs is assumed"
         if assumed_ns
         else "the profiler recorded its own work",
         change=changes,
-        fix=_fix(timeline, total),
-        where=_where(timeline),
+        fix=_fix(context, total),
+        where=_where(context),
     )
 
 
-def _fix(timeline: RuleContext, total: int) -> str:
-    share = format_share(total / max(1, timeline.length_ns))
-    torch = timeline.trace.meta.source.startswith("torch")
+def _fix(context: RuleContext, total: int) -> str:
+    share = format_share(total / max(1, context.length_ns))
+    torch = context.trace.meta.source.startswith("torch")
     way = (
         "Record fewer steps, without shapes, memory and stacks, or use nsys, which slows the host "
         "less."
@@ -178,11 +178,11 @@ def _fix(timeline: RuleContext, total: int) -> str:
     )
 
 
-def _where(timeline: RuleContext) -> tuple[FindingLocation, ...]:
-    window = timeline.schedule
-    if not timeline.trace.has("overheads"):
+def _where(context: RuleContext) -> tuple[FindingLocation, ...]:
+    window = context.schedule
+    if not context.trace.has("overheads"):
         return ()
-    rows = timeline.trace.table("overheads", ["start_ns", "end_ns", "name"]).filter(
+    rows = context.trace.table("overheads", ["start_ns", "end_ns", "name"]).filter(
         pl.col("end_ns") > window.start_ns, pl.col("start_ns") < window.end_ns
     )
     rows = rows.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"))

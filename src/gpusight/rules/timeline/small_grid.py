@@ -99,64 +99,64 @@ model = torch.compile(model)     # generated kernels split reductions over more 
         ),
     }
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Compare blocks with SMs."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        sms = sm_count(timeline)
+        sms = sm_count(context)
         if sms is None:
             return RuleNotApplicable("it is not known how many SMs the GPU has")
-        if not timeline.kernels["blocks"].count():
+        if not context.kernels["blocks"].count():
             return RuleNotApplicable("the capture has no grid sizes")
-        rows = _small(timeline, sms)
-        if total_ns(rows) < MIN_TIME_SHARE.value * timeline.length_ns:
+        rows = _small(context, sms)
+        if total_ns(rows) < MIN_TIME_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(timeline, rows, sms)
+        return _found(context, rows, sms)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find kernels, those that the finding names if any."""
-        return gpu_work(timeline, finding, pl.col("kind") == "kernel")
+        return gpu_work(context, finding, pl.col("kind") == "kernel")
 
 
-def _small(timeline: RuleContext, sms: int) -> pl.DataFrame:
+def _small(context: RuleContext, sms: int) -> pl.DataFrame:
     """Give long kernels with few blocks, but those whose cause is a layout."""
-    layout = norms_by_channel(timeline, parts_of(timeline).layout)["op"].implode()
-    return small_grids(timeline, sms).filter(~pl.col("op").is_in(layout))
+    layout = norms_by_channel(context, parts_of(context).layout)["op"].implode()
+    return small_grids(context, sms).filter(~pl.col("op").is_in(layout))
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
-    share = total_ns(rows) / kernel_ns(timeline)
+def _found(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
+    share = total_ns(rows) / kernel_ns(context)
     blocks = round(float(np.median(rows["blocks"].to_numpy())))
-    kind = "compute units" if _is_amd(timeline) else "SMs"
+    kind = "compute units" if _is_amd(context) else "SMs"
     return RuleMatch(
         title=f"Kernels with too few blocks for {sms} {kind} (median {format_count(blocks)}) take "
         f"{format_share(share)} of GPU time",
         evidence=(
             Evidence("sm_count", sms, "", f"{kind} of the GPU"),
             Evidence("blocks", blocks, "", "Blocks of these kernels, median"),
-            Evidence("kernels", rows.height / timeline.per_step, "", by_step(timeline, "Kernels")),
+            Evidence("kernels", rows.height / context.per_step, "", by_step(context, "Kernels")),
             Evidence(
                 "small_ns",
-                total_ns(rows) / timeline.per_step,
+                total_ns(rows) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of these kernels"),
+                by_step(context, "Time of these kernels"),
             ),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
         ),
         confidence=Confidence.LOW,
         confidence_reason="whether the work can be cut into more blocks is not known",
         change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
-        fix=_fix(timeline, rows),
-        code=framework_of(timeline.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
-        where=locations_of(timeline, rows),
+        fix=_fix(context, rows),
+        code=framework_of(context.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
+        where=locations_of(context, rows),
     )
 
 
-def _is_amd(timeline: RuleContext) -> bool:
-    return timeline.gpu is not None and timeline.gpu.vendor == "AMD"
+def _is_amd(context: RuleContext) -> bool:
+    return context.gpu is not None and context.gpu.vendor == "AMD"
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
     names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(timeline, format_time(total_ns(rows) / timeline.per_step))
-    return f"{names}{main_source_phrase(timeline, rows)}: {time}. {SmallGrid.fix}"
+    time = by_step(context, format_time(total_ns(rows) / context.per_step))
+    return f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGrid.fix}"

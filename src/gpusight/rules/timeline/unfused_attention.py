@@ -93,47 +93,45 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
     }
     scenario = "fuse attention"
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Find attention by its sequence of kernels."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        attention = parts_of(timeline).attention
-        rows = marked_work(timeline, attention.group >= 0)
+        attention = parts_of(context).attention
+        rows = marked_work(context, attention.group >= 0)
         between = rows.filter(pl.col("category").fill_null("") != "matmul")
-        if total_ns(between) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(timeline):
+        if total_ns(between) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _found(timeline, rows, between)
+        return _found(context, rows, between)
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the kernels of each attention."""
-        return groups(timeline, parts_of(timeline).attention.group)
+        return groups(context, parts_of(context).attention.group)
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
-    attention = parts_of(timeline).attention
-    count = len(attention.backward) / timeline.per_step
-    share = total_ns(between) / kernel_ns(timeline)
+def _found(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
+    attention = parts_of(context).attention
+    count = len(attention.backward) / context.per_step
+    share = total_ns(between) / kernel_ns(context)
     return RuleMatch(
         title=f"Attention written out: kernels between its products take {format_share(share)} of "
         "GPU time",
         evidence=(
+            Evidence("attentions", count, "", by_step(context, "Attentions, forward and backward")),
             Evidence(
-                "attentions", count, "", by_step(timeline, "Attentions, forward and backward")
-            ),
-            Evidence(
-                "kernels", rows.height / timeline.per_step, "", by_step(timeline, "Their kernels")
+                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
             ),
             Evidence(
                 "attention_ns",
-                total_ns(rows) / timeline.per_step,
+                total_ns(rows) / context.per_step,
                 "ns",
-                by_step(timeline, "Time of these kernels"),
+                by_step(context, "Time of these kernels"),
             ),
             Evidence(
                 "between_ns",
-                total_ns(between) / timeline.per_step,
+                total_ns(between) / context.per_step,
                 "ns",
-                by_step(timeline, "Scale, mask, softmax and dropout between the products"),
+                by_step(context, "Scale, mask, softmax and dropout between the products"),
             ),
             Evidence("between_share", share, "share", "The same as a part of GPU time"),
         ),
@@ -142,48 +140,48 @@ def _found(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> 
         "products do now is assumed",
         change=(
             fuse_to_share(
-                attention.group, attention.kept, _host_ns(timeline, rows), _most_ns(timeline)
+                attention.group, attention.kept, _host_ns(context, rows), _most_ns(context)
             ),
         ),
-        fix=_fix(timeline, rows, between),
-        code=framework_of(timeline.trace).choose(
+        fix=_fix(context, rows, between),
+        code=framework_of(context.trace).choose(
             torch=UnfusedAttention.code,
             cuda=UnfusedAttention.cuda_code,
             jax=UnfusedAttention.jax_code,
         ),
-        where=locations_of(timeline, between),
+        where=locations_of(context, between),
     )
 
 
-def _host_ns(timeline: RuleContext, rows: pl.DataFrame) -> NDArray[np.float64]:
+def _host_ns(context: RuleContext, rows: pl.DataFrame) -> NDArray[np.float64]:
     """Give what each fused attention costs the host beyond one launch."""
-    count = len(parts_of(timeline).attention.backward)
-    return np.full(count, (FUSED_LAUNCHES - 1) * launch_ns(timeline, rows))
+    count = len(parts_of(context).attention.backward)
+    return np.full(count, (FUSED_LAUNCHES - 1) * launch_ns(context, rows))
 
 
-def _most_ns(timeline: RuleContext) -> NDArray[np.float64]:
+def _most_ns(context: RuleContext) -> NDArray[np.float64]:
     """Give what each product takes at most in a fused kernel: in half precision where it can."""
-    attention, gpu = parts_of(timeline).attention, timeline.gpu
+    attention, gpu = parts_of(context).attention, context.gpu
     most = np.full(len(attention.kept), np.inf)
     half = next((t for t in targets(gpu) if t.casts), None) if gpu is not None else None
     if half is not None:
         ops = np.flatnonzero(attention.from_half)
-        now = timeline.ops["duration_ns"].to_numpy()[ops]
+        now = context.ops["duration_ns"].to_numpy()[ops]
         most[ops] = now * half.left(now) * attention.kept[ops]
     return most
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str:
-    count = len(parts_of(timeline).attention.backward)
+def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str:
+    count = len(parts_of(context).attention.backward)
     each = format_count(round(rows.height / max(1, count)))
-    number = format_count(round(count / timeline.per_step, 1))
+    number = format_count(round(count / context.per_step, 1))
     forward = between.filter(pl.col("phase").cast(pl.String).fill_null("") != "backward")
     seen = (
-        f"{by_step(timeline, f'{number} attentions')}, of about {each} kernels each"
-        f"{main_source_phrase(timeline, forward)}; what lies between the products takes "
-        f"{by_step(timeline, format_time(total_ns(between) / timeline.per_step))}."
+        f"{by_step(context, f'{number} attentions')}, of about {each} kernels each"
+        f"{main_source_phrase(context, forward)}; what lies between the products takes "
+        f"{by_step(context, format_time(total_ns(between) / context.per_step))}."
     )
-    if framework_of(timeline.trace) is Framework.TORCH and _falls_back(timeline):
+    if framework_of(context.trace) is Framework.TORCH and _falls_back(context):
         return (
             f"{seen} scaled_dot_product_attention is called but falls back to its math path, which "
             "computes in FP32: give it half precision, contiguous q, k and v (heads before the "
@@ -191,7 +189,7 @@ def _fix(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> st
             "`with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` says what is in "
             "the way."
         )
-    way = framework_of(timeline.trace).choose(
+    way = framework_of(context.trace).choose(
         torch="Call torch.nn.functional.scaled_dot_product_attention; it takes the mask, the scale "
         "and the dropout as arguments.",
         cuda="Use a fused attention kernel: cuDNN's, CUTLASS's or FlashAttention's.",
@@ -201,10 +199,10 @@ def _fix(timeline: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> st
     return f"{seen} {way}"
 
 
-def _falls_back(timeline: RuleContext) -> bool:
-    if parts_of(timeline).attention.from_half.any():
+def _falls_back(context: RuleContext) -> bool:
+    if parts_of(context).attention.from_half.any():
         return True
-    trace = timeline.trace
+    trace = context.trace
     if not trace.has("cpu_ops"):
         return False
     names = names_of(trace.table("cpu_ops", ["name"])["name"])

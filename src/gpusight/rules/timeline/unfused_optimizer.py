@@ -104,22 +104,22 @@ def update(params, grads, state):
     }
     scenario = "fuse optimizer"
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Count the kernels of each optimizer step."""
-        if (unseen := kernels_unseen(timeline)) is not None:
+        if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        optimizer = parts_of(timeline).optimizer
+        optimizer = parts_of(context).optimizer
         if not optimizer.steps:
             return CLEAN
-        return _found(timeline, marked_work(timeline, optimizer.group >= 0))
+        return _found(context, marked_work(context, optimizer.group >= 0))
 
-    def locate(self, timeline: RuleContext, _: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find kernels of the optimizer, those one after another as one."""
-        return runs(timeline, pl.lit(pl.Series(parts_of(timeline).optimizer.group >= 0)))
+        return runs(context, pl.lit(pl.Series(parts_of(context).optimizer.group >= 0)))
 
 
-def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    optimizer = parts_of(timeline).optimizer
+def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    optimizer = parts_of(context).optimizer
     each = rows.height / optimizer.steps
     fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
     return RuleMatch(
@@ -128,12 +128,12 @@ def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         evidence=(
             Evidence(
                 "optimizer_kernels",
-                rows.height / timeline.per_step,
+                rows.height / context.per_step,
                 "",
-                by_step(timeline, "Kernels of the optimizer"),
+                by_step(context, "Kernels of the optimizer"),
             ),
             Evidence("kernels_fused", fused, "", "Kernels of a fused optimizer step, about"),
-            *time_seen(timeline, rows, "optimizer_ns"),
+            *time_seen(context, rows, "optimizer_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; the time of the fused kernel is "
@@ -141,34 +141,32 @@ def _found(timeline: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         change=(
             fuse_to_share(
                 optimizer.group,
-                _left(timeline, rows),
-                optimizer.tensors.astype(np.float64) * launch_ns(timeline, rows),
+                _left(context, rows),
+                optimizer.tensors.astype(np.float64) * launch_ns(context, rows),
             ),
         ),
-        fix=_fix(timeline, rows, each),
-        code=framework_of(timeline.trace).choose(
-            torch=_code(timeline),
+        fix=_fix(context, rows, each),
+        code=framework_of(context.trace).choose(
+            torch=_code(context),
             cuda=UnfusedOptimizer.cuda_code,
             jax=UnfusedOptimizer.jax_code,
         ),
-        where=locations_of(timeline, rows),
+        where=locations_of(context, rows),
     )
 
 
-def _left(
-    timeline: RuleContext, rows: pl.DataFrame
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _left(context: RuleContext, rows: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Give the part of each kernel's time that one pass takes."""
     averages = rows.filter(pl.col("label").str.contains(_KEEPS_AVERAGES)).height > 0
     return np.full(
-        timeline.ops.height,
+        context.ops.height,
         REMAINING_SHARE_ADAM.value if averages else REMAINING_SHARE_MOMENTUM.value,
     )
 
 
-def _name(timeline: RuleContext) -> str:
+def _name(context: RuleContext) -> str:
     """Name the optimizer, where operators or ranges do."""
-    trace = timeline.trace
+    trace = context.trace
     for table in ("cpu_ops", "ranges"):
         if trace.has(table):
             texts = " ".join(n for n in names_of(trace.table(table, ["name"])["name"]) if n)
@@ -177,22 +175,22 @@ def _name(timeline: RuleContext) -> str:
     return ""
 
 
-def _code(timeline: RuleContext) -> str:
-    name = _name(timeline)
+def _code(context: RuleContext) -> str:
+    name = _name(context)
     if name and name not in _FUSED_IN_TORCH:
         return "step = torch.compile(optimizer.step)            # no fused form of its own\n"
     return UnfusedOptimizer.code.replace("AdamW", name or "AdamW")
 
 
-def _fix(timeline: RuleContext, rows: pl.DataFrame, each: float) -> str:
-    name = _name(timeline)
+def _fix(context: RuleContext, rows: pl.DataFrame, each: float) -> str:
+    name = _name(context)
     who = f"torch.optim.{name}" if name else "The optimizer"
     seen = (
         f"{who} runs {format_count(round(each))} kernels a "
-        f"step{main_source_phrase(timeline, rows)}, "
-        f"{by_step(timeline, format_time(total_ns(rows) / timeline.per_step))} of GPU time."
+        f"step{main_source_phrase(context, rows)}, "
+        f"{by_step(context, format_time(total_ns(rows) / context.per_step))} of GPU time."
     )
-    way = framework_of(timeline.trace).choose(
+    way = framework_of(context.trace).choose(
         torch="Pass fused=True where the optimizer has it (Adam, AdamW, SGD, Adagrad), else "
         "foreach=True or torch.compile(optimizer.step).",
         cuda="Update all parameters with one kernel that goes through a table of tensors.",

@@ -98,27 +98,27 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
     min_share = 0.01
     is_fix = False
 
-    def check(self, timeline: RuleContext) -> RuleVerdict:
+    def check(self, context: RuleContext) -> RuleVerdict:
         """Compare the first steps with the others, or look at what comes before the first work."""
-        schedule, focus = timeline.schedule, timeline.focus
+        schedule, focus = context.schedule, context.focus
         if schedule.start_ns > focus.start_ns:
             return CLEAN
-        if timeline.steps == 1 and not _left_out(focus):
+        if context.steps == 1 and not _left_out(focus):
             return RuleNotApplicable("only one step is known: there is nothing to compare it with")
-        if timeline.steps:
-            return _first_steps(timeline)
-        start = find_start(timeline.trace, focus.start_ns - focus.before_ns, focus.end_ns)
-        return CLEAN if start is None else _start(timeline, start)
+        if context.steps:
+            return _first_steps(context)
+        start = find_start(context.trace, focus.start_ns - focus.before_ns, focus.end_ns)
+        return CLEAN if start is None else _start(context, start)
 
-    def locate(self, timeline: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find first steps, else what the program did before its work."""
-        steps = steps_named(timeline, finding)
-        focus = timeline.focus
+        steps = steps_named(context, finding)
+        focus = context.focus
         if steps.height or not focus.before_ns:
             return steps
         window = (focus.start_ns - focus.before_ns, focus.start_ns)
         whole = one_stretch(*window, "before the program's work,")
-        return pl.concat([whole, host_events(timeline, finding.where, window)])
+        return pl.concat([whole, host_events(context, finding.where, window)])
 
 
 def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:
@@ -126,14 +126,14 @@ def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:
     return tuple(step for step in focus.left_out if step.start_ns < focus.start_ns)
 
 
-def _first_steps(timeline: RuleContext) -> RuleVerdict:
-    before = _left_out(timeline.focus)
-    steps = timeline.focus.steps[: timeline.steps]
+def _first_steps(context: RuleContext) -> RuleVerdict:
+    before = _left_out(context.focus)
+    steps = context.focus.steps[: context.steps]
     # With the steps before: what these left for the GPU to do is not the first kept step's.
-    took = took_ns(launched(timeline.trace), (*before, *steps))
+    took = took_ns(launched(context.trace), (*before, *steps))
     kept = took[len(before) :]
     usual = float(np.median(kept[len(kept) // 2 if len(before) else max(1, len(kept) // 2) :]))
-    limit = np.where(_prepare(timeline), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value) * usual
+    limit = np.where(_prepare(context), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value) * usual
     usually = kept <= limit
     count = int(np.argmax(usually)) if usually.any() else 0
     if count:
@@ -178,18 +178,18 @@ def _found(
     )
 
 
-def _prepare(timeline: RuleContext) -> NDArray[np.bool_]:
+def _prepare(context: RuleContext) -> NDArray[np.bool_]:
     """Tell which steps make calls that prepare, where later ones make none."""
-    made = np.zeros(timeline.steps, np.bool_)
-    calls = timeline.calls.filter(pl.col("name").str.contains(PREPARES))
+    made = np.zeros(context.steps, np.bool_)
+    calls = context.calls.filter(pl.col("name").str.contains(PREPARES))
     made[calls["step"].drop_nulls().unique().to_numpy()] = True
     return made & ~made[len(made) // 2 :].any()
 
 
-def _start(timeline: RuleContext, start: ProgramStart) -> RuleMatch:
+def _start(context: RuleContext, start: ProgramStart) -> RuleMatch:
     """Tell of the time before the program's work."""
-    left_out = timeline.focus.before_ns
-    window = timeline.focus.length_ns + left_out
+    left_out = context.focus.before_ns
+    window = context.focus.length_ns + left_out
     share = format_share(start.length_ns / max(1, window))
     what = "go into compiling" if start.compiling_ns else "pass before the GPU has anything to do"
     later = format_time(start.launch_ns).replace(" ", "")
