@@ -65,7 +65,7 @@ class _Case:
     """A finding that is being judged; times are of the judged part."""
 
     rule: TimelineRule
-    found: RuleMatch
+    match: RuleMatch
     alone_ns: float | None
     after_ns: float | None = None
     robust: bool = True
@@ -75,9 +75,9 @@ def run_timeline_rules(
     context: RuleContext, rules: Iterable[TimelineRule]
 ) -> RuleResults[TimelineFinding]:
     """Ask every rule and rank what was found by the time that its fix saves."""
-    rules = {rule.id: rule for rule in rules}
-    matches, clean, not_applicable = _sorted({id_: r.check(context) for id_, r in rules.items()})
-    cases = [_Case(rules[id_], match, _alone(context, match)) for id_, match in matches.items()]
+    asked = {rule.id: rule for rule in rules}
+    matches, clean, not_applicable = _by_kind({id_: r.check(context) for id_, r in asked.items()})
+    cases = [_Case(asked[id_], match, _alone(context, match)) for id_, match in matches.items()]
     covered = _covered(context, cases)
     not_applicable |= {
         rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
@@ -90,7 +90,7 @@ def run_timeline_rules(
     return RuleResults(findings, tuple(clean), not_applicable, covered)
 
 
-def _sorted(
+def _by_kind(
     verdicts: Mapping[str, RuleVerdict],
 ) -> tuple[dict[str, RuleMatch], list[str], dict[str, RuleNotApplicable]]:
     """Divide what rules said: matches, clean, not applicable."""
@@ -99,29 +99,29 @@ def _sorted(
     return matches, [id_ for id_ in verdicts if id_ not in matches | absent], absent
 
 
-def _alone(context: RuleContext, found: RuleMatch) -> float | None:
+def _alone(context: RuleContext, match: RuleMatch) -> float | None:
     """Give the time that a fix gives back when it is the only one."""
-    if not found.change:
-        told = found.recoverable_ns
-        return None if told is None else min(max(0.0, told), _most(context, found))
-    saved = context.replay.run(*found.change).saved_ns
-    return float(min(max(0, saved), _most(context, found)))
+    if not match.change:
+        saved_ns = match.recoverable_ns
+        return None if saved_ns is None else min(max(0.0, saved_ns), _most(context, match))
+    saved = context.replay.run(*match.change).saved_ns
+    return float(min(max(0, saved), _most(context, match)))
 
 
-def _most(context: RuleContext, found: RuleMatch) -> float:
-    if found.min_ns is None:
+def _most(context: RuleContext, match: RuleMatch) -> float:
+    if match.min_ns is None:
         return float(context.replay.unchanged.total_ns)
-    return max(0.0, context.replay.unchanged.total_ns - found.min_ns)
+    return max(0.0, context.replay.unchanged.total_ns - match.min_ns)
 
 
 def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
     """Tell findings of a cause that another one, which is worth saying, names better: by which."""
-    found = {case.rule.id for case in cases}
+    matched = {case.rule.id for case in cases}
     covered: dict[str, str] = {}
     for case in _in_order(_worth_it(context, cases)):
         # One that is covered itself covers nothing: two that name each other leave the larger.
         if case.rule.id not in covered:
-            others = found & set(case.found.also) - {case.rule.id}
+            others = matched & set(case.match.also) - {case.rule.id}
             covered |= dict.fromkeys(others, case.rule.id)
     return covered
 
@@ -136,8 +136,8 @@ def _with_what_remains(context: RuleContext, cases: Sequence[_Case]) -> list[_Ca
     before, above = context.replay.unchanged.total_ns, False
     done = []
     for case in cases:
-        changes += case.found.change
-        if not case.found.change:
+        changes += case.match.change
+        if not case.match.change:
             done.append(replace(case, after_ns=case.alone_ns))
             continue
         total = context.replay.run(*changes).total_ns
@@ -163,13 +163,13 @@ def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
 
 def _checked(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     """Mark findings whose rank changes when the profiler's part of each launch is taken off."""
-    replayed = [case for case in cases if case.found.change]
+    replayed = [case for case in cases if case.match.change]
     if len(replayed) < 2:
         return list(cases)
     lighter = _without_profiler(context)
     base = context.replay.run(lighter).total_ns
     gains = {
-        case.rule.id: base - context.replay.run(lighter, *case.found.change).total_ns
+        case.rule.id: base - context.replay.run(lighter, *case.match.change).total_ns
         for case in replayed
     }
     order = sorted(replayed, key=lambda c: -gains[c.rule.id])
@@ -199,25 +199,25 @@ def _without_profiler(context: RuleContext) -> Change:
 
 def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     """Give a finding with the times of the whole window."""
-    found, rule = case.found, case.rule
+    match, rule = case.match, case.rule
     scale = context.focus.length_ns / max(1, context.length_ns)
     alone = None if case.alone_ns is None else case.alone_ns * scale
-    confidence, reason = _confidence(context, found)
+    confidence, reason = _confidence(context, match)
     return TimelineFinding(
         rule=rule.id,
-        title=found.title,
+        title=match.title,
         recoverable_ns=alone,
         share=None if alone is None else alone / max(1, context.focus.length_ns),
         step_ns=None if alone is None else alone / max(1, len(context.focus.steps)),
         after_ns=None if case.after_ns is None else case.after_ns * scale,
         confidence=confidence,
         confidence_reason=reason,
-        estimate=found.estimate or rule.estimate,
-        evidence=found.evidence,
+        estimate=match.estimate or rule.estimate,
+        evidence=match.evidence,
         why=rule.why,
-        fix=found.fix or rule.fix,
-        code=found.code or rule.code,
-        verify=found.verify or rule.verify,
+        fix=match.fix or rule.fix,
+        code=match.code or rule.code,
+        verify=match.verify or rule.verify,
         caveats=rule.caveats,
         where=tuple(
             replace(
@@ -225,20 +225,20 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
                 ns=None if w.ns is None else w.ns * scale,
                 count=None if w.count is None else round(w.count * scale),
             )
-            for w in found.where
+            for w in match.where
         ),
         robust=case.robust,
         is_fix=rule.is_fix,
     )
 
 
-def _confidence(context: RuleContext, found: RuleMatch) -> tuple[Confidence, str]:
+def _confidence(context: RuleContext, match: RuleMatch) -> tuple[Confidence, str]:
     """Lower the confidence where the replay does not reproduce what was measured."""
     error = context.replay.error
-    if not found.change or error <= MAX_REPLAY_ERROR:
-        return found.confidence, found.confidence_reason
-    lower = _LOWER.get(found.confidence, Confidence.LOW)
-    return lower, f"{found.confidence_reason}; the replay misses the measured time by {error:.0%}"
+    if not match.change or error <= MAX_REPLAY_ERROR:
+        return match.confidence, match.confidence_reason
+    lower = _LOWER.get(match.confidence, Confidence.LOW)
+    return lower, f"{match.confidence_reason}; the replay misses the measured time by {error:.0%}"
 
 
 # Measured launches --------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def run_kernel_rules(
     launch: ProfiledLaunch, rules: Mapping[str, KernelRule]
 ) -> RuleResults[KernelFinding]:
     """Ask every rule about a launch; the largest gain comes first."""
-    matches, clean, not_applicable = _sorted(
+    matches, clean, not_applicable = _by_kind(
         {id_: rule.evaluate(launch) for id_, rule in rules.items()}
     )
     findings = [
