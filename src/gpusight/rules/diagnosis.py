@@ -55,34 +55,32 @@ class DiagnoseOptions:
 
 
 def diagnose_captures(
-    traces: Sequence[Trace], question: DiagnoseOptions
+    traces: Sequence[Trace], options: DiagnoseOptions
 ) -> AnyDiagnosis | NotApplicable:
     """Say what holds a program or its kernels back."""
     if len(traces) not in (1, 2):
         what = f"{len(traces)} captures were given"
         raise UsageError(what, hint="give one, or a timeline and an Nsight Compute report")
-    found = (
-        _of_one(traces[0], question)
-        if len(traces) == 1
-        else _of_two(traces[0], traces[1], question)
+    diagnosis = (
+        _of_one(traces[0], options) if len(traces) == 1 else _of_two(traces[0], traces[1], options)
     )
-    if isinstance(found, NotApplicable):
-        return found
-    return found.with_warnings([w for trace in traces for w in trace.warnings])
+    if isinstance(diagnosis, NotApplicable):
+        return diagnosis
+    return diagnosis.with_warnings([w for trace in traces for w in trace.warnings])
 
 
 def _of_one(
-    trace: Trace, question: DiagnoseOptions
+    trace: Trace, options: DiagnoseOptions
 ) -> KernelReportDiagnosis | TimelineDiagnosis | NotApplicable:
     if trace.has("profiles"):
-        _refuse(question, _OF_TIMELINES, "a report of measured launches has no steps")
-        return _of_report(trace, question)
-    _refuse(question, _OF_REPORTS, "the capture is a timeline, not an Nsight Compute report")
-    return _of_timeline(trace, question)
+        _refuse(options, _OF_TIMELINES, "a report of measured launches has no steps")
+        return _of_report(trace, options)
+    _refuse(options, _OF_REPORTS, "the capture is a timeline, not an Nsight Compute report")
+    return _of_timeline(trace, options)
 
 
 def _of_two(
-    first: Trace, second: Trace, question: DiagnoseOptions
+    first: Trace, second: Trace, options: DiagnoseOptions
 ) -> JoinedDiagnosis | NotApplicable:
 
     report, timeline = (second, first) if second.has("profiles") else (first, second)
@@ -90,58 +88,58 @@ def _of_two(
         kind = "reports of measured launches" if report.has("profiles") else "timelines"
         hint = "give a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
         raise UsageError(f"both captures are {kind}", hint=hint)
-    for_timeline, for_report = _for_each(question)
+    for_timeline, for_report = _for_each(options)
     of_program = _of_timeline(timeline, for_timeline)
     if isinstance(of_program, NotApplicable):
         return of_program
     of_kernels = _of_report(report, for_report)
     if isinstance(of_kernels, NotApplicable):
         return of_kernels
-    return join_diagnoses(of_program, of_kernels, (timeline, report), question.selection)
+    return join_diagnoses(of_program, of_kernels, (timeline, report), options.selection)
 
 
-def _of_report(trace: Trace, question: DiagnoseOptions) -> KernelReportDiagnosis | NotApplicable:
+def _of_report(trace: Trace, options: DiagnoseOptions) -> KernelReportDiagnosis | NotApplicable:
     from gpusight.rules.kernel_diagnosis import diagnose_kernels as diagnose
 
     return diagnose(
         trace,
-        question.selection,
-        kernel=question.kernel,
-        launches=question.launches,
-        rules=question.rules,
-        extra_rules=[rule for rule in question.extra_rules if isinstance(rule, KernelRule)],
-        lines=question.lines,
+        options.selection,
+        kernel=options.kernel,
+        launches=options.launches,
+        rules=options.rules,
+        extra_rules=[rule for rule in options.extra_rules if isinstance(rule, KernelRule)],
+        lines=options.lines,
     )
 
 
-def _of_timeline(trace: Trace, question: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
+def _of_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
     return diagnose_timeline(
         trace,
-        question.selection,
-        steps=question.steps,
-        window=question.window,
-        warmup=question.warmup,
-        rules=question.rules,
-        extra_rules=[rule for rule in question.extra_rules if isinstance(rule, TimelineRule)],
-        known=question.known,
+        options.selection,
+        steps=options.steps,
+        window=options.window,
+        warmup=options.warmup,
+        rules=options.rules,
+        extra_rules=[rule for rule in options.extra_rules if isinstance(rule, TimelineRule)],
+        known=options.known,
     )
 
 
-def _for_each(question: DiagnoseOptions) -> tuple[DiagnoseOptions, DiagnoseOptions]:
+def _for_each(options: DiagnoseOptions) -> tuple[DiagnoseOptions, DiagnoseOptions]:
     """Divide the names of rules: for the timeline, for the report; `small-grid` is in both."""
-    own = {rule.id for rule in question.extra_rules if isinstance(rule, KernelRule)}
+    own = {rule.id for rule in options.extra_rules if isinstance(rule, KernelRule)}
     of_kernels = own | KERNEL_RULES.keys()
-    of_report = [name for name in question.rules if name in of_kernels]
-    others = [name for name in question.rules if name in TIMELINE_RULES or name not in of_kernels]
-    report = replace(question, rules=of_report, selection=EVERYTHING)
-    return replace(question, rules=others), report
+    of_report = [name for name in options.rules if name in of_kernels]
+    others = [name for name in options.rules if name in TIMELINE_RULES or name not in of_kernels]
+    report = replace(options, rules=of_report, selection=EVERYTHING)
+    return replace(options, rules=others), report
 
 
-def _refuse(question: DiagnoseOptions, options: Mapping[str, str], why: str) -> None:
+def _refuse(options: DiagnoseOptions, inapplicable: Mapping[str, str], why: str) -> None:
     """Refuse what has no meaning for a capture, rather than let it have no effect."""
-    given = [option for name, option in options.items() if getattr(question, name)]
+    given = [option for name, option in inapplicable.items() if getattr(options, name)]
     if given:
         raise UsageError(f"{given[0]} does not apply", why=why)
 
@@ -168,8 +166,8 @@ def join_diagnoses(
         float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
     )
     notes = (*report.notes, *_notes(report, kernels, covered, every))
-    told = (*timeline.notes, *(f"the report: {note}" for note in notes))
-    return JoinedDiagnosis(replace(timeline, notes=told), report, kernels)
+    all_notes = (*timeline.notes, *(f"the report: {note}" for note in notes))
+    return JoinedDiagnosis(replace(timeline, notes=all_notes), report, kernels)
 
 
 def _with_measured_launch(timeline: Trace, report: Trace, selection: Selection) -> pl.DataFrame:
@@ -195,7 +193,7 @@ def _timed(groups: Sequence[KernelGroup], kernels: pl.DataFrame) -> tuple[TimedK
     timed = []
     for group in groups:
         own = [sums.get(kernel.launch, (0, 0)) for kernel in group.kernels]
-        time, calls = sum(one[0] for one in own), sum(one[1] for one in own)
+        time, calls = sum(ns for ns, _ in own), sum(count for _, count in own)
         if calls:
             timed.append(TimedKernel(group, calls, float(time)))
     return tuple(sorted(timed, key=lambda k: (-k.saved_ns, -k.time_ns)))

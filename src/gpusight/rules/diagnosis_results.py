@@ -224,8 +224,8 @@ class KernelReportDiagnosis:
     @property
     def findings(self) -> tuple[KernelFinding, ...]:
         """Every finding of every group, the one that gives most back first."""
-        found = [finding for group in self.groups for finding in group.findings]
-        return tuple(sorted(found, key=lambda f: -(f.saved_ns or 0.0)))
+        every = [finding for group in self.groups for finding in group.findings]
+        return tuple(sorted(every, key=lambda f: -(f.saved_ns or 0.0)))
 
     @property
     def duration_ns(self) -> float:
@@ -327,27 +327,27 @@ class JoinedDiagnosis:
         return replace(self, timeline=self.timeline.with_warnings(warnings))
 
 
-def unknowns(found: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
+def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
     """Say what keeps a gate from passing although nothing was found: lost data, and of the `rules`
     that were asked for by name those that lacked data.
     """
-    if isinstance(found, KernelReportDiagnosis):
+    if isinstance(diagnosis, KernelReportDiagnosis):
         return []
-    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
     lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
     asked = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
     return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *asked]
 
 
-def shares(found: AnyDiagnosis) -> list[tuple[str, float]]:
+def shares(diagnosis: AnyDiagnosis) -> list[tuple[str, float]]:
     """Name what gives time back, with the part of the time that it gives: what gates look at.
 
     Findings of a timeline are parts of its window, kernels of a report parts of all their time.
     Joined, only the timeline counts: faster kernels do not make a program faster that waits.
     """
-    if isinstance(found, KernelReportDiagnosis):
-        whole = found.duration_ns
-        worth = [group for group in found.groups if group.findings and whole]
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        whole = diagnosis.duration_ns
+        worth = [group for group in diagnosis.groups if group.findings and whole]
         return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / whole) for g in worth]
-    timeline = found if isinstance(found, TimelineDiagnosis) else found.timeline
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
     return [(f.rule, f.share) for f in timeline.findings if f.share is not None]

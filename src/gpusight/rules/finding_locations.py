@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.diagnosis_results import TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.timeline_diagnosis import TimelineDiagnosis
     from gpusight.trace.trace import Trace
 
 
@@ -96,7 +96,7 @@ def locations_of_kernels(
         inside = pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left")
         launches = launches.filter(inside)
     length = pl.col("end_ns") - pl.col("start_ns")
-    found = launches.select(
+    stretches = launches.select(
         "start_ns",
         "end_ns",
         length.alias("weight_ns"),
@@ -105,7 +105,7 @@ def locations_of_kernels(
         pl.col("row").cast(pl.Int64),
         length.cast(pl.Float64).alias("telling"),
     )
-    return _most_telling(found, () if focus is None else focus.steps, most)
+    return _most_telling(stretches, () if focus is None else focus.steps, most)
 
 
 def _codes(names: pl.Series, kernel: str) -> list[int]:
@@ -117,14 +117,14 @@ def _codes(names: pl.Series, kernel: str) -> list[int]:
 
 
 def _most_telling(
-    found: pl.DataFrame, steps: Sequence[TraceStep], most: int
+    stretches: pl.DataFrame, steps: Sequence[TraceStep], most: int
 ) -> tuple[TimelineLocation, ...]:
     """Choose the most telling of each step, then the second of each, and so on."""
-    middle = found.select((pl.col("start_ns") + pl.col("end_ns")) // 2).to_series().to_numpy()
-    step = np.searchsorted([one.start_ns for one in steps], middle, side="right") - 1
+    middle = stretches.select((pl.col("start_ns") + pl.col("end_ns")) // 2).to_series().to_numpy()
+    at_step = np.searchsorted([step.start_ns for step in steps], middle, side="right") - 1
     turn = pl.int_range(pl.len()).over("step")
     rows = (
-        found.with_columns(pl.Series("step", step, pl.Int64))
+        stretches.with_columns(pl.Series("step", at_step, pl.Int64))
         .unique(["start_ns", "end_ns", "name"], keep="first", maintain_order=True)
         .sort("telling", "start_ns", descending=[True, False])
         .with_columns(turn.alias("turn"))

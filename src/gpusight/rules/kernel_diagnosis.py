@@ -156,15 +156,19 @@ def diagnose_kernels(
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
     chosen = set(scope.launches().to_list())
-    said = _profiler_rules(trace)
-    judged = [
-        _diagnosis(one, run_kernel_rules(one, asked), said.get(one.values["launch"], ()))
-        for one in measured_launches(trace)
-        if one.values["launch"] in chosen
+    profiler_rules = _profiler_rules(trace)
+    kernels = [
+        _diagnosis(
+            launch,
+            run_kernel_rules(launch, asked),
+            profiler_rules.get(launch.values["launch"], ()),
+        )
+        for launch in measured_launches(trace)
+        if launch.values["launch"] in chosen
     ]
     if lines:
-        judged = _with_source_lines(trace, judged, asked)
-    return KernelReportDiagnosis(_grouped(judged), _meta(trace), _notes(judged, asked))
+        kernels = _with_source_lines(trace, kernels, asked)
+    return KernelReportDiagnosis(_grouped(kernels), _meta(trace), _notes(kernels, asked))
 
 
 def _not_measured(trace: Trace) -> NotApplicable:
@@ -179,7 +183,9 @@ def _not_measured(trace: Trace) -> NotApplicable:
 
 
 def _diagnosis(
-    launch: ProfiledLaunch, judgement: RuleResults[KernelFinding], said: Sequence[ProfilerRule]
+    launch: ProfiledLaunch,
+    results: RuleResults[KernelFinding],
+    profiler_rules: Sequence[ProfilerRule],
 ) -> LaunchDiagnosis:
     return LaunchDiagnosis(
         name=launch.name,
@@ -189,10 +195,10 @@ def _diagnosis(
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
         held_by=limiter(launch),
-        findings=judgement.findings,
-        clean=judgement.clean,
-        not_applicable=judgement.not_applicable,
-        profiler_rules=tuple(said),
+        findings=results.findings,
+        clean=results.clean,
+        not_applicable=results.not_applicable,
+        profiler_rules=tuple(profiler_rules),
     )
 
 
@@ -215,14 +221,14 @@ def _with_source_lines(
 
 def _profiler_rules(trace: Trace) -> dict[int, tuple[ProfilerRule, ...]]:
     """Give what the profiler's own rules said, by launch."""
-    said: defaultdict[int, list[ProfilerRule]] = defaultdict(list)
+    by_launch: defaultdict[int, list[ProfilerRule]] = defaultdict(list)
     if trace.has("rule_results"):
         rows = trace.table("rule_results", _PROFILER_RULE).with_columns(
             pl.col("rule", "title", "section", "kind", "speedup_kind").cast(pl.String)
         )
         for launch, *columns in rows.iter_rows():
-            said[launch].append(ProfilerRule(*columns))
-    return {launch: tuple(found) for launch, found in said.items()}
+            by_launch[launch].append(ProfilerRule(*columns))
+    return {launch: tuple(rules) for launch, rules in by_launch.items()}
 
 
 def _grouped(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelGroup, ...]:
@@ -271,7 +277,7 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     missing = [rule for rule in rules if absent.count(rule) * 2 > len(kernels)]
     if not missing:
         return ()
-    found = (k.not_applicable.get(rule) for rule in missing for k in kernels)
-    sections = sorted({s for a in found if a is not None for s in a.sections})
+    verdicts = (k.not_applicable.get(rule) for rule in missing for k in kernels)
+    sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
     return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)

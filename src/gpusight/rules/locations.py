@@ -95,16 +95,16 @@ def host_events(
     schedule = context.schedule
     start_ns, end_ns = window or (schedule.start_ns, schedule.end_ns)
     processes = sorted({process for process, _ in schedule.threads})
-    found = [no_candidates()]
+    events_of_places = [no_candidates()]
     for place in where:
         for table in _TABLES.get(place.kind, ()):
             events = _named(context.trace, table, place.name, start_ns, end_ns)
             # What the profiler did on its own account is of no process that ran.
             kept = events if table == "overheads" else _of_processes(events, processes)
-            found.append(kept.select(list(CANDIDATES)))
+            events_of_places.append(kept.select(list(CANDIDATES)))
     if not context.trace.has("python_calls"):
-        found.append(_from_calls(context, [w for w in where if w.kind == "site"]))
-    return pl.concat(found)
+        events_of_places.append(_from_calls(context, [w for w in where if w.kind == "site"]))
+    return pl.concat(events_of_places)
 
 
 def _named(trace: Trace, table: str, name: str, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -222,9 +222,9 @@ def idle_gaps(
     """
     accounts = account(context.schedule, context.hosts)
     every = [
-        _of_account(context, one, causes)
-        for one in accounts
-        if any_gpu or one.device == context.device
+        _of_account(context, of_device, causes)
+        for of_device in accounts
+        if any_gpu or of_device.device == context.device
     ]
     return max(every, key=lambda frame: int(frame["weight_ns"].sum()))
 
@@ -253,14 +253,14 @@ def named_by(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
     Where several events touch a hole, the one that most of it lies in counts.
     """
-    found = [
+    named = [
         _touched(gaps, part.sort("start_ns"))
         for _, part in events.group_by("name", "table", maintain_order=True)
     ]
-    if not found:
+    if not named:
         return no_candidates()
     return (
-        pl.concat(found)
+        pl.concat(named)
         .sort("shared_ns", descending=True, maintain_order=True)
         .unique("gap", keep="first", maintain_order=True)
         .select(list(CANDIDATES))
@@ -395,7 +395,7 @@ def _score(ops: pl.DataFrame, where: Iterable[FindingLocation]) -> Ints:
         meant = [
             spelled.is_in(list(wanted)).fill_null(value=False) for spelled in spellings(column)
         ]
-        score += np.any([one.to_numpy() for one in meant], axis=0)
+        score += np.any([flags.to_numpy() for flags in meant], axis=0)
     return score
 
 

@@ -55,13 +55,13 @@ def diagnose_timeline(
     if not len(context.schedule.ops):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
-    judgement = run_timeline_rules(context, asked.values())
+    results = run_timeline_rules(context, asked.values())
     return TimelineDiagnosis(
         focus=focus,
-        findings=judgement.findings,
-        clean=judgement.clean,
-        not_applicable={rule: verdict.reason for rule, verdict in judgement.not_applicable.items()},
-        covered=judgement.covered,
+        findings=results.findings,
+        clean=results.clean,
+        not_applicable={rule: verdict.reason for rule, verdict in results.not_applicable.items()},
+        covered=results.covered,
         ledger=whole_ledger(focus, context, selection, known),
         replay=ReplayFacts(context.replay.error, context.steps, context.length_ns),
         meta=_meta(trace, context),

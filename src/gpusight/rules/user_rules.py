@@ -98,9 +98,9 @@ def checked_stretches(stretches: object) -> pl.DataFrame:
     missing = [name for name in CANDIDATES if name not in stretches.columns]
     if missing:
         raise InvalidRuleError(f"locate gave no column {', '.join(missing)}")
-    telling = {"telling": pl.Float64} if "telling" in stretches.columns else {}
-    cast = stretches.select(*CANDIDATES, *telling).cast({**CANDIDATES, **telling})
-    return cast.drop_nulls(["start_ns", "end_ns", "weight_ns", "name"])
+    columns = [pl.col(name).cast(dtype) for name, dtype in CANDIDATES.items()]
+    columns += [pl.col("telling").cast(pl.Float64)] if "telling" in stretches.columns else []
+    return stretches.select(columns).drop_nulls(["start_ns", "end_ns", "weight_ns", "name"])
 
 
 def checked_program(before: ReplayProgram, after: object) -> ReplayProgram:
@@ -344,7 +344,7 @@ class _UserRule(Rule, Generic[_Kind]):
     """A user's rule, with its mistakes reported as errors that name it."""
 
     def __init__(self, rule: _Kind, source: str) -> None:
-        self._rule = rule
+        self._rule: _Kind = rule
         self.source = source
         """File or package that it comes from."""
         self.id = rule.id  # type: ignore[misc]

@@ -164,7 +164,7 @@ def located(body: str, folder: Path) -> tuple[TimelineLocation, ...]:
     where = "(gs.FindingLocation('range', 'lengths'),)"
     text = checking(found(where=where, recoverable_ns="9e4"))
     text += f"    def locate(self, context, finding):\n        {body}\n"
-    rules = user_rules([written(folder, text)])
+    rules = [r for r in user_rules([written(folder, text)]) if isinstance(r, gs.TimelineRule)]
     capture = trace()
     diagnosis = diagnose_timeline(capture, rules=["mine"], extra_rules=rules)
     assert isinstance(diagnosis, TimelineDiagnosis)
