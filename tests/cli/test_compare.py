@@ -85,7 +85,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.endswith(("png", "pdf")):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     target = tmp_path / name
     assert told(capsys, RUN, OTHER, "-o", str(target)) == ""
     assert target.read_bytes().startswith(start)

@@ -62,7 +62,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.endswith(("png", "pdf")):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     target = tmp_path / name
     assert main(["memory", SNAPSHOT, "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)
@@ -78,7 +78,7 @@ def test_a_format_asked_for_wins_over_the_name(tmp_path: Path) -> None:
 def test_pictures_that_are_text_may_be_piped(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", SNAPSHOT, "--format", "svg"]) == 0
     assert capsys.readouterr().out.startswith("<svg")
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     assert main(["memory", SNAPSHOT, "--format", "png"]) == 2
     assert "add: -o picture.png" in capsys.readouterr().err
 

@@ -183,7 +183,7 @@ def test_pictures(
     name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.endswith(("png", "pdf")):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     target = tmp_path / name
     assert main(["orion", "plot", "--ncu", REPORT, "--nsys", NSYS, "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)

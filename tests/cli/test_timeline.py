@@ -53,7 +53,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     command: str, name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.endswith(("png", "pdf")):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     target = tmp_path / name
     assert main([command, CAPTURE, "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)

@@ -54,7 +54,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     name: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name.endswith("png"):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     target = tmp_path / name
     assert main(["utilisation", CAPTURE, "--steps", "3-4", "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)

@@ -166,7 +166,10 @@ def _parts(result: Any) -> list[str]:
 
 
 def _content(file: Path, out: Path) -> str:
-    """Write out a file: a database as SQL, a table as rows, anything else as its bytes."""
+    """Write out a file: a database as SQL, a table as rows, anything else as its bytes.
+
+    Of a PDF, page and fonts: vl-convert numbers its objects in any order.
+    """
     name, data = str(file.relative_to(out)), file.read_bytes()
     if data.startswith(b"SQLite"):
         with contextlib.closing(sqlite3.connect(file)) as database:
@@ -176,6 +179,8 @@ def _content(file: Path, out: Path) -> str:
 
         frame = pl.read_parquet(file)
         return f"{name}\n{frame.schema}\n{frame.write_ndjson()}"
+    if data.startswith(b"%PDF"):
+        data = b"\n".join(sorted(re.findall(rb"stream\n.*?endstream", data, re.DOTALL)))
     return f"{name}\n{_text(data)}"
 
 

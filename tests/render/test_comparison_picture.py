@@ -137,7 +137,7 @@ def test_svg_is_sound_whatever_the_names() -> None:
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_other_forms_are_drawn_too(form: str, start: bytes) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     assert draw(waterfall(hostile()), form).startswith(start)
 
 

@@ -128,7 +128,7 @@ def test_few_gpus_have_a_legend_each(gpus: int, legends: int) -> None:
 @pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     board = ledger_figure(steps_of(100, 120, 110))
     start = {"svg": b"<svg", "html": b"<!DOCTYPE html>", "png": b"\x89PNG", "pdf": b"%PDF"}[form]
     assert draw(board, form).startswith(start)

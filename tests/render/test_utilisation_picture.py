@@ -92,7 +92,7 @@ def test_it_says_in_words_what_it_shows() -> None:
 @pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("vl_convert")
     board = figure(2, ranges=STEPS, gpu_metrics=SAMPLES)
     start = {"svg": b"<svg", "html": b"<!DOCTYPE html>", "png": b"\x89PNG", "pdf": b"%PDF"}[form]
     assert draw(board, form).startswith(start)
@@ -100,7 +100,7 @@ def test_it_is_drawn_in_every_format(form: str) -> None:
 
 def test_the_same_answer_gives_the_same_bytes() -> None:
     assert draw(figure(2), "html") == draw(figure(2), "html")
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     assert draw(figure(), "png") == draw(figure(), "png")
 
 

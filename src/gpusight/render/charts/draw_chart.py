@@ -1,6 +1,7 @@
 """Draws charts: `draw` gives the bytes of a file, `figure_of` the chart of a result.
 
-SVG and HTML are written by this package itself; PNG and PDF need the extra `gpusight[pictures]`.
+Every chart is drawn once, as SVG. An HTML page holds that SVG; PNG and PDF are converted from it by
+vl-convert, which comes with the extra `gpusight[pictures]`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpusight.errors import UsageError
+from gpusight.errors import GpusightError, UsageError
 
 if TYPE_CHECKING:
     from gpusight.render.charts.figure import Figure, StripChart
@@ -31,10 +32,34 @@ def draw(figure: Figure | StripChart, form: str, *, result: Result | None = None
 
         return to_page(figure, result).encode()
     if form in CHART_FORMATS:
-        from gpusight.render.charts.raster_charts import to_bytes
-
-        return to_bytes(figure, form)
+        return _convert(figure, form)
     raise UsageError(f"no picture format {form!r}", hint=f"formats are {', '.join(CHART_FORMATS)}")
+
+
+_CONVERTER_FONT = "'Liberation Sans', sans-serif"
+"""Comes with vl-convert: letters are the same on every machine, also on one without fonts."""
+_PNG_SCALE = 2.0
+
+
+def _convert(figure: Figure | StripChart, form: str) -> bytes:
+    """Turn the light SVG into `png` or `pdf`; the same chart gives the same bytes."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise GpusightError(
+            f"{form} pictures need vl-convert",
+            hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
+        ) from error
+    from gpusight.render.charts.chart_frame import WIDE
+    from gpusight.render.charts.figure import StripChart
+    from gpusight.render.charts.svg_charts import to_svg
+
+    svg = to_svg(figure, converter_font=_CONVERTER_FONT)
+    if form == "pdf":
+        return vl_convert.svg_to_pdf(svg)
+    # A narrow chart is shown as large as a wide one, and must be as sharp then.
+    width = figure.width if isinstance(figure, StripChart) else WIDE.width
+    return vl_convert.svg_to_png(svg, scale=_PNG_SCALE * max(1.0, WIDE.width / width))
 
 
 class _ChartSource(NamedTuple):

@@ -323,13 +323,18 @@ def _rounded(points: tuple[tuple[float, float], ...]) -> Iterator[tuple[float, f
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
 
 
-def to_svg(picture: Figure | StripChart) -> str:
-    """Write a picture as a file of its own: light, or dark where the viewer prefers that."""
+def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
+    """Write a picture as a file of its own: light, or dark where the viewer prefers that.
+
+    With `converter_font`, texts have that font and only the light theme is there.
+    """
     size = ChartSize(picture.width, 0) if isinstance(picture, StripChart) else size_of(picture)
     drawn = _svg_drawing(picture, size, pointed=False)
     colours = colors_of(picture)
-    dark = f"@media (prefers-color-scheme:dark){{{css_of(DARK, colours)}}}"
-    style = f"<style>{escape(css_of(LIGHT, colours) + dark, quote=False)}</style>"
+    css = css_of(LIGHT, colours, converter_font or _FONT)
+    if not converter_font:
+        css += f"@media (prefers-color-scheme:dark){{{css_of(DARK, colours)}}}"
+    style = f"<style>{escape(css, quote=False)}</style>"
     background = '<rect class="bg" width="100%" height="100%"/>'
     label = escaped(f"{picture.title}. {picture.subtitle}")
     wide, tall = drawn.size.width, drawn.size.height
@@ -345,11 +350,11 @@ def inline_svg(picture: Figure | StripChart, size: ChartSize, *, name: str, labe
     return _svg_drawing(picture, size, pointed=True).svg(name, label, ' tabindex="0"', "")
 
 
-def css_of(theme: ChartTheme, colours: Iterable[str] = ()) -> str:
+def css_of(theme: ChartTheme, colours: Iterable[str] = (), font: str = _FONT) -> str:
     """Write a theme as the styles of a picture's parts; `colours` are keys of the palette."""
     rules = {
         ".bg": f"fill:{theme.background}",
-        ".pic text": f"fill:{theme.text};font-family:{_FONT};font-size:{SMALL_FONT:g}px",
+        ".pic text": f"fill:{theme.text};font-family:{font};font-size:{SMALL_FONT:g}px",
         ".pic text.title": f"font-size:{TITLE_FONT:g}px;font-weight:600",
         ".pic text.muted": f"fill:{theme.muted}",
         ".pic text.strong": "font-weight:600",
