@@ -186,7 +186,7 @@ class ComparisonView(ResultView):
     def _repr_html_(self) -> str:
         from gpusight.render.html.comparison_page import comparison_fragment as to_fragment
 
-        return to_fragment(self.result, limit=None)
+        return str(to_fragment(self.result, limit=None))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

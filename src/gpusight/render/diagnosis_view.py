@@ -21,7 +21,7 @@ from gpusight.render.explanation import (
     plain_lines,
 )
 from gpusight.render.html import diagnosis_page
-from gpusight.render.html.html_parts import html_page, to_html
+from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import ResultView
 from gpusight.render.terminal_tables import to_plain
@@ -33,6 +33,8 @@ from gpusight.rules.diagnosis_results import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from markupsafe import Markup
 
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.render.table_layout import TableOptions
@@ -95,25 +97,20 @@ def kernels_markdown(found: JoinedDiagnosis, *, limit: int, details: int) -> str
     return f"{table}{kernels}\n"
 
 
-def diagnosis_to_fragment(found: AnyDiagnosis, *, limit: int, details: int) -> str:
+def diagnosis_to_fragment(found: AnyDiagnosis, *, limit: int, details: int) -> Markup:
     """Write a diagnosis as HTML for a notebook; 0 for all."""
     if isinstance(found, KernelReportDiagnosis):
         return diagnosis_page.kernels_to_fragment(found, limit=limit, details=details)
     if isinstance(found, TimelineDiagnosis):
         return diagnosis_page.timeline_to_fragment(found, limit=limit, details=details)
     above = diagnosis_page.timeline_to_fragment(found.timeline, limit=limit, details=details)
-    return f"{above}\n{kernels_fragment(found, limit=limit, details=details)}"
+    return markup(f"{above}\n{kernels_fragment(found, limit=limit, details=details)}")
 
 
-def kernels_fragment(found: JoinedDiagnosis, *, limit: int, details: int) -> str:
+def kernels_fragment(found: JoinedDiagnosis, *, limit: int, details: int) -> Markup:
     """Write what was measured of a timeline's kernels as HTML for a notebook; 0 for all."""
-    table = to_html(measured_kernel_table(found), limit=limit)
-    kernels = (
-        part
-        for number, kernel in enumerate(explained_kernels(found, details), 1)
-        for part in diagnosis_page.kernel_section(kernel, number)
-    )
-    return "\n".join((f'<div class="report">{table}</div>', *kernels))
+    kernels = explained_kernels(found, details)
+    return diagnosis_page.kernel_fragment(measured_kernel_table(found), kernels, limit=limit)
 
 
 def diagnosis_to_page(found: AnyDiagnosis, *, limit: int = 0, details: int = 0) -> str:
@@ -227,7 +224,7 @@ class DiagnosisView(ResultView):
         return () if self.timeline is None else self.timeline.findings
 
     def _repr_html_(self) -> str:
-        return diagnosis_to_fragment(self.result, limit=ROWS, details=DETAILS)
+        return str(diagnosis_to_fragment(self.result, limit=ROWS, details=DETAILS))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

@@ -115,17 +115,18 @@ class DrillView(ResultView):
         )
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from gpusight.render.html.html_templates import render, to_html
 
-        from gpusight.render.html.html_parts import to_html
-
-        parts = [to_html(drill_page(self.result), limit=ROWS)]
-        if shows_commands(self.result):
-            parts.append(f"<pre>{escape(chr(10).join(command_lines(self.result)))}</pre>")
-        parts += [
-            diagnosis_view.kernels_fragment(f, limit=ROWS, details=DETAILS) for f in self.diagnoses
-        ]
-        return "\n".join(parts)
+        fragment = render(
+            "drill.html",
+            tables=to_html(drill_page(self.result), limit=ROWS),
+            commands="\n".join(command_lines(self.result) if shows_commands(self.result) else ()),
+            diagnoses=[
+                diagnosis_view.kernels_fragment(found, limit=ROWS, details=DETAILS)
+                for found in self.diagnoses
+            ],
+        )
+        return str(fragment)
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

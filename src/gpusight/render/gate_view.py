@@ -457,7 +457,7 @@ class GateView(ResultView):
     def _repr_html_(self) -> str:
         from gpusight.render.html.comparison_page import gate_fragment as to_fragment
 
-        return to_fragment(self.result)
+        return str(to_fragment(self.result))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

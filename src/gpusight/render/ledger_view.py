@@ -50,9 +50,9 @@ class LedgerView(SavableView):
 
     def _repr_html_(self) -> str:
         from gpusight.analysis.ledger.ledger_tables import ledger_page as page
-        from gpusight.render.html.html_parts import to_html
+        from gpusight.render.html.html_templates import to_html
 
-        return to_html(page(self.result), limit=LEDGER_ROWS)
+        return str(to_html(page(self.result), limit=LEDGER_ROWS))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""
@@ -140,9 +140,9 @@ class WhatIfView(ResultView):
         )
 
     def _repr_html_(self) -> str:
-        from gpusight.render.html.html_parts import to_html
+        from gpusight.render.html.html_templates import to_html
 
-        return to_html(whatif_page(self.result), limit=WHATIF_ROWS)
+        return str(to_html(whatif_page(self.result), limit=WHATIF_ROWS))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

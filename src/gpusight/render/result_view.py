@@ -126,9 +126,9 @@ class TablesView(SavableView):
     """Rows of each table in a notebook; 0 for all."""
 
     def _repr_html_(self) -> str:
-        from gpusight.render.html.html_parts import to_html
+        from gpusight.render.html.html_templates import to_html
 
-        return to_html(self.result, limit=self.shown_rows)
+        return str(to_html(self.result, limit=self.shown_rows))
 
     def to_json(self) -> str:
         """Give the document that `--format json` writes."""

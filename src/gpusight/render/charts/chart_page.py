@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import replace
 from html import escape
 from importlib import resources
@@ -30,7 +28,7 @@ from gpusight.render.charts.figure import (
     StripPlot,
 )
 from gpusight.render.charts.svg_charts import css_of, inline_svg
-from gpusight.render.html.html_parts import to_html
+from gpusight.render.html.html_templates import markup, render, to_html
 from gpusight.results import Composite
 
 if TYPE_CHECKING:
@@ -48,38 +46,27 @@ _UNSAFE = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 def chart_to_page(figure: Figure | StripChart, result: Result | None = None) -> str:
     """Write a page with a picture, and below it the result that it was made from."""
-    script = _file("page.js")
-    data = safe_json(pointed_data(figure))
-    title = escape(safe_text(figure.title))
-    report = f'<section class="report">{_report(result)}</section>' if result else ""
-    return (
-        "<!DOCTYPE html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n'
-        f"<title>{title}</title>\n<style>\n{_styles(colors_of(figure))}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{title}</h1>\n<p class="sub">{escape(safe_text(figure.subtitle))}</p>\n'
-        f'<figure class="picture">{both_sizes(figure)}<div class="tip" hidden></div></figure>\n'
-        f"{report}\n</main>\n"
-        f'<script type="application/json" id="figure-data">{data}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+    tables = ""
+    if result is not None:
+        # The page's own heading says what a composite is about.
+        named = replace(result, title="In numbers") if isinstance(result, Composite) else result
+        tables = to_html(named, limit=MAX_PAGE_ROWS)
+    page = render(
+        "chart_page.html",
+        title=figure.title,
+        subtitle=figure.subtitle,
+        styles=markup(_styles(colors_of(figure))),
+        chart=markup(both_sizes(figure)),
+        tables=tables,
+        data=markup(safe_json(pointed_data(figure))),
+        script=markup(_file("page.js")),
     )
-
-
-def _report(result: Result) -> str:
-    # The page's own heading says what a composite is about.
-    named = replace(result, title="In numbers") if isinstance(result, Composite) else result
-    return to_html(named, limit=MAX_PAGE_ROWS)
+    return f"{page}\n"
 
 
 def safe_json(value: object) -> str:
     """Write JSON that may stand inside a script element: nothing in it can end that element."""
     return msgspec.json.encode(value).decode().translate(_UNSAFE)
-
-
-def _policy(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _styles(colours: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import shorten_middle
@@ -21,11 +21,14 @@ from gpusight.render.charts.kernel_charts import roofline_figure
 from gpusight.render.charts.svg_charts import css_of
 from gpusight.render.charts.timeline_chart import timeline_figure
 from gpusight.render.charts.usage_charts import memory_figure, utilisation_figure
-from gpusight.render.html import html_parts
-from gpusight.render.html.html_parts import html_text
+from gpusight.render.html.html_templates import ReportSection, markup, render, shown_columns
 from gpusight.results import NotApplicable, TableResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markupsafe import Markup
+
     from gpusight.render.charts.chart_colors import ChartTheme
     from gpusight.render.charts.figure import Figure, StripChart
     from gpusight.results import Composite
@@ -37,12 +40,39 @@ _KEYS = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))))
 """Every colour that a picture may ask the palette for."""
 
 
-def chart_html(drawn: Figure | StripChart) -> str:
-    """Draw a picture for wide screens and for narrow ones."""
-    data = safe_json(_cut(pointed_data(drawn)))
-    return (
-        f'<figure class="picture">{both_sizes(drawn)}<div class="tip" hidden></div>'
-        f'<script type="application/json" class="figure-data">{data}</script></figure>'
+class _DrawnChart(NamedTuple):
+    """A chart for wide screens and for narrow ones, and what pointing at it shows."""
+
+    svg: Markup
+    data: Markup
+
+
+def _draw(figure: Figure | StripChart) -> _DrawnChart:
+    return _DrawnChart(markup(both_sizes(figure)), markup(safe_json(_cut(pointed_data(figure)))))
+
+
+def _section(
+    told: str,
+    *,
+    result: Composite | None = None,
+    facts: Sequence[str] = (),
+    drawn: _DrawnChart | None = None,
+    undrawn: str = "",
+    notes: Sequence[str] = (),
+    tables: Sequence[tuple[str, TableResult]] = (),
+    rows: int = 0,
+) -> Markup:
+    """Write a sentence, `facts` of the result, a chart or why there is none, and tables."""
+    return render(
+        "report_chart.html",
+        told=told,
+        result=result,
+        facts_shown=facts,
+        drawn=drawn,
+        undrawn=undrawn,
+        noted=notes,
+        tables=[(title, table, shown_columns(table)) for title, table in tables],
+        rows=rows,
     )
 
 
@@ -89,27 +119,25 @@ def _theme(theme: ChartTheme) -> str:
 _TIMELINE_FACTS = ("busy_share", "busiest", "least_busy", "longest_idle_ns", "longest_idle_at_ns")
 
 
-def timeline_section(found: Composite | NotApplicable) -> html_parts.ReportSection | None:
+def timeline_section(found: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where nothing has a time."""
     if isinstance(found, NotApplicable):
         return None
     what = next((fact.value for fact in found.facts if fact.key == "what"), "")
     told = f"What the GPU and its host did{f' in {what}' if what else ''}."
-    return html_parts.ReportSection(
-        "timeline", "Timeline", html_parts.lead(told) + chart_html(timeline_figure(found))
+    return ReportSection(
+        "timeline", "Timeline", _section(told, drawn=_draw(timeline_figure(found)))
     )
 
 
-def utilisation_section(found: Composite | NotApplicable) -> html_parts.ReportSection | None:
+def utilisation_section(found: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where no GPU worked."""
     if isinstance(found, NotApplicable):
         return None
-    parts = (
-        html_parts.lead("How busy the GPU was over time, by what it did."),
-        html_parts.facts_list(found, _TIMELINE_FACTS),
-        chart_html(utilisation_figure(found)),
-    )
-    return html_parts.ReportSection("utilisation", "Utilisation", "\n".join(parts))
+    told = "How busy the GPU was over time, by what it did."
+    drawn = _draw(utilisation_figure(found))
+    body = _section(told, result=found, facts=_TIMELINE_FACTS, drawn=drawn)
+    return ReportSection("utilisation", "Utilisation", body)
 
 
 _MEMORY_FACTS = (
@@ -124,27 +152,20 @@ _MEMORY_FACTS = (
 _HOLDERS = 16
 
 
-def memory_section(found: Composite | NotApplicable) -> html_parts.ReportSection | None:
+def memory_section(found: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where no memory was recorded."""
     if isinstance(found, NotApplicable):
         return None
-    parts = (
-        html_parts.lead(f"{found.title}."),
-        html_parts.facts_list(found, _MEMORY_FACTS),
-        chart_html(memory_figure(found)),
-        _holders(found),
+    holders = [s for s in found.sections if isinstance(s, TableResult) and s.command == "peak"][:1]
+    body = _section(
+        f"{found.title}.",
+        result=found,
+        facts=_MEMORY_FACTS,
+        drawn=_draw(memory_figure(found)),
+        tables=[(table.title, table) for table in holders if not table.frame.is_empty()],
+        rows=_HOLDERS,
     )
-    return html_parts.ReportSection("memory", "Memory", "\n".join(parts))
-
-
-def _holders(found: Composite) -> str:
-    table = next((s for s in found.sections if s.command == "peak"), None)
-    if not isinstance(table, TableResult) or table.frame.is_empty():
-        return ""
-    columns = html_parts.shown_columns(table)
-    return f"<h3>{html_text(table.title)}</h3>" + html_parts.html_table(
-        table, columns, limit=_HOLDERS
-    )
+    return ReportSection("memory", "Memory", body)
 
 
 _ROOFLINE_FACTS = (
@@ -160,33 +181,29 @@ _MAX_DOTS = 300
 
 def roofline_section(
     found: Composite | NotApplicable, *, key: str, title: str
-) -> html_parts.ReportSection | None:
-    """Write the section; None where nothing was counted."""
+) -> ReportSection | None:
+    """Write the section, or in it why no kernel can be placed; None where nothing was counted."""
     if isinstance(found, NotApplicable):
         return None
-    lead = "Kernels under the roofs of their GPU: one that lies on a roof cannot be faster."
-    tables = [s for s in found.sections if isinstance(s, TableResult)][:1]
-    parts = (
-        html_parts.lead(lead),
-        html_parts.facts_list(found, _ROOFLINE_FACTS),
-        _drawn(found),
-        *(
-            html_parts.html_table(one, html_parts.shown_columns(one), limit=_MAX_ROOFLINE_ROWS)
-            for one in tables
-        ),
-    )
-    return html_parts.ReportSection(key, title, "\n".join(parts), "Roofline")
-
-
-def _drawn(found: Composite) -> str:
-    """Draw the roofline, or say why no kernel can be placed under it."""
     shown, left_out = _foremost(found)
+    drawn, undrawn, notes = None, "", []
     try:
-        drawn = chart_html(roofline_figure(shown))
+        drawn = _draw(roofline_figure(shown))
     except MissingDataError as error:
-        return f'<p class="absent">{html_text(str(error))}.</p>'
-    told = f"The {_MAX_DOTS} kernels with most time are drawn; {left_out:,} more are not."
-    return drawn + html_parts.report_notes([told] if left_out else [])
+        undrawn = str(error)
+    if drawn is not None and left_out:
+        notes = [f"The {_MAX_DOTS} kernels with most time are drawn; {left_out:,} more are not."]
+    body = _section(
+        "Kernels under the roofs of their GPU: one that lies on a roof cannot be faster.",
+        result=found,
+        facts=_ROOFLINE_FACTS,
+        drawn=drawn,
+        undrawn=undrawn,
+        notes=notes,
+        tables=[("", s) for s in found.sections if isinstance(s, TableResult)][:1],
+        rows=_MAX_ROOFLINE_ROWS,
+    )
+    return ReportSection(key, title, body, "Roofline")
 
 
 def _foremost(found: Composite) -> tuple[Composite, int]:
@@ -205,21 +222,16 @@ _MAX_OCCUPANCY_ROWS = 12
 
 def occupancy_section(
     found: Composite | NotApplicable, *, key: str, title: str
-) -> html_parts.ReportSection | None:
+) -> ReportSection | None:
     """Write the section; None where it cannot be worked out."""
     if isinstance(found, NotApplicable):
         return None
     tables = [s for s in found.sections if isinstance(s, TableResult) and s.frame.height]
-    parts = (
-        html_parts.lead("Warps that kernels have on an SM, of those that it can hold."),
-        html_parts.facts_list(found, _OCCUPANCY_FACTS),
-        *(_occupancy_table(one) for one in tables if one.command in _OCCUPANCY_COLUMNS),
+    body = _section(
+        "Warps that kernels have on an SM, of those that it can hold.",
+        result=found,
+        facts=_OCCUPANCY_FACTS,
+        tables=[(t.title, t) for t in tables if t.command in _OCCUPANCY_COLUMNS],
+        rows=_MAX_OCCUPANCY_ROWS,
     )
-    return html_parts.ReportSection(key, title, "\n".join(parts), "Occupancy")
-
-
-def _occupancy_table(table: TableResult) -> str:
-    columns = html_parts.shown_columns(table)
-    return f"<h3>{html_text(table.title)}</h3>" + html_parts.html_table(
-        table, columns, limit=_MAX_OCCUPANCY_ROWS
-    )
+    return ReportSection(key, title, body, "Occupancy")

@@ -7,28 +7,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.render import diagnosis_summary, diagnosis_view
-from gpusight.render.cell_text import shorten_middle, show
+from gpusight.render.cell_text import shorten_middle
 from gpusight.render.diagnosis_summary import measured_kernel_table
-from gpusight.render.explanation import explain_kernel, gain_phrase, kernel_overview
-from gpusight.render.html import diagnosis_page, html_parts
-from gpusight.render.html.html_parts import html_prose, html_text
+from gpusight.render.explanation import explain_kernel, kernel_overview
+from gpusight.render.html.html_templates import (
+    ReportSection,
+    absent_section,
+    clipped_text,
+    markup,
+    render,
+    shown_columns,
+)
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis_results import JoinedDiagnosis
-from gpusight.units import MISSING, format_share, format_time
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
+
+    from markupsafe import Markup
 
     from gpusight.render.explanation import ExplainedKernel
     from gpusight.reports.report_contents import (
         CaptureFacts,
         Headline,
         HeadlineFix,
-        HeadlineNumber,
         MeasuredReport,
         Report,
     )
-    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+    from gpusight.results import TableResult
+    from gpusight.rules.diagnosis_results import TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
 
 
@@ -39,126 +47,55 @@ _MIN_SPEEDUP = 1.005
 """Times faster below which nothing is said of it."""
 
 
-def report_header(report: Report) -> str:
-    """Write what the page begins with."""
-    return "\n".join(
-        (
-            '<header class="hero">',
-            '<p class="kicker">gpusight report</p>',
-            f"<h1>{_breaking(html_parts.clipped_text(report.title, _MAX_TEXT_CHARACTERS))}</h1>",
-            *(f'<p class="about">{_about(one, report.title)}</p>' for one in report.captures),
-            *(f'<p class="warning">{html_prose(warning)}</p>' for warning in report.warnings),
-            f'<dl class="numbers">{"".join(map(_number, report.headline.numbers))}</dl>',
-            *_first(report),
-            "</header>",
-        )
-    )
-
-
-def _breaking(escaped: str) -> str:
-    """Let a file's name go on in the next line behind what parts its words."""
-    return escaped.replace("_", "_<wbr>").replace(".", ".<wbr>")
-
-
-def _about(one: CaptureFacts, title: str) -> str:
-    gpus = [f"{count} x {name}" if count > 1 else name for name, count in Counter(one.gpus).items()]
-    length = "" if one.duration_ns is None else format_time(one.duration_ns)
-    file = "" if one.file == title else one.file
-    facts = (file, one.tool, ", ".join(gpus), one.started, length)
-    return " · ".join(html_parts.clipped_text(fact, _MAX_TEXT_CHARACTERS) for fact in facts if fact)
-
-
-def _number(number: HeadlineNumber) -> str:
-    known = number.value is not None
-    exact = f' data-v="{number.value!r}"' if known else ""
-    shown = show(number.value, number.fmt) if known else MISSING
-    value, _, unit = shown.partition(" ")
-    unit = f" <small>{html_text(unit)}</small>" if unit else ""
-    kind = "" if known else ' class="unknown"'
-    return (
-        f'<div{kind} data-key="{html_text(number.key)}"><dt>{html_text(number.label)}</dt>'
-        f"<dd{exact}>{html_text(value)}{unit}</dd>"
-        '<dd class="detail">'
-        f"{html_parts.clipped_text(_number_detail(number), _MAX_TEXT_CHARACTERS)}</dd></div>"
-    )
-
-
-def _number_detail(number: HeadlineNumber) -> str:
-    return number.detail if number.value is not None else html_parts.capitalized(number.detail)
-
-
-def _first(report: Report) -> Iterator[str]:
-    """Show the foremost fixes and what they give together; or that there is nothing to fix."""
-    told = report.headline
+def report_header(report: Report) -> Markup:
+    """Write what the page begins with: of a program, the foremost fixes and what they give."""
+    headline = report.headline
     found = None if report.program is None else report.program.diagnosis
-    if isinstance(found, NotApplicable):
-        return
-    verdict = "" if found is None else diagnosis_summary.timeline_verdict(found)
-    if verdict or not told.gains:
-        yield '<div class="first calm"><h2>Nothing stands out</h2>'
-        yield f"<p>{html_text(verdict or 'Nothing that was found gives time back.')}</p>"
-    else:
-        yield '<div class="first"><h2>Fix first</h2>'
-    if told.gains:
-        items = (
-            _fix(gain, f"finding-{gain.rank}" if found else _kernel_anchor(gain, report))
-            for gain in told.gains
-        )
-        yield f'<ol class="gains">{"".join(items)}</ol>'
-        yield _together(told)
-    yield from _cautions(told)
-    yield "</div>"
-
-
-def _kernel_anchor(gain: HeadlineFix, report: Report) -> str:
-    """Say where a measured kernel is explained; of several reports, where the first begins."""
-    return f"measured-1-{gain.rank}" if len(report.measured) == 1 else "measured-1"
-
-
-def _cautions(told: Headline) -> Iterator[str]:
-    """Name what gives no time back, but bears on how the numbers are read."""
-    items = "".join(
-        f'<li><a href="#finding-{one.rank}">{html_prose(one.title[:_MAX_TEXT_CHARACTERS])}</a></li>'
-        for one in told.cautions[:_MAX_CAUTIONS]
-    )
-    if items:
-        yield f'<div class="cautions"><h3>Keep in mind</h3><ul>{items}</ul></div>'
-
-
-def _fix(gain: HeadlineFix, place: str) -> str:
-    later = "" if gain.alone_ns or not gain.after_ns else " · after those before it"
-    saves = f'<b data-v="{gain.alone_ns!r}">{html_text(format_time(gain.worth_ns))}</b>'
-    share = "" if not gain.share else f" · {format_share(gain.share)}"
-    told = f"{gain.rule}{share}{later} · {gain.confidence} confidence"
-    return (
-        f'<li><a href="#{place}">{saves}'
-        f'<span class="title">{html_prose(gain.title[:_MAX_TEXT_CHARACTERS])}</span>'
-        f"<small>{html_text(told)}</small></a></li>"
+    diagnosis = None if isinstance(found, NotApplicable) else found
+    return render(
+        "report_header.html",
+        report=report,
+        headline=headline,
+        # A file's name may go on in the next line behind what parts its words.
+        heading=markup(
+            str(clipped_text(report.title, _MAX_TEXT_CHARACTERS))
+            .replace("_", "_<wbr>")
+            .replace(".", ".<wbr>")
+        ),
+        captures=[_about(capture, report.title) for capture in report.captures],
+        has_advice=not isinstance(found, NotApplicable),
+        verdict="" if diagnosis is None else diagnosis_summary.timeline_verdict(diagnosis),
+        fixes=[(fix, _anchor(fix, report)) for fix in headline.gains],
+        speedup=_speedup(headline),
+        cautions=headline.cautions[:_MAX_CAUTIONS],
+        max_characters=_MAX_TEXT_CHARACTERS,
     )
 
 
-def _together(told: Headline) -> str:
-    """Draw what is left of the whole once these are fixed."""
-    now, then = told.now_ns, told.then_ns
-    if not now or then is None or now / max(then, 1.0) < _MIN_SPEEDUP:
+def _about(capture: CaptureFacts, title: str) -> list[str]:
+    counts = Counter(capture.gpus)
+    gpus = [f"{count} x {name}" if count > 1 else name for name, count in counts.items()]
+    length = "" if capture.duration_ns is None else format_time(capture.duration_ns)
+    file = "" if capture.file == title else capture.file
+    return [f for f in (file, capture.tool, ", ".join(gpus), capture.started, length) if f]
+
+
+def _anchor(fix: HeadlineFix, report: Report) -> str:
+    """Say where a fix is explained; of several reports of kernels, where the first begins."""
+    if report.program is not None:
+        return f"finding-{fix.rank}"
+    return f"measured-1-{fix.rank}" if len(report.measured) == 1 else "measured-1"
+
+
+def _speedup(headline: Headline) -> str:
+    """Say what is left of the whole once the foremost are fixed; nothing where that is all."""
+    now, then = headline.now_ns, headline.then_ns
+    if not headline.gains or not now or then is None or now / max(then, 1.0) < _MIN_SPEEDUP:
         return ""
-    saved = [(gain.after_ns or 0.0) / now for gain in told.gains]
-    cut = "".join(
-        f'<span class="saved saved-{number}" style="width:{100 * part:.3f}%" '
-        f'title="{html_text(f"{number}. {gain.rule}: {format_time(gain.after_ns)}")}"></span>'
-        for number, (part, gain) in enumerate(zip(saved, told.gains, strict=True), 1)
-    )
-    whole = f"a {told.whole}" if told.whole == "step" else f"the {told.whole}"
-    faster = f"{now / max(then, 1.0):,.2f} times faster"
-    words = (
-        f"After {_WORDS[len(told.gains)]}, {whole} of {format_time(now)} would take about "
-        f"{format_time(then)}, {faster}."
-    )
+    whole = f"a {headline.whole}" if headline.whole == "step" else f"the {headline.whole}"
     return (
-        f'<div class="together" data-now="{now!r}" data-then="{then!r}">'
-        f'<div class="stack" role="img" aria-label="{html_text(words)}">'
-        f'<span class="left" style="width:{100 * then / now:.3f}%"></span>{cut}</div>'
-        f"<p>{html_text(words)}</p></div>"
+        f"After {_WORDS[len(headline.gains)]}, {whole} of {format_time(now)} would take about "
+        f"{format_time(then)}, {now / max(then, 1.0):,.2f} times faster."
     )
 
 
@@ -171,44 +108,24 @@ _MAX_LISTED_KERNELS = 24
 """And those that are listed."""
 _MAX_TITLE_CHARACTERS = 400
 """Letters of a name or title."""
-_TITLE = "What to fix"
 
 
-def findings_section(found: TimelineDiagnosis | NotApplicable) -> html_parts.ReportSection:
+def findings_section(found: TimelineDiagnosis | NotApplicable) -> ReportSection:
     """Write the findings of a program."""
     if isinstance(found, NotApplicable):
-        return html_parts.ReportSection("findings", _TITLE, html_parts.absent(found), "Findings")
-    body = "\n".join(_findings(found))
-    return html_parts.ReportSection("findings", _TITLE, body, "Findings")
-
-
-def _findings(found: TimelineDiagnosis) -> Iterator[str]:
-    yield html_parts.lead(f"{diagnosis_summary.diagnosis_head(found)}.")
-    calm = diagnosis_summary.timeline_verdict(found)
-    if calm:
-        yield f'<p class="verdict">{html_text(calm)}</p>'
+        return absent_section("findings", "What to fix", found, "Findings")
     shown = [_bounded(finding) for finding in found.findings[:_MAX_FINDINGS]]
-    for number, finding in enumerate(shown, 1):
-        yield from _card(found, finding, number)
-    yield html_parts.more_rows(len(found.findings) - len(shown), "findings")
-    yield from diagnosis_page.timeline_foot(found)
-    yield html_parts.report_notes(found.notes)
-
-
-def _card(found: TimelineDiagnosis, finding: TimelineFinding, number: int) -> Iterator[str]:
-    """Write a finding that opens and closes; its title says what it gives back."""
-    is_open = " open" if number <= _UNFOLDED_FINDINGS else ""
-    yield f'<details class="finding" id="finding-{number}"{is_open}><summary>'
-    yield f'<span class="rank">{number}</span><h3>{html_prose(finding.title)}</h3>'
-    yield f"<em>{html_text(_saves(found, finding))}</em></summary>"
-    unsure = "" if finding.robust else ", rank unsure"
-    sure = f"{finding.confidence.value} confidence{unsure}"
-    yield (
-        f'<div class="told"><p class="tags"><code>{html_text(finding.rule)}</code> · '
-        f"{html_text(sure)}</p>"
+    body = render(
+        "report_findings.html",
+        summary=diagnosis_summary,
+        diagnosis=found,
+        head=f"{diagnosis_summary.diagnosis_head(found)}.",
+        verdict=diagnosis_summary.timeline_verdict(found),
+        findings=[(finding, _saves(found, finding)) for finding in shown],
+        unfolded=_UNFOLDED_FINDINGS,
+        left_out=len(found.findings) - len(shown),
     )
-    yield from diagnosis_page.finding_explanation(found, finding)
-    yield "</div></details>"
+    return ReportSection("findings", "What to fix", body, "Findings")
 
 
 def _saves(found: TimelineDiagnosis, finding: TimelineFinding) -> str:
@@ -237,49 +154,49 @@ def _bounded(finding: TimelineFinding) -> TimelineFinding:
 # Measured kernels ---------------------------------------------------------------------------------
 
 
-def kernel_findings(
-    measured: MeasuredReport, *, key: str, title: str
-) -> html_parts.ReportSection | None:
+def kernel_findings(measured: MeasuredReport, *, key: str, title: str) -> ReportSection | None:
     """Write what a report of Nsight Compute says of its kernels."""
     found = measured.diagnosis
     if isinstance(found, NotApplicable):
         return None
-    parts = _of_joined(found, key) if isinstance(found, JoinedDiagnosis) else _of_report(found, key)
-    return html_parts.ReportSection(key, title, "\n".join(parts), "Kernel findings")
-
-
-def _of_joined(found: JoinedDiagnosis, key: str) -> Iterator[str]:
-    table = measured_kernel_table(found)
-    yield html_parts.lead(
-        "Kernels of the timeline, weighed by their time in it, with what holds each."
-    )
-    yield html_parts.html_table(table, html_parts.shown_columns(table), limit=_MAX_LISTED_KERNELS)
-    yield from _explained(diagnosis_view.explained_kernels(found, _MAX_EXPLAINED_KERNELS), key)
-
-
-def _of_report(found: KernelReportDiagnosis, key: str) -> Iterator[str]:
-    table = kernel_overview(found)
-    if found.duration_ns:
+    if isinstance(found, JoinedDiagnosis):
+        told = "Kernels of the timeline, weighed by their time in it, with what holds each."
+        explained = diagnosis_view.explained_kernels(found, _MAX_EXPLAINED_KERNELS)
+        body = _kernel_findings(key, told, measured_kernel_table(found), explained)
+    else:
         saved, whole = format_time(found.saved_ns), format_time(found.duration_ns)
-        yield html_parts.lead(
-            f"The first fix of each kernel together gives back {saved} of {whole}."
+        told = f"The first fix of each kernel together gives back {saved} of {whole}."
+        worth = [group for group in found.groups if group.findings]
+        body = _kernel_findings(
+            key,
+            told if found.duration_ns else "",
+            kernel_overview(found),
+            [explain_kernel(found, group) for group in worth[:_MAX_EXPLAINED_KERNELS]],
+            left_out=len(worth) - _MAX_EXPLAINED_KERNELS,
+            notes=found.notes,
         )
-    yield html_parts.html_table(table, html_parts.shown_columns(table), limit=_MAX_LISTED_KERNELS)
-    worth = [group for group in found.groups if group.findings]
-    yield from _explained(
-        [explain_kernel(found, group) for group in worth[:_MAX_EXPLAINED_KERNELS]], key
+    return ReportSection(key, title, body, "Kernel findings")
+
+
+def _kernel_findings(
+    key: str,
+    told: str,
+    table: TableResult,
+    explained: list[ExplainedKernel],
+    *,
+    left_out: int = 0,
+    notes: Sequence[str] = (),
+) -> Markup:
+    return render(
+        "report_kernel_findings.html",
+        key=key,
+        told=told,
+        kernels=table,
+        columns=shown_columns(table),
+        limit=_MAX_LISTED_KERNELS,
+        explained=explained,
+        unfolded=_UNFOLDED_FINDINGS,
+        max_characters=_MAX_TITLE_CHARACTERS,
+        left_out=left_out,
+        noted=notes,
     )
-    yield html_parts.more_rows(len(worth) - _MAX_EXPLAINED_KERNELS, "kernels with findings")
-    yield html_parts.report_notes(found.notes)
-
-
-def _explained(kernels: list[ExplainedKernel], key: str) -> Iterator[str]:
-    for number, kernel in enumerate(kernels, 1):
-        is_open = " open" if number <= _UNFOLDED_FINDINGS else ""
-        title = html_text(shorten_middle(kernel.title, _MAX_TITLE_CHARACTERS))
-        yield f'<details class="finding" id="{key}-{number}"{is_open}><summary>'
-        yield f'<span class="rank">{number}</span>'
-        yield f"<h3>{title}</h3><em>{html_text(gain_phrase(kernel.findings[0]))}</em></summary>"
-        yield '<div class="told">'
-        yield from diagnosis_page.kernel_explanation(kernel)
-        yield "</div></details>"

@@ -17,13 +17,12 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.analysis.ledger.ledger_tables import ledger_page as tables_of
 from gpusight.analysis.steps.step_list import called
-from gpusight.render.html import html_parts
-from gpusight.render.html.html_parts import clipped_text, css_color, html_text
+from gpusight.render.html.html_templates import ReportSection, columns_of, render
 from gpusight.results import NotApplicable, TableResult
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -46,73 +45,73 @@ class StackedBarPart:
     """What shows when it is pointed at."""
 
 
-def stacked_bar(pieces: Sequence[StackedBarPart], label: str) -> str:
-    """Draw the parts end to end; `label` says the same in words."""
-    inside = "".join(
-        f'<span style="width:{100 * piece.share:.4f}%;background:{css_color(piece.colour)}" '
-        f'title="{html_text(piece.told)}"></span>'
-        for piece in pieces
-        if piece.share > 0
-    )
-    return f'<div class="stack" role="img" aria-label="{html_text(label)}">{inside}</div>'
+# Steps of a GPU -----------------------------------------------------------------------------------
 
-
-MAX_STEPS = 200
+_MAX_STEPS = 200
 _MAX_NAMED_STEPS = 12
 """Steps that have a bar with their name each."""
 _STRIP_HEIGHT = 100.0
 _STRIP_WIDTH = 0.85
 """Part of its place that a column takes."""
-_STEP_NAME = 60
 
 
-def steps_strip(times: StepTimes) -> str:
+@dataclass(frozen=True, slots=True)
+class _StepBar:
+    """One of few steps."""
+
+    name: str
+    pieces: list[StackedBarPart]
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StepsStrip:
+    """The steps of one GPU: bars with names, or columns of one drawing where there are many."""
+
+    told: str
+    bars: list[_StepBar]
+    columns: int
+    height: float
+    paths: list[tuple[str, str]]
+    """Entries, and the rectangles of each as path commands."""
+
+
+def _steps_strip(times: StepTimes) -> _StepsStrip | None:
     """Draw the steps of one GPU; nothing where there are not several."""
     count = len(times.steps)
     if count < 2 or not times.ns.sum():
-        return ""
-    drawn = _bars(times) if count <= _MAX_NAMED_STEPS else _columns(times)
+        return None
     took = times.ns.sum(1)
     longest, shortest = (format_time(int(end)) for end in (took.max(), took.min()))
     # What a thread's range marks is the host's part; the GPU may work on steps long after it.
     where = "" if times.steps[0].thread is None else " on the host"
     told = f"Step by step, from beginning to end{where}: {shortest} to {longest}."
-    if count > MAX_STEPS:
-        told += f" {MAX_STEPS} of {count:,} are drawn, evenly chosen."
-    return f'<figure class="steps">{drawn}<figcaption>{html_text(told)}</figcaption></figure>'
+    if count > _MAX_STEPS:
+        told += f" {_MAX_STEPS} of {count:,} are drawn, evenly chosen."
+    if count <= _MAX_NAMED_STEPS:
+        return _StepsStrip(told, _step_bars(times), 0, _STRIP_HEIGHT, [])
+    places = np.linspace(0, count - 1, min(count, _MAX_STEPS)).round().astype(np.int64)
+    paths = list(_paths(times, times.ns[places]))
+    return _StepsStrip(told, [], len(places), _STRIP_HEIGHT, paths)
 
 
-def _bars(times: StepTimes) -> str:
+def _step_bars(times: StepTimes) -> list[_StepBar]:
     longest = int(times.ns.sum(1).max())
-    rows = "".join(_bar(times, number, longest) for number in range(len(times.steps)))
-    return f'<ol class="thin">{rows}</ol>'
+    return [
+        _StepBar(
+            called(step),
+            [
+                StackedBarPart(entry, entry, ns / longest, f"{entry} {format_time(ns)}")
+                for entry, ns in zip(times.entries, row, strict=True)
+            ],
+            sum(row),
+        )
+        for step, row in zip(times.steps, times.ns.tolist(), strict=True)
+    ]
 
 
-def _bar(times: StepTimes, number: int, longest: int) -> str:
-    pieces = "".join(
-        f'<span style="width:{100 * ns / longest:.4f}%;background:{css_color(entry)}" '
-        f'title="{html_text(f"{entry} {format_time(ns)}")}"></span>'
-        for entry, ns in zip(times.entries, times.ns[number].tolist(), strict=True)
-        if ns
-    )
-    name = clipped_text(called(times.steps[number]), _STEP_NAME)
-    took = html_text(format_time(int(times.ns[number].sum())))
-    return f'<li><span class="of">{name}</span><div class="stack">{pieces}</div><b>{took}</b></li>'
-
-
-def _columns(times: StepTimes) -> str:
-    count = len(times.steps)
-    places = np.linspace(0, count - 1, min(count, MAX_STEPS)).round().astype(np.int64)
-    ns = times.ns[places]
-    inside = "".join(_paths(times, ns))
-    return (
-        f'<svg viewBox="0 0 {len(places)} {_STRIP_HEIGHT:g}" preserveAspectRatio="none" role="img" '
-        f'aria-label="Each step as a column of what its time went into">{inside}</svg>'
-    )
-
-
-def _paths(times: StepTimes, ns: Ints) -> Iterator[str]:
-    """Draw one path an entry, which has a rectangle in every step that holds some of it."""
+def _paths(times: StepTimes, ns: Ints) -> Iterator[tuple[str, str]]:
+    """Give one path an entry, which has a rectangle in every step that holds some of it."""
     scale = _STRIP_HEIGHT / ns.sum(1).max()
     tops = _STRIP_HEIGHT - np.cumsum(ns, axis=1) * scale
     for number, entry in enumerate(times.entries):
@@ -122,9 +121,10 @@ def _paths(times: StepTimes, ns: Ints) -> Iterator[str]:
             for x in np.flatnonzero(ns[:, number]).tolist()
         )
         if moves:
-            title = f"<title>{html_text(entry)}</title>"
-            yield f'<path style="fill:{css_color(entry)}" d="{moves}">{title}</path>'
+            yield entry, moves
 
+
+# GPUs ---------------------------------------------------------------------------------------------
 
 _GROUPS = (
     (COMPUTE, "Computing"),
@@ -134,6 +134,7 @@ _GROUPS = (
 )
 _MAX_BARS, _MAX_DEVICES = 64, 16
 """GPUs that have a bar, and those whose entries are listed."""
+_IDLE_COLUMNS = ("entry", "kind", "name", "share", "ns", "count")
 _IDLE_TABLE = "idle"
 _MEANINGS = {
     IdleCause.QUEUED.entry: "launched, but another stream, an event or another program came first",
@@ -159,16 +160,43 @@ _IDLE_LEAD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _LedgerDevice:
+    """What a report shows of the ledger of one GPU."""
+
+    number: int
+    name: str
+    busy: float
+    groups: list[tuple[str, float]]
+    """Computing, moving data, communicating and idle: name and share of those there are."""
+    entries: list[LedgerEntry]
+    pieces: list[StackedBarPart]
+    largest: float
+    strip: _StepsStrip | None
+
+
 def ledger_section(
     report: LedgerReport | NotApplicable, judged: int | None
-) -> html_parts.ReportSection | None:
+) -> ReportSection | None:
     """Write the section; `judged` is the GPU that the findings are of. None where none worked."""
     if isinstance(report, NotApplicable):
         return None
-    body = "\n".join(
-        (html_parts.lead(_lead(report)), *_devices(report, judged), *_idle_section(report, judged))
+    devices = _evaluated_first(report, judged)
+    idle = _idle_table(report, devices[0])
+    extra = ("kind", "ns", "count")
+    body = render(
+        "report_ledger.html",
+        told=_lead(report),
+        steps=len(report.focus.steps),
+        meanings=_MEANINGS,
+        bars=[_device(device) for device in report.devices[:_MAX_BARS]],
+        more_gpus=len(report.devices) - _MAX_BARS,
+        devices=[_device(device) for device in devices[:_MAX_DEVICES]],
+        idle=idle,
+        idle_columns=idle and columns_of(idle, _IDLE_COLUMNS, bars=("share",), extra=extra),
+        idle_lead=_IDLE_LEAD,
     )
-    return html_parts.ReportSection("ledger", "Where the time went", body, "Ledger")
+    return ReportSection("ledger", "Where the time went", body, "Ledger")
 
 
 def _lead(report: LedgerReport) -> str:
@@ -181,32 +209,28 @@ def _lead(report: LedgerReport) -> str:
     )
 
 
-def _devices(report: LedgerReport, judged: int | None) -> Iterator[str]:
-    """Draw every GPU; of several, list first the entries of the one that was judged."""
-    if len(report.devices) == 1:
-        yield from _device(report, report.devices[0])
-        return
-    bars = "".join(map(_thin, report.devices[:_MAX_BARS]))
-    yield f'<ol class="thin gpus">{bars}</ol>'
-    yield html_parts.more_rows(len(report.devices) - _MAX_BARS, "GPUs")
-    first, *others = _evaluated_first(report, judged)[:_MAX_DEVICES]
-    yield f"<h3>{html_text(_called(first))}</h3>"
-    yield from _device(report, first)
-    for device in others:
-        yield f'<details class="more"><summary>{html_text(_called(device))}</summary>'
-        yield from _device(report, device)
-        yield "</details>"
-
-
 def _evaluated_first(report: LedgerReport, judged: int | None) -> list[DeviceLedgerReport]:
     return sorted(report.devices, key=lambda device: device.ledger.device != judged)
 
 
-def _device(report: LedgerReport, device: DeviceLedgerReport) -> Iterator[str]:
-    yield group_shares(device.ledger)
-    yield ledger_bar(device.ledger)
-    yield _legend(report, device)
-    yield steps_strip(_steps(device))
+def _device(device: DeviceLedgerReport) -> _LedgerDevice:
+    ledger = device.ledger
+    whole = sum(entry.ns for entry in ledger.entries) or 1
+    entries = _ordered(ledger)
+    return _LedgerDevice(
+        ledger.device,
+        f"GPU {ledger.device} · {device.name}" if device.name else f"GPU {ledger.device}",
+        1 - ledger.ns(IDLE) / whole,
+        [(name, ledger.ns(group) / whole) for group, name in _GROUPS if ledger.ns(group)],
+        entries,
+        [StackedBarPart(e.entry, e.entry, e.share or 0.0, _entry_title(e)) for e in entries],
+        max((entry.share or 0.0 for entry in entries), default=0.0) or 1.0,
+        _steps_strip(_steps(device)),
+    )
+
+
+def _entry_title(entry: LedgerEntry) -> str:
+    return f"{entry.entry} {format_time(entry.ns)}, {format_share(entry.share)}"
 
 
 def _ordered(ledger: DeviceLedger) -> list[LedgerEntry]:
@@ -226,86 +250,14 @@ def _steps(device: DeviceLedgerReport) -> StepTimes:
     return replace(times, entries=entries, ns=times.ns[:, order])
 
 
-def _thin(device: DeviceLedgerReport) -> str:
-    """Draw a GPU as one of many."""
-    whole = sum(entry.ns for entry in device.ledger.entries) or 1
-    busy = format_share(1 - device.ledger.ns(IDLE) / whole)
-    name = f'<span class="of">GPU {device.ledger.device}</span>'
-    return f"<li>{name}{ledger_bar(device.ledger)}<b>{html_text(busy)} busy</b></li>"
+def _idle_table(report: LedgerReport, device: DeviceLedgerReport) -> TableResult | None:
+    """Give what idle time is made of, as the command does."""
+    tables = tables_of(replace(report, devices=(device,))).sections
+    found = next((section for section in tables if section.command == _IDLE_TABLE), None)
+    return found if isinstance(found, TableResult) and found.frame.height else None
 
 
-def _called(device: DeviceLedgerReport) -> str:
-    name = f" · {device.name}" if device.name else ""
-    return f"GPU {device.ledger.device}{name}"
-
-
-def group_shares(ledger: DeviceLedger) -> str:
-    """Say how much was computing, moving data, communicating and idle."""
-    whole = sum(entry.ns for entry in ledger.entries) or 1
-    parts = [(name, ledger.ns(group) / whole) for group, name in _GROUPS if ledger.ns(group)]
-    told = "".join(
-        f"<li><b>{html_text(format_share(share))}</b> {html_text(name)}</li>"
-        for name, share in parts
-    )
-    return f'<ul class="groups">{told}</ul>'
-
-
-def ledger_bar(ledger: DeviceLedger) -> str:
-    """Draw the window as one bar."""
-    pieces = [
-        StackedBarPart(entry.entry, entry.entry, entry.share or 0.0, _entry_title(entry))
-        for entry in _ordered(ledger)
-    ]
-    return stacked_bar(pieces, "; ".join(piece.told for piece in pieces))
-
-
-def _entry_title(entry: LedgerEntry) -> str:
-    return f"{entry.entry} {format_time(entry.ns)}, {format_share(entry.share)}"
-
-
-def _legend(report: LedgerReport, device: DeviceLedgerReport) -> str:
-    steps = len(report.focus.steps)
-    each = '<th scope="col" class="n">Mean a step</th>' if steps else ""
-    heads = (
-        '<th scope="col">Entry</th><th scope="col" class="extra">What it is</th>'
-        f'{each}<th scope="col" class="n bar">Share</th>'
-        '<th scope="col" class="n extra">In all</th>'
-    )
-    largest = max((entry.share or 0.0 for entry in device.ledger.entries), default=0.0) or 1.0
-    body = "".join(_line(entry, steps, largest) for entry in _ordered(device.ledger))
-    return html_parts.html_grid(
-        heads, body, caption=f"Ledger of {_called(device)}", kind="sortable ledger"
-    )
-
-
-def _line(entry: LedgerEntry, steps: int, largest: float) -> str:
-    share = entry.share or 0.0
-    mean = entry.ns / max(1, steps)
-    each = f'<td class="n" data-v="{mean!r}">{format_time(mean)}</td>' if steps else ""
-    return html_parts.table_row(
-        f"<td>{html_parts.swatch(entry.entry)}{html_text(entry.entry)}</td>"
-        f'<td class="means extra">{html_text(_MEANINGS.get(entry.entry, ""))}</td>{each}'
-        f'<td class="n bar"{html_parts.part_style(share / largest)} data-v="{share!r}">'
-        f"{html_text(format_share(entry.share))}</td>"
-        f'<td class="n extra" data-v="{entry.ns}">{html_text(format_time(entry.ns))}</td>',
-        entry=entry.entry,
-        ns=entry.ns,
-    )
-
-
-def _idle_section(report: LedgerReport, judged: int | None) -> Iterator[str]:
-    """Show what idle time is made of, as the command does; of several GPUs, of the one judged."""
-    first = _evaluated_first(report, judged)[0]
-    alone = tables_of(replace(report, devices=(first,)))
-    found = next((s for s in alone.sections if s.command == _IDLE_TABLE), None)
-    if isinstance(found, TableResult) and found.frame.height:
-        keys = ("entry", "kind", "name", "share", "ns", "count")
-        columns = html_parts.columns_of(found, keys, bars=("share",), extra=("kind", "ns", "count"))
-        of = f" of GPU {first.ledger.device}" if len(report.devices) > 1 else ""
-        yield f"<h3>{html_text(found.title)}{of}</h3>"
-        yield html_parts.lead(_IDLE_LEAD)
-        yield html_parts.html_table(found, columns)
-
+# Phases -------------------------------------------------------------------------------------------
 
 _PHASE_COLORS = {
     "forward": "compute/matmul",
@@ -318,22 +270,16 @@ _OTHER_COLOR = "compute/other"
 _PHASE_FIELDS = ("step_ns", "share", "gpu_ns", "gpu_ops")
 
 
-def phases_section(steps: Composite | NotApplicable) -> html_parts.ReportSection | None:
+def phases_section(steps: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where nothing tells the phases."""
     if isinstance(steps, NotApplicable):
         return None
     table = next((s for s in steps.sections if s.command == "phases"), None)
     if not isinstance(table, TableResult):
         return None
-    pieces = _phase_parts(table)
-    body = (
-        html_parts.lead(
-            "Which part of a step launched the work of the GPU, in the steps that count."
-        )
-        + stacked_bar(pieces, "; ".join(piece.told for piece in pieces))
-        + _phase_table(table, pieces)
-    )
-    return html_parts.ReportSection("phases", "Phases", body)
+    columns = columns_of(table, _PHASE_FIELDS, bars=("share",))
+    body = render("report_phases.html", phases=table, pieces=_phase_parts(table), columns=columns)
+    return ReportSection("phases", "Phases", body)
 
 
 def _phase_parts(table: TableResult) -> list[StackedBarPart]:
@@ -347,17 +293,3 @@ def _phase_parts(table: TableResult) -> list[StackedBarPart]:
         )
         for phase, share, ns in rows
     ]
-
-
-def _phase_table(table: TableResult, pieces: list[StackedBarPart]) -> str:
-    columns = html_parts.columns_of(table, _PHASE_FIELDS, bars=("share",))
-    rows = zip(pieces, table.frame.iter_rows(named=True), strict=True)
-    body = "".join(
-        html_parts.table_row(
-            f"<td>{html_parts.swatch(p.colour)}{html_text(p.name)}</td>"
-            f"{html_parts.table_cells(row, columns)}"
-        )
-        for p, row in rows
-    )
-    heads = f'<th scope="col">Phase</th>{html_parts.table_head(columns)}'
-    return html_parts.html_grid(heads, body, caption=table.title)

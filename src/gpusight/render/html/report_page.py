@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import replace
 from functools import cached_property
 from importlib import resources
@@ -13,15 +11,15 @@ from typing import TYPE_CHECKING
 from gpusight._version import __version__
 from gpusight.render.cell_text import safe_text, shorten_middle, show
 from gpusight.render.charts.chart_colors import DARK, LIGHT
-from gpusight.render.html import html_parts, report_charts
+from gpusight.render.html import report_charts
 from gpusight.render.html.comparison_page import comparison_body, comparison_styles
-from gpusight.render.html.html_parts import (
+from gpusight.render.html.html_templates import (
     ReportSection,
-    clipped_text,
+    absent_section,
     css_colors,
-    html_prose,
-    html_text,
-    section_html,
+    markup,
+    render,
+    shown_columns,
 )
 from gpusight.render.html.report_charts import (
     memory_section,
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.render.charts.chart_colors import ChartTheme
-    from gpusight.reports.report_contents import LimitationNote, MissingPart, Report
+    from gpusight.reports.report_contents import Report
 
 
 _MAX_NAME_CHARACTERS = 200
@@ -52,14 +50,16 @@ _RANGES = 3
 """Ranges that a kernel is said to have been launched in."""
 
 
-def comparison_section(found: Comparison | NotApplicable | None) -> html_parts.ReportSection | None:
+def comparison_section(found: Comparison | NotApplicable | None) -> ReportSection | None:
     """Write the section; None where nothing was to be compared."""
     if found is None:
         return None
     if isinstance(found, NotApplicable):
-        return html_parts.ReportSection("comparison", "Before and after", html_parts.absent(found))
-    body = f'<div class="comparison">{comparison_body(_bounded(found), level=3)}</div>'
-    return html_parts.ReportSection("comparison", "Before and after", body)
+        return absent_section("comparison", "Before and after", found)
+    body = comparison_body(_bounded(found), level=3)
+    return ReportSection(
+        "comparison", "Before and after", markup(f'<div class="comparison">{body}</div>')
+    )
 
 
 def _bounded(found: Comparison) -> Comparison:
@@ -84,70 +84,35 @@ def _bounded(found: Comparison) -> Comparison:
 _MAX_LIMITATIONS = 200
 
 
-def limitations_section(report: Report) -> html_parts.ReportSection:
-    """Write the section."""
-    body = "\n".join(_limitation_parts(report))
-    return html_parts.ReportSection("untold", "What could not be told", body, "Not told")
-
-
-def _limitation_parts(report: Report) -> Iterator[str]:
-    told = report.untold
-    if not told.absent:
-        yield html_parts.lead("Every part of this report could be filled.")
-    else:
-        yield f'<dl class="untold">{"".join(map(_absent, told.absent[:_MAX_LIMITATIONS]))}</dl>'
-    if told.notes:
-        yield "<h3>To be read with care</h3>"
-        yield (
-            '<ul class="notes">'
-            f"{''.join(map(_limitation_note, told.notes[:_MAX_LIMITATIONS]))}</ul>"
-        )
-    for table in told.missing:
-        yield f"<h3>{html_text(table.title)}</h3>"
-        yield html_parts.html_table(table, html_parts.shown_columns(table))
-    if told.messages:
-        many = "1 message" if told.messages == 1 else f"{told.messages:,} messages"
-        yield html_parts.report_notes(
-            [f"The profiler warned in {many}: `gpusight info` shows them."]
-        )
-    yield f'<p class="note">Made by gpusight {html_text(__version__)}.</p>'
-
-
-def _absent(one: MissingPart) -> str:
-    hint = f" <small>{html_prose(html_parts.capitalized(one.hint))}</small>" if one.hint else ""
-    return (
-        f"<div><dt>{html_text(one.part)}</dt><dd>"
-        f"{html_prose(html_parts.capitalized(one.reason))}.{hint}</dd></div>"
+def limitations_section(report: Report) -> ReportSection:
+    """Write what could not be told."""
+    limitations = report.untold
+    body = render(
+        "report_limitations.html",
+        absent=limitations.absent[:_MAX_LIMITATIONS],
+        cautions=limitations.notes[:_MAX_LIMITATIONS],
+        tables=[(table, shown_columns(table)) for table in limitations.missing],
+        messages=limitations.messages,
+        version=__version__,
     )
+    return ReportSection("untold", "What could not be told", body, "Not told")
 
 
-def _limitation_note(one: LimitationNote) -> str:
-    return (
-        f"<li><b>{html_text(', '.join(one.parts))}:</b> "
-        f"{html_prose(html_parts.capitalized(one.text))}</li>"
-    )
-
-
-_TITLE = 200
 _THEME = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
 
 
 def to_page(report: Report) -> str:
     """Write the page."""
-    script = _file("report.js")
-    parts = [part for part in _sections(report) if part is not None]
-    title = clipped_text(report.title, _TITLE)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n'
-        f'<meta name="generator" content="gpusight {html_text(__version__)}">\n'
-        f"<title>{title} · gpusight report</title>\n<style>\n{_styles()}</style>\n</head>\n"
-        '<body>\n<a class="skip" href="#main">Skip to the report</a>\n'
-        f'{_table_of_contents(parts)}\n<main id="main" tabindex="-1">\n{report_header(report)}\n'
-        f"{chr(10).join(map(section_html, parts))}\n</main>\n"
-        f"<script>{script}</script>\n</body>\n</html>\n"
+    page = render(
+        "report.html",
+        title=report.title,
+        header=report_header(report),
+        sections=[section for section in _sections(report) if section is not None],
+        styles=markup(_styles()),
+        script=markup(_file("report.js")),
+        version=__version__,
     )
+    return f"{page}\n"
 
 
 def _sections(report: Report) -> Iterator[ReportSection | None]:
@@ -185,27 +150,7 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
         yield occupancy_section(one.occupancy, key=f"occupancy-{number}", title=f"Occupancy{of}")
 
 
-def _table_of_contents(parts: list[ReportSection]) -> str:
-    links = "".join(
-        f'<li><a href="#{part.key}">{html_text(part.brief or part.title)}</a></li>'
-        for part in parts
-    )
-    return (
-        '<nav class="contents" aria-label="Contents"><p class="brand"><b>gpusight</b></p>'
-        f'<div class="tools"></div><ol id="contents">'
-        f'<li><a href="#main">Overview</a></li>{links}</ol></nav>'
-    )
-
-
 # What the page brings with it ---------------------------------------------------------------------
-
-
-def _policy(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; "
-        f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    )
 
 
 def _styles() -> str:
@@ -264,8 +209,7 @@ class ReportView(ResultView):
 
     def _repr_html_(self) -> str:
         """Show the beginning: the page itself has styles and a script of its own."""
-        lines = "".join(f"<li>{html_prose(line)}</li>" for line in self._lines())
-        return f"<p><b>{html_text(self.title)}</b></p><ul>{lines}</ul>"
+        return str(render("report_beginning.html", title=self.title, lines=self._lines()))
 
     def _lines(self) -> Iterator[str]:
         told = self.result.headline

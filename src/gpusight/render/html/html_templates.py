@@ -1,0 +1,254 @@
+"""HTML from Jinja templates, which are in `templates/`: all names in them are escaped.
+
+The templates hold the markup; Python chooses what a page shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from gpusight import units
+from gpusight.render.cell_text import NUMERIC, safe_text, shorten_middle, show
+from gpusight.render.charts.chart_colors import COLORS, DARK, HOST_COLORS, LIGHT, color_of
+from gpusight.render.explanation import confidence_sentence, evidence_value, gain_phrase
+from gpusight.render.table_layout import sentence
+from gpusight.results import Composite, Fmt, NotApplicable, Result, TableResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from gpusight.render.charts.chart_colors import ChartTheme
+    from gpusight.results import Field
+
+
+@cache
+def _environment() -> Environment:
+    """Load Jinja, which only HTML needs."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__ or ""),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "align": lambda fmt: "right" if fmt in NUMERIC else "left",
+        "capitalized": capitalized,
+        "clipped": clipped_text,
+        "code_lines": _code_lines,
+        "confidence_sentence": confidence_sentence,
+        "css_color": css_color,
+        "evidence_value": evidence_value,
+        "format_count": units.format_count,
+        "format_share": units.format_share,
+        "format_time": units.format_time,
+        "gain_phrase": gain_phrase,
+        "prose": html_prose,
+        "repr": repr,
+        "sentence": sentence,
+        "sha256": _sha256,
+        "shorten_middle": shorten_middle,
+        "show": show,
+    }
+    environment.tests |= {
+        "composite": lambda result: isinstance(result, Composite),
+        "not_applicable": lambda result: isinstance(result, NotApplicable),
+        "numeric": lambda fmt: fmt in NUMERIC,
+    }
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Escape what a template writes; markup stays, and nothing may be missing."""
+    if isinstance(value, str):
+        return value if hasattr(value, "__html__") else markup(html_text(value))
+    if value is None:
+        raise TypeError("a template would write None")
+    return value
+
+
+def render(template: str, **values: object) -> Markup:
+    """Fill a template; what it gives needs no escaping in another one."""
+    return markup(_environment().get_template(template).render(values).rstrip("\n"))
+
+
+def markup(text: str) -> Markup:
+    """Declare a text to be HTML already: of our own files, or escaped."""
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704 - callers pass nothing of a capture that is not escaped
+
+
+def html_text(words: str) -> str:
+    """Escape text so that nothing in it is HTML, nor drives what shows it."""
+    return escape(safe_text(words))
+
+
+def html_prose(words: str) -> Markup:
+    """Show a text of our own, with its code spans; names in it are escaped like the rest."""
+    parts = words.split("`")
+    shown = (f"<code>{html_text(p)}</code>" if n % 2 else html_text(p) for n, p in enumerate(parts))
+    return markup("".join(shown))
+
+
+def _code_lines(text: str) -> Markup:
+    """Show lines to paste; other texts have no ends of lines."""
+    return markup("\n".join(map(html_text, text.rstrip("\n").splitlines())))
+
+
+def capitalized(words: str) -> str:
+    """Begin a sentence of ours with a capital letter; answers are written to follow a colon."""
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+MAX_NAME_CHARACTERS = 240
+"""Letters of a name that a table shows."""
+
+
+def clipped_text(words: str, most: int = MAX_NAME_CHARACTERS) -> Markup:
+    """Escape a text and cut its middle out so that no more than `most` letters of HTML are left."""
+    whole = safe_text(words[: 8 * most])
+    width = most
+    while True:
+        shown = html_text(shorten_middle(whole, width))
+        if len(shown) <= most or width <= 1:
+            return markup(shown)
+        width = width * most // (len(shown) + 1)
+
+
+def _sha256(text: str) -> str:
+    """Give what a policy names a script by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def css_color(key: str) -> str:
+    """Give the colour of an entry, a category or a range as the page's styles call it."""
+    return f"var(--{_slot(key)})"
+
+
+def _slot(key: str) -> str:
+    if key not in COLORS:
+        found = color_of(key)
+        if found in HOST_COLORS:
+            return f"host-{HOST_COLORS.index(found)}"
+        key = next(name for name, colour in COLORS.items() if colour == found)
+    return key.replace("/", "-")
+
+
+def css_colors() -> Iterator[tuple[str, str, str]]:
+    """Give every colour by its name in the styles: on a light page, and on a dark one."""
+    for key, colour in COLORS.items():
+        yield _slot(key), colour.light, colour.dark
+    for number, colour in enumerate(HOST_COLORS):
+        yield f"host-{number}", colour.light, colour.dark
+
+
+# Pages --------------------------------------------------------------------------------------------
+
+
+def html_page(title: str, subtitle: str, body: Markup, *, styles: str = "") -> str:
+    """Write a page of its own round what is HTML already; `styles` come on top of the usual."""
+    css = markup(_styles() + styles)
+    page = render("page.html", title=title, subtitle=subtitle, body=body, styles=css)
+    return f"{page}\n"
+
+
+def _styles() -> str:
+    css = resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
+    dark = f"@media (prefers-color-scheme: dark) {{{_variables(DARK)}}}"
+    return f"{_variables(LIGHT)}\n{dark}\n{css}"
+
+
+def _variables(theme: ChartTheme) -> str:
+    names = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
+    colours = {name: getattr(theme, name) for name in names}
+    colours |= {f"series-{n}": colour for n, colour in enumerate(theme.palette)}
+    return f":root{{{''.join(f'--{name}:{colour};' for name, colour in colours.items())}}}"
+
+
+def to_html(result: Result, *, limit: int | None = None) -> Markup:
+    """Write a result as HTML without styles, as notebooks show it."""
+    return render("result.html", result=result, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A part of the report."""
+
+    key: str
+    """What its address ends in."""
+    title: str
+    body: Markup
+    brief: str = ""
+    """What the contents call it, where that is shorter."""
+
+
+def absent_section(key: str, title: str, answer: NotApplicable, brief: str = "") -> ReportSection:
+    """Say why there is nothing, and what would help."""
+    return ReportSection(key, title, render("report_absent.html", answer=answer), brief)
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HtmlColumn:
+    """How a field is shown, where that is not told by its format alone."""
+
+    field: Field
+    bar: bool = False
+    """A share, drawn beside its number."""
+    largest: float = 1.0
+    """Of such a column: the value that the longest bar stands for."""
+    extra: bool = False
+    """Left out on narrow screens."""
+
+    @property
+    def kind(self) -> str:
+        """Its classes."""
+        named = "name" if self.field.fmt is Fmt.NAME else ""
+        kinds = ("n" if self.field.fmt in NUMERIC else named, "bar" if self.bar else "")
+        return " ".join(filter(None, (*kinds, "extra" if self.extra else "")))
+
+
+def columns_of(
+    result: TableResult, keys: Sequence[str], *, bars: Sequence[str] = (), extra: Sequence[str] = ()
+) -> list[HtmlColumn]:
+    """Choose columns of an answer by their keys, in this order; those it lacks are left out."""
+    fields = {field.key: field for field in result.fields}
+    return [
+        HtmlColumn(
+            fields[key],
+            bar=key in bars,
+            largest=_largest(result, key) if key in bars else 1.0,
+            extra=key in extra,
+        )
+        for key in keys
+        if key in fields
+    ]
+
+
+def _largest(result: TableResult, key: str) -> float:
+    most = result.frame[key].max()
+    return float(most) if isinstance(most, (int, float)) and most > 0 else 1.0
+
+
+def shown_columns(result: TableResult) -> list[HtmlColumn]:
+    """Give the columns that the command shows; what a row is about comes first."""
+    shown = [field for field in result.fields if field.shown]
+    return [
+        HtmlColumn(field) for field in sorted(shown, key=lambda field: field.fmt is not Fmt.NAME)
+    ]
