@@ -23,7 +23,7 @@ from gpusight.render.csv_json import (
     to_csv,
     to_json,
 )
-from gpusight.render.html.html_parts import to_html
+from gpusight.render.html.html_templates import to_html
 from gpusight.render.markdown_tables import markdown_code, markdown_prose, to_markdown
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import HOSTILE, hostile

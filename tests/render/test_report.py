@@ -14,7 +14,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import UsageError
-from gpusight.render.html.html_parts import clipped_text, css_color
+from gpusight.render.html.html_templates import clipped_text, css_color
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
 from gpusight.reports.report_contents import Headline, HeadlineCaution

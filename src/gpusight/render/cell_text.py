@@ -6,6 +6,7 @@ Formatted, cut to width, and safe to print whatever the capture holds.
 from __future__ import annotations
 
 import unicodedata
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from gpusight import units
@@ -43,6 +44,11 @@ def safe_text(text: str) -> str:
 def safe_lines(text: str) -> str:
     """Make every character visible but the ends of lines."""
     return "\n".join(safe_text(line) for line in text.split("\n"))
+
+
+def html_text(text: str) -> str:
+    """Escape a text so that nothing in it is HTML or SVG, nor drives what shows it."""
+    return escape(safe_text(text))
 
 
 def _escaped(char: str) -> str:

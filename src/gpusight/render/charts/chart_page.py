@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpusight.render.cell_text import safe_text, show
+from gpusight.render.cell_text import html_text, safe_text, show
 from gpusight.render.charts.chart_colors import (
     DARK,
     LIGHT,
@@ -86,7 +85,7 @@ def _variables(theme: ChartTheme, colours: Iterable[str]) -> str:
 def both_sizes(figure: Figure | StripChart) -> str:
     """Draw a picture twice, for wide screens and for narrow ones; styles show one of them."""
     bare = replace(figure, title="", subtitle="")
-    label = escape(safe_text(f"{figure.title}. {figure.subtitle}"))
+    label = html_text(f"{figure.title}. {figure.subtitle}")
     return "".join(
         inline_svg(bare, _size(figure, size), name=f"pic {name}", label=label)
         for name, size in (("wide", replace(WIDE, height=WIDE.height - 40)), ("narrow", NARROW))

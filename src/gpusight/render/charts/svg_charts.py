@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpusight.render.cell_text import safe_text
+from gpusight.render.cell_text import html_text
 from gpusight.render.charts.chart_colors import (
     DARK,
     LIGHT,
@@ -90,12 +90,7 @@ def text_tag(text: str, x: float, y: float, name: str = "", anchor: str = "start
     """Write a text on one line."""
     kind = f' class="{name}"' if name else ""
     place = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{place}>{escaped(text)}</text>'
-
-
-def escaped(text: str) -> str:
-    """Give a text that may stand in markup, with every character visible."""
-    return escape(safe_text(text))
+    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{place}>{html_text(text)}</text>'
 
 
 _TARGET = 9.0
@@ -195,14 +190,14 @@ def _dots(frame: ChartFrame, dots: DotSeries, slot: str, *, titled: bool) -> Ite
     for number, (x, y, label) in enumerate(zip(dots.x, dots.y, labels, strict=True)):
         detail = dots.details[number] if dots.details else ()
         lines = (label, *(f"{name}: {value}" for name, value in detail))
-        title = f"<title>{chr(10).join(map(escaped, lines))}</title>"
+        title = f"<title>{chr(10).join(map(html_text, lines))}</title>"
         inner = title if titled or not dots.details else ""
         rim = radius(dots, number)
         yield tag("circle", kind, inner, cx=frame.x(x), cy=frame.y(y), r=rim)
 
 
 def _bar(bar: PlacedBar) -> str:
-    title = f"<title>{escaped(bar.title)}</title>" if bar.title else ""
+    title = f"<title>{html_text(bar.title)}</title>" if bar.title else ""
     kind = f"fill-{bar.slot} faint" if bar.faint else f"fill-{bar.slot}"
     body = tag("rect", kind, title, x=bar.left, y=bar.top, width=bar.width, height=bar.height, rx=2)
     text = text_tag(bar.text, bar.text_at, bar.baseline, "halo", bar.anchor) if bar.text else ""
@@ -214,7 +209,7 @@ def _bar(bar: PlacedBar) -> str:
 
 def _along(label: LineLabel) -> str:
     place = f'transform="translate({label.x:.1f} {label.y:.1f}) rotate({label.angle:.2f})"'
-    return f'<text class="muted halo" {place}>{escaped(label.text)}</text>'
+    return f'<text class="muted halo" {place}>{html_text(label.text)}</text>'
 
 
 def _written(name: DotLabel) -> str:
@@ -300,7 +295,7 @@ def _element(ink: ChartMark) -> str:
 
 
 def _box(box: BoxMark) -> str:
-    title = f"<title>{escaped(box.title)}</title>" if box.title else ""
+    title = f"<title>{html_text(box.title)}</title>" if box.title else ""
     place = {"x": box.left, "y": box.top, "width": box.width, "height": box.height}
     shape = place | ({"rx": 2.0} if box.width >= _ROUND and box.height >= _ROUND else {})
     return tag("rect", f"fill-{css_name(box.slot)}", title, **shape)
@@ -336,7 +331,7 @@ def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
         css += f"@media (prefers-color-scheme:dark){{{css_of(DARK, colours)}}}"
     style = f"<style>{escape(css, quote=False)}</style>"
     background = '<rect class="bg" width="100%" height="100%"/>'
-    label = escaped(f"{picture.title}. {picture.subtitle}")
+    label = html_text(f"{picture.title}. {picture.subtitle}")
     wide, tall = drawn.size.width, drawn.size.height
     own = f' xmlns="http://www.w3.org/2000/svg" width="{wide:g}" height="{tall:g}"'
     return drawn.svg("pic", label, own, style + background) + "\n"

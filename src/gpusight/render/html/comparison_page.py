@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.comparison.gate_check import CheckStatus
 from gpusight.render import comparison_tables, gate_view
+from gpusight.render.cell_text import html_text
 from gpusight.render.charts.chart_colors import DARK, LIGHT
 from gpusight.render.charts.chart_frame import NARROW, WIDE, ChartSize, size_of
 from gpusight.render.charts.ledger_charts import waterfall
 from gpusight.render.charts.svg_charts import css_of, inline_svg, to_svg
 from gpusight.render.comparison_tables import comparison_sections
-from gpusight.render.html.html_templates import html_page, html_prose, html_text, markup, render
+from gpusight.render.html.html_templates import html_page, html_prose, markup, render
 from gpusight.units import MISSING
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight import units
-from gpusight.render.cell_text import NUMERIC, safe_text, shorten_middle, show
+from gpusight.render.cell_text import NUMERIC, html_text, safe_text, shorten_middle, show
 from gpusight.render.charts.chart_colors import COLORS, DARK, HOST_COLORS, LIGHT, color_of
 from gpusight.render.explanation import confidence_sentence, evidence_value, gain_phrase
 from gpusight.render.table_layout import sentence
@@ -34,11 +33,19 @@ if TYPE_CHECKING:
 def _environment() -> Environment:
     """Load Jinja, which only HTML needs."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def escaped(value: object) -> object:
+        if isinstance(value, str) and not isinstance(value, Markup):
+            return Markup(html_text(value))  # noqa: S704 - escaped in the line itself
+        if value is None:
+            raise TypeError("a template would write None")
+        return value
 
     environment = Environment(
         loader=PackageLoader(__package__ or ""),
         autoescape=True,
-        finalize=_finalize,
+        finalize=escaped,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -71,15 +78,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _finalize(value: object) -> object:
-    """Escape what a template writes; markup stays, and nothing may be missing."""
-    if isinstance(value, str):
-        return value if hasattr(value, "__html__") else markup(html_text(value))
-    if value is None:
-        raise TypeError("a template would write None")
-    return value
-
-
 def render(template: str, **values: object) -> Markup:
     """Fill a template; what it gives needs no escaping in another one."""
     return markup(_environment().get_template(template).render(values).rstrip("\n"))
@@ -90,11 +88,6 @@ def markup(text: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(text)  # noqa: S704 - callers pass nothing of a capture that is not escaped
-
-
-def html_text(words: str) -> str:
-    """Escape text so that nothing in it is HTML, nor drives what shows it."""
-    return escape(safe_text(words))
 
 
 def html_prose(words: str) -> Markup:
@@ -168,15 +161,16 @@ def html_page(title: str, subtitle: str, body: Markup, *, styles: str = "") -> s
 
 def _styles() -> str:
     css = resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
-    dark = f"@media (prefers-color-scheme: dark) {{{_variables(DARK)}}}"
-    return f"{_variables(LIGHT)}\n{dark}\n{css}"
+    light, dark = (f":root{{{theme_variables(theme)}}}" for theme in (LIGHT, DARK))
+    return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{css}"
 
 
-def _variables(theme: ChartTheme) -> str:
+def theme_variables(theme: ChartTheme) -> str:
+    """Write the colours of a theme as variables of CSS."""
     names = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
     colours = {name: getattr(theme, name) for name in names}
-    colours |= {f"series-{n}": colour for n, colour in enumerate(theme.palette)}
-    return f":root{{{''.join(f'--{name}:{colour};' for name, colour in colours.items())}}}"
+    colours |= {f"series-{number}": colour for number, colour in enumerate(theme.palette)}
+    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
 
 
 def to_html(result: Result, *, limit: int | None = None) -> Markup:

@@ -20,6 +20,7 @@ from gpusight.render.html.html_templates import (
     markup,
     render,
     shown_columns,
+    theme_variables,
 )
 from gpusight.render.html.report_charts import (
     memory_section,
@@ -98,9 +99,6 @@ def limitations_section(report: Report) -> ReportSection:
     return ReportSection("untold", "What could not be told", body, "Not told")
 
 
-_THEME = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
-
-
 def to_page(report: Report) -> str:
     """Write the page."""
     page = render(
@@ -165,10 +163,8 @@ def _styles() -> str:
 
 
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
-    values = {name: getattr(theme, name) for name in _THEME}
-    values |= {f"series-{number}": colour for number, colour in enumerate(theme.palette)}
-    values |= {name: (night if dark else day) for name, day, night in css_colors()}
-    return "".join(f"--{name}:{value};" for name, value in values.items())
+    colours = {name: (night if dark else day) for name, day, night in css_colors()}
+    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colours.items())
 
 
 def _file(name: str) -> str:
