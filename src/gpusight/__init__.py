@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from gpusight.recording.inside.profiler_callback import ProfilerCallback
     from gpusight.recording.inside.step_loop import step
     from gpusight.recording.inside.torch_session import torch_profile
+    from gpusight.render.result_view import Page, Result, View
     from gpusight.rules.finding import Confidence, Evidence
     from gpusight.rules.rule import (
         Clean,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
         TimelineRule,
     )
     from gpusight.trace.trace import Trace
-    from gpusight.views import Page, View
 
 __all__ = [
     "Clean",
@@ -90,6 +90,8 @@ __all__ = [
     "KernelRuleMatch",
     "Page",
     "ProfilerCallback",
+    "Result",
+    "Rule",
     "RuleMatch",
     "RuleNotApplicable",
     "Threshold",
@@ -154,13 +156,15 @@ _ELSEWHERE = {
     "RuleMatch": ("gpusight.rules.rule", "RuleMatch"),
     "GpusightError": ("gpusight.errors", "GpusightError"),
     "Threshold": ("gpusight.rules.rule", "Threshold"),
-    "Page": ("gpusight.views", "Page"),
+    "Page": ("gpusight.render.result_view", "Page"),
     "ProfilerCallback": ("gpusight.recording.inside.profiler_callback", "ProfilerCallback"),
     "KernelRule": ("gpusight.rules.rule", "KernelRule"),
     "KernelRuleMatch": ("gpusight.rules.rule", "KernelRuleMatch"),
     "TimelineRule": ("gpusight.rules.rule", "TimelineRule"),
+    "Result": ("gpusight.render.result_view", "Result"),
+    "Rule": ("gpusight.rules.rule", "Rule"),
     "Trace": ("gpusight.trace.trace", "Trace"),
-    "View": ("gpusight.views", "View"),
+    "View": ("gpusight.render.result_view", "View"),
     "FindingLocation": ("gpusight.rules.rule", "FindingLocation"),
     "annotate": ("gpusight.recording.inside.annotate", "annotate"),
     "annotate_model": ("gpusight.recording.inside.model_ranges", "annotate_model"),

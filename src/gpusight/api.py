@@ -1,37 +1,47 @@
 """The functions behind `import gpusight as gs`: every command, with results that show themselves.
 
-A question that the capture cannot answer raises `MissingDataError` with the reason and the remedy.
+A question that the capture cannot answer raises `NotApplicableError`, a `MissingDataError`, with
+the reason and the remedy. The commands of `gpusight.cli` call these functions too.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gpusight.asking import absent, ask, digested, opened, selected, told
 from gpusight.errors import UsageError
-from gpusight.results import NotApplicable
-from gpusight.views import Page as Page  # typed users may import it from here
-from gpusight.views import View as View
+from gpusight.render.result_view import Page as Page  # typed users may import it from here
+from gpusight.render.result_view import Result as Result
+from gpusight.render.result_view import View as View
+from gpusight.results import NotApplicable, with_warnings
+from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
-    from gpusight.asking import Capture, PathLike, Summed
+    from gpusight.analysis.selection import Selection
+    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.inputs import ComparisonInput
     from gpusight.recording.record_program import Recording
-    from gpusight.render.comparison_view import BaselineView, ComparisonView
-    from gpusight.render.diagnosis_view import DiagnosisView
-    from gpusight.render.doctor_view import DoctorView
-    from gpusight.render.drill_view import DrillView
-    from gpusight.render.gate_view import GateView
-    from gpusight.render.html.report_page import ReportView
-    from gpusight.render.ledger_view import LedgerView, WhatIfView
-    from gpusight.render.share_view import ShareView
-    from gpusight.results import TableResult
+    from gpusight.render.result_view import (
+        BaselineView,
+        ComparisonView,
+        DiagnosisView,
+        DoctorView,
+        DrillView,
+        GateView,
+        LedgerView,
+        ReportView,
+        ShareView,
+        WhatIfView,
+    )
+    from gpusight.results import Answer, Composite, TableResult
     from gpusight.rules.rule import Rule
-    from gpusight.trace.trace import Trace
+    from gpusight.trace.trace import Capture, PathLike
     from gpusight.web.server import Server
 
 _Made = TypeVar("_Made")
@@ -63,7 +73,7 @@ def info(trace: Capture) -> Page:
     """Say what a capture holds and how complete it is."""
     from gpusight.analysis.capture_info import info as analysis
 
-    return Page(ask(analysis, trace))
+    return Page(_ask(analysis, trace))
 
 
 def summary(
@@ -76,7 +86,7 @@ def summary(
     """Show on one screen where the time went."""
     from gpusight.analysis.capture_summary import summary as analysis
 
-    return Page(ask(analysis, trace, selected(within, device, process)))
+    return Page(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def steps(
@@ -92,8 +102,8 @@ def steps(
     """Describe the steps one by one; `steps`, `window` (ns) and `warmup` choose which are kept."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
-    selection = selected(within, device, process)
-    return Page(ask(analysis, trace, selection, steps=steps, window=window, warmup=warmup))
+    selection = _selection(within, device, process)
+    return Page(_ask(analysis, trace, selection, steps=steps, window=window, warmup=warmup))
 
 
 def kernels(
@@ -109,7 +119,7 @@ def kernels(
     from gpusight.analysis.kernel_summary import kernels as by_name
 
     analysis = kernel_launches if every_launch else by_name
-    return View(ask(analysis, trace, selected(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def ops(
@@ -123,7 +133,7 @@ def ops(
     """List operators of the framework with their own time on the CPU and the GPU."""
     from gpusight.analysis.operator_summary import ops as analysis
 
-    return View(ask(analysis, trace, selected(within, device, process), by=by))
+    return View(_ask(analysis, trace, _selection(within, device, process), by=by))
 
 
 def launches(
@@ -137,7 +147,7 @@ def launches(
     """List GPU work in order of time, with what launched it."""
     from gpusight.analysis.launch_list import list_launches as analysis
 
-    return View(ask(analysis, trace, selected(within, device, process), kernel=kernel))
+    return View(_ask(analysis, trace, _selection(within, device, process), kernel=kernel))
 
 
 def ledger(
@@ -155,14 +165,12 @@ def ledger(
     `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
     """
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
-    from gpusight.render.ledger_view import LedgerView
+    from gpusight.render.result_view import LedgerView
 
-    capture = opened(trace)
-    selection = selected(within, device, process)
+    capture = _opened(trace)
+    selection = _selection(within, device, process)
     found = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return LedgerView(found.with_warnings(capture.warnings))
+    return LedgerView(_with_warnings(found, [capture]))
 
 
 def utilisation(
@@ -183,7 +191,7 @@ def utilisation(
     from gpusight.analysis.gpu_utilization import utilization as analysis
 
     options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup, "bins": bins}
-    return Page(ask(analysis, trace, selected(within, device, process), **options))
+    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
 
 
 def timeline(
@@ -206,8 +214,8 @@ def timeline(
 
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
-    selection = selected(within, device, process)
-    return Page(ask(analysis, trace, selection, **options, tracks=chosen))
+    selection = _selection(within, device, process)
+    return Page(_ask(analysis, trace, selection, **options, tracks=chosen))
 
 
 def flops(
@@ -223,8 +231,8 @@ def flops(
     """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analysis.flops.achieved_flops import flops as analysis
 
-    selection = selected(within, device, process)
-    return Page(ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
+    selection = _selection(within, device, process)
+    return Page(_ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
 
 
 def ranges(
@@ -237,7 +245,7 @@ def ranges(
     """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
     from gpusight.analysis.range_summary import ranges as analysis
 
-    return View(ask(analysis, trace, selected(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def api_calls(
@@ -250,7 +258,7 @@ def api_calls(
     """List CUDA API calls by the time they took."""
     from gpusight.analysis.api_summary import api_calls as analysis
 
-    return View(ask(analysis, trace, selected(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def copies(
@@ -263,7 +271,7 @@ def copies(
     """List memory copies and fills by direction: bytes, time, bandwidth."""
     from gpusight.analysis.copy_summary import copies as analysis
 
-    return View(ask(analysis, trace, selected(within, device, process)))
+    return View(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def memory(
@@ -276,7 +284,7 @@ def memory(
     """Follow the memory in use, and say who held it at the peak."""
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
-    return Page(ask(analysis, trace, selected(within, device, process)))
+    return Page(_ask(analysis, trace, _selection(within, device, process)))
 
 
 def counters(
@@ -286,6 +294,7 @@ def counters(
     form: str = "tidy",
     kernel: str | None = None,
     launches: Sequence[int] = (),
+    brief: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
@@ -293,13 +302,18 @@ def counters(
     """List what Nsight Compute measured; `metrics` are names, globs or parts of names, else all.
 
     `form` is `tidy` (a row for each launch and metric), `wide` (a row for each launch), `list` (a
-    row for each metric), `instances` (the parts of metrics) or `source` (by source line).
+    row for each metric), `instances` (the parts of metrics) or `source` (by source line). With
+    `brief`, `tidy` and `wide` have the few metrics that say most.
     """
+    from gpusight.analysis.counters.counter_tables import brief_counters
     from gpusight.analysis.counters.counter_tables import counters as analysis
 
+    selection = _selection(within, device, process)
+    options: dict[str, Any] = {"kernel": kernel, "launches": launches}
+    if brief and form in {"tidy", "wide"}:
+        return View(_ask(brief_counters, trace, selection, as_wide=form == "wide", **options))
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    options = {"form": form, "metrics": chosen, "kernel": kernel, "launches": launches}
-    return View(ask(analysis, trace, selected(within, device, process), **options))
+    return View(_ask(analysis, trace, selection, form=form, metrics=chosen, **options))
 
 
 def join(
@@ -313,8 +327,8 @@ def join(
     """Join the kernels of a timeline with what an Nsight Compute report measured of them."""
     from gpusight.analysis.join.joined_kernels import join as analysis
 
-    captures = opened(timeline), opened(report)
-    return Page(told(analysis(*captures, selected(within, device, process)), captures))
+    captures = _opened(timeline), _opened(report)
+    return Page(_with_warnings(analysis(*captures, _selection(within, device, process)), captures))
 
 
 def occupancy(
@@ -322,15 +336,21 @@ def occupancy(
     *,
     kernel: str | None = None,
     gpu: str | None = None,
+    closely: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Say how many warps kernels have on an SM, what limits them, and what would raise it."""
+    """Say how many warps kernels have on an SM, what limits them, and what would raise it.
+
+    `closely` adds what a picture needs: other block sizes, registers and shared memory for the
+    kernel that took longest, as `kernel` does.
+    """
     from gpusight.analysis.occupancy.kernel_occupancy import occupancy as analysis
 
-    selection = selected(within, device, process)
-    return Page(ask(analysis, trace, selection, kernel=kernel, gpu=gpu))
+    selection = _selection(within, device, process)
+    options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
+    return Page(_ask(analysis, trace, selection, **options))
 
 
 def occupancy_of(
@@ -364,7 +384,7 @@ def roofline(
     from gpusight.analysis.roofline.roofline_report import roofline as analysis
 
     options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
-    return Page(ask(analysis, trace, selected(within, device, process), **options))
+    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
 
 
 def orion_build(
@@ -399,15 +419,15 @@ def orion_build(
     from gpusight.render.table_export import save_orion_files as save
 
     limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
-    selection = selected(within, device, None)
+    selection = _selection(within, device, None)
     options = Options(model_type, columns, compat, threshold, limits, durations, helpers, selection)
-    report = opened(ncu)
-    second, timeline = (None if t is None else opened(t) for t in (raw, nsys))
+    report = _opened(ncu)
+    second, timeline = (None if t is None else _opened(t) for t in (raw, nsys))
     built = _of_one_run(build(report, options, raw=second, nsys=timeline))
     traces = [trace for trace in (report, second, timeline) if trace is not None]
     files = (None if path is None else Path(path) for path in (out, intermediate))
     save(built, *files, captures=[trace.meta.path for trace in traces])
-    return Page(told(built.summary, traces))
+    return Page(_with_warnings(built.summary, traces))
 
 
 def orion_plot(
@@ -433,12 +453,12 @@ def orion_plot(
     from gpusight.analysis.orion.orion_utilization import orion_utilization as utilisation
 
     limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
-    options = Options(limits=limits, selection=selected(within, device, None))
-    report, timeline = opened(ncu), opened(nsys)
-    second = None if raw is None else opened(raw)
+    options = Options(limits=limits, selection=_selection(within, device, None))
+    report, timeline = _opened(ncu), _opened(nsys)
+    second = None if raw is None else _opened(raw)
     answer = _of_one_run(utilisation(report, timeline, options, raw=second))
     traces = [trace for trace in (report, second, timeline) if trace is not None]
-    return Page(told(answer, traces))
+    return Page(_with_warnings(answer, traces))
 
 
 def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
@@ -471,15 +491,14 @@ def diagnose(
     Compute report: its kernels; `kernel`, `launches` and `lines` apply. Of both, `[timeline,
     report]`: both, joined. `rules` asks only these; `extra_rules` are your own, classes or files.
     """
-    from gpusight.render.diagnosis_view import DiagnosisView
+    from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis import DiagnoseOptions as Question
     from gpusight.rules.diagnosis import diagnose_captures
     from gpusight.rules.user_rules import user_rules
-    from gpusight.trace.trace import Trace
 
     given = [trace] if isinstance(trace, (str, os.PathLike, Trace)) else trace
     question = Question(
-        selection=selected(within, device, process),
+        selection=_selection(within, device, process),
         rules=rules,
         kernel=kernel,
         launches=launches,
@@ -489,16 +508,14 @@ def diagnose(
         warmup=warmup,
         extra_rules=user_rules(extra_rules),
     )
-    found = diagnose_captures([opened(one) for one in given], question)
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return DiagnosisView(found)
+    found = diagnose_captures([_opened(one) for one in given], question)
+    return DiagnosisView(_checked(found))
 
 
 def report(
     trace: Capture,
     *ncu: Capture,
-    compare: Summed | Sequence[Summed] = (),
+    compare: ComparisonInput | Sequence[ComparisonInput] = (),
     title: str = "",
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
@@ -507,26 +524,26 @@ def report(
     device: int | None = None,
     process: str | int | None = None,
 ) -> ReportView:
-    """Put everything about a capture on one page: `.save("report.html")`, or `.html` is its text.
+    """Put everything about a capture on one page: `.save("report.html")`, or `.to_html()`.
 
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
     `compare` is what it was before a change: captures, a baseline file, digests.
     """
-    from gpusight.render.html.report_page import ReportView
+    from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report as gather
     from gpusight.reports.report_contents import ReportRequest as Asked
 
-    selection = selected(within, device, process)
-    captures = [opened(one) for one in (trace, *ncu)]
-    base = digested(compare, selection, steps=steps, window=window, warmup=warmup)
+    selection = _selection(within, device, process)
+    captures = [_opened(one) for one in (trace, *ncu)]
+    base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     asked = Asked(selection, steps, window, warmup, title)
     found = gather(captures, asked, base=base)
     return ReportView(found, tuple(one.meta.path for one in captures))
 
 
 def compare(
-    before: Summed | Sequence[Summed],
-    after: Summed | Sequence[Summed],
+    before: ComparisonInput | Sequence[ComparisonInput],
+    after: ComparisonInput | Sequence[ComparisonInput],
     *,
     confidence: float = 0.95,
     least: float = 0.02,
@@ -543,21 +560,19 @@ def compare(
     are repeats; a path may be a glob or a folder. Changes below `least` count as none.
     """
     from gpusight.comparison.compare_digests import compare as analysis
-    from gpusight.render.comparison_view import ComparisonView
+    from gpusight.render.result_view import ComparisonView
 
-    selection = selected(within, device, process)
+    selection = _selection(within, device, process)
     sides = [
-        digested(side, selection, steps=steps, window=window, warmup=warmup)
+        _digests(side, selection, steps=steps, window=window, warmup=warmup)
         for side in (before, after)
     ]
     found = analysis(*sides, confidence=confidence, least=least)
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return ComparisonView(found)
+    return ComparisonView(_checked(found))
 
 
 def baseline(
-    captures: Summed | Sequence[Summed],
+    captures: ComparisonInput | Sequence[ComparisonInput],
     output: PathLike | None = None,
     *,
     steps: str | None = None,
@@ -572,20 +587,21 @@ def baseline(
     `output` is the file to write them to; a baseline that is there is replaced, nothing else.
     """
     from gpusight.comparison.baseline_file import check_place, save_baseline
-    from gpusight.render.comparison_view import BaselineView
+    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.render.result_view import BaselineView
 
     if output is not None:
         check_place(Path(output))
-    selection = selected(within, device, process)
-    found = digested(captures, selection, steps=steps, window=window, warmup=warmup)
+    selection = _selection(within, device, process)
+    found = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
     size = None if output is None else save_baseline(found, Path(output))
-    return BaselineView(found, file=None if output is None else str(output), size=size)
+    return BaselineView(Baseline(tuple(found), None if output is None else str(output), size))
 
 
 def gate(
-    captures: Summed | Sequence[Summed],
+    captures: ComparisonInput | Sequence[ComparisonInput],
     *,
-    baseline: Summed | Sequence[Summed] = (),
+    baseline: ComparisonInput | Sequence[ComparisonInput] = (),
     limits: str | Sequence[str] | Mapping[str, str] = "step_time=+5%",
     confidence: float = 0.95,
     least: float = 0.02,
@@ -608,11 +624,11 @@ def gate(
     """
     from gpusight.comparison.gate_check import gate as analysis
     from gpusight.comparison.gate_limits import read_limits
-    from gpusight.render.gate_view import GateView
+    from gpusight.render.result_view import GateView
 
-    selection = selected(within, device, process)
+    selection = _selection(within, device, process)
     before, after = (
-        digested(side, selection, steps=steps, window=window, warmup=warmup)
+        _digests(side, selection, steps=steps, window=window, warmup=warmup)
         for side in (baseline, captures)
     )
     found = analysis(
@@ -625,9 +641,7 @@ def gate(
         allow_missing=allow_missing,
         allow_changed=allow_changed,
     )
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return GateView(found)
+    return GateView(_checked(found))
 
 
 def serve(
@@ -659,7 +673,7 @@ def share(
     Without `output` it is called NAME.shared and lies in the current folder; nothing is replaced.
     `to` is `sqlite` or `parquet`, for nsys captures.
     """
-    from gpusight.render.share_view import ShareView
+    from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import options_of
     from gpusight.sharing.sanitized_copy import share as write
 
@@ -668,12 +682,14 @@ def share(
     return ShareView(write(Path(capture), target, chosen, to=to))
 
 
-def share_check(capture: PathLike, *, hash_names: bool = False) -> ShareView:
+def share_check(
+    capture: PathLike, *, hash_names: bool = False, salt: str | None = None
+) -> ShareView:
     """Say what a capture would give away, by category and place; never the values: `.leaks`."""
-    from gpusight.render.share_view import ShareView
+    from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import check, options_of
 
-    return ShareView(check(Path(capture), options_of(hash_names=hash_names)))
+    return ShareView(check(Path(capture), options_of(hash_names=hash_names, salt=salt)))
 
 
 def doctor(*, python: PathLike | None = None) -> DoctorView:
@@ -682,7 +698,7 @@ def doctor(*, python: PathLike | None = None) -> DoctorView:
     `python` is the interpreter that runs the program, else the one that `python` starts.
     """
     from gpusight.recording.doctor.checkup import examine
-    from gpusight.render.doctor_view import DoctorView
+    from gpusight.render.result_view import DoctorView
 
     return DoctorView(examine(python=None if python is None else os.fspath(python)))
 
@@ -710,11 +726,11 @@ def questions(
     from gpusight.analysis.questions.wall_clock_timings import read_timings
     from gpusight.readers.file_blocks import read_timings_file
 
-    captures = [opened(trace), *([] if compare is None else [opened(compare)])]
+    captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
     answer = analysis(
         captures[0],
-        selected(within, device, process),
+        _selection(within, device, process),
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
         model=None if sizes is None else Sizes.of(sizes),
@@ -722,7 +738,7 @@ def questions(
         window=window,
         warmup=warmup,
     )
-    return Page(told(answer, captures))
+    return Page(_with_warnings(answer, captures))
 
 
 def drill(
@@ -737,6 +753,8 @@ def drill(
     report: PathLike | None = None,
     overwrite: bool = False,
     rank: str | int = "all",
+    cache: bool = True,
+    announce: Callable[[DrillResult], None] | None = None,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
@@ -744,14 +762,15 @@ def drill(
     """Say which kernels are worth measuring with Nsight Compute, and by which command.
 
     `run=True` runs it on `program` and joins what it measured with the timeline, as it does with
-    `reports` that were made elsewhere. `level` is `quick`, `detail` or `full`.
+    `reports` that were made elsewhere; `announce` is called with the plan before. `level` is
+    `quick`, `detail` or `full`. `cache` is that of `gs.open`, for reports of the run.
     """
     from gpusight.analysis.drill.drill_result import DrillOptions as Question
-    from gpusight.render.drill_view import DrillView
+    from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
     question = Question.of(
-        selection=selected(within, device, process),
+        selection=_selection(within, device, process),
         top=top,
         kernel=kernel,
         level=level,
@@ -760,11 +779,15 @@ def drill(
         rank=rank,
         overwrite=overwrite,
     )
-    given = [opened(one) for one in reports]
-    found = analysis(opened(trace), question, reports=given, run=run, open_report=opened)
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return DrillView(found)
+    found = analysis(
+        _opened(trace),
+        question,
+        reports=[_opened(report) for report in reports],
+        run=run,
+        announce=announce,
+        open_report=lambda path: open_captures(path, cache=cache),
+    )
+    return DrillView(_checked(found))
 
 
 def whatif(
@@ -777,6 +800,7 @@ def whatif(
     overlap: Iterable[str] = (),
     apply: Iterable[str] = (),
     graph: bool = False,
+    changes: Iterable[tuple[str, str]] = (),
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
@@ -787,13 +811,15 @@ def whatif(
     """Replay the steps with changes: `speedup={"matmul": 4}, remove=["sync"], graph=True`.
 
     Applied in this order: faster, products of FP32 in another `precision`, gone, fused, beside the
-    computation, fixes of rules, graphs.
+    computation, fixes of rules, graphs. `changes` come first, in the order given: pairs of an
+    option of `gpusight whatif` and its value, such as `("speedup", "matmul=4x")`.
     """
-    from gpusight.analysis.scenario import scenarios as wishes
-    from gpusight.render.ledger_view import WhatIfView
+    from gpusight.analysis.scenario import ScenarioAction, parse_scenario, scenarios
+    from gpusight.render.result_view import WhatIfView
     from gpusight.rules.scenario_changes import what_if as analysis
 
-    wished = wishes(
+    replayed = [parse_scenario(ScenarioAction(verb), text) for verb, text in changes]
+    replayed += scenarios(
         speedup=speedup,
         precision=precision,
         remove=remove,
@@ -802,21 +828,19 @@ def whatif(
         apply=apply,
         graph=graph,
     )
-    capture = opened(trace)
-    selection = selected(within, device, process)
+    capture = _opened(trace)
+    selection = _selection(within, device, process)
     found = analysis(
-        capture, selection, scenarios=wished, steps=steps, window=window, warmup=warmup
+        capture, selection, scenarios=replayed, steps=steps, window=window, warmup=warmup
     )
-    if isinstance(found, NotApplicable):
-        raise absent(found)
-    return WhatIfView(found.with_warnings(capture.warnings))
+    return WhatIfView(_with_warnings(found, [capture]))
 
 
 def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analysis.sql_query import query as analysis
 
-    return View(ask(analysis, trace, query))
+    return View(_ask(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -828,7 +852,7 @@ def stats(trace: Capture, report: str) -> View:
         answer = run_report(trace, report)
         return answer if isinstance(answer, NotApplicable) else as_table(answer)
 
-    return View(ask(analysis, trace))
+    return View(_ask(analysis, trace))
 
 
 def export(
@@ -850,9 +874,9 @@ def export(
     """
     from gpusight.render.table_export import export as write
 
-    selection = selected(within, device, process)
+    selection = _selection(within, device, process)
     return write(
-        opened(trace),
+        _opened(trace),
         Path(out),
         to,
         tables=tables,
@@ -924,5 +948,88 @@ def _of_one_run(made: _Made | OrionRefusal | NotApplicable) -> _Made:
     if isinstance(made, Refused):
         raise UsageError(made.why, hint=f"the first difference: {made.table.rows()[0]}")
     if isinstance(made, NotApplicable):
-        raise absent(made)
+        raise made.error()
     return made
+
+
+def _opened(trace: Capture) -> Trace:
+    """Give a capture, opened where it is not yet."""
+    from gpusight.readers.open import open_trace
+
+    return trace if isinstance(trace, Trace) else open_trace(trace)
+
+
+def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:
+    """Give the part of the capture that the arguments select."""
+    from gpusight.analysis.selection import Selection
+
+    name = None if process is None else str(process)
+    return Selection(within=within, device=device, process=name)
+
+
+def _ask(
+    analysis: Callable[..., Answer], trace: Capture, *arguments: object, **options: object
+) -> TableResult | Composite:
+    """Run an analysis on a capture; what is wrong with the capture is part of the answer."""
+    capture = _opened(trace)
+    answer: TableResult | Composite = _with_warnings(
+        analysis(capture, *arguments, **options), [capture]
+    )
+    return answer
+
+
+def _with_warnings(answer: Any, captures: Iterable[Trace]) -> Any:
+    """Give the answer with what is wrong with any of the captures that it was made of."""
+    warnings = tuple(dict.fromkeys(warning for trace in captures for warning in trace.warnings))
+    return _checked(with_warnings(answer, warnings))
+
+
+def _checked(answer: _Made | NotApplicable) -> _Made:
+    """Give the answer; raise where there is none."""
+    if isinstance(answer, NotApplicable):
+        raise answer.error()
+    return answer
+
+
+def _digests(
+    captures: ComparisonInput | Iterable[ComparisonInput],
+    selection: Selection,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> list[Digest]:
+    """Sum captures up for a comparison; a baseline file holds such digests already.
+
+    A path may also be a glob, a folder of captures or a list, as on the command line. Raises where
+    a capture cannot be compared.
+    """
+    from gpusight.comparison.build_digest import make_digest
+    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.inputs import digests_of, side_inputs
+
+    single = isinstance(captures, (str, os.PathLike, Trace, Digest))
+    if not single and not isinstance(captures, Iterable):
+        raise _not_a_capture(captures)
+    sources: list[Trace | Digest | Path] = []
+    paths: list[str] = []
+    for capture in [captures] if single else captures:  # type: ignore[union-attr]
+        if isinstance(capture, (Trace, Digest)):
+            sources.append(capture)
+        elif isinstance(capture, (str, os.PathLike)):
+            paths.append(os.fspath(capture))
+        else:
+            raise _not_a_capture(capture)
+    inputs = side_inputs(paths)  # together, so that it sees what was named twice
+
+    def make(source: Trace | Path) -> Digest | NotApplicable:
+        return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
+
+    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+
+
+def _not_a_capture(given: object) -> UsageError:
+    return UsageError(
+        f"{type(given).__name__} is no capture",
+        hint="give a path, an opened capture, a digest of gs.baseline, or a list of these",
+    )

@@ -10,6 +10,7 @@ GpusightError                 exit code 2, one line for the user
 ├── RuleError                 a rule that the user wrote cannot be loaded, or fails
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
 ├── MissingDataError          the capture is fine but does not hold what was asked for
+│   └── NotApplicableError    an analysis could not be done; the reason is the answer
 └── InternalError             exit code 70: a bug in gpusight, whatever the capture holds
 """
 
@@ -82,6 +83,10 @@ class UsageError(GpusightError):
 
 class MissingDataError(GpusightError):
     """The capture does not hold the data that the request needs."""
+
+
+class NotApplicableError(MissingDataError):
+    """An analysis cannot be done on this capture, for the reason that it gives."""
 
 
 class InternalError(GpusightError):

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gpusight.errors import NotApplicableError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -76,6 +78,10 @@ class NotApplicable:
     hint: str = ""
     """What to capture or type to get an answer."""
 
+    def error(self) -> NotApplicableError:
+        """Give the exception that the functions of `gpusight.api` raise for it."""
+        return NotApplicableError(self.reason, hint=self.hint)
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -100,10 +106,10 @@ class Composite:
     notes: tuple[str, ...] = ()
 
 
-Result: TypeAlias = "TableResult | Composite | NotApplicable"
+Answer: TypeAlias = "TableResult | Composite | NotApplicable"
 
 
-def with_warnings(result: Result, warnings: Sequence[str]) -> Result:
+def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:
     """Say at the top of an answer why it may be less than the whole truth."""
     if not warnings:
         return result

@@ -1,7 +1,4 @@
-"""What commands read.
-
-Opens a capture with a progress line, runs an analysis on it, sums captures up for a comparison.
-"""
+"""What commands read: captures, opened with a progress line, and digests of them."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusight.cli import options
-from gpusight.cli.output import present
 from gpusight.render.cell_text import safe_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -21,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
 
-    from gpusight.analysis.selection import Selection
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import SideInputs
-    from gpusight.results import NotApplicable, Result
+    from gpusight.results import NotApplicable
     from gpusight.trace.trace import Trace
 
 
+ResultT = TypeVar("ResultT")
 PATIENCE_S = 1.0
 """Nothing is shown before this: a line that flashes up is worse than none."""
 _PERIOD_S = 0.1
@@ -79,54 +75,42 @@ def open_capture(path: str, args: argparse.Namespace) -> Trace:
     return open_trace(path, cache=not args.no_cache)
 
 
-def warnings_of(args: argparse.Namespace, *traces: Trace) -> tuple[str, ...]:
-    """Give the warnings of captures that were read, and keep them for `warn_apart`."""
-    found = tuple(dict.fromkeys(warning for trace in traces for warning in trace.warnings))
-    args.warnings = (*getattr(args, "warnings", ()), *found)
-    return found
+def keep_warnings(args: argparse.Namespace, *traces: Trace) -> None:
+    """Keep the warnings of captures that were read, for formats that have no room for them."""
+    warnings = dict.fromkeys(warning for trace in traces for warning in trace.warnings)
+    args.warnings = (*getattr(args, "warnings", ()), *warnings)
 
 
-def run_analysis(args: argparse.Namespace, analysis: Callable[[Trace, Selection], Result]) -> int:
-    """Open the capture, ask the question, write the answer."""
-    return present(answer(args, lambda trace: analysis(trace, options.selection(args))), args)
+def ask(
+    function: Callable[..., ResultT],
+    args: argparse.Namespace,
+    *others: str,
+    verb: str = "reading",
+    **arguments: Any,
+) -> ResultT:
+    """Open the capture, and others with it, and call a function of `gpusight.api` on them."""
+    with progress(f"{verb} {Path(args.file).name}", quiet=args.quiet):
+        traces = [open_capture(path, args) for path in (args.file, *others)]
+        result = function(*traces, **arguments)
+        keep_warnings(args, *traces)
+    return result
 
 
-def answer(args: argparse.Namespace, question: Callable[[Trace], Result]) -> Result:
-    """Open the capture and ask the question; what it lacks is part of the answer."""
-    from gpusight.results import with_warnings
-
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        trace = open_capture(args.file, args)
-        return with_warnings(question(trace), warnings_of(args, trace))
-
-
-def read_digests(meant: SideInputs, args: argparse.Namespace) -> list[Digest] | NotApplicable:
+def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
     """Sum up every capture, as the arguments of selection and focus ask."""
-    from gpusight.asking import sum_up
+    from gpusight.analysis.selection import Selection
     from gpusight.comparison.build_digest import make_digest
+    from gpusight.comparison.inputs import digests_of
 
-    paths = meant.paths
-    selection, focus = options.selection(args), options.focus(args)
+    paths = inputs.paths
+    selection, focus = Selection(**options.selection(args)), options.focus(args)
     places = {path: f" ({n} of {len(paths)})" for n, path in enumerate(paths, 1) if len(paths) > 1}
 
     def make(path: Path) -> Digest | NotApplicable:
         with progress(f"reading {path.name}{places.get(path, '')}", quiet=args.quiet):
             trace = open_capture(str(path), args)
             digest = make_digest(trace, selection, **focus)
-            warnings_of(args, trace)
+            keep_warnings(args, trace)
             return digest
 
-    return sum_up(paths, make, meant.notes)
-
-
-def read_sides(
-    before: SideInputs, after: SideInputs, args: argparse.Namespace
-) -> tuple[list[Digest], list[Digest]] | NotApplicable:
-    """Sum up both sides of a comparison."""
-    from gpusight.results import NotApplicable
-
-    old = read_digests(before, args)
-    if isinstance(old, NotApplicable):
-        return old
-    new = read_digests(after, args)
-    return new if isinstance(new, NotApplicable) else (old, new)
+    return digests_of(paths, make, inputs.notes)

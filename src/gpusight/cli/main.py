@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import gpusight
 from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS
-from gpusight.cli.output import OutputError, flush_out, give_streams, write_error, write_to
+from gpusight.cli.output import (
+    OutputError,
+    flush_out,
+    give_streams,
+    present_absent,
+    write_error,
+    write_to,
+)
 from gpusight.errors import (
     DEBUG_VARIABLE,
     GpusightError,
+    NotApplicableError,
     UsageError,
     internal_error,
     is_unexpected,
@@ -100,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         if "debug" in args:
             os.environ[DEBUG_VARIABLE] = "1"  # other threads and processes look there too
-        code: int = args.run(args)
+        code = _run_command(args)
         flush_out()
     except BrokenPipeError:
         _abandon_stdout()
@@ -112,6 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_unexpected(error):
             raise
         return _report(error)
+    return code
+
+
+def _run_command(args: argparse.Namespace) -> int:
+    """Run a command; that a capture cannot answer a question is an answer too."""
+    try:
+        code: int = args.run(args)
+    except NotApplicableError as error:
+        return present_absent(error, args)
     return code
 
 

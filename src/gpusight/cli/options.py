@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpusight.analysis.selection import Selection
-
 
 TABLE_FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
@@ -98,6 +96,7 @@ def add_output(
         "--wide", action="store_true", help="show whole names and every field, however wide"
     )
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
+    parser.set_defaults(formats=formats)
     add_csv_raw(group)
 
 
@@ -164,11 +163,17 @@ def add_actions(
         add_common(one)
 
 
-def selection(args: argparse.Namespace) -> Selection:
-    """Give the part of the capture that the arguments select."""
-    from gpusight.analysis.selection import Selection
+class SelectionOptions(TypedDict):
+    """The keyword arguments of `gpusight.api` that select a part of the capture."""
 
-    return Selection(within=args.within, device=args.device, process=args.process)
+    within: str | None
+    device: int | None
+    process: str | None
+
+
+def selection(args: argparse.Namespace) -> SelectionOptions:
+    """Give the part of the capture that the arguments of `add_selection` choose."""
+    return {"within": args.within, "device": args.device, "process": args.process}
 
 
 def add_focus(parser: argparse.ArgumentParser) -> None:
@@ -189,7 +194,7 @@ def add_focus(parser: argparse.ArgumentParser) -> None:
 
 
 class FocusOptions(TypedDict):
-    """The keyword arguments of `analyses.steps.focus` that the command line gives."""
+    """The keyword arguments of `gpusight.api` that choose which time to look at."""
 
     steps: str | None
     window: tuple[int | None, int | None] | None

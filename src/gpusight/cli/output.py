@@ -1,12 +1,13 @@
-"""Where answers go: to standard output, to standard error, or to the file of `-o`."""
+"""Where results go: to standard output, to standard error, or to the file of `-o`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight import output_files
 from gpusight.errors import GpusightError, UsageError
@@ -17,39 +18,69 @@ from gpusight.sniff import refuse_capture
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import TextIO
 
+    from gpusight.errors import NotApplicableError
+    from gpusight.render.result_view import Result
     from gpusight.render.table_layout import TableOptions
-    from gpusight.results import Result
 
-_SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
-_PICTURES = frozenset({".svg", ".png", ".pdf", ".html", ".htm", ".jpg", ".jpeg", ".gif", ".webp"})
+_SUFFIX_FORMATS = {
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".htm": "html",
+    **{f".{form}": form for form in ("html", "svg", "png", "pdf", "jpg", "jpeg", "gif", "webp")},
+}
+_ALWAYS_WRITTEN = frozenset({"table", "json", "csv", "markdown"})
+_PICTURE_TEXTS = frozenset({"svg", "html"})
 _ASCII = str.maketrans({"µ": "u", "…": "...", "×": "x", "─": "-"})
 EXIT_NOT_APPLICABLE = 2
 
 
-def present(result: Result, args: argparse.Namespace) -> int:
-    """Write a result as the arguments ask.
+def present(
+    result: Result,
+    args: argparse.Namespace,
+    *,
+    look: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> int:
+    """Write a result as the arguments ask; gives the exit code.
 
-    A question that the capture cannot answer is exit code 2 with one line of reason; with
-    `--format json` the document says it too, so that a program need not read the line.
+    `look` changes how tables are laid out; `options` are those that the kind of result knows.
     """
     form = chosen_format(args)
-    if isinstance(result, NotApplicable):
-        if form == "json":
-            emit(render(result, form, args), args)
-        write_error(f"gpusight: {safe_text(result.command)}: {sentence(result)}")
-        return EXIT_NOT_APPLICABLE
+    look = look or {}
     if form == "table" and not args.output and is_colored(args):
-        from gpusight.render.terminal_tables import print_colored
-
-        print_colored(result, look_of(args, bars=True), sys.stdout)
+        result.print_to(sys.stdout, replace(look_of(args, bars=True), **look), **options)
+    elif form == "table":
+        emit([result.to_text(replace(look_of(args), **look), **options)], args)
+    elif form == "json":
+        emit(result.json_chunks(limit=args.top), args)
+    elif form == "csv":
+        emit(result.csv_chunks(limit=args.top), args)
+    elif form == "markdown":
+        limit = replace(look_of(args), **look).limit
+        emit([result.to_markdown(limit=limit, **options)], args)
+    elif form == "html" and result.has_page:
+        emit([result.to_html(limit=args.top, **options)], args)
     else:
-        emit(render(result, form, args), args)
-    if form == "csv":
-        warn_apart(args)
+        _emit_picture(result.draw(form, **options), form, args)
     return 0
+
+
+def present_absent(error: NotApplicableError, args: argparse.Namespace) -> int:
+    """Say why there is no result: one line and exit code 2.
+
+    With `--format json` the document says it too, so that a program need not read the line.
+    """
+    absent = NotApplicable(args.command, error.what, error.hint)
+    if _named_format(args) == "json":
+        from gpusight.render.csv_json import to_json
+
+        emit([to_json(absent)], args)
+    write_error(f"gpusight: {absent.command}: {sentence(absent)}")
+    return EXIT_NOT_APPLICABLE
 
 
 def warn_apart(args: argparse.Namespace) -> None:
@@ -58,46 +89,39 @@ def warn_apart(args: argparse.Namespace) -> None:
         write_error(f"gpusight: warning: {safe_text(warning)}")
 
 
-def render(result: Result, form: str, args: argparse.Namespace) -> Iterable[str]:
-    """Give a result as pieces of text in one of the formats; tables are plain."""
-    if form == "json":
-        from gpusight.render.csv_json import json_chunks as json_pieces
-
-        return json_pieces(result, limit=args.top)
-    if form == "csv":
-        from gpusight.render.csv_json import csv_chunks as csv_pieces
-
-        return csv_pieces(result, limit=args.top)
-    if form == "markdown":
-        from gpusight.render.markdown_tables import to_markdown
-
-        return [to_markdown(result, limit=_top(args))]
-    from gpusight.render.terminal_tables import to_plain
-
-    return [to_plain(result, look_of(args))]
-
-
 def chosen_format(args: argparse.Namespace) -> str:
     """Give the format asked for, or the one that the output file's name implies."""
-    suffix = Path(args.output).suffix.lower() if args.output else ""
-    if suffix in _PICTURES and not args.format:
+    form = _named_format(args)
+    if not args.format and form not in {*_ALWAYS_WRITTEN, *getattr(args, "formats", ())}:
         raise UsageError(
-            f"this command cannot write {suffix} files",
+            f"this command cannot write {Path(args.output).suffix.lower()} files",
             hint="-o takes .json, .csv, .md or any text file; compare, ledger, memory, occupancy, "
             "orion plot, roofline, timeline and utilisation also draw .svg, .html, .png and .pdf; "
             "report writes a page",
         )
-    form: str = args.format or _SUFFIX_FORMATS.get(suffix, "table")
     return form
+
+
+def _named_format(args: argparse.Namespace) -> str:
+    suffix = Path(args.output).suffix.lower() if getattr(args, "output", None) else ""
+    form: str = getattr(args, "format", None) or _SUFFIX_FORMATS.get(suffix, "table")
+    return form
+
+
+def is_read(args: argparse.Namespace) -> bool:
+    """Tell whether people read the result as tables; pictures and programs take more rows."""
+    return chosen_format(args) in {"table", "markdown"}
 
 
 def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Give how tables are to look."""
-    from gpusight.render.table_layout import TableOptions as Look
+    from gpusight.cli.options import DEFAULT_TOP
+    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_tables import screen_width
 
     width = None if args.wide else screen_width()
-    return Look(width=width, limit=_top(args), every_field=args.wide, bars=bars)
+    limit = DEFAULT_TOP if args.top is None else args.top
+    return TableOptions(width=width, limit=limit, every_field=args.wide, bars=bars)
 
 
 def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
@@ -115,6 +139,19 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
             write_out(text)
     if getattr(args, "format", None) == "csv" or str(output).lower().endswith(".csv"):
         warn_apart(args)
+
+
+def _emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
+    """Write a picture to the file of `-o`; those that are text also to standard output."""
+    warn_apart(args)
+    if args.output and args.output != "-":
+        path = Path(args.output)
+        refuse_capture(path, getattr(args, "file", None))
+        output_files.write_file(path, picture)
+    elif form in _PICTURE_TEXTS:
+        write_out(picture.decode())
+    else:
+        raise UsageError(f"{form} is written to a file only", hint=f"add: -o picture.{form}")
 
 
 def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:
@@ -177,12 +214,6 @@ def write_to(stream: TextIO, text: str) -> None:
         # An ASCII or cp437 terminal still gets its table: 1.2 us instead of 1.2 µs.
         plain = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
         stream.write(plain)
-
-
-def _top(args: argparse.Namespace) -> int:
-    from gpusight.cli.options import DEFAULT_TOP
-
-    return DEFAULT_TOP if args.top is None else int(args.top)
 
 
 def is_colored(args: argparse.Namespace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,14 +70,23 @@ FACTS = (
 )
 
 
-def baseline_page(
-    digests: Sequence[Digest], *, file: str | None = None, size: int | None = None
-) -> Composite:
+@dataclass(frozen=True)
+class Baseline:
+    """Captures summed up, and the file that they were written to or read from."""
+
+    digests: tuple[Digest, ...]
+    file: str | None = None
+    size: int | None = None
+    """Bytes of the file."""
+
+
+def baseline_page(baseline: Baseline, *, metrics: bool = True) -> Composite:
     """Show captures that were summed up, and every metric that they know."""
+    digests = baseline.digests
     means = quantity(digests, "step_time").means
     values = {
-        "file": file,
-        "bytes": size,
+        "file": baseline.file,
+        "bytes": baseline.size,
         "captures": len(digests),
         "step_ns": float(np.mean(means)),
         "spread_ns": _spread(means),
@@ -86,7 +96,7 @@ def baseline_page(
         COMMAND,
         "Baseline",
         tuple(fact for fact in facts if fact.value is not None or fact.key == "spread_ns"),
-        (_captures(digests), *_metrics(digests)),
+        (_captures(digests), *(_metrics(digests) if metrics else ())),
         notes=tuple(_notes(digests)),
     )
 

@@ -1,20 +1,31 @@
-"""Which captures the words of a command line mean: files, globs, folders, baselines."""
+"""Inputs of a comparison: captures that file names, globs and folders mean; their digests."""
 
 from __future__ import annotations
 
 import glob
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from gpusight.comparison.baseline_file import is_baseline
-from gpusight.errors import CaptureError, UsageError
+from msgspec import structs
+
+from gpusight.comparison.baseline_file import is_baseline, load_baseline
+from gpusight.comparison.digest import Digest
+from gpusight.errors import CaptureError, MissingDataError, UsageError
+from gpusight.results import NotApplicable
 from gpusight.sniff import is_capture_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from gpusight.trace.trace import Capture, Trace
+
+ComparisonInput: TypeAlias = "Capture | Digest"
+"""A capture, or what a comparison needs to know of one."""
+_Source = TypeVar("_Source", bound="Trace | Path")
 
 MAX_CAPTURES = 1_000
 """Captures of a side; more are a pattern that caught too much."""
@@ -177,3 +188,42 @@ def _run(path: Path) -> Path:
     """Name the run that a report or an export of it is of."""
     ending = next((end for end in (*_REPORTS, _EXPORT) if path.name.lower().endswith(end)), "")
     return path.resolve().with_name(path.name[: len(path.name) - len(ending)] or path.name)
+
+
+def digests_of(
+    sources: Iterable[_Source | Digest],
+    make: Callable[[_Source], Digest | NotApplicable],
+    notes: Mapping[Path, str] = MappingProxyType({}),
+) -> list[Digest]:
+    """Make the digest of each capture; baseline files hold digests already.
+
+    `notes` are of paths, and become notes of their captures. Raises where a capture cannot be
+    compared.
+    """
+    digests: list[Digest] = []
+    for source in sources:
+        if isinstance(source, Digest):
+            digests.append(source)
+        elif isinstance(source, Path) and is_baseline(source):
+            digests += load_baseline(source)
+        else:
+            path = source if isinstance(source, Path) else Path(source.meta.path)
+            digest = _digest_of(path, source, make)
+            own_notes = [notes[path]] if path in notes else []
+            digests.append(structs.replace(digest, notes=(*digest.notes, *own_notes)))
+    return digests
+
+
+def _digest_of(
+    path: Path, capture: _Source, make: Callable[[_Source], Digest | NotApplicable]
+) -> Digest:
+    """Make a digest; a request that does not fit the capture says which capture that is."""
+    try:
+        digest = make(capture)
+    except (UsageError, MissingDataError) as error:
+        what = error.what if path.name in error.what else f"{path.name}: {error.what}"
+        raise type(error)(what, why=error.why, hint=error.hint) from error
+    if isinstance(digest, NotApplicable):
+        reason = f"{path.name} cannot be compared: {digest.reason}"
+        raise replace(digest, reason=reason).error()
+    return digest

@@ -1,34 +1,24 @@
-"""A comparison and a baseline as Python results, and a comparison as one table for CSV."""
+"""How a comparison and a baseline are written, and a comparison as one table for CSV."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from gpusight.comparison.baseline_page import baseline_page
 from gpusight.comparison.phrases import copy_name
-from gpusight.render.result_view import REPR_ROWS, ResultView, TablesView, file_text
+from gpusight.render.result_view import Renderer
+from gpusight.render.table_layout import TableOptions
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
+    from typing import TextIO
 
-    from gpusight.comparison.comparison_result import (
-        CallChange,
-        Comparison,
-        CopyChange,
-        EntryChange,
-        FindingChange,
-        KernelChange,
-        MetricChange,
-    )
-    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.comparison_result import CallChange, Comparison
     from gpusight.comparison.significance import MeasuredChange
     from gpusight.render.charts.figure import Figure
-    from gpusight.results import Composite
 
 
 COMPARISON_FIELDS = (
@@ -98,164 +88,70 @@ def _row(section: str, name: str, change: MeasuredChange, **more: object) -> dic
     return {"section": section, "name": name, "unit": "ns"} | change.document() | more
 
 
-COMPARISON_WIDTH = 100
+_LISTS = ("kernels", "ranges", "api_calls", "copies", "ledger", "between", "phases", "findings")
 
 
-class ComparisonView(ResultView):
-    """What changed between two sides, and why; printing it shows the answer and the tables."""
-
-    result: Comparison
-
-    def __init__(self, result: Comparison) -> None:
-        self.result = result
-
-    @property
-    def step(self) -> MeasuredChange:
-        """The step time: before, after, its interval and what can be claimed."""
-        return self.result.step
-
-    @property
-    def explanation(self) -> tuple[str, ...]:
-        """Why the step changed, or did not, in sentences; the first is the verdict."""
-        return self.result.explanation
-
-    @property
-    def metrics(self) -> dict[str, MetricChange]:
-        """Quantities of the whole by the names that `gate --max` has for them."""
-        return {metric.key: metric for metric in self.result.metrics}
-
-    @property
-    def ledger(self) -> tuple[EntryChange, ...]:
-        """Entries of the ledger, those that changed most first; they sum to the step."""
-        return self.result.ledger
-
-    @property
-    def between(self) -> tuple[EntryChange, ...]:
-        """The same of the time between steps; empty where that is next to nothing."""
-        return self.result.between
-
-    @property
-    def phases(self) -> dict[str, MeasuredChange]:
-        """GPU work by phase."""
-        return dict(self.result.phases)
-
-    @property
-    def kernels(self) -> tuple[KernelChange, ...]:
-        """Kernels, those that changed most first."""
-        return self.result.kernels
-
-    @property
-    def ranges(self) -> tuple[CallChange, ...]:
-        """Ranges (NVTX, annotations)."""
-        return self.result.ranges
-
-    @property
-    def api_calls(self) -> tuple[CallChange, ...]:
-        """CUDA API calls."""
-        return self.result.api
-
-    @property
-    def copies(self) -> tuple[CopyChange, ...]:
-        """Copies and fills by direction."""
-        return self.result.copies
-
-    @property
-    def findings(self) -> tuple[FindingChange, ...]:
-        """Findings of `diagnose` that were fixed, are new, or stayed."""
-        return self.result.findings
-
-    @property
-    def figure(self) -> Figure:
-        """The step as a waterfall; `save` writes it."""
-        from gpusight.render.charts.ledger_charts import waterfall
-
-        return waterfall(self.result)
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects, as `--format json` writes them."""
-        return self.result.document()
-
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-        from gpusight.render.comparison_text import comparison_to_text as to_text
-        from gpusight.render.table_layout import TableOptions as Look
-
-        look = Look(COMPARISON_WIDTH, rows_advice="all are in .kernels, .ranges, …")
-        return to_text(self.result, look)
-
-    def _repr_html_(self) -> str:
-        from gpusight.render.html.comparison_page import comparison_fragment as to_fragment
-
-        return str(to_fragment(self.result, limit=None))
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(self.result.document())
-
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes: one line for each thing compared."""
-        from gpusight.render.csv_json import to_csv
-
-        return to_csv(as_table(self.result))
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes, for a pull request."""
-        from gpusight.render.comparison_text import comparison_to_markdown as to_document
-
-        return to_document(self.result)
-
-    def to_html(self) -> str:
-        """Give the page that `--format html` writes."""
-        from gpusight.render.html.comparison_page import comparison_to_page as to_page
-
-        return to_page(self.result)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page (.html), a text (.md, .csv, .json, .txt) or the picture; gives where it is.
-
-        The picture alone is .svg, .png or .pdf.
-        """
-        from gpusight.output_files import write_file
-        from gpusight.render.charts.draw_chart import draw
-        from gpusight.sniff import refuse_capture
-
-        target = Path(path)
-        refuse_capture(target, None)
-        form = target.suffix.lower().removeprefix(".")
-        write = {
-            "html": self.to_html,
-            "htm": self.to_html,
-            "md": self.to_markdown,
-            "csv": self.to_csv,
-            "json": self.to_json,
-            "txt": self.to_text,
-        }.get(form)
-        content = draw(self.figure, form) if write is None else file_text(form, write())
-        write_file(target, content)
-        return target
+def _document(comparison: Comparison, *, limit: int | None) -> dict[str, Any]:
+    document = comparison.document()
+    return document | {key: document[key][:limit] for key in _LISTS if limit and key in document}
 
 
-_BASELINE_WIDTH = 100
+def _text(comparison: Comparison, look: TableOptions, *, hints: Sequence[str] = ()) -> str:
+    from gpusight.render.comparison_text import comparison_to_text
+
+    return comparison_to_text(comparison, look, hints=hints)
 
 
-class BaselineView(TablesView):
-    """Captures summed up, which `gs.compare` and `gs.gate` take; printing shows their metrics."""
+def _print(
+    comparison: Comparison, look: TableOptions, stream: TextIO, *, hints: Sequence[str] = ()
+) -> None:
+    from gpusight.render.comparison_text import print_comparison
 
-    result: Composite
+    print_comparison(comparison, look, stream, hints=hints)
 
-    def __init__(
-        self, digests: Sequence[Digest], *, file: str | None = None, size: int | None = None
-    ) -> None:
-        self.digests = tuple(digests)
-        self.result = baseline_page(digests, file=file, size=size)
 
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-        from gpusight.render.table_layout import TableOptions as Look
-        from gpusight.render.terminal_tables import to_plain
+def _markdown(comparison: Comparison, *, limit: int | None) -> str:
+    from gpusight.render.comparison_text import comparison_to_markdown
 
-        return to_plain(
-            self.result, Look(_BASELINE_WIDTH, REPR_ROWS, rows_advice="all are in .digests")
-        )
+    return comparison_to_markdown(comparison, limit=limit)
+
+
+def _fragment(comparison: Comparison, *, limit: int | None) -> str:
+    from gpusight.render.html.comparison_page import comparison_fragment
+
+    return comparison_fragment(comparison, limit=limit)
+
+
+def _page(comparison: Comparison, *, limit: int | None) -> str:
+    from gpusight.render.html.comparison_page import comparison_to_page
+
+    return comparison_to_page(comparison, limit=limit)
+
+
+def _figure(comparison: Comparison) -> Figure:
+    from gpusight.render.charts.ledger_charts import waterfall
+
+    return waterfall(comparison)
+
+
+def _draw(comparison: Comparison, form: str) -> bytes:
+    from gpusight.render.charts.draw_chart import draw
+
+    return draw(_figure(comparison), form)
+
+
+COMPARISON_RENDERER = Renderer(
+    rows=as_table,
+    document=_document,
+    text=_text,
+    print=_print,
+    markdown=_markdown,
+    fragment=_fragment,
+    page=_page,
+    figure=_figure,
+    draw=_draw,
+    look=TableOptions(100, rows_advice="all are in .kernels, .ranges, …"),
+)
+BASELINE_RENDERER = Renderer(
+    tables=baseline_page, look=TableOptions(100, 20, rows_advice="all are in .digests")
+)

@@ -13,7 +13,7 @@ import msgspec
 import polars as pl
 
 from gpusight.errors import MissingDataError
-from gpusight.results import Composite, NotApplicable, Result, TableResult
+from gpusight.results import Answer, Composite, NotApplicable, TableResult
 from gpusight.sniff import encodable_text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ COMPOSITE_HEADER = ("section", "row", "key", "value")
 """A composite's sections have different columns, so its CSV is long: one line for each value."""
 
 
-def to_csv(result: Result, *, limit: int | None = None) -> str:
+def to_csv(result: Answer, *, limit: int | None = None) -> str:
     """Write a result as CSV; null, and a number that is none, are an empty cell."""
     if isinstance(result, NotApplicable):
         raise MissingDataError(result.reason, hint=result.hint)
@@ -54,7 +54,7 @@ def to_csv(result: Result, *, limit: int | None = None) -> str:
     return _frame_csv(result.frame.head(limit) if limit else result.frame)
 
 
-def csv_chunks(result: Result, *, limit: int | None = None) -> Iterator[str]:
+def csv_chunks(result: Answer, *, limit: int | None = None) -> Iterator[str]:
     """Write the same text piece by piece, so that a long one is never in memory at once."""
     if not isinstance(result, TableResult) or limit or result.frame.is_empty():
         yield to_csv(result, limit=limit)
@@ -134,12 +134,12 @@ _INVISIBLE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u
 """Characters that JSON may hold raw but that could drive or confuse a terminal."""
 
 
-def to_json(result: Result, *, limit: int | None = None) -> str:
+def to_json(result: Answer, *, limit: int | None = None) -> str:
     """Write a result as one JSON document, indented; ends with a newline."""
     return encode_json(json_document(result, limit=limit))
 
 
-def json_chunks(result: Result, *, limit: int | None = None) -> Iterator[str]:
+def json_chunks(result: Answer, *, limit: int | None = None) -> Iterator[str]:
     """Write the same document piece by piece, so that a long one is never in memory at once."""
     if not isinstance(result, TableResult) or limit or result.frame.is_empty():
         yield to_json(result, limit=limit)
@@ -174,7 +174,7 @@ def _readable(value: object) -> object:
     return [_readable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def json_document(result: Result, *, limit: int | None = None) -> dict[str, Any]:
+def json_document(result: Answer, *, limit: int | None = None) -> dict[str, Any]:
     """Give the JSON document as plain Python objects."""
     if isinstance(result, NotApplicable):
         return {"meta": {"command": result.command, "not_applicable": _absent(result)}, "rows": []}

@@ -1,4 +1,4 @@
-"""A diagnosis in every format, of kernels, of a timeline or of both, and as a Python result."""
+"""A diagnosis in every format: of kernels, of a timeline or of both."""
 
 from __future__ import annotations
 
@@ -23,27 +23,25 @@ from gpusight.render.explanation import (
 from gpusight.render.html import diagnosis_page
 from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
-from gpusight.render.result_view import ResultView
+from gpusight.render.result_view import Renderer
+from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
-from gpusight.rules.diagnosis_results import (
-    JoinedDiagnosis,
-    KernelReportDiagnosis,
-    TimelineDiagnosis,
-)
+from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from markupsafe import Markup
 
-    from gpusight.analysis.ledger.device_ledger import Ledger
-    from gpusight.render.table_layout import TableOptions
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis_results import AnyDiagnosis, LaunchDiagnosis, TimedKernel
-    from gpusight.rules.finding import KernelFinding, TimelineFinding
+    from gpusight.rules.diagnosis_results import AnyDiagnosis, JoinedDiagnosis, TimedKernel
 
 
-def diagnosis_to_text(found: AnyDiagnosis, look: TableOptions, *, details: int) -> str:
+DETAILS = 3
+"""Findings or kernels that a screen explains."""
+
+
+def diagnosis_to_text(found: AnyDiagnosis, look: TableOptions, *, details: int = DETAILS) -> str:
     """Write a diagnosis as plain text; `details` of its findings are explained, 0 for all."""
     if isinstance(found, KernelReportDiagnosis):
         return diagnosis_text.kernels_to_text(found, look, details=details)
@@ -60,7 +58,7 @@ def kernels_text(found: JoinedDiagnosis, look: TableOptions, *, details: int) ->
 
 
 def print_diagnosis(
-    found: AnyDiagnosis, look: TableOptions, stream: TextIO, *, details: int
+    found: AnyDiagnosis, look: TableOptions, stream: TextIO, *, details: int = DETAILS
 ) -> None:
     """Draw a diagnosis with colours on a stream that takes them."""
     if isinstance(found, KernelReportDiagnosis):
@@ -76,8 +74,11 @@ def print_diagnosis(
         draw_lines(_kernel_lines(found, look, details), stream)
 
 
-def diagnosis_to_markdown(found: AnyDiagnosis, *, limit: int, details: int) -> str:
+def diagnosis_to_markdown(
+    found: AnyDiagnosis, *, limit: int | None = None, details: int = 0
+) -> str:
     """Write a diagnosis as Markdown; 0 for all."""
+    limit = limit or 0
     if isinstance(found, KernelReportDiagnosis):
         return diagnosis_text.kernels_to_markdown(found, limit=limit, details=details)
     if isinstance(found, TimelineDiagnosis):
@@ -97,8 +98,11 @@ def kernels_markdown(found: JoinedDiagnosis, *, limit: int, details: int) -> str
     return f"{table}{kernels}\n"
 
 
-def diagnosis_to_fragment(found: AnyDiagnosis, *, limit: int, details: int) -> Markup:
+def diagnosis_to_fragment(
+    found: AnyDiagnosis, *, limit: int | None, details: int = DETAILS
+) -> Markup:
     """Write a diagnosis as HTML for a notebook; 0 for all."""
+    limit = limit or 0
     if isinstance(found, KernelReportDiagnosis):
         return diagnosis_page.kernels_to_fragment(found, limit=limit, details=details)
     if isinstance(found, TimelineDiagnosis):
@@ -113,8 +117,9 @@ def kernels_fragment(found: JoinedDiagnosis, *, limit: int, details: int) -> Mar
     return diagnosis_page.kernel_fragment(measured_kernel_table(found), kernels, limit=limit)
 
 
-def diagnosis_to_page(found: AnyDiagnosis, *, limit: int = 0, details: int = 0) -> str:
+def diagnosis_to_page(found: AnyDiagnosis, *, limit: int | None = None, details: int = 0) -> str:
     """Write a diagnosis as an HTML page of its own; 0 for all."""
+    limit = limit or 0
     if isinstance(found, KernelReportDiagnosis):
         return diagnosis_page.kernels_to_page(found, limit=limit, details=details)
     if isinstance(found, TimelineDiagnosis):
@@ -167,81 +172,13 @@ def _in_timeline(found: JoinedDiagnosis, kernel: TimedKernel) -> ExplainedKernel
     )
 
 
-WIDTH = 100
-ROWS = 20
-DETAILS = 3
-
-
-class DiagnosisView(ResultView):
-    """What holds a program or its kernels back; printing it explains the foremost findings."""
-
-    result: AnyDiagnosis
-
-    def __init__(self, result: AnyDiagnosis) -> None:
-        self.result = result
-
-    @property
-    def timeline(self) -> TimelineDiagnosis | None:
-        """What the timeline says; None where there is only a report of measured kernels."""
-        if isinstance(self.result, JoinedDiagnosis):
-            return self.result.timeline
-        return self.result if isinstance(self.result, TimelineDiagnosis) else None
-
-    @property
-    def kernels(self) -> tuple[LaunchDiagnosis, ...]:
-        """Every measured launch with its findings, those with the most time to give back first."""
-        if isinstance(self.result, JoinedDiagnosis):
-            return tuple(one for kernel in self.result.kernels for one in kernel.group.kernels)
-        return self.result.kernels if isinstance(self.result, KernelReportDiagnosis) else ()
-
-    @property
-    def findings(self) -> tuple[KernelFinding | TimelineFinding, ...]:
-        """Every finding, the one that gives most back first; of a timeline, where there is one."""
-        if isinstance(self.result, KernelReportDiagnosis):
-            return self.result.findings
-        return self.timeline.findings if self.timeline else ()
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """Where the time of the window went; None where there is only a report."""
-        return None if self.timeline is None else self.timeline.ledger
-
-    @property
-    def saved_ns(self) -> float:
-        """Time that the first fix of each kernel, or of a timeline the first fix, gives back."""
-        if isinstance(self.result, KernelReportDiagnosis):
-            return self.result.saved_ns
-        return max((f.recoverable_ns or 0.0 for f in self._of_timeline()), default=0.0)
-
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-        from gpusight.render.table_layout import TableOptions as Look
-
-        look = Look(WIDTH, ROWS, rows_advice="all are in .findings")
-        return diagnosis_to_text(self.result, look, details=DETAILS)
-
-    def _of_timeline(self) -> tuple[TimelineFinding, ...]:
-        return () if self.timeline is None else self.timeline.findings
-
-    def _repr_html_(self) -> str:
-        return str(diagnosis_to_fragment(self.result, limit=ROWS, details=DETAILS))
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(self.result.document())
-
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes: one line for each finding."""
-        from gpusight.render.csv_json import to_csv
-
-        return to_csv(diagnosis_table(self.result))
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes, with everything."""
-        return diagnosis_to_markdown(self.result, limit=0, details=0)
-
-    def to_html(self) -> str:
-        """Give the page that `--format html` writes."""
-        return diagnosis_to_page(self.result)
+DIAGNOSIS_RENDERER = Renderer(
+    rows=diagnosis_table,
+    document=diagnosis_document,
+    text=diagnosis_to_text,
+    print=print_diagnosis,
+    markdown=diagnosis_to_markdown,
+    fragment=diagnosis_to_fragment,
+    page=diagnosis_to_page,
+    look=TableOptions(100, 20, rows_advice="all are in .findings"),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from gpusight.recording.doctor.checkup import checks_table, checkup_page, tool_summary
 from gpusight.recording.doctor.machine import Ability, CheckState
@@ -15,41 +15,19 @@ from gpusight.render.explanation import (
     plain_lines,
     wrapped_lines,
 )
-from gpusight.render.result_view import TablesView
+from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpusight.recording.doctor.machine import Checkup, MachineCheck, ToolVerdict
-    from gpusight.results import Composite, TableResult
+    from gpusight.results import TableResult
 
 
-WIDTH = 100
 _STYLES = {Ability.YES: "bold green", Ability.PARTLY: "bold yellow", Ability.NO: "bold red"}
 _SHOWN_FIELDS = frozenset({"title", "state", "found"})
-
-
-class DoctorView(TablesView):
-    """What a machine can capture with; printing it shows verdicts, checks and fixes."""
-
-    result: Composite
-    shown_rows = 0
-
-    def __init__(self, checkup: Checkup) -> None:
-        self.checkup = checkup
-        self.result = checkup_page(checkup)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Whether each tool can capture (`yes`, `partly`, `no`), and what `record` would use."""
-        can = {verdict.tool.value: verdict.can.value for verdict in self.checkup.verdicts}
-        return {**can, **{fact.key: fact.value for fact in self.result.facts}}
-
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-        return doctor_to_text(self.checkup, TableOptions(WIDTH, 0))
 
 
 def doctor_to_text(checkup: Checkup, look: TableOptions) -> str:
@@ -108,3 +86,8 @@ def _explained(check: MachineCheck, number: int, width: int | None) -> Iterator[
     if check.fix:
         yield from labeled_lines("fix", check.fix, width)
     yield from code_lines("\n".join(check.commands))
+
+
+DOCTOR_RENDERER = Renderer(
+    tables=checkup_page, text=doctor_to_text, print=print_doctor, look=TableOptions(100, 0)
+)

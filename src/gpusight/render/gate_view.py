@@ -1,4 +1,4 @@
-"""The verdict of a gate as text, Markdown and JUnit XML, and as a Python result."""
+"""The verdict of a gate as text, Markdown and JUnit XML."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpusight.render.markdown_tables import (
     markdown_prose,
     markdown_table,
 )
-from gpusight.render.result_view import ResultView
+from gpusight.render.result_view import Renderer
+from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.gate_check import Gate, GateCheck
 
 
@@ -209,14 +209,14 @@ _DROPPABLE_COLUMNS = ("interval", "baseline", "change")
 """Columns that a narrow screen does without, in this order."""
 
 
-def to_text(gate: Gate, width: int | None) -> str:
+def to_text(gate: Gate, look: TableOptions) -> str:
     """Write a verdict as plain text."""
-    return plain_lines(lines_of(gate, width))
+    return plain_lines(lines_of(gate, look.width))
 
 
-def print_text(gate: Gate, width: int | None, stream: TextIO) -> None:
+def print_text(gate: Gate, look: TableOptions, stream: TextIO) -> None:
     """Draw a verdict with colours on a stream that takes them."""
-    draw_lines(lines_of(gate, width), stream)
+    draw_lines(lines_of(gate, look.width), stream)
 
 
 def lines_of(gate: Gate, width: int | None) -> Iterator[StyledLine]:
@@ -294,8 +294,9 @@ _MARKDOWN_LEFT_ALIGNED = (True, False, False, False, False, False, True)
 _BOLD_STATUSES = {*CheckStatus} - {CheckStatus.PASSED}
 
 
-def to_markdown(gate: Gate) -> str:
-    """Write a verdict as Markdown; ends with a newline."""
+def to_markdown(gate: Gate, *, limit: int | None = None) -> str:
+    """Write a verdict as Markdown, with all checks; ends with a newline."""
+    del limit
     return "\n".join(_markdown_lines(gate)) + "\n"
 
 
@@ -370,7 +371,7 @@ def to_junit(gate: Gate) -> str:
     if gate.comparison is not None:
         why = "\n".join(map(safe_text, gate.comparison.explanation))
         ET.SubElement(suite, "system-out").text = why
-    return _document(root)
+    return _junit_text(root)
 
 
 def error_junit(reason: str) -> str:
@@ -380,10 +381,10 @@ def error_junit(reason: str) -> str:
     suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
     case = ET.SubElement(suite, "testcase", {"classname": _CLASS, "name": "gate", "time": _NO_TIME})
     ET.SubElement(case, "error", {"message": safe_text(reason), "type": "error"})
-    return _document(root)
+    return _junit_text(root)
 
 
-def _document(root: ET.Element) -> str:
+def _junit_text(root: ET.Element) -> str:
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
@@ -414,63 +415,23 @@ def _numbers(check: GateCheck) -> str:
     return safe_text(text)
 
 
-WIDTH = 100
+def _document(gate: Gate, *, limit: int | None) -> dict[str, Any]:
+    del limit  # every check counts
+    return gate.document()
 
 
-class GateView(ResultView):
-    """Whether captures hold their limits; printing it shows the checks."""
+def _fragment(gate: Gate, *, limit: int | None) -> str:
+    from gpusight.render.html.comparison_page import gate_fragment
 
-    result: Gate
+    del limit
+    return str(gate_fragment(gate))
 
-    def __init__(self, result: Gate) -> None:
-        self.result = result
 
-    @property
-    def passed(self) -> bool:
-        """Whether nothing stands in the way."""
-        return self.result.passed
-
-    @property
-    def outcome(self) -> str:
-        """`passed`, `failed` or `inconclusive`."""
-        return self.result.outcome
-
-    @property
-    def checks(self) -> tuple[GateCheck, ...]:
-        """Each metric against its limit."""
-        return self.result.checks
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """What changed since the baseline; None where there is none."""
-        return self.result.comparison
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects, as `--format json` writes them."""
-        return self.result.document()
-
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-
-        return to_text(self.result, WIDTH)
-
-    def _repr_html_(self) -> str:
-        from gpusight.render.html.comparison_page import gate_fragment as to_fragment
-
-        return str(to_fragment(self.result))
-
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(self.document())
-
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes."""
-
-        return to_markdown(self.result)
-
-    def to_junit(self) -> str:
-        """Give the XML that `--junit` writes."""
-
-        return to_junit(self.result)
+GATE_RENDERER = Renderer(
+    document=_document,
+    text=to_text,
+    print=print_text,
+    markdown=to_markdown,
+    fragment=_fragment,
+    look=TableOptions(100),
+)

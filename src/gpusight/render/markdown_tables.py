@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.render.cell_text import NUMERIC, safe_text, show
 from gpusight.render.table_layout import sentence
-from gpusight.results import Composite, Field, Fmt, NotApplicable, Result, TableResult
+from gpusight.results import Answer, Composite, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
-def to_markdown(result: Result, *, limit: int | None = None) -> str:
+def to_markdown(result: Answer, *, limit: int | None = None) -> str:
     """Write a result as Markdown; ends with a newline."""
     return "\n".join(_lines(result, limit, "##")) + "\n"
 
@@ -59,7 +59,7 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _lines(result: Result, limit: int | None, level: str) -> Iterator[str]:
+def _lines(result: Answer, limit: int | None, level: str) -> Iterator[str]:
     if isinstance(result, NotApplicable):
         yield f"**{result.command}**: {escape_markdown(sentence(result))}"
         return

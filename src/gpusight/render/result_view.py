@@ -1,149 +1,645 @@
-"""Base classes of what `gpusight.api` returns: results that print themselves and can be saved."""
+"""The result that every function of `gpusight.api` returns and every command shows.
+
+Analyses return plain answers (`gpusight.results` and the types of their packages). `Result` puts
+one of them into text, JSON, CSV, Markdown, HTML or a picture; `renderer_of` is the one place that
+knows how each kind of answer is written. It is part of `render` and not of `gpusight.results`,
+which lies below the analyses and must not import what draws.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import importlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import UsageError
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import Composite, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import TextIO
 
-    from gpusight.results import Composite, TableResult
+    import polars as pl
+
+    from gpusight.analysis.drill.drill_kernels import DrillKernel
+    from gpusight.analysis.ledger.device_ledger import Ledger
+    from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
+    from gpusight.analysis.scenario import AppliedChange, WhatIf
+    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.comparison.comparison_result import (
+        CallChange,
+        Comparison,
+        CopyChange,
+        EntryChange,
+        FindingChange,
+        KernelChange,
+        MetricChange,
+    )
+    from gpusight.comparison.digest import Digest
+    from gpusight.comparison.gate_check import Gate, GateCheck
+    from gpusight.comparison.significance import MeasuredChange
+    from gpusight.recording.doctor.machine import Checkup
+    from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.reports.report_contents import Report
+    from gpusight.rules.diagnosis_results import (
+        AnyDiagnosis,
+        JoinedDiagnosis,
+        LaunchDiagnosis,
+        TimelineDiagnosis,
+    )
+    from gpusight.rules.drill_workflow import MeasuredDrill
+    from gpusight.rules.finding import KernelFinding, TimelineFinding
+    from gpusight.sharing.leak_report import Leak
+    from gpusight.sharing.sanitized_copy import SharedCopy
+
+_ADVICE = "all are in .frame"
+_LOOK = TableOptions(100, 20, rows_advice=_ADVICE, columns_advice=_ADVICE)
 
 
-REPR_ROWS = 20
+@dataclass(frozen=True, kw_only=True)
+class Renderer:
+    """How one kind of answer is written: functions of the answer and of keyword options.
+
+    What is None is made of the tables; where there are none either, it cannot be written so.
+    """
+
+    tables: Callable[..., TableResult | Composite] | None = None
+    """The answer as tables."""
+    rows: Callable[[Any], TableResult] | None = None
+    """Its main table, which CSV and `.frame` have."""
+    document: Callable[..., dict[str, Any]] | None = None
+    """What JSON has; `limit` items of long lists."""
+    text: Callable[..., str] | None = None
+    """Plain text, laid out as the `TableOptions` say."""
+    print: Callable[..., None] | None = None
+    """The same with colors, to a stream."""
+    markdown: Callable[..., str] | None = None
+    fragment: Callable[..., str] | None = None
+    """HTML for a notebook."""
+    page: Callable[..., str] | None = None
+    """An HTML page of its own."""
+    figure: Callable[..., Figure | StripChart] | None = None
+    draw: Callable[..., bytes] | None = None
+    """The picture as a file of a format; an HTML page may have tables below it."""
+    look: TableOptions = _LOOK
+    """How tables look in a Python shell and, as for their rows, in a notebook."""
 
 
-class ResultInfo(Protocol):
-    """What results of every kind tell about themselves."""
+_RENDERERS = {
+    "TableResult": "result_view:TABLE_RENDERER",
+    "Composite": "result_view:COMPOSITE_RENDERER",
+    "LedgerReport": "ledger_view:LEDGER_RENDERER",
+    "WhatIf": "ledger_view:WHATIF_RENDERER",
+    "TimelineDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
+    "KernelReportDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
+    "JoinedDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
+    "MeasuredDrill": "drill_view:DRILL_RENDERER",
+    "Comparison": "comparison_view:COMPARISON_RENDERER",
+    "Baseline": "comparison_view:BASELINE_RENDERER",
+    "Gate": "gate_view:GATE_RENDERER",
+    "SharedCopy": "share_view:SHARE_RENDERER",
+    "Checkup": "doctor_view:DOCTOR_RENDERER",
+    "Report": "html.report_page:REPORT_RENDERER",
+}
+"""Kinds of answers, and where in this package their renderers are."""
 
-    @property
-    def title(self) -> str:
-        """What it is about."""
-        ...
 
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """Totals and other values about it as a whole."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        ...
+def renderer_of(answer: object) -> Renderer:
+    """Give the renderer of an answer; modules are imported when they are first needed."""
+    module, name = _RENDERERS[type(answer).__name__].split(":")
+    renderer = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    assert isinstance(renderer, Renderer)
+    return renderer
 
 
-class ResultView(ABC):
-    """A result that shows itself, in a shell or a notebook."""
+class Result:
+    """The answer to a question, which shows itself in a shell, in a notebook and in files."""
 
-    result: ResultInfo
+    answer: Any
+    """What the analysis returned, of one of the kinds that `renderer_of` knows."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
 
     @property
     def title(self) -> str:
         """What the result is about."""
-        return self.result.title
+        title: str = self._described.title
+        return title
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """Totals and other values about the result as a whole."""
-        return self.result.meta
+        meta: Mapping[str, Any] = self._described.meta
+        return meta
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know: incomplete data, what was left out, what was assumed."""
-        return self.result.notes
+        notes: tuple[str, ...] = self._described.notes
+        return notes
 
-    @abstractmethod
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The table as a Polars frame: all rows and fields, in nanoseconds, bytes, fractions of 1.
 
-    def __repr__(self) -> str:
-        """Show it as plain text."""
-        return self.to_text().rstrip("\n")
+        Raises where the result has no table, or several.
+        """
+        return self._table("frame").frame
 
+    @property
+    def figure(self) -> Figure | StripChart:
+        """The picture, for answers that have one: memory, roofline, ledger, timeline, …"""
+        return self._function("figure", "a picture")(self.answer)
 
-class SavableView(ResultView):
-    """A result that can be written to a file, whose name says as what."""
+    def to_dict(self, *, limit: int | None = None) -> dict[str, Any]:
+        """Give plain Python objects, as JSON has them."""
+        if self._renderer.document is not None:
+            return self._renderer.document(self.answer, limit=limit)
+        from gpusight.render.csv_json import json_document
 
-    @abstractmethod
-    def to_json(self) -> str:
+        return json_document(self._tables("json"), limit=limit)
+
+    def to_json(self, *, limit: int | None = None) -> str:
         """Give the document that `--format json` writes."""
+        return "".join(self.json_chunks(limit=limit))
 
-    @abstractmethod
-    def to_csv(self) -> str:
+    def json_chunks(self, *, limit: int | None = None) -> Iterable[str]:
+        """Give the same piece by piece: a long table need not be in memory at once."""
+        from gpusight.render import csv_json
+
+        if self._renderer.document is not None:
+            return [csv_json.encode_json(self.to_dict(limit=limit))]
+        return csv_json.json_chunks(self._tables("json"), limit=limit)
+
+    def to_csv(self, *, limit: int | None = None) -> str:
         """Give the text that `--format csv` writes."""
+        return "".join(self.csv_chunks(limit=limit))
 
-    @abstractmethod
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes."""
+    def csv_chunks(self, *, limit: int | None = None) -> Iterable[str]:
+        """Give the same piece by piece."""
+        from gpusight.render import csv_json
 
-    def _drawn(self, form: str) -> bytes:
-        """Draw it as one of the picture formats; results that have no picture say so."""
-        raise UsageError(
-            f"{self.title} cannot be written as {form or 'a file without an ending'}",
-            hint="write .json, .csv, .md or .txt",
-        )
+        rows = self._renderer.rows
+        table = self._tables("csv") if rows is None else rows(self.answer)
+        return csv_json.csv_chunks(table, limit=limit)
+
+    def to_text(self, look: TableOptions | None = None, **options: Any) -> str:
+        """Give it as plain text, as printing does; `look` says how wide, and how many rows."""
+        look = look or self._renderer.look
+        if self._renderer.text is not None:
+            return self._renderer.text(self.answer, look, **options)
+        from gpusight.render.terminal_tables import to_plain
+
+        return to_plain(self._tables("txt", **options), look)
+
+    def print_to(self, stream: TextIO, look: TableOptions, **options: Any) -> None:
+        """Write the text with colors to a terminal."""
+        if self._renderer.print is not None:
+            self._renderer.print(self.answer, look, stream, **options)
+        else:
+            from gpusight.render.terminal_tables import print_colored
+
+            print_colored(self._tables("txt", **options), look, stream)
+
+    def to_markdown(self, *, limit: int | None = None, **options: Any) -> str:
+        """Give the text that `--format markdown` writes, with all rows unless there is a limit."""
+        if self._renderer.markdown is not None:
+            return self._renderer.markdown(self.answer, limit=limit, **options)
+        from gpusight.render.markdown_tables import to_markdown
+
+        return to_markdown(self._tables("md", **options), limit=limit)
+
+    def to_html(self, *, limit: int | None = None, **options: Any) -> str:
+        """Give an HTML page of its own, which needs nothing else."""
+        if self._renderer.page is not None:
+            return self._renderer.page(self.answer, limit=limit, **options)
+        if self._renderer.draw is not None and self._has_figure():
+            return self.draw("html", **options).decode()
+        from gpusight.render.html.html_templates import html_page, markup
+
+        return html_page(self.title, "", markup(self._fragment(limit, **options)))
+
+    def _repr_html_(self) -> str:
+        return self._fragment(self._renderer.look.limit)
+
+    def _fragment(self, limit: int | None, **options: Any) -> str:
+        if self._renderer.fragment is not None:
+            return str(self._renderer.fragment(self.answer, limit=limit, **options))
+        from gpusight.render.html.html_templates import to_html
+
+        return str(to_html(self._tables("html", **options), limit=limit))
+
+    @property
+    def has_page(self) -> bool:
+        """Tell whether its HTML page is made for reading, with notes and warnings in it."""
+        return self._renderer.page is not None
+
+    def draw(self, form: str, **options: Any) -> bytes:
+        """Draw the picture as `svg`, `html`, `png` or `pdf`."""
+        return self._function("draw", form)(self.answer, form, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a text (.json, .csv, .md, .txt) or a picture (.svg, .html, .png, .pdf).
+        """Write a text (.json, .csv, .md, .txt), a page (.html) or a picture (.svg, .png, .pdf).
 
         Gives where it is. A capture is never written over. In a .csv, a cell that a spreadsheet
         would run as a formula gets a `'` in front; `to_csv` gives it unchanged.
         """
         from gpusight.output_files import write_file
+        from gpusight.render.csv_json import escape_formulas
         from gpusight.sniff import refuse_capture
 
         target = Path(path)
         refuse_capture(target, None)
         form = target.suffix.lower().removeprefix(".")
-        texts = {
+        texts: dict[str, Callable[[], str]] = {
             "json": self.to_json,
-            "csv": self.to_csv,
+            "csv": lambda: escape_formulas(self.to_csv()),
             "md": self.to_markdown,
             "txt": self.to_text,
+            "html": self.to_html,
+            "htm": self.to_html,
         }
-        content = file_text(form, texts[form]()) if form in texts else self._drawn(form)
-        write_file(target, content)
+        if form in texts:
+            write_file(target, texts[form]().encode("utf-8", "backslashreplace"))
+        else:
+            write_file(target, self.draw(form))
         return target
 
+    def __repr__(self) -> str:
+        """Show it as plain text."""
+        return self.to_text().rstrip("\n")
 
-def file_text(form: str, text: str) -> bytes:
-    """Give a text as a file has it: in a CSV, no cell is one that a spreadsheet would run."""
-    from gpusight.render.csv_json import escape_formulas
+    @property
+    def _renderer(self) -> Renderer:
+        return renderer_of(self.answer)
 
-    return (escape_formulas(text) if form == "csv" else text).encode("utf-8", "backslashreplace")
+    @property
+    def _described(self) -> Any:
+        """What has title, meta and notes: the answer, or its tables."""
+        return self.answer if hasattr(self.answer, "meta") else self._tables("txt")
+
+    def _tables(self, form: str, **options: Any) -> TableResult | Composite:
+        return self._function("tables", form)(self.answer, **options)
+
+    def _table(self, form: str) -> TableResult:
+        rows = self._renderer.rows
+        table = self._tables(form) if rows is None else rows(self.answer)
+        if isinstance(table, TableResult):
+            return table
+        tables = [section for section in table.sections if isinstance(section, TableResult)]
+        if len(tables) == 1:
+            return tables[0]
+        names = ", ".join(section.command for section in tables)
+        raise UsageError(
+            f"{self.title} has {len(tables) or 'no'} tables",
+            hint=f"choose one, such as result[{tables[0].command!r}].frame, of: {names}"
+            if tables
+            else "see .facts and .to_dict()",
+        )
+
+    def _has_figure(self) -> bool:
+        from gpusight.render.charts.draw_chart import has_figure
+
+        return not isinstance(self.answer, Composite) or has_figure(self.answer)
+
+    def _function(self, name: str, form: str) -> Callable[..., Any]:
+        function: Callable[..., Any] | None = getattr(self._renderer, name)
+        if function is None:
+            raise UsageError(
+                f"{self.title} cannot be written as {form or 'a file without an ending'}",
+                hint="write .json, .csv, .md or .txt",
+            )
+        return function
 
 
-class TablesView(SavableView):
-    """A result of one table or several."""
+class View(Result):
+    """A table: `frame` is the Polars frame, printing it shows the first rows."""
 
-    result: TableResult | Composite
-    shown_rows = REPR_ROWS
-    """Rows of each table in a notebook; 0 for all."""
+    answer: TableResult
 
-    def _repr_html_(self) -> str:
-        from gpusight.render.html.html_templates import to_html
+    def rows(self) -> list[dict[str, Any]]:
+        """Give all rows as plain dictionaries."""
+        return self.answer.rows()
 
-        return str(to_html(self.result, limit=self.shown_rows))
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self.answer.frame.height
 
-    def to_json(self) -> str:
-        """Give the document that `--format json` writes."""
-        from gpusight.render.csv_json import to_json
 
-        return to_json(self.result)
+class Page(Result):
+    """A one-screen answer: facts, and tables by name: `page["kernels"]`."""
 
-    def to_csv(self) -> str:
-        """Give the text that `--format csv` writes."""
-        from gpusight.render.csv_json import to_csv
+    answer: Composite
 
-        return to_csv(self.result)
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts at the top, in base units."""
+        return {fact.key: fact.value for fact in self.answer.facts}
 
-    def to_markdown(self) -> str:
-        """Give the text that `--format markdown` writes, with all rows."""
-        from gpusight.render.markdown_tables import to_markdown
+    def __iter__(self) -> Iterator[str]:
+        """Give the names of the sections."""
+        return (section.command for section in self.answer.sections)
 
-        return to_markdown(self.result)
+    def __getitem__(self, name: str) -> View:
+        """Give a section; raises MissingDataError when the capture could not fill it."""
+        for section in self.answer.sections:
+            if section.command == name:
+                if isinstance(section, NotApplicable):
+                    raise section.error()
+                return View(section)
+        raise KeyError(name)
+
+
+def _same(answer: TableResult | Composite) -> TableResult | Composite:
+    return answer
+
+
+def _figure(answer: Composite, **options: Any) -> Figure | StripChart:
+    from gpusight.render.charts.draw_chart import figure_of
+
+    return figure_of(answer, **options)
+
+
+def _draw(answer: Composite, form: str, **options: Any) -> bytes:
+    from gpusight.render.charts.draw_chart import draw_result
+
+    return draw_result(answer, form, **options)
+
+
+TABLE_RENDERER = Renderer(tables=_same)
+COMPOSITE_RENDERER = Renderer(tables=_same, figure=_figure, draw=_draw)
+
+
+class LedgerView(Result):
+    """Where the time of each GPU went; printing it shows the tables."""
+
+    answer: LedgerReport
+
+    @property
+    def devices(self) -> tuple[DeviceLedgerReport, ...]:
+        """Each GPU with its entries, steps, overlaps and contributors to idle time."""
+        return self.answer.devices
+
+
+class WhatIfView(Result):
+    """What changes give back, alone and together; printing it shows the tables."""
+
+    answer: WhatIf
+
+    @property
+    def changes(self) -> tuple[AppliedChange, ...]:
+        """Each change with the time it gives back."""
+        return self.answer.changes
+
+    @property
+    def saved_ns(self) -> int:
+        """What all changes give back together, of the replayed time."""
+        return self.answer.saved_ns
+
+    @property
+    def before(self) -> Ledger:
+        """Where the time goes now."""
+        return self.answer.before
+
+    @property
+    def after(self) -> Ledger:
+        """Where the time goes with all changes."""
+        return self.answer.after
+
+
+class DiagnosisView(Result):
+    """What holds a program or its kernels back; printing it explains the foremost findings."""
+
+    answer: AnyDiagnosis
+
+    @property
+    def timeline(self) -> TimelineDiagnosis | None:
+        """What the timeline says; None where there is only a report of measured kernels."""
+        from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis
+
+        if isinstance(self.answer, JoinedDiagnosis):
+            return self.answer.timeline
+        return self.answer if isinstance(self.answer, TimelineDiagnosis) else None
+
+    @property
+    def kernels(self) -> tuple[LaunchDiagnosis, ...]:
+        """Every measured launch with its findings, those with the most time to give back first."""
+        from gpusight.rules.diagnosis_results import JoinedDiagnosis, KernelReportDiagnosis
+
+        if isinstance(self.answer, JoinedDiagnosis):
+            return tuple(k for kernel in self.answer.kernels for k in kernel.group.kernels)
+        return self.answer.kernels if isinstance(self.answer, KernelReportDiagnosis) else ()
+
+    @property
+    def findings(self) -> tuple[KernelFinding | TimelineFinding, ...]:
+        """Every finding, the one that gives most back first; of a timeline, where there is one."""
+        from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+
+        if isinstance(self.answer, KernelReportDiagnosis):
+            return self.answer.findings
+        return self.timeline.findings if self.timeline else ()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Where the time of the window went; None where there is only a report."""
+        return None if self.timeline is None else self.timeline.ledger
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the first fix of each kernel, or of a timeline the first fix, gives back."""
+        from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+
+        if isinstance(self.answer, KernelReportDiagnosis):
+            return self.answer.saved_ns
+        findings = self.timeline.findings if self.timeline else ()
+        return max((finding.recoverable_ns or 0.0 for finding in findings), default=0.0)
+
+
+class DrillView(Result):
+    """Kernels worth measuring, the commands that do it, and what they showed."""
+
+    answer: MeasuredDrill
+
+    @property
+    def kernels(self) -> tuple[DrillKernel, ...]:
+        """The chosen kernels, the longest first."""
+        return self.answer.drill.chosen
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The command lines, as they can be pasted into a shell."""
+        return tuple(str(command) for command in self.answer.drill.commands)
+
+    @property
+    def diagnoses(self) -> tuple[JoinedDiagnosis, ...]:
+        """The timeline joined with each report."""
+        return self.answer.joined
+
+
+class ComparisonView(Result):
+    """What changed between two sides, and why; printing it shows the answer and the tables."""
+
+    answer: Comparison
+
+    @property
+    def step(self) -> MeasuredChange:
+        """The step time: before, after, its interval and what can be claimed."""
+        return self.answer.step
+
+    @property
+    def explanation(self) -> tuple[str, ...]:
+        """Why the step changed, or did not, in sentences; the first is the verdict."""
+        return self.answer.explanation
+
+    @property
+    def metrics(self) -> dict[str, MetricChange]:
+        """Quantities of the whole by the names that `gate --max` has for them."""
+        return {metric.key: metric for metric in self.answer.metrics}
+
+    @property
+    def ledger(self) -> tuple[EntryChange, ...]:
+        """Entries of the ledger, those that changed most first; they sum to the step."""
+        return self.answer.ledger
+
+    @property
+    def between(self) -> tuple[EntryChange, ...]:
+        """The same of the time between steps; empty where that is next to nothing."""
+        return self.answer.between
+
+    @property
+    def phases(self) -> dict[str, MeasuredChange]:
+        """GPU work by phase."""
+        return dict(self.answer.phases)
+
+    @property
+    def kernels(self) -> tuple[KernelChange, ...]:
+        """Kernels, those that changed most first."""
+        return self.answer.kernels
+
+    @property
+    def ranges(self) -> tuple[CallChange, ...]:
+        """Ranges (NVTX, annotations)."""
+        return self.answer.ranges
+
+    @property
+    def api_calls(self) -> tuple[CallChange, ...]:
+        """CUDA API calls."""
+        return self.answer.api
+
+    @property
+    def copies(self) -> tuple[CopyChange, ...]:
+        """Copies and fills by direction."""
+        return self.answer.copies
+
+    @property
+    def findings(self) -> tuple[FindingChange, ...]:
+        """Findings of `diagnose` that were fixed, are new, or stayed."""
+        return self.answer.findings
+
+
+class BaselineView(Result):
+    """Captures summed up, which `gs.compare` and `gs.gate` take; printing shows their metrics."""
+
+    answer: Baseline
+
+    @property
+    def digests(self) -> tuple[Digest, ...]:
+        """What a comparison needs to know of each capture."""
+        return self.answer.digests
+
+
+class GateView(Result):
+    """Whether captures hold their limits; printing it shows the checks."""
+
+    answer: Gate
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self.answer.passed
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `failed` or `inconclusive`."""
+        return self.answer.outcome
+
+    @property
+    def checks(self) -> tuple[GateCheck, ...]:
+        """Each metric against its limit."""
+        return self.answer.checks
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What changed since the baseline; None where there is none."""
+        return self.answer.comparison
+
+    def to_junit(self) -> str:
+        """Give the XML that `--junit` writes."""
+        from gpusight.render.gate_view import to_junit
+
+        return to_junit(self.answer)
+
+
+class ShareView(Result):
+    """What became of a capture: `.leaks`, and `.path` of the copy where one was written."""
+
+    answer: SharedCopy
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """What the capture holds, where, and what became of it; never the values."""
+        return self.answer.leaks
+
+    @property
+    def remains(self) -> tuple[Leak, ...]:
+        """Removed values that the copy still holds as part of names that are kept."""
+        return self.answer.remains
+
+    @property
+    def suspects(self) -> tuple[Leak, ...]:
+        """Names that are kept although they look like a path, an address or a key."""
+        return self.answer.suspects
+
+    @property
+    def path(self) -> Path | None:
+        """Where the copy lies; None where nothing was written."""
+        return self.answer.path
+
+
+class DoctorView(Result):
+    """What a machine can capture with; printing it shows verdicts, checks and fixes."""
+
+    answer: Checkup
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Whether each tool can capture (`yes`, `partly`, `no`), and what `record` would use."""
+        uses = self.answer.record_uses
+        can = {verdict.tool.value: verdict.can.value for verdict in self.answer.verdicts}
+        return {**can, "record_uses": None if uses is None else uses.value}
+
+
+class ReportView(Result):
+    """Everything about a capture: `save` writes the page; printing shows its beginning."""
+
+    answer: Report
+
+    def __init__(self, answer: Report, captures: tuple[str, ...] = ()) -> None:
+        super().__init__(answer)
+        self._captures = captures
+        """Where the captures lie, which `save` never writes to."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to a file, which is replaced; gives where it is."""
+        from gpusight.output_files import write_file
+        from gpusight.sniff import refuse_capture
+
+        target = Path(path)
+        for capture in self._captures or (None,):
+            refuse_capture(target, capture)
+        write_file(target, self.to_html().encode("utf-8", "backslashreplace"))
+        return target

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.render.result_view import TablesView
+from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_tables import to_plain
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.sharing.leak_report import Category, Treatment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from gpusight.sharing.leak_report import Leak
     from gpusight.sharing.sanitized_copy import SharedCopy
 
 
 COMMAND = "share"
-WIDTH = 100
 CATEGORY_FIELDS = (
     Field("category", "What", Fmt.TEXT, "What a part of the capture tells about people, machines"),
     Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
@@ -60,41 +57,6 @@ _SALT = (
     "the salt of the hashes is stored nowhere; --salt TEXT makes copies that can be compared with "
     "each other, and whoever knows the text can test guesses of names"
 )
-
-
-class ShareView(TablesView):
-    """What became of a capture: `.leaks`, and `.path` of the copy where one was written."""
-
-    result: Composite
-    shown_rows = 0
-
-    def __init__(self, shared: SharedCopy) -> None:
-        self.shared = shared
-        self.result = share_page(shared)
-
-    @property
-    def leaks(self) -> tuple[Leak, ...]:
-        """What the capture holds, where, and what became of it; never the values."""
-        return self.shared.leaks
-
-    @property
-    def remains(self) -> tuple[Leak, ...]:
-        """Removed values that the copy still holds as part of names that are kept."""
-        return self.shared.remains
-
-    @property
-    def suspects(self) -> tuple[Leak, ...]:
-        """Names that are kept although they look like a path, an address or a key."""
-        return self.shared.suspects
-
-    @property
-    def path(self) -> Path | None:
-        """Where the copy lies; None where nothing was written."""
-        return self.shared.path
-
-    def to_text(self) -> str:
-        """Give it as plain text, as printing does."""
-        return to_plain(self.result, TableOptions(WIDTH, 0))
 
 
 def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = True) -> Composite:
@@ -192,3 +154,6 @@ def _table(
 ) -> TableResult:
     types = {f.key: pl.Int64 if f.fmt is Fmt.COUNT else pl.String for f in fields}
     return TableResult(command, title, fields, pl.DataFrame(rows, schema=types, orient="row"))
+
+
+SHARE_RENDERER = Renderer(tables=share_page, look=TableOptions(100, 0))

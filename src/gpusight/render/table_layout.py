@@ -15,7 +15,7 @@ from gpusight.render.cell_text import (
     shorten_middle,
     show,
 )
-from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, Result, TableResult
+from gpusight.results import Answer, Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -221,7 +221,7 @@ class NoteBlock:
 Block: TypeAlias = "HeadingBlock | FactsBlock | TableBlock | NoteBlock"
 
 
-def blocks_of(result: Result, look: TableOptions) -> list[Block]:
+def blocks_of(result: Answer, look: TableOptions) -> list[Block]:
     """Break a result into blocks, cut to the screen."""
     if isinstance(result, TableResult):
         return [*_table(result, look), *_notes(result.notes)]

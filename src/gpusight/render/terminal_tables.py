@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from gpusight.results import Result
+    from gpusight.results import Answer
 
 
 _SEPARATOR = " " * GAP
@@ -40,7 +40,7 @@ FACT_BAR = 12
 """Room that a coloured bar takes behind a share."""
 
 
-def to_plain(result: Result, look: TableOptions) -> str:
+def to_plain(result: Answer, look: TableOptions) -> str:
     """Write a result as plain text; ends with a newline."""
     lines: list[str] = []
     for block in blocks_of(result, look):
@@ -156,7 +156,7 @@ def _size(stream: TextIO) -> int:
         return UNKNOWN_WIDTH
 
 
-def print_colored(result: Result, look: TableOptions, stream: TextIO) -> None:
+def print_colored(result: Answer, look: TableOptions, stream: TextIO) -> None:
     """Draw a result with colours and bars on a stream that takes them."""
     from rich.console import Console
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 import polars as pl
@@ -12,6 +12,7 @@ from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from gpusight.trace.schema_columns import TraceTable
 
 
+PathLike: TypeAlias = "str | os.PathLike[str]"
+Capture: TypeAlias = "Trace | PathLike"
+"""An opened capture, or where it lies."""
 _MIN_KEEP_S = 0.02
 """What is computed faster than this need not outlive the process."""
 _KEPT_BYTES_A_SECOND = 200_000_000

@@ -15,8 +15,9 @@ from gpusight.analysis.ledger.ledger_entries import IDLE
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_window import step_window as find_focus
-from gpusight.asking import digested
+from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
+from gpusight.comparison.inputs import digests_of
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
@@ -292,7 +293,10 @@ def comparison_payload(before: Trace, after: Trace) -> CompareInfo:
 
 
 def _summed(trace: Trace, part: StepSample) -> list[Digest]:
-    digests = digested(trace, EVERYTHING, steps=part.steps, window=part.window)
+    def make(trace: Trace) -> Digest | NotApplicable:
+        return make_digest(trace, EVERYTHING, steps=part.steps, window=part.window)
+
+    digests = digests_of([trace], make)
     # Steps that stand for all of them may be compared with any others that do.
     return [replace(digest, scope="") for digest in digests]
 

@@ -17,7 +17,7 @@ import uvicorn
 
 from gpusight.errors import GpusightError, UsageError
 from gpusight.readers.open import open_trace
-from gpusight.trace.trace import Trace
+from gpusight.trace.trace import Capture, Trace
 from gpusight.web.app import make_app
 from gpusight.web.request_guard import (
     MAX_QUERY_BYTES,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from gpusight.asking import Capture
 
 LOOPBACK = "127.0.0.1"
 MOST_PORT = 65_535

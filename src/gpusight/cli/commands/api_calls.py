@@ -9,7 +9,6 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-
 SUMMARY = "CUDA API calls by the time they took"
 DESCRIPTION = (
     "Every call of the CUDA runtime, driver and libraries, grouped by name: calls, total, "
@@ -27,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.api_summary import api_calls
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    return run_analysis(args, api_calls)
+    return present(ask(api.api_calls, args, **options.selection(args)), args)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
     import argparse
-
-    from gpusight.results import Composite
 
 SUMMARY = "save captures as a small baseline for compare and gate"
 DESCRIPTION = (
@@ -85,34 +82,25 @@ def run(args: argparse.Namespace) -> int:
 def _save(args: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from gpusight import api
     from gpusight.cli.capture_input import read_digests
-    from gpusight.cli.output import present, write_out
-    from gpusight.comparison.baseline_file import check_place, save_baseline
-    from gpusight.comparison.baseline_page import COMMAND, baseline_page
-    from gpusight.comparison.inputs import side_inputs as side_meant
+    from gpusight.cli.output import is_read, present, write_out
+    from gpusight.comparison.baseline_file import check_place
+    from gpusight.comparison.inputs import side_inputs
     from gpusight.errors import UsageError
     from gpusight.render.cell_text import safe_text
-    from gpusight.results import NotApplicable
 
     if args.output == "-":
         raise UsageError("a baseline is written to a file", hint=f"give -o {DEFAULT_FILE}")
     path, args.output = Path(args.output), None
     check_place(path)  # before the captures are read, which takes long
-    digests = read_digests(side_meant(args.file), args)
-    if isinstance(digests, NotApplicable):
-        return present(replace(digests, command=COMMAND), args)
-    size = save_baseline(digests, path)
-    page = baseline_page(digests, file=str(path), size=size)
-    code = present(_short(page) if args.format in {"table", "markdown"} else page, args)
+    result = api.baseline(read_digests(side_inputs(args.file), args), path)
+    # The metrics are left to `show`.
+    code = present(result, args, **({"metrics": False} if is_read(args) else {}))
     if args.format == "table":
         name = safe_text(str(path))
         write_out(f"\nNext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")
     return code
-
-
-def _short(page: Composite) -> Composite:
-    """Leave the metrics to `show`."""
-    return replace(page, sections=page.sections[:1])
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -120,9 +108,10 @@ def _show(args: argparse.Namespace) -> int:
 
     from gpusight.cli.output import present
     from gpusight.comparison.baseline_file import load_baseline
-    from gpusight.comparison.baseline_page import baseline_page
+    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.render.result_view import BaselineView
 
     paths = [Path(name) for name in args.file]
-    digests = [digest for path in paths for digest in load_baseline(path)]
+    digests = tuple(digest for path in paths for digest in load_baseline(path))
     size = sum(path.stat().st_size for path in paths)
-    return present(baseline_page(digests, file=", ".join(args.file), size=size), args)
+    return present(BaselineView(Baseline(digests, ", ".join(args.file), size)), args)

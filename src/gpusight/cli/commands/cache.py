@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
     from gpusight.readers.cache_folder import cache_info, clear_cache
+    from gpusight.render.result_view import Page
     from gpusight.results import Composite, Fact, Fmt
 
     clearing = args.action == "clear"
@@ -44,4 +45,4 @@ def run(args: argparse.Namespace) -> int:
         Fact("bytes", "Size", state.bytes, Fmt.BYTES, "Disk space it takes"),
     )
     title = "Deleted from the cache" if clearing else "Cache"
-    return present(Composite("cache", title, facts, (), notes=state.notes), args)
+    return present(Page(Composite("cache", title, facts, (), notes=state.notes)), args)

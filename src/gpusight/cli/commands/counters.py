@@ -10,8 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.results import Result, TableResult
-    from gpusight.trace.trace import Trace
+    from gpusight.results import TableResult
 
 SUMMARY = "hardware counters of each launch, by metric or by source line"
 DESCRIPTION = (
@@ -75,26 +74,18 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.capture_input import answer
-    from gpusight.cli.output import chosen_format, present
-    from gpusight.results import TableResult
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import is_read, present
 
-    read = chosen_format(args) in {"table", "markdown"}
-    result = answer(args, lambda trace: _ask(trace, args, read=read))
-    if isinstance(result, TableResult):
-        result = _for_people(result, args) if read else _with_texts(result)
-    return present(result, args)
-
-
-def _ask(trace: Trace, args: argparse.Namespace, *, read: bool) -> Result:
-    from gpusight.analysis.counters.counter_tables import brief_counters, counters
-
-    selection = options.selection(args)
-    chosen = {"kernel": args.kernel, "launches": args.launch}
+    read = is_read(args)
     form = next((name for name in _FORMS if getattr(args, name)), "tidy")
-    if read and not args.metrics and form in {"tidy", "wide"}:
-        return brief_counters(trace, selection, as_wide=args.wide, **chosen)
-    return counters(trace, selection, form=form, metrics=args.metrics, **chosen)
+    chosen = {"kernel": args.kernel, "launches": args.launch, "brief": read and not args.metrics}
+    result = ask(
+        api.counters, args, form=form, metrics=args.metrics, **chosen, **options.selection(args)
+    )
+    table = result.answer
+    return present(api.View(_for_people(table, args) if read else _with_texts(table)), args)
 
 
 def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:

@@ -9,8 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.results import NotApplicable
-    from gpusight.rules.diagnosis import DiagnoseOptions
+    from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis_results import AnyDiagnosis
 
 SUMMARY = "what holds the program or its kernels back, and what a fix would give back"
@@ -90,21 +89,17 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.output import emit, is_colored
-    from gpusight.results import NotApplicable
+    from gpusight.cli.output import chosen_format, present
 
     _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
-    found = _found(args)
-    form = _format(args)
-    if isinstance(found, NotApplicable):
-        return _refused(found, form, args)
-    if form == "table" and not args.output and is_colored(args):
-        _draw(found, args)
-    else:
-        emit([_text(found, form, args)], args)
-    return _gate(found, args)
+    result = _diagnosis(args)
+    details = args.details
+    if details is None:
+        details = 0 if chosen_format(args) == "html" else DETAILS
+    present(result, args, details=details)
+    return _gate(result.answer, args)
 
 
 def _keep_rules(args: argparse.Namespace) -> None:
@@ -122,113 +117,48 @@ def _keep_rules(args: argparse.Namespace) -> None:
             raise UsageError(f"{target} is the file of a rule", hint="choose another name for -o")
 
 
-def _found(args: argparse.Namespace) -> AnyDiagnosis | NotApplicable:
+def _diagnosis(args: argparse.Namespace) -> DiagnosisView:
     from pathlib import Path
 
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
+    from gpusight import api
+    from gpusight.cli.capture_input import keep_warnings, open_capture, progress
     from gpusight.errors import UsageError
-    from gpusight.rules.diagnosis import diagnose_captures
     from gpusight.sniff import refuse_capture
 
     if not args.file:
         raise UsageError("no capture was given", hint="gpusight diagnose FILE, or --list-rules")
-    question = _question(args)
     files, args.file = args.file, args.file[0]
     if args.output and args.output != "-":
         for file in files:
             refuse_capture(Path(args.output), file)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in files]
-        found = diagnose_captures(traces, question)
-        warnings_of(args, *traces)
-        return found
-
-
-def _question(args: argparse.Namespace) -> DiagnoseOptions:
-    from gpusight.rules.diagnosis import DiagnoseOptions as Question
-    from gpusight.rules.user_rules import user_rules
-
-    return Question(
-        selection=options.selection(args),
-        rules=args.rule,
-        kernel=args.kernel,
-        launches=args.launch,
-        lines=args.lines,
-        extra_rules=user_rules(args.rules),
-        **options.focus(args),
-    )
+        result = api.diagnose(
+            traces,
+            rules=args.rule,
+            extra_rules=args.rules,
+            kernel=args.kernel,
+            launches=args.launch,
+            lines=args.lines,
+            **options.selection(args),
+            **options.focus(args),
+        )
+        keep_warnings(args, *traces)
+    return result
 
 
 def _list_rules(args: argparse.Namespace) -> int:
     from gpusight.cli.output import chosen_format, emit, look_of, present
+    from gpusight.render.result_view import View
     from gpusight.render.rule_reference import rule_list, rule_text
     from gpusight.rules.user_rules import user_rules
 
     args.file = None
     rules = rule_list(user_rules(args.rules))
     if chosen_format(args) != "table":
-        return present(rules, args)
+        return present(View(rules), args)
     emit([rule_text(rules, look_of(args).width)], args)
     return 0
-
-
-def _format(args: argparse.Namespace) -> str:
-    """Give the format asked for, or the one that the output file's name implies."""
-    from pathlib import Path
-
-    from gpusight.cli.output import chosen_format
-
-    if not args.format and args.output and Path(args.output).suffix.lower() in {".html", ".htm"}:
-        return "html"
-    return chosen_format(args)
-
-
-def _refused(absent: NotApplicable, form: str, args: argparse.Namespace) -> int:
-    from gpusight.cli.output import present
-    from gpusight.cli.picture_output import to_screen
-
-    if form != "json":
-        to_screen(args)
-    return present(absent, args)
-
-
-def _draw(found: AnyDiagnosis, args: argparse.Namespace) -> None:
-    import sys
-
-    from gpusight.cli.output import look_of
-    from gpusight.render.diagnosis_view import print_diagnosis as print_text
-
-    print_text(found, look_of(args, bars=True), sys.stdout, details=_details(args))
-
-
-def _details(args: argparse.Namespace, default: int = DETAILS) -> int:
-    return default if args.details is None else int(args.details)
-
-
-def _text(found: AnyDiagnosis, form: str, args: argparse.Namespace) -> str:
-    from gpusight.render import diagnosis_view
-
-    if form == "json":
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(diagnosis_view.diagnosis_document(found, limit=args.top))
-    if form == "csv":
-        from gpusight.render.csv_json import to_csv
-
-        return to_csv(diagnosis_view.diagnosis_table(found), limit=args.top)
-    if form == "markdown":
-        return diagnosis_view.diagnosis_to_markdown(found, limit=_top(args), details=_details(args))
-    if form == "html":
-        return diagnosis_view.diagnosis_to_page(
-            found, limit=args.top or 0, details=_details(args, 0)
-        )
-    from gpusight.cli.output import look_of
-
-    return diagnosis_view.diagnosis_to_text(found, look_of(args), details=_details(args))
-
-
-def _top(args: argparse.Namespace) -> int:
-    return options.DEFAULT_TOP if args.top is None else int(args.top)
 
 
 def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:

@@ -55,32 +55,17 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from pathlib import Path
 
+    from gpusight import api
     from gpusight.cli.capture_input import progress
+    from gpusight.cli.output import present
     from gpusight.recording.capture_names import absolute
-    from gpusight.recording.doctor.checkup import examine
 
     absolute(Path())  # one that was deleted cannot be looked at
     with progress("looking at this machine", quiet=args.quiet):
-        checkup = examine(python=args.python)
-    _show(checkup, args)
-    return _gate(checkup, args)
-
-
-def _show(checkup: Checkup, args: argparse.Namespace) -> None:
-    import sys
-
-    from gpusight.cli.output import chosen_format, emit, is_colored, look_of, present
-    from gpusight.recording.doctor.checkup import checkup_page as page
-    from gpusight.render.doctor_view import doctor_to_text as to_text
-    from gpusight.render.doctor_view import print_doctor as print_text
-
+        result = api.doctor(python=args.python)
     args.top = args.top or 0
-    if chosen_format(args) != "table":
-        present(page(checkup), args)
-    elif not args.output and is_colored(args):
-        print_text(checkup, look_of(args), sys.stdout)
-    else:
-        emit([to_text(checkup, look_of(args))], args)
+    present(result, args)
+    return _gate(result.answer, args)
 
 
 def _gate(checkup: Checkup, args: argparse.Namespace) -> int:

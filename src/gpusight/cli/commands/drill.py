@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from gpusight.analysis.drill.drill_result import DrillOptions, DrillResult
-    from gpusight.render.table_layout import TableOptions
-    from gpusight.results import NotApplicable
-    from gpusight.rules.drill_workflow import MeasuredDrill
+    from gpusight.analysis.drill.drill_result import DrillResult
+    from gpusight.render.result_view import DrillView
 
 SUMMARY = "which kernels to measure, how ncu hits them, and what it shows in terms of a step"
 DESCRIPTION = (
@@ -128,16 +126,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.output import present
-    from gpusight.results import NotApplicable
 
     args.file = args.files[0]
     _check_output(args)
-    found = _answered(_question(args), args)
-    args.top = None
-    if isinstance(found, NotApplicable):
-        return present(found, args)
-    _show(found, args)
-    return found.exit_code
+    result = _drill(args)
+    args.top = None  # it means kernels here, not rows
+    present(result, args, look={"rows_advice": "--format json has all"})
+    return result.answer.exit_code
 
 
 def _check_output(args: argparse.Namespace) -> None:
@@ -153,21 +148,6 @@ def _check_output(args: argparse.Namespace) -> None:
             refuse_capture(Path(args.output), file)
 
 
-def _question(args: argparse.Namespace) -> DrillOptions:
-    from gpusight.analysis.drill.drill_result import DrillOptions as Question
-
-    return Question.of(
-        selection=options.selection(args),
-        top=args.top,
-        kernel=args.kernel,
-        level=args.level,
-        program=_program(args),
-        output=args.report,
-        rank=args.rank,
-        overwrite=args.overwrite,
-    )
-
-
 def _program(args: argparse.Namespace) -> list[str] | None:
     from gpusight.errors import UsageError
 
@@ -177,22 +157,30 @@ def _program(args: argparse.Namespace) -> list[str] | None:
     return words or None
 
 
-def _answered(question: DrillOptions, args: argparse.Namespace) -> MeasuredDrill | NotApplicable:
+def _drill(args: argparse.Namespace) -> DrillView:
     from pathlib import Path
 
+    from gpusight import api
     from gpusight.cli.capture_input import open_capture, progress
-    from gpusight.rules.drill_workflow import drill
 
+    program = _program(args)
     # A running program has the terminal to itself.
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet or args.run_it):
         trace, *reports = (open_capture(file, args) for file in args.files)
-        return drill(
+        return api.drill(
             trace,
-            question,
-            open_report=lambda path: open_capture(str(path), args),
             reports=reports,
+            top=args.top,
+            kernel=args.kernel,
+            level=args.level,
+            program=program,
             run=args.run_it,
+            report=args.report,
+            overwrite=args.overwrite,
+            rank=args.rank,
+            cache=not args.no_cache,
             announce=None if args.quiet else _announce,
+            **options.selection(args),
         )
 
 
@@ -207,45 +195,3 @@ def _announce(drill: DrillResult) -> None:
     for command in drill.commands:
         write_error(f"gpusight: $ {safe_text(shlex.join(command.argv))}")
     sys.stderr.flush()
-
-
-def _show(found: MeasuredDrill, args: argparse.Namespace) -> None:
-    import sys
-
-    from gpusight.analysis.drill.drill_result import drill_page as page
-    from gpusight.cli.output import chosen_format, emit, is_colored, write_out
-    from gpusight.render import drill_view as render
-    from gpusight.render.terminal_tables import print_colored
-
-    form = chosen_format(args)
-    if form == "table" and not args.output and is_colored(args):
-        look = _look(args, bars=True)
-        print_colored(page(found.drill), look, sys.stdout)
-        write_out(render.after_page(found, look))
-    else:
-        emit([_text(found, form, args)], args)
-
-
-def _text(found: MeasuredDrill, form: str, args: argparse.Namespace) -> str:
-    from gpusight.render import drill_view as render
-
-    if form == "json":
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(render.document(found))
-    if form == "csv":
-        from gpusight.analysis.drill.drill_result import kernel_table
-        from gpusight.render.csv_json import to_csv
-
-        return to_csv(kernel_table(found.drill))
-    if form == "markdown":
-        return render.as_markdown(found, limit=options.DEFAULT_TOP)
-    return render.as_text(found, _look(args))
-
-
-def _look(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
-    from dataclasses import replace
-
-    from gpusight.cli.output import look_of
-
-    return replace(look_of(args, bars=bars), rows_advice="--format json has all")

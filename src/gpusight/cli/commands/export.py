@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
     import argparse
-
-    from gpusight.trace.trace import Trace
 
 SUMMARY = "tables as CSV, Parquet, JSON or Arrow; a timeline for Perfetto"
 DESCRIPTION = (
@@ -49,32 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
     from gpusight.cli.output import warn_apart, write_out
     from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
 
-    with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
-        trace = open_capture(args.file, args)
-        written = _write(args, trace)
-        warnings_of(args, trace)
+    written = ask(
+        api.export,
+        args,
+        verb="exporting",
+        out=args.output,
+        to=args.to,
+        tables=args.tables,
+        force=args.force,
+        csv_raw=args.csv_raw,
+        **options.selection(args),
+    )
     for path in written:
         write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
     warn_apart(args)
     return 0
-
-
-def _write(args: argparse.Namespace, trace: Trace) -> list[Path]:
-    from gpusight.render.table_export import export
-
-    chosen = options.selection(args)
-    out = Path(args.output)
-    return export(
-        trace,
-        out,
-        args.to,
-        tables=args.tables,
-        selection=chosen,
-        force=args.force,
-        csv_raw=args.csv_raw,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
@@ -52,8 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.flops.achieved_flops import flops
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    analysis = functools.partial(flops, by=args.by, peak=args.peak, bandwidth=args.bandwidth)
-    return run_analysis(args, analysis)
+    chosen = {"by": args.by, "peak": args.peak, "bandwidth": args.bandwidth}
+    return present(ask(api.flops, args, **chosen, **options.selection(args)), args)

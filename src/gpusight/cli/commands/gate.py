@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpusight.comparison.gate_check import Gate
     from gpusight.comparison.gate_limits import GateConfig
     from gpusight.comparison.inputs import SideInputs
-    from gpusight.results import NotApplicable
+    from gpusight.render.result_view import GateView
 
 SUMMARY = "let CI fail when a program became slower: limits against a baseline"
 DESCRIPTION = (
@@ -124,12 +123,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from dataclasses import replace
-
-    from gpusight.cli.output import present
-    from gpusight.comparison.inputs import side_inputs as side_meant
-    from gpusight.errors import GpusightError, reason_of
-    from gpusight.results import NotApplicable
+    from gpusight.comparison.inputs import side_inputs
+    from gpusight.errors import GpusightError, NotApplicableError, reason_of
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
     reports = _reports(args)
@@ -137,21 +132,21 @@ def run(args: argparse.Namespace) -> int:
         _tell_apart(args)
         settings = _settings(args)
         reports = [settings.junit, settings.markdown]
-        old, new = side_meant(settings.baseline), side_meant(args.file)
+        old, new = side_inputs(settings.baseline), side_inputs(args.file)
         args.file = str(new.paths[0])
         inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
         _check_outputs(inputs, args, settings)
-        found = _judged(old, new, args, settings)
+        result = _judged(old, new, args, settings)
+    except NotApplicableError as error:
+        _write_error(error.what, *reports)
+        raise
     except BaseException as error:
         reason = str(error) if isinstance(error, GpusightError) else reason_of(error)
         _write_error(reason, *reports)
         _write_error_answer(reason, args)
         raise
-    if isinstance(found, NotApplicable):
-        _write_error(found.reason, *reports)
-        return present(replace(found, command="gate"), args)
-    _write(found, args, settings)
-    return 0 if found.passed else EXIT_FAILED
+    _write(result, args, settings)
+    return 0 if result.passed else EXIT_FAILED
 
 
 def _reports(args: argparse.Namespace) -> list[Path | None]:
@@ -231,7 +226,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     if not any((args.steps, args.window, args.warmup)):
         args.steps = said.steps
     args.within = args.within or said.within
-    _format(args)
+    _check_format(args)
     return replace(
         said,
         baseline=tuple(args.baseline) or said.baseline,
@@ -247,21 +242,18 @@ def _settings(args: argparse.Namespace) -> GateConfig:
 
 def _judged(
     old: SideInputs, new: SideInputs, args: argparse.Namespace, settings: GateConfig
-) -> Gate | NotApplicable:
-    from gpusight.cli.capture_input import read_sides
-    from gpusight.comparison.gate_check import gate
-    from gpusight.comparison.significance import CONFIDENCE
-    from gpusight.comparison.significance import MIN_EFFECT as LEAST
-    from gpusight.results import NotApplicable
+) -> GateView:
+    from gpusight import api
+    from gpusight.cli.capture_input import read_digests
+    from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
-    sides = read_sides(old, new, args)
-    if isinstance(sides, NotApplicable):
-        return sides
-    return gate(
-        *sides,
-        settings.limits,
+    baseline = read_digests(old, args)
+    return api.gate(
+        read_digests(new, args),
+        baseline=baseline,
+        limits=[str(limit) for limit in settings.limits],
         confidence=CONFIDENCE if settings.confidence is None else settings.confidence,
-        least=LEAST if settings.least_effect is None else settings.least_effect,
+        least=MIN_EFFECT if settings.least_effect is None else settings.least_effect,
         strict=settings.strict,
         allow_missing=settings.allow_missing,
         allow_changed=settings.allow_changed,
@@ -318,44 +310,21 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
             )
 
 
-def _write(found: Gate, args: argparse.Namespace, settings: GateConfig) -> None:
+def _write(result: GateView, args: argparse.Namespace, settings: GateConfig) -> None:
     """Write the answer, and the reports that are asked for beside it."""
-    import sys
-
-    from gpusight.cli.output import emit, is_colored, look_of, write_file
-    from gpusight.render.gate_view import print_text, to_junit, to_markdown
+    from gpusight.cli.output import present, write_file
 
     if settings.junit is not None:
-        write_file(settings.junit, [to_junit(found)])
+        write_file(settings.junit, [result.to_junit()])
     if settings.markdown is not None:
-        write_file(settings.markdown, [to_markdown(found)])
-    form = _format(args)
-    if form == "table" and not args.output and is_colored(args):
-        print_text(found, look_of(args).width, sys.stdout)
-    else:
-        emit([_text(found, form, args)], args)
+        write_file(settings.markdown, [result.to_markdown()])
+    present(result, args)
 
 
-def _format(args: argparse.Namespace) -> str:
+def _check_format(args: argparse.Namespace) -> None:
     from gpusight.cli.output import chosen_format
     from gpusight.errors import UsageError
 
     form = chosen_format(args)
     if form not in FORMATS:
         raise UsageError(f"gate writes no {form}", hint="-o takes .json, .md or any text file")
-    return form
-
-
-def _text(found: Gate, form: str, args: argparse.Namespace) -> str:
-    if form == "json":
-        from gpusight.render.csv_json import encode_json as encode
-
-        return encode(found.document())
-    if form == "markdown":
-        from gpusight.render.gate_view import to_markdown
-
-        return to_markdown(found)
-    from gpusight.cli.output import look_of
-    from gpusight.render.gate_view import to_text
-
-    return to_text(found, look_of(args).width)

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.capture_info import info
-    from gpusight.cli.capture_input import answer
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(answer(args, info), args)
+    return present(ask(api.info, args), args)

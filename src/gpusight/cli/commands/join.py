@@ -35,16 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.join.joined_kernels import join
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
-    from gpusight.results import with_warnings
     from gpusight.sniff import refuse_capture
 
     if args.output and args.output != "-":
         refuse_capture(Path(args.output), args.report)
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        timeline, report = (open_capture(path, args) for path in (args.file, args.report))
-        result = join(timeline, report, options.selection(args))
-        warnings = warnings_of(args, timeline, report)
-    return present(with_warnings(result, warnings), args)
+    return present(ask(api.join, args, args.report, **options.selection(args)), args)

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.kernel_summary import kernel_launches, kernels
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    return run_analysis(args, kernel_launches if args.launches else kernels)
+    result = ask(api.kernels, args, every_launch=args.launches, **options.selection(args))
+    return present(result, args)

@@ -9,10 +9,6 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analysis.selection import Selection
-    from gpusight.results import Result
-    from gpusight.trace.trace import Trace
-
 SUMMARY = "GPU work in order of time, with what launched it"
 DESCRIPTION = (
     "Every kernel, copy and fill in order of time: how long after its launch it began, and the API "
@@ -36,10 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.launch_list import list_launches as launches
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    def analysis(trace: Trace, selection: Selection) -> Result:
-        return launches(trace, selection, kernel=args.kernel)
-
-    return run_analysis(args, analysis)
+    return present(ask(api.launches, args, kernel=args.kernel, **options.selection(args)), args)

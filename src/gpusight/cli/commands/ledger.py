@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
-
-    from gpusight.analysis.ledger.ledger_report import LedgerReport
-    from gpusight.results import NotApplicable
 
 SUMMARY = "where the time went, every nanosecond in one entry"
 DESCRIPTION = (
@@ -47,43 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.ledger.ledger_tables import ledger_lines_table as lines
-    from gpusight.analysis.ledger.ledger_tables import ledger_page as page
-    from gpusight.cli.output import chosen_format, emit, present
-    from gpusight.results import NotApplicable
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import is_read, present
 
-    report = _report(args)
-    picture = picture_output.picture_format(args)
-    if isinstance(report, NotApplicable):
-        if picture is not None:
-            picture_output.to_screen(args)
-        return present(report, args)
-    if picture is not None:
-        from gpusight.render.ledger_view import draw_ledger
-
-        picture_output.emit_picture(draw_ledger(report, picture), picture, args)
-        return 0
-    form = chosen_format(args)
-    if form == "json":
-        from gpusight.render.csv_json import encode_json as encode
-
-        emit([encode(report.document())], args)
-        return 0
-    return present(lines(report) if form == "csv" else page(report, by_step=args.by_step), args)
-
-
-def _report(args: argparse.Namespace) -> LedgerReport | NotApplicable:
-    from pathlib import Path
-
-    from gpusight.analysis.ledger.ledger_report import ledger_report
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
-    from gpusight.results import NotApplicable, with_warnings
-
-    with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        trace = open_capture(args.file, args)
-        found = ledger_report(trace, options.selection(args), **options.focus(args))
-        if isinstance(found, NotApplicable):
-            absent = with_warnings(found, warnings_of(args, trace))
-            assert isinstance(absent, NotApplicable)
-            return absent
-        return found.with_warnings(warnings_of(args, trace))
+    result = ask(api.ledger, args, **options.selection(args), **options.focus(args))
+    return present(result, args, **({"by_step": args.by_step} if is_read(args) else {}))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.results import Composite, Result
 
 SUMMARY = "memory in use over time, and who held it at the peak"
 DESCRIPTION = (
@@ -41,24 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.memory.memory_usage import memory
-    from gpusight.cli.capture_input import answer
-
-    result = answer(args, lambda trace: memory(trace, options.selection(args)))
-    return picture_output.present_picture(result, args, _draw, _shown)
-
-
-def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.charts.draw_chart import draw_result
-
-    return draw_result(result, form)
-
-
-def _shown(result: Result, args: argparse.Namespace) -> Result:
-    """Leave the many points of the timeline out of what people read."""
-    from gpusight.cli.output import chosen_format
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
-    from gpusight.results import Composite
 
-    read = chosen_format(args) in {"table", "markdown"} and not args.timeline
-    return without_points(result) if isinstance(result, Composite) and read else result
+    result = ask(api.memory, args, **options.selection(args))
+    if is_read(args) and not args.timeline:
+        result = api.Page(without_points(result.answer))
+    return present(result, args)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
+from gpusight.cli.output import chosen_format
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
-    from gpusight.results import Composite, Result, TableResult
+    from gpusight.render.result_view import Page
 
 SUMMARY = "warps on an SM: theoretical and achieved occupancy, and what limits it"
 DESCRIPTION = (
@@ -76,17 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    closely = picture_output.picture_format(args) is not None
-    result = _calculated(args) if args.file is None else _of_capture(args, closely=closely)
+    from gpusight.cli.output import is_read, present
 
-    def draw(result: Composite, form: str) -> bytes:
-        return _draw(result, form, args.over)
+    read = is_read(args)
+    drawn = not read and chosen_format(args) in CHART_FORMATS
+    result = _calculated(args) if args.file is None else _of_capture(args, closely=drawn)
+    if read and not args.wide:
+        result = _brief(result)
+    return present(result, args, **({"over": args.over} if drawn else {}))
 
-    return picture_output.present_picture(result, args, draw, _brief)
 
-
-def _calculated(args: argparse.Namespace) -> Composite:
-    from gpusight.analysis.occupancy.block_occupancy import occupancy_of
+def _calculated(args: argparse.Namespace) -> Page:
+    from gpusight import api
     from gpusight.errors import UsageError
 
     if args.gpu is None:
@@ -98,7 +99,7 @@ def _calculated(args: argparse.Namespace) -> Composite:
         if getattr(args, name) is not None:
             option = "--in" if name == "within" else f"--{name}"
             raise UsageError(f"{option} chooses from a capture", hint="give FILE as well")
-    return occupancy_of(
+    return api.occupancy_of(
         args.gpu,
         256 if args.block is None else args.block,
         32 if args.regs is None else args.regs,
@@ -107,9 +108,9 @@ def _calculated(args: argparse.Namespace) -> Composite:
     )
 
 
-def _of_capture(args: argparse.Namespace, *, closely: bool) -> Result:
-    from gpusight.analysis.occupancy.kernel_occupancy import occupancy
-    from gpusight.cli.capture_input import answer
+def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
     from gpusight.errors import UsageError
 
     for name in ("block", "regs", "shmem", "barriers"):
@@ -118,35 +119,24 @@ def _of_capture(args: argparse.Namespace, *, closely: bool) -> Result:
                 f"--{name} describes a kernel without a capture",
                 hint=f"leave FILE out, or leave --{name} out",
             )
-    return answer(
-        args,
-        lambda trace: occupancy(
-            trace, options.selection(args), kernel=args.kernel, gpu=args.gpu, closely=closely
-        ),
-    )
+    chosen = {"kernel": args.kernel, "gpu": args.gpu, "closely": closely}
+    return ask(api.occupancy, args, **chosen, **options.selection(args))
 
 
-def _brief(result: Result, args: argparse.Namespace) -> Result:
+def _brief(result: Page) -> Page:
     """Show people the block sizes that they choose from; documents hold all of them."""
+    from dataclasses import replace
+
     from gpusight.analysis.occupancy.occupancy_changes import usual_sizes
-    from gpusight.cli.output import chosen_format
-    from gpusight.results import Composite, TableResult
+    from gpusight.results import TableResult
 
-    if not isinstance(result, Composite) or chosen_format(args) not in {"table", "markdown"}:
-        return result
-
-    def brief(section: TableResult) -> TableResult:
-        return usual_sizes(section) if section.command == "block_sizes" else section
-
-    sections = (brief(s) if isinstance(s, TableResult) else s for s in result.sections)
-    return result if args.wide else replace(result, sections=tuple(sections))
-
-
-def _draw(result: Composite, form: str, over: str) -> bytes:
-    from gpusight.render.charts.draw_chart import draw
-    from gpusight.render.charts.kernel_charts import occupancy_figure
-
-    return draw(occupancy_figure(result, over), form, result=result)
+    sections = (
+        usual_sizes(section)
+        if isinstance(section, TableResult) and section.command == "block_sizes"
+        else section
+        for section in result.answer.sections
+    )
+    return type(result)(replace(result.answer, sections=tuple(sections)))
 
 
 def _bytes(text: str) -> int:

@@ -9,10 +9,6 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analysis.selection import Selection
-    from gpusight.results import Result
-    from gpusight.trace.trace import Trace
-
 SUMMARY = "operators: their own time on the CPU and the GPU"
 DESCRIPTION = (
     "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
@@ -45,10 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.operator_summary import ops
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    def analysis(trace: Trace, selection: Selection) -> Result:
-        return ops(trace, selection, by=args.by)
-
-    return run_analysis(args, analysis)
+    return present(ask(api.ops, args, by=args.by, **options.selection(args)), args)

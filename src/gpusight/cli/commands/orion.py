@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
-from gpusight.cli.capture_input import open_capture, progress, warnings_of
+from gpusight.cli import options
+from gpusight.cli.capture_input import keep_warnings, open_capture, progress
 from gpusight.cli.options import TABLE_FORMATS
-from gpusight.cli.output import chosen_format, present, write_error, write_out
+from gpusight.cli.output import chosen_format, is_read, present, write_error, write_out
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.draw_chart import CHART_FORMATS
-from gpusight.results import Composite, NotApplicable, with_warnings
+from gpusight.render.result_view import Page, View
+from gpusight.results import NotApplicable, with_warnings
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.orion.orion_build import OrionFile, OrionOptions, OrionRefusal
     from gpusight.analysis.orion.orion_launches import OrionSmLimits
     from gpusight.analysis.selection import Selection
-    from gpusight.results import Result
+    from gpusight.results import Answer
     from gpusight.trace.trace import Trace
 
 
@@ -223,8 +224,7 @@ _FOR_PROGRAMS = frozenset({"rows", "launches", "series"})
 
 def build_file(args: argparse.Namespace) -> int:
     """Make a kernel-info file, and say what is in it."""
-    from gpusight.analysis.orion.orion_build import OrionRefusal as Refused
-    from gpusight.analysis.orion.orion_build import build
+    from gpusight.analysis.orion.orion_build import OrionRefusal, build
 
     _protect(args)
     chosen = _build_options(args)
@@ -232,52 +232,49 @@ def build_file(args: argparse.Namespace) -> int:
         ncu = open_capture(args.ncu, args)
         raw = open_capture(args.ncu_raw, args) if args.ncu_raw else None
         nsys = open_capture(args.nsys, args) if args.nsys else None
-        result = build(ncu, chosen, raw=raw, nsys=nsys)
+        built = build(ncu, chosen, raw=raw, nsys=nsys)
     output, args.output = args.output, None
-    if isinstance(result, NotApplicable):
-        return present(result, args)
-    if isinstance(result, Refused):
-        return _refuse(result, args)
-    return _write(result, output, [t for t in (ncu, raw, nsys) if t is not None], args)
+    if isinstance(built, NotApplicable):
+        raise built.error()
+    if isinstance(built, OrionRefusal):
+        return _refuse(built, args)
+    return _write(built, output, [t for t in (ncu, raw, nsys) if t is not None], args)
 
 
 def check_file(args: argparse.Namespace) -> int:
     """Check a kernel-info file; exit code 1 where the scheduler could not use it."""
-    from gpusight.analysis.orion.orion_check import check, problems
-    from gpusight.readers.file_blocks import read_kernel_info
+    from gpusight import api
+    from gpusight.analysis.orion.orion_check import problems
 
-    path = Path(args.file)
-    result = check(read_kernel_info(path), path.name, args.num_kernels)
+    result = api.orion_check(args.file, args.num_kernels)
     if args.top is None:
         args.top = 0  # every broken row is named
     present(result, args)
-    return EXIT_BROKEN if problems(result) else 0
+    return EXIT_BROKEN if problems(result.answer) else 0
 
 
 def plot(args: argparse.Namespace) -> int:
     """Draw utilisation over time, or give its series."""
-    from gpusight.analysis.orion.orion_build import OrionRefusal as Refused
-    from gpusight.analysis.orion.orion_utilization import orion_utilization as utilisation
+    from gpusight.analysis.orion.orion_build import OrionRefusal
+    from gpusight.analysis.orion.orion_utilization import orion_utilization
 
     _protect(args)
-    form = picture_output.picture_format(args)
+    drawn = chosen_format(args) in CHART_FORMATS
     with progress(f"reading {Path(args.nsys).name}", quiet=args.quiet):
         ncu, nsys = open_capture(args.ncu, args), open_capture(args.nsys, args)
         raw = open_capture(args.ncu_raw, args) if args.ncu_raw else None
-        result = utilisation(ncu, nsys, _plot_options(args), raw=raw)
-    if isinstance(result, Refused):
-        return _refuse(result, args)
-    warned = _warned(result, [t for t in (ncu, raw, nsys) if t is not None], args)
-
-    def draw(answer: Composite, form: str) -> bytes:
-        return _draw(answer, form, args.metric)
-
-    code = picture_output.present_picture(warned, args, draw, _for_people)
-    if form is None or args.output in {None, "-"}:
-        return code
-    # The picture is in its file; the screen has its averages.
-    picture_output.to_screen(args)
-    return present(_for_people(warned, args), args)
+        answer = orion_utilization(ncu, nsys, _plot_options(args), raw=raw)
+    if isinstance(answer, OrionRefusal):
+        return _refuse(answer, args)
+    result = _result(answer, [t for t in (ncu, raw, nsys) if t is not None], args)
+    if not drawn:
+        return present(_short(result) if is_read(args) else result, args)
+    present(result, args, **({"only": f"{args.metric}_share"} if args.metric else {}))
+    if args.output not in {None, "-"}:
+        # The picture is in its file; the screen has its averages.
+        args.output, args.format = None, "table"
+        present(_short(result), args)
+    return 0
 
 
 def _captures(args: argparse.Namespace) -> list[str]:
@@ -336,7 +333,8 @@ def _write(built: OrionFile, output: str, traces: list[Trace], args: argparse.Na
     if to_stdout:
         write_out(built.text)
         return 0
-    code = present(_for_people(_warned(built.summary, traces, args), args), args)
+    result = _result(built.summary, traces, args)
+    code = present(_short(result) if is_read(args) else result, args)
     if chosen_format(args) == "table":
         _say_next(output, built.text.count("\n") - 1)
     return code
@@ -355,30 +353,21 @@ def _refuse(refused: OrionRefusal, args: argparse.Namespace) -> int:
     args.output = None
     if args.format not in TABLE_FORMATS:
         args.format = "table"
-    present(refused.table, args)
+    present(View(refused.table), args)
     write_error(f"gpusight: orion: {safe_text(refused.why)}; nothing was written")
     return EXIT_REFUSED
 
 
-def _warned(result: Result, traces: list[Trace], args: argparse.Namespace) -> Result:
-    return with_warnings(result, warnings_of(args, *traces))
+def _result(answer: Answer, traces: list[Trace], args: argparse.Namespace) -> Page:
+    """Give the answer with what is wrong with the captures; raises where there is none."""
+    keep_warnings(args, *traces)
+    answer = with_warnings(answer, args.warnings)
+    if isinstance(answer, NotApplicable):
+        raise answer.error()
+    return Page(answer)
 
 
-def _for_people(result: Result, args: argparse.Namespace) -> Result:
+def _short(result: Page) -> Page:
     """Leave out of tables what has a line for every launch."""
-    if isinstance(result, Composite) and chosen_format(args) in {"table", "markdown"}:
-        return _short(result)
-    return result
-
-
-def _short(result: Composite) -> Composite:
-    kept = tuple(s for s in result.sections if s.command not in _FOR_PROGRAMS)
-    return replace(result, sections=kept)
-
-
-def _draw(result: Composite, form: str, metric: str | None) -> bytes:
-    from gpusight.render.charts.draw_chart import draw
-    from gpusight.render.charts.usage_charts import orion_figure
-
-    only = None if metric is None else f"{metric}_share"
-    return draw(orion_figure(result, only=only), form, result=_short(result))
+    kept = (s for s in result.answer.sections if s.command not in _FOR_PROGRAMS)
+    return Page(replace(result.answer, sections=tuple(kept)))

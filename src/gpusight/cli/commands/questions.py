@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.cli.capture_input import open_capture, progress
+from gpusight.cli.capture_input import keep_warnings, open_capture, progress
 from gpusight.cli.commands.stats import find_captures, stats_answers
 from gpusight.cli.output import EXIT_NOT_APPLICABLE, chosen_format, present, write_error, write_file
 from gpusight.errors import (
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpusight.analysis.questions.attention_question import AttentionSizes
-    from gpusight.analysis.questions.wall_clock_timings import WallClockTimings
     from gpusight.results import Composite
     from gpusight.trace.trace import Trace
 
@@ -95,12 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_one(args: argparse.Namespace) -> int:
-    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
-    from gpusight.analysis.questions.question_answers import questions
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
-    from gpusight.cli.output import present
-    from gpusight.results import with_warnings
-    from gpusight.sniff import refuse_capture
+    from gpusight import api
 
     if args.output and args.output != "-":
         if args.compare:
@@ -109,16 +103,16 @@ def _ask_one(args: argparse.Namespace) -> int:
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         other = None if args.compare is None else open_capture(args.compare, args)
-        result = questions(
+        result = api.questions(
             trace,
-            options.selection(args),
             compare=other,
-            timings=_timings(args.timings),
-            model=None if args.model is None else Sizes.of(args.model),
+            timings=args.timings,
+            model=args.model,
+            **options.selection(args),
             **options.focus(args),
         )
-        warnings = warnings_of(args, trace, *(() if other is None else (other,)))
-    return present(with_warnings(result, warnings), args)
+        keep_warnings(args, trace, *(() if other is None else (other,)))
+    return present(result, args)
 
 
 def _refuse_timings(target: Path, timings: str | None) -> None:
@@ -127,13 +121,6 @@ def _refuse_timings(target: Path, timings: str | None) -> None:
         return
     if target.samefile(timings):
         raise UsageError(f"{target} is the timings themselves", hint="choose another name for -o")
-
-
-def _timings(path: str | None) -> WallClockTimings | None:
-    from gpusight.analysis.questions.wall_clock_timings import read_timings
-    from gpusight.readers.file_blocks import read_timings_file
-
-    return None if path is None else read_timings(read_timings_file(Path(path)), path)
 
 
 BATCH_REPORTS = (
@@ -160,6 +147,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     from gpusight.analysis.questions.question_answers import side_by_side
     from gpusight.render.csv_json import to_json
     from gpusight.render.markdown_tables import to_markdown
+    from gpusight.render.result_view import Page
 
     _check_folders(folder, out)
     model = None if args.model is None else Sizes.of(args.model)
@@ -188,7 +176,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     if chosen_format(args) == "table":  # sentences do not fit a terminal; summary.md has them
         kept_parts = (part for part in summary.sections if part.command != "answers")
         summary = replace(summary, sections=tuple(kept_parts))
-    present(summary, args)
+    present(Page(summary), args)
     if failed:
         return GpusightError.exit_code
     nothing = all(isinstance(page, NotApplicable) for page in pages.values())
@@ -278,8 +266,9 @@ def _answer_capture(
 ) -> Composite | NotApplicable:
     """Ask of one capture; what is asked for may be missing in this one, but not in the others."""
     from gpusight.analysis.questions.question_answers import questions
+    from gpusight.analysis.selection import Selection
 
-    chosen = options.selection(args)
+    chosen = Selection(**options.selection(args))
     try:
         with progress(f"asking of {label}", quiet=args.quiet):
             return questions(trace, chosen, model=model, **options.focus(args))

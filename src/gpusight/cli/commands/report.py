@@ -8,12 +8,6 @@ from gpusight.cli import options
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-
-    from gpusight.comparison.digest import Digest
-    from gpusight.comparison.inputs import SideInputs
-    from gpusight.reports.report_contents import Report
-    from gpusight.results import NotApplicable
 
 SUMMARY = "everything about a capture as one HTML file"
 DESCRIPTION = (
@@ -60,19 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.output import EXIT_NOT_APPLICABLE, emit, write_error
-    from gpusight.render.table_layout import sentence
-    from gpusight.results import NotApplicable
+    from pathlib import Path
+
+    from gpusight import api
+    from gpusight.cli.capture_input import open_capture, progress, read_digests
+    from gpusight.cli.output import emit
+    from gpusight.comparison.inputs import side_inputs
 
     _check_place(args)
-    found = _gathered(args)
-    if isinstance(found, NotApplicable):
-        write_error(f"gpusight: report: {sentence(found)}")
-        return EXIT_NOT_APPLICABLE
-    from gpusight.render.html.report_page import to_page
-
+    base = read_digests(side_inputs(args.compare), args) if args.compare else ()
+    with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
+        traces = [open_capture(file, args) for file in args.file]
+        chosen = {**options.selection(args), **options.focus(args)}
+        result = api.report(*traces, compare=base, title=args.title, **chosen)
     args.file = args.file[0]
-    emit([to_page(found)], args)
+    emit([result.to_html()], args)
     return 0
 
 
@@ -94,31 +90,3 @@ def _check_place(args: argparse.Namespace) -> None:
     if target.suffix.lower() not in _PAGES:
         hint = "add: -o report.html; pictures and tables: gpusight ledger, kernels, memory, …"
         raise UsageError(f"a report is HTML, not {target.suffix}", hint=hint)
-
-
-def _gathered(args: argparse.Namespace) -> Report | NotApplicable:
-    """Read the captures, then ask everything of them."""
-    from pathlib import Path
-
-    from gpusight.cli.capture_input import open_capture, progress
-    from gpusight.reports.report_builder import build_report as gather
-    from gpusight.reports.report_contents import ReportRequest as Asked
-    from gpusight.results import NotApplicable
-
-    base = _base(args)
-    if isinstance(base, NotApplicable):
-        return base
-    asked = Asked(options.selection(args), title=args.title, **options.focus(args))
-    with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
-        return gather([open_capture(file, args) for file in args.file], asked, base=base)
-
-
-def _base(args: argparse.Namespace) -> Sequence[Digest] | NotApplicable:
-    """Sum up what the capture is compared with."""
-    if not args.compare:
-        return ()
-    from gpusight.cli.capture_input import read_digests
-    from gpusight.comparison.inputs import side_inputs as side_meant
-
-    meant: SideInputs = side_meant(args.compare)
-    return read_digests(meant, args)

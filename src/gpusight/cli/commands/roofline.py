@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.results import Composite
 
 SUMMARY = "how near each kernel came to the compute and memory roofs of its GPU"
 DESCRIPTION = (
@@ -48,23 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.roofline.roofline_report import roofline
-    from gpusight.cli.capture_input import answer
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    result = answer(
-        args,
-        lambda trace: roofline(
-            trace,
-            options.selection(args),
-            kernel=args.kernel,
-            launches=args.launches,
-            gpu=args.gpu,
-        ),
-    )
-    return picture_output.present_picture(result, args, _draw)
-
-
-def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.charts.draw_chart import draw_result
-
-    return draw_result(result, form)
+    chosen = {"kernel": args.kernel, "every_launch": args.launches, "gpu": args.gpu}
+    return present(ask(api.roofline, args, **chosen, **options.selection(args)), args)

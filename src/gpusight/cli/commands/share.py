@@ -10,6 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
+    from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import SharedCopy
 
 SUMMARY = "a copy without environments, command lines, host and user names, or file contents"
@@ -76,29 +77,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight.cli.capture_input import progress
-    from gpusight.cli.output import chosen_format, present
-    from gpusight.render.share_view import share_page as page
+    from gpusight.cli.output import is_read, present
 
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
-        shared = _shared(args)
+        result = _shared(args)
     args.top = args.top or 0
-    data = chosen_format(args) in ("json", "csv")
-    present(page(shared, categories=data or not args.check, places=data or args.check), args)
-    _say_next(shared, args)
-    return EXIT_REMAINS if args.strict and (shared.remains or shared.suspects) else 0
+    sections = {"categories": not args.check, "places": args.check} if is_read(args) else {}
+    present(result, args, **sections)
+    _say_next(result.answer, args)
+    return EXIT_REMAINS if args.strict and (result.remains or result.suspects) else 0
 
 
-def _shared(args: argparse.Namespace) -> SharedCopy:
+def _shared(args: argparse.Namespace) -> ShareView:
     """Look, or write the copy; `-o` then is not for the answer."""
-    from gpusight.sharing.sanitized_copy import check, options_of, share
+    from gpusight import api
 
-    chosen = options_of(hash_names=args.hash_names, salt=args.salt)
     if args.check:
-        return check(Path(args.file), chosen)
+        return api.share_check(args.file, hash_names=args.hash_names, salt=args.salt)
     output, args.output = args.output, None
     folder = output is not None and output.endswith(("/", "\\"))
     form = args.to or ("parquet" if folder else None)
-    return share(Path(args.file), Path(output) if output else None, chosen, to=form)
+    return api.share(args.file, output or None, hash_names=args.hash_names, salt=args.salt, to=form)
 
 
 def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:

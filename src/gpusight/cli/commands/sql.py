@@ -37,18 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.capture_input import answer, open_capture
+    from gpusight import api
+    from gpusight.cli.capture_input import ask, open_capture
     from gpusight.cli.output import present
     from gpusight.render.table_export import list_columns, list_tables
 
     if args.columns:
-        return present(list_columns(args.columns), args)
+        return present(api.View(list_columns(args.columns)), args)
     if args.tables:
-        return present(list_tables(open_capture(args.file, args) if args.file else None), args)
-    from gpusight.analysis.sql_query import query
-
-    args.file, sql = _operands(args)
-    return present(answer(args, lambda trace: query(trace, sql)), args)
+        trace = open_capture(args.file, args) if args.file else None
+        return present(api.View(list_tables(trace)), args)
+    args.file, query = _operands(args)
+    return present(ask(api.sql, args, query=query), args)
 
 
 def _operands(args: argparse.Namespace) -> tuple[str, str]:

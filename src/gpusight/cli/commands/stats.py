@@ -14,6 +14,7 @@ from gpusight.cli.output import EXIT_NOT_APPLICABLE, present, write_error, write
 from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.output_files import cannot_write
 from gpusight.render.cell_text import safe_text
+from gpusight.render.result_view import View
 from gpusight.render.table_layout import sentence
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.sniff import is_capture_name, refuse_capture
@@ -259,7 +260,7 @@ def _printed(
     if args.format == "table":
         from gpusight.render.stats_tables import stats_as_printed as as_printed
 
-        present(as_printed(answer.made), _for_results(args))
+        present(View(as_printed(answer.made)), _for_results(args))
     else:
         write_out(_text(answer.made, args))
     return answer
@@ -334,7 +335,7 @@ def _write_summary(summary: TableResult, folder: Path) -> None:
 
 
 def _present_summary(made: Iterable[StatsAnswer], args: argparse.Namespace) -> None:
-    present(_summary(made), _for_results(args))
+    present(View(_summary(made)), _for_results(args))
 
 
 def _summary(made: Iterable[StatsAnswer]) -> TableResult:
@@ -398,7 +399,7 @@ def _json(made: Sequence[StatsAnswer]) -> str:
 
 def list_reports(args: argparse.Namespace) -> int:
     """List the reports that can be made."""
-    return present(report_list(), _for_results(args))
+    return present(View(report_list()), _for_results(args))
 
 
 def report_list() -> TableResult:

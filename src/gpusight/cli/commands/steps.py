@@ -9,10 +9,6 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analysis.selection import Selection
-    from gpusight.results import Result
-    from gpusight.trace.trace import Trace
-
 SUMMARY = "steps one by one: how long, how busy the GPU, how alike; phases"
 DESCRIPTION = (
     "Every step of the program (training, inference, an iteration): how long it took, how busy "
@@ -38,10 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.steps.step_report import steps
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    def analysis(trace: Trace, selection: Selection) -> Result:
-        return steps(trace, selection, **options.focus(args))
-
-    return run_analysis(args, analysis)
+    return present(ask(api.steps, args, **options.selection(args), **options.focus(args)), args)

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.capture_summary import summary
-    from gpusight.cli.capture_input import run_analysis
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    return run_analysis(args, summary)
+    return present(ask(api.summary, args, **options.selection(args)), args)

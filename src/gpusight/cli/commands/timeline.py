@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.results import Composite, Result
 
 SUMMARY = "one step, or any stretch of time, track by track: as a picture"
 DESCRIPTION = (
@@ -48,29 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.cli.capture_input import answer
-    from gpusight.viewer.timeline_snapshot import timeline
-
-    result = answer(
-        args,
-        lambda trace: timeline(
-            trace, options.selection(args), **options.focus(args), tracks=args.tracks
-        ),
-    )
-    return picture_output.present_picture(result, args, _draw, _shown)
-
-
-def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.charts.draw_chart import draw_result
-
-    return draw_result(result, form)
-
-
-def _shown(result: Result, args: argparse.Namespace) -> Result:
-    """Leave out of tables what only pictures and programs need."""
-    from gpusight.cli.output import chosen_format
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
-    from gpusight.results import Composite
 
-    read = chosen_format(args) in {"table", "markdown"}
-    return without_points(result) if isinstance(result, Composite) and read else result
+    chosen = {**options.selection(args), **options.focus(args)}
+    result = ask(api.timeline, args, tracks=args.tracks, **chosen)
+    return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.cli import options, picture_output
+from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
-
-    from gpusight.results import Composite, Result
 
 
 SUMMARY = "how busy each GPU was over time"
@@ -29,6 +27,7 @@ EXAMPLES: tuple[str, ...] = (
 )
 _ON_SCREEN = 20
 """Bins that fit on a screen."""
+_ELSEWHERE = 400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,42 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bins",
         type=options.count,
         metavar="N",
-        help=f"cut the time into so many equal parts (default: {_ON_SCREEN} in tables, else 400)",
+        help="cut the time into so many equal parts "
+        f"(default: {_ON_SCREEN} in tables, else {_ELSEWHERE})",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.gpu_utilization import DEFAULT_BINS as BINS
-    from gpusight.analysis.gpu_utilization import utilization as utilisation
-    from gpusight.cli.capture_input import answer
-
-    bins = args.bins or (_ON_SCREEN if _is_read(args) else BINS)
-    result = answer(
-        args,
-        lambda trace: utilisation(trace, options.selection(args), **options.focus(args), bins=bins),
-    )
-    return picture_output.present_picture(result, args, _draw, _shown)
-
-
-def _is_read(args: argparse.Namespace) -> bool:
-    """Tell whether people read the answer as a table."""
-    from gpusight.cli.output import chosen_format
-
-    if picture_output.picture_format(args) is not None:
-        return False
-    return chosen_format(args) in {"table", "markdown"}
-
-
-def _draw(result: Composite, form: str) -> bytes:
-    from gpusight.render.charts.draw_chart import draw_result
-
-    return draw_result(result, form)
-
-
-def _shown(result: Result, args: argparse.Namespace) -> Result:
-    """Leave out of tables what only pictures and programs need."""
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
-    from gpusight.results import Composite
 
-    return without_points(result) if isinstance(result, Composite) and _is_read(args) else result
+    bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
+    chosen = {**options.selection(args), **options.focus(args)}
+    result = ask(api.utilisation, args, bins=bins, **chosen)
+    return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)

@@ -10,9 +10,6 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analysis.scenario import WhatIf
-    from gpusight.results import NotApplicable
-
 SUMMARY = "how long a step would take if something were different"
 DESCRIPTION = (
     "Replays the steps of a capture with changes: kernels faster or gone, synchronisations that "
@@ -89,40 +86,14 @@ _OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
-    from gpusight.analysis.scenario import whatif_page as page
-    from gpusight.cli.output import chosen_format, emit, present
-    from gpusight.results import NotApplicable
+    from gpusight import api
+    from gpusight.cli.capture_input import ask
+    from gpusight.cli.output import present
 
-    result = _result(args)
-    if isinstance(result, NotApplicable):
-        return present(result, args)
-    if chosen_format(args) == "json":
-        from gpusight.render.csv_json import encode_json as encode
-
-        emit([encode(result.document())], args)
-        return 0
-    return present(page(result), args)
-
-
-def _result(args: argparse.Namespace) -> WhatIf | NotApplicable:
-    from pathlib import Path
-
-    from gpusight.analysis.scenario import Scenario as Wish
-    from gpusight.analysis.scenario import ScenarioAction as Verb
-    from gpusight.analysis.scenario import parse_scenario as read_wish
-    from gpusight.cli.capture_input import open_capture, progress, warnings_of
-    from gpusight.results import NotApplicable, with_warnings
-    from gpusight.rules.scenario_changes import what_if
-
-    wishes: list[Wish] = []
-    for verb, text in args.changes:
-        targets = options.names(text) if verb == "apply" else [text]
-        wishes += [read_wish(Verb(verb), target) for target in targets]
-    with progress(f"replaying {Path(args.file).name}", quiet=args.quiet):
-        trace = open_capture(args.file, args)
-        found = what_if(trace, options.selection(args), scenarios=wishes, **options.focus(args))
-        if isinstance(found, NotApplicable):
-            absent = with_warnings(found, warnings_of(args, trace))
-            assert isinstance(absent, NotApplicable)
-            return absent
-        return found.with_warnings(warnings_of(args, trace))
+    changes = [
+        (verb, target)
+        for verb, text in args.changes
+        for target in (options.names(text) if verb == "apply" else [text])
+    ]
+    chosen = {**options.selection(args), **options.focus(args)}
+    return present(ask(api.whatif, args, verb="replaying", changes=changes, **chosen), args)

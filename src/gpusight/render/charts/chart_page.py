@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gpusight.render.charts.chart_colors import ChartTheme
     from gpusight.render.charts.figure import Figure, Numbers, Series
-    from gpusight.results import Fmt, Result
+    from gpusight.results import Answer, Fmt
 
 
 MAX_PAGE_ROWS = 50
@@ -43,7 +43,7 @@ MAX_PAGE_ROWS = 50
 _UNSAFE = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
-def chart_to_page(figure: Figure | StripChart, result: Result | None = None) -> str:
+def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> str:
     """Write a page with a picture, and below it the result that it was made from."""
     tables = ""
     if result is not None:

@@ -14,14 +14,14 @@ from gpusight.errors import GpusightError, UsageError
 
 if TYPE_CHECKING:
     from gpusight.render.charts.figure import Figure, StripChart
-    from gpusight.results import Composite, Result
+    from gpusight.results import Answer, Composite
 
 
 CHART_FORMATS = ("svg", "html", "png", "pdf")
 """What `draw` can make, which is also how the names of such files end."""
 
 
-def draw(figure: Figure | StripChart, form: str, *, result: Result | None = None) -> bytes:
+def draw(figure: Figure | StripChart, form: str, *, result: Answer | None = None) -> bytes:
     """Draw a picture; an HTML page also shows the result it was made from, where that is given."""
     if form == "svg":
         from gpusight.render.charts.svg_charts import to_svg
@@ -83,14 +83,19 @@ _CHART_SOURCES = {
 }
 
 
-def figure_of(result: Composite) -> Figure | StripChart:
-    """Give the picture of an answer; raises where it has none."""
+def has_figure(result: Composite) -> bool:
+    """Tell whether an answer can be drawn."""
     drawn = _CHART_SOURCES.get(result.command)
-    if drawn is None or drawn.needs not in {section.command for section in result.sections}:
+    return drawn is not None and drawn.needs in {section.command for section in result.sections}
+
+
+def figure_of(result: Composite, **options: str) -> Figure | StripChart:
+    """Give the picture of an answer; raises where it has none."""
+    if not has_figure(result):
         known = ", ".join(sorted({"compare", "ledger", *_CHART_SOURCES}))
         raise UsageError(f"{result.title} has no picture", hint=f"what has: {known}")
-    module = importlib.import_module(f"{__package__}.{drawn.module}")
-    figure: Figure | StripChart = getattr(module, f"{result.command}_figure")(result)
+    module = importlib.import_module(f"{__package__}.{_CHART_SOURCES[result.command].module}")
+    figure: Figure | StripChart = getattr(module, f"{result.command}_figure")(result, **options)
     return figure
 
 
@@ -100,6 +105,6 @@ def without_points(result: Composite) -> Composite:
     return replace(result, sections=tuple(s for s in result.sections if s.command not in points))
 
 
-def draw_result(result: Composite, form: str) -> bytes:
+def draw_result(result: Composite, form: str, **options: str) -> bytes:
     """Draw an answer; a page has its other tables below the picture."""
-    return draw(figure_of(result), form, result=without_points(result))
+    return draw(figure_of(result, **options), form, result=without_points(result))

@@ -17,7 +17,7 @@ from gpusight.render.cell_text import NUMERIC, html_text, safe_text, shorten_mid
 from gpusight.render.charts.chart_colors import COLORS, DARK, HOST_COLORS, LIGHT, color_of
 from gpusight.render.explanation import confidence_sentence, evidence_value, gain_phrase
 from gpusight.render.table_layout import sentence
-from gpusight.results import Composite, Fmt, NotApplicable, Result, TableResult
+from gpusight.results import Answer, Composite, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,7 +173,7 @@ def theme_variables(theme: ChartTheme) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in colours.items())
 
 
-def to_html(result: Result, *, limit: int | None = None) -> Markup:
+def to_html(result: Answer, *, limit: int | None = None) -> Markup:
     """Write a result as HTML without styles, as notebooks show it."""
     return render("result.html", result=result, limit=limit)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight._version import __version__
@@ -32,17 +30,17 @@ from gpusight.render.html.report_charts import (
 from gpusight.render.html.report_findings import findings_section, kernel_findings, report_header
 from gpusight.render.html.report_ledger import ledger_section, phases_section
 from gpusight.render.html.report_tables import copies_section, kernels_section, ranges_section
-from gpusight.render.result_view import ResultView
+from gpusight.render.result_view import Renderer
 from gpusight.reports.report_contents import evaluated_gpu
 from gpusight.results import NotApplicable
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.render.charts.chart_colors import ChartTheme
+    from gpusight.render.table_layout import TableOptions
     from gpusight.reports.report_contents import Report
 
 
@@ -172,46 +170,30 @@ def _file(name: str) -> str:
     return found.read_text(encoding="utf-8")
 
 
-class ReportView(ResultView):
-    """Everything about a capture: `save` writes the page; printing shows its beginning."""
+def _page(report: Report, *, limit: int | None) -> str:
+    del limit  # a page has everything
+    return to_page(report)
 
-    result: Report
 
-    def __init__(self, result: Report, captures: tuple[str, ...] = ()) -> None:
-        self.result = result
-        self._captures = captures
-        """Where the captures lie, which `save` never writes to."""
+def _text(report: Report, look: TableOptions) -> str:
+    """Write how the page begins."""
+    del look
+    return "\n".join((safe_text(report.title), *map(safe_text, _headline(report)))) + "\n"
 
-    @cached_property
-    def html(self) -> str:
-        """The page, which needs nothing else."""
 
-        return to_page(self.result)
+def _fragment(report: Report, *, limit: int | None) -> str:
+    """Write how the page begins for a notebook: the page has styles and a script of its own."""
+    del limit
+    return str(render("report_beginning.html", title=report.title, lines=_headline(report)))
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file, which is replaced; gives where it is."""
-        from gpusight.output_files import write_file
-        from gpusight.sniff import refuse_capture
 
-        target = Path(path)
-        for capture in self._captures or (None,):
-            refuse_capture(target, capture)
-        write_file(target, self.html.encode("utf-8", "backslashreplace"))
-        return target
+def _headline(report: Report) -> Iterator[str]:
+    for number in report.headline.numbers:
+        detail = f" ({number.detail})" if number.detail else ""
+        yield f"{number.label}: {show(number.value, number.fmt)}{detail}"
+    for rank, gain in enumerate(report.headline.gains, 1):
+        yield f"{rank}. {gain.title}: {format_time(gain.worth_ns)}"
+    yield "the page: .save('report.html')"
 
-    def to_text(self) -> str:
-        """Give the beginning as plain text, as printing does."""
-        return "\n".join((safe_text(self.title), *map(safe_text, self._lines()))) + "\n"
 
-    def _repr_html_(self) -> str:
-        """Show the beginning: the page itself has styles and a script of its own."""
-        return str(render("report_beginning.html", title=self.title, lines=self._lines()))
-
-    def _lines(self) -> Iterator[str]:
-        told = self.result.headline
-        for number in told.numbers:
-            detail = f" ({number.detail})" if number.detail else ""
-            yield f"{number.label}: {show(number.value, number.fmt)}{detail}"
-        for rank, gain in enumerate(told.gains, 1):
-            yield f"{rank}. {gain.title}: {format_time(gain.worth_ns)}"
-        yield "the page: .save('report.html')"
+REPORT_RENDERER = Renderer(text=_text, fragment=_fragment, page=_page)
