@@ -155,13 +155,14 @@ def _parts(result: Any) -> list[str]:
     if isinstance(result, (list, tuple)):
         return [part for one in result for part in _parts(one)]
     parts = []
-    if hasattr(result, "to_json"):
+    is_page = type(result).__name__ == "ReportView"
+    if hasattr(result, "to_json") and not is_page:
         document = json.loads(result.to_json())
         parts.append(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False))
     if hasattr(result, "_repr_html_"):
         parts.append(result._repr_html_())
-    if hasattr(result, "html"):
-        parts.append(result.html)
+    if is_page:
+        parts.append(result.to_html())
     return [*parts, str(result)]
 
 

@@ -10,7 +10,7 @@ import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import GpusightError, MissingDataError, UsageError
 
 if TYPE_CHECKING:
     from gpusight.render.charts.figure import Figure, StripChart
@@ -71,12 +71,18 @@ class _ChartSource(NamedTuple):
     """Section that the picture is made of."""
     points: tuple[str, ...] = ()
     """Sections that nobody reads as tables: they are the picture."""
+    without: str = ""
+    """Why an answer may lack that section, where there is more to say than that it does."""
 
 
 _CHART_SOURCES = {
     "memory": _ChartSource("usage_charts", "timeline", ("timeline",)),
     "roofline": _ChartSource("kernel_charts", "roofs"),
-    "occupancy": _ChartSource("kernel_charts", "block_sizes"),
+    "occupancy": _ChartSource(
+        "kernel_charts",
+        "block_sizes",
+        without="no kernel's shape is known well enough to draw",
+    ),
     "orion": _ChartSource("usage_charts", "series", ("series",)),
     "utilisation": _ChartSource("usage_charts", "bins", ("metrics", "steps")),
     "timeline": _ChartSource("timeline_chart", "slices", ("slices", "sums", "points")),
@@ -91,10 +97,13 @@ def has_figure(result: Composite) -> bool:
 
 def figure_of(result: Composite, **options: str) -> Figure | StripChart:
     """Give the picture of an answer; raises where it has none."""
-    if not has_figure(result):
+    source = _CHART_SOURCES.get(result.command)
+    if source is not None and source.without and not has_figure(result):
+        raise MissingDataError(source.without)
+    if source is None or not has_figure(result):
         known = ", ".join(sorted({"compare", "ledger", *_CHART_SOURCES}))
         raise UsageError(f"{result.title} has no picture", hint=f"what has: {known}")
-    module = importlib.import_module(f"{__package__}.{_CHART_SOURCES[result.command].module}")
+    module = importlib.import_module(f"{__package__}.{source.module}")
     figure: Figure | StripChart = getattr(module, f"{result.command}_figure")(result, **options)
     return figure
 
