@@ -37,7 +37,7 @@ def test_all_is_sorted_and_every_name_exists() -> None:
 
 
 def test_results_are_also_found_beside_the_functions_that_give_them() -> None:
-    assert (api.View, api.Page) == (gs.View, gs.Page)
+    assert (api.Result, api.View, api.Page) == (gs.Result, gs.View, gs.Page)
 
 
 def test_every_command_has_its_function() -> None:

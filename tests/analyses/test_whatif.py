@@ -338,10 +338,10 @@ def test_faster_matmuls_do_little_for_a_program_that_the_host_holds_up() -> None
     view = gpusight.whatif(
         SHARED / "nsys/gpt_small_train.sqlite", speedup={"matmul": 6}, graph=True
     )
-    matmul, graph = (change.alone_ns / view.result.steps / 1e6 for change in view.changes)
+    matmul, graph = (change.alone_ns / view.answer.steps / 1e6 for change in view.changes)
     assert matmul == pytest.approx(1.0, abs=0.3)
     assert graph == pytest.approx(4.2, abs=1.0)
-    assert view.saved_ns / view.result.steps / 1e6 > 2 * (matmul + graph)
+    assert view.saved_ns / view.answer.steps / 1e6 > 2 * (matmul + graph)
 
 
 @needs_shared
@@ -351,7 +351,7 @@ def test_every_capture_has_an_answer_whose_ledger_adds_up(path: Path) -> None:
         view = gpusight.whatif(path, speedup={"host": 2}, graph=True)
     except GpusightError as refused:
         pytest.skip(str(refused))
-    result = view.result
+    result = view.answer
     for ledger, length in ((result.before, result.measured_ns), (result.after, result.changed_ns)):
         for device in ledger.devices:
             assert sum(entry.ns for entry in device.entries) == length
@@ -363,7 +363,7 @@ def test_every_capture_has_an_answer_whose_ledger_adds_up(path: Path) -> None:
 def test_the_real_pair_of_half_precision_and_a_fused_optimizer() -> None:
     result = gpusight.whatif(
         gpusight.open(SHARED / "nsys/gpt_small_train.sqlite"), precision="bf16", fuse=["optimizer"]
-    ).result
+    ).answer
     # `gpt_small_train_bf16_fused` took 42.7 ms a step.
     assert result.changed_ns / result.steps == pytest.approx(42.7e6, rel=0.15)
     # Alone, the casts of autocast cost a program that waits for its host more than they give.

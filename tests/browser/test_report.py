@@ -79,7 +79,7 @@ def test_without_script_everything_is_there_to_be_read(
 
 
 def test_the_ledger_on_the_page_is_that_of_the_command(seen: Watched) -> None:
-    told = gs.ledger(training(4)).document()["devices"][0]["entries"]
+    told = gs.ledger(training(4)).to_dict()["devices"][0]["entries"]
     rows = seen.page.locator("tr[data-entry]")
     shown = sorted(int(row.get_attribute("data-ns") or 0) for row in rows.all())
     assert shown == sorted(entry["ns"] for entry in told)

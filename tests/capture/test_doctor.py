@@ -21,7 +21,7 @@ from gpusight.recording.doctor.machine import (
 )
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import BrokenTool
-from gpusight.render.doctor_view import DoctorView
+from gpusight.render.result_view import DoctorView
 from tests.capture.machines import (
     CUPTI_13,
     H200_FILES,

@@ -9,7 +9,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import main
-from gpusight.render.ledger_view import LedgerView
+from gpusight.render.result_view import LedgerView
 from tests.shared import DATA
 
 CAPTURE = str(DATA / "dataload.sqlite")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusight.comparison.digest import Digest
-    from gpusight.render.gate_view import GateView
+    from gpusight.render.result_view import GateView
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -164,7 +164,7 @@ def test_the_command_is_red_and_says_why(
 
 def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> None:
     view = gs.compare(changed("whole"), changed("broken", *HALF))
-    found = view.result
+    found = view.answer
     assert found.metric("kernel_time").change.after is None
     assert not any(metric.change.claimed for metric in found.metrics)
     assert (found.ledger, found.kernels, found.findings) == ((), (), ())
@@ -197,7 +197,7 @@ def test_another_capture_is_inconclusive_until_it_is_accepted(
     found = judged(whole, other, *limits)
     assert set(statuses(found).values()) == {"inconclusive"}
     assert (found.passed, found.outcome) == (False, "inconclusive")
-    assert kind in {one.kind for one in found.result.differences}
+    assert kind in {one.kind for one in found.answer.differences}
     accepted = judged(whole, other, *limits, allow_changed=[kind])
     assert accepted.passed
     assert f"accepted by --allow-changed {kind}" in " ".join(accepted.to_text().split())

@@ -410,7 +410,7 @@ def sides(*stems: str) -> list[str]:
 def test_noise_of_a_shared_machine_is_no_change() -> None:
     before = sides(*(f"gpt_tiny_train_r{n}" for n in (1, 2, 3)))
     after = sides(*(f"gpt_tiny_train_tf32_r{n}" for n in (1, 2, 3)))
-    found = gs.compare(before, after).result
+    found = gs.compare(before, after).answer
     assert found.before.step_ns == pytest.approx((14.02e6, 17.67e6, 19.34e6), rel=1e-3)
     assert found.after.step_ns == pytest.approx((18.86e6, 20.09e6, 20.62e6), rel=1e-3)
     assert found.step.verdict is ChangeVerdict.UNCLEAR
@@ -424,7 +424,7 @@ def test_noise_of_a_shared_machine_is_no_change() -> None:
 
 @needs_shared
 def test_a_faster_gpu_that_waits_for_its_host() -> None:
-    found = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).result
+    found = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).answer
     assert found.step.before == pytest.approx(46.59e6, rel=1e-3)
     assert found.step.after == pytest.approx(42.42e6, rel=1e-3)
     assert (found.before.limit, found.after.limit) == ("gpu", "host")
@@ -444,7 +444,7 @@ def test_a_baseline_stands_for_its_captures(tmp_path: Any) -> None:
     digest = make_digest(gs.open(old))
     assert isinstance(digest, Digest)
     save_baseline([digest], tmp_path / "base.json")
-    of_capture = gs.compare(old, gs.open(new)).result
-    of_file = gs.compare(tmp_path / "base.json", new).result
-    of_digest = gs.compare([digest], [new]).result
+    of_capture = gs.compare(old, gs.open(new)).answer
+    of_file = gs.compare(tmp_path / "base.json", new).answer
+    of_digest = gs.compare([digest], [new]).answer
     assert of_file.document() == of_digest.document() == of_capture.document()

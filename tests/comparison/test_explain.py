@@ -105,7 +105,7 @@ def test_numbers_of_captures(folder: str) -> None:
     names = ("gpt_small_train", "gpt_small_train_bf16_fused", "dataload", "item", "pageable")
     paths = [SHARED / folder / f"{name}.{ending}" for name in names]
     for before, after in pairwise(paths):
-        check_numbers(gs.compare(before, after).result)
+        check_numbers(gs.compare(before, after).answer)
 
 
 # The verdict --------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_hostile_names_do_not_reach_the_sentences() -> None:
 @needs_shared
 def test_the_faster_gpu_of_gpt_small() -> None:
     paths = [SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused")]
-    found = gs.compare(*paths).result
+    found = gs.compare(*paths).answer
     check_numbers(found)
     text = " ".join(found.explanation)
     assert "compute/matmul -28.2" in text
@@ -443,7 +443,7 @@ def test_the_noise_of_gpt_tiny() -> None:
         [SHARED / "nsys" / f"gpt_tiny_train{kind}_r{n}.sqlite" for n in (1, 2, 3)]
         for kind in ("", "_tf32")
     ]
-    found = gs.compare(*sides).result
+    found = gs.compare(*sides).answer
     check_numbers(found)
     assert found.explanation[0].startswith("No change of step time can be claimed: 17.0")
     assert any("Kernel time is lower even so" in sentence for sentence in found.explanation)

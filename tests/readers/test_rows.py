@@ -85,7 +85,7 @@ def test_exports_and_pages_say_it(
     page = tmp_path / "report.html"
     assert main(["report", str(backwards), "-o", str(page), "--no-cache"]) == 0
     assert LEFT_OUT in page.read_text()
-    assert LEFT_OUT in api.kernels(open_trace(backwards, cache=False)).result.notes
+    assert LEFT_OUT in api.kernels(open_trace(backwards, cache=False)).answer.notes
 
 
 def test_counts_and_totals_agree(backwards: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from gpusight.render.charts.chart_labels import placed_bars
 from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import BarSeries, ChartAxis, Figure
 from gpusight.render.charts.ledger_charts import waterfall
-from gpusight.render.comparison_view import ComparisonView
+from gpusight.render.result_view import ComparisonView
 from gpusight.results import Fmt
 from tests.render.test_comparison import LEDGER, change, comparison, hostile, with_pauses
 

@@ -17,19 +17,19 @@ from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck
 from gpusight.comparison.gate_limits import limit_of
 from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
 from gpusight.render.cell_text import display_width
-from gpusight.render.gate_view import (
-    GateView,
-    error_junit,
-    print_text,
-    to_junit,
-    to_markdown,
-    to_text,
-)
+from gpusight.render.gate_view import error_junit, to_junit, to_markdown
+from gpusight.render.result_view import GateView
+from gpusight.render.table_layout import TableOptions
 from gpusight.results import Fmt
 from tests.render.hostile import HOSTILE
 from tests.render.test_comparison import comparison
 
 MS = 1e6
+
+
+def to_text(found: Gate, width: int | None) -> str:
+    """Write a verdict as plain text."""
+    return GateView(found).to_text(TableOptions(width))
 
 
 def check(
@@ -152,7 +152,7 @@ def test_an_improvement_that_may_be_chance() -> None:
 
 def test_colours_do_not_change_the_words() -> None:
     stream = io.StringIO()
-    print_text(EVERY, 80, stream)
+    GateView(EVERY).print_to(stream, TableOptions(80))
     assert "\x1b[" in stream.getvalue()
     assert "step_time" in stream.getvalue()
 

@@ -97,7 +97,7 @@ def dataload() -> tuple[Trace, str]:
 
 def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.ledger(trace).document()["devices"][0]["entries"]
+    told = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     rows = [row for row in Document(page).rows if "data-entry" in row]
     shown = [(row["data-entry"], int(row["data-ns"])) for row in rows]
     assert dict(shown) == {entry["entry"]: entry["ns"] for entry in told}
@@ -106,7 +106,7 @@ def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
     for group in set(groups):
         sizes = [ns for entry, ns in shown if entry.startswith(group)]
         assert sizes == sorted(sizes, reverse=True)
-    assert sum(int(row["data-ns"]) for row in rows) == gs.ledger(trace).result.focus.length_ns
+    assert sum(int(row["data-ns"]) for row in rows) == gs.ledger(trace).answer.focus.length_ns
 
 
 def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
@@ -156,7 +156,7 @@ def test_the_numbers_at_the_top_are_those_of_the_sections(dataload: tuple[Trace,
     assert told is not None
     assert float(shown["step_ns"]) == told.step_ns
     assert float(shown["peak_bytes"]) == gs.memory(trace).facts["peak_bytes"]
-    entries = gs.ledger(trace).document()["devices"][0]["entries"]
+    entries = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     idle = sum(e["ns"] for e in entries if e["entry"].startswith("idle/"))
     whole = sum(e["ns"] for e in entries)
     assert float(shown["busy_share"]) == pytest.approx(1 - idle / whole)
@@ -295,8 +295,8 @@ def test_many_long_names_do_not_make_a_large_page() -> None:
 def test_the_view_saves_the_page_but_never_over_a_capture(tmp_path: Path) -> None:
     view = gs.report(DATA / "dataload.sqlite", title="A <b>title</b>")
     saved = view.save(tmp_path / "report.html")
-    assert saved.read_text(encoding="utf-8") == view.html
-    assert "<h1>A &lt;b&gt;title&lt;/b&gt;</h1>" in view.html
+    assert saved.read_text(encoding="utf-8") == view.to_html()
+    assert "<h1>A &lt;b&gt;title&lt;/b&gt;</h1>" in view.to_html()
     assert "Step time: 12.51 ms" in view.to_text()
     assert "<script" not in view._repr_html_()
     assert view.meta["step_ns"] == gs.report(DATA / "dataload.sqlite").meta["step_ns"]

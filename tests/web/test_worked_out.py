@@ -29,7 +29,7 @@ CAPTURES = [DATA / name for name in ("dataload.sqlite", "torch_odd.json.gz", "od
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: str(path.name))
 def test_the_ledger_is_that_of_the_command(path: Path) -> None:
     trace = gs.open(path)
-    said = gs.ledger(trace).result.document()
+    said = gs.ledger(trace).answer.document()
     found = ledger_payload(trace)
     assert found.steps == said["meta"]["steps"]
     assert len(found.devices) == len(said["devices"])
@@ -43,7 +43,7 @@ def test_the_findings_are_those_of_the_command() -> None:
     timeline = ViewerTimeline(gs.open(DATA / "dataload.sqlite"))
     said = gs.diagnose(DATA / "dataload.sqlite")
     found = findings_payload(timeline, [])
-    assert found.step_ns == said.result.document()["window"]["step_ns"]
+    assert found.step_ns == said.answer.document()["window"]["step_ns"]
     assert [one.rule for one in found.findings] == [one.rule for one in said.findings]
     for one, other in zip(found.findings, said.findings, strict=True):
         assert isinstance(other, TimelineFinding)
@@ -59,7 +59,7 @@ def test_the_findings_are_those_of_the_command() -> None:
 
 def test_the_comparison_is_that_of_the_command() -> None:
     before, after = DATA / "dataload.sqlite", DATA / "dataload.nsys-rep"
-    said = gs.compare(before, after).result
+    said = gs.compare(before, after).answer
     found = comparison_payload(gs.open(before), gs.open(after))
     assert found.explanation == said.explanation
     assert found.notes == said.notes

@@ -120,5 +120,5 @@ DRILL_RENDERER = Renderer(
     print=print_drill,
     markdown=as_markdown,
     fragment=as_fragment,
-    look=TableOptions(100, 20, rows_advice="all are in .document()"),
+    look=TableOptions(100, 20, rows_advice="all are in .to_dict()"),
 )

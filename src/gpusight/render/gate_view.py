@@ -371,7 +371,7 @@ def to_junit(gate: Gate) -> str:
     if gate.comparison is not None:
         why = "\n".join(map(safe_text, gate.comparison.explanation))
         ET.SubElement(suite, "system-out").text = why
-    return _junit_text(root)
+    return _xml_text(root)
 
 
 def error_junit(reason: str) -> str:
@@ -381,10 +381,10 @@ def error_junit(reason: str) -> str:
     suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
     case = ET.SubElement(suite, "testcase", {"classname": _CLASS, "name": "gate", "time": _NO_TIME})
     ET.SubElement(case, "error", {"message": safe_text(reason), "type": "error"})
-    return _junit_text(root)
+    return _xml_text(root)
 
 
-def _junit_text(root: ET.Element) -> str:
+def _xml_text(root: ET.Element) -> str:
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'

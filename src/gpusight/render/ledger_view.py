@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.scenario import WhatIf
     from gpusight.render.charts.figure import StripChart
 
-_LOOK = TableOptions(100, 20, rows_advice="all are in .document()")
+_LOOK = TableOptions(100, 20, rows_advice="all are in .to_dict()")
 
 
 def _ledger_document(report: LedgerReport, *, limit: int | None) -> dict[str, Any]:

@@ -251,6 +251,6 @@ def test_the_function_shows_itself() -> None:
     found = gs.ledger(CAPTURE)
     assert "idle/input" in repr(found)
     assert "idle/input" in found._repr_html_()
-    assert json.loads(found.to_json()) == json.loads(json.dumps(found.document()))
+    assert json.loads(found.to_json()) == json.loads(json.dumps(found.to_dict()))
     assert found.to_csv().startswith("device,step,number,entry,ns,share")
     assert "| idle/input" in found.to_markdown()
