@@ -1,4 +1,4 @@
-"""The one place where quantities become text.
+"""The one place where quantities become text, and text becomes quantities.
 
 Inside the package everything is in base units: nanoseconds, bytes, bytes a second, fractions of 1.
 For people, times are ns, µs, ms or s; bytes and rates are decimal (SI: 1 MB is 1,000,000 bytes), as
@@ -9,15 +9,39 @@ Counts are whole and grouped by commas, which survive copying into a spreadsheet
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeGuard
 
 MISSING = "-"
 """Stands for a value that is not known; a blank would look like a mistake."""
 
+TIME_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
+"""Nanoseconds in a unit."""
+BYTE_UNITS = {
+    "b": 1.0,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+    "tib": 2.0**40,
+}
+"""Bytes in a unit, as `format_bytes` has them."""
+AMOUNT = r"([+-]?)\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-zµμ%]*)"
+"""A number and its unit: sign, digits, unit."""
+_AMOUNT = re.compile(rf"\s*{AMOUNT}\s*")
+_SPAN = re.compile(r"\s*(\d*)\s*(?:([-:])\s*(\d*)\s*)?")
+_MAX_DIGITS = 18
+"""So that a number fits in 64 bits."""
+_MAX_SHOWN = 40
 _THOUSAND = 1000.0
 _TIME_STEPS = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_STEPS = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
@@ -66,6 +90,63 @@ def format_real(value: float | None) -> str:
         return f"{value:.3e}"
     digits = _decimals(abs(value))
     return f"{value:,.{digits}f}"
+
+
+class Amount(NamedTuple):
+    """A number as it was written, and the unit behind it."""
+
+    sign: str
+    digits: str
+    unit: str
+
+    def scaled(self, units: Mapping[str, float]) -> float | None:
+        """Give the number in the base unit; None where the unit is not known, or beyond floats."""
+        factor = units.get(self.unit.lower())
+        value = None if factor is None else float(self.sign + self.digits) * factor
+        return value if _known(value) else None
+
+
+def parse_amount(text: str) -> Amount | None:
+    """Read a number and its unit: `+1.5 ms`, `5MB`, `3%`, `10`; None where it is none."""
+    match = _AMOUNT.fullmatch(text)
+    return None if match is None else Amount(*match.groups())
+
+
+def parse_percent(text: str) -> float | None:
+    """Read a percentage from 0% to 100% as a fraction of 1; None where it is none."""
+    amount = parse_amount(text)
+    if amount is None or amount.sign or amount.unit != "%":
+        return None
+    percent = float(amount.digits)
+    return percent / 100 if percent <= 100 else None
+
+
+def parse_step_range(text: str, *, hint: str) -> tuple[int | None, int | None]:
+    """Read numbers of steps: `5`, `3-7`, `3:7`, `2:` or `:7`; first and last, None for open ends.
+
+    Raises a UsageError about `--steps` with the hint.
+    """
+    shown = repr(text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…")
+    match = _SPAN.fullmatch(text)
+    first, dash, last = match.groups() if match else ("", None, "")
+    if not (first or last):
+        raise UsageError(f"--steps {shown} names no steps", hint=hint)
+    if max(len(first), len(last or "")) > _MAX_DIGITS:
+        raise UsageError(f"--steps {shown} has a number that is too large", hint=hint)
+    if dash is None:
+        return int(first), int(first)
+    begin, end = (int(digits) if digits else None for digits in (first, last))
+    if begin is not None and end is not None and end < begin:
+        raise UsageError(f"--steps {shown} ends before it begins", hint=hint)
+    return begin, end
+
+
+def exact_time(ns: int) -> str:
+    """Write a time in the largest unit that leaves no fraction, as it can be typed: `300ms`."""
+    for unit in ("s", "ms", "us"):
+        if ns % int(TIME_UNITS[unit]) == 0:
+            return f"{ns // int(TIME_UNITS[unit])}{unit}"
+    return f"{ns}ns"
 
 
 def unit_of(show: Callable[[float | None], str], largest: float) -> tuple[float, str]:

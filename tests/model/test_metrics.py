@@ -12,7 +12,7 @@ import pytest
 
 from gpusight.naming.metric_label_table import LABELS, SECTION_NAMES
 from gpusight.naming.metric_labels import VARIANTS, is_recent, metric_for, section_of
-from gpusight.naming.metric_names import canonical, scale_of, to_base, unit_of
+from gpusight.naming.metric_names import canonical, scale_of, unit_of
 from tests.shared import SHARED, needs_shared
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ ACTIVE = "pct_of_peak_sustained_active"
 def test_a_printed_value_comes_to_base_units(
     value: float, unit: str, expected: tuple[float, str]
 ) -> None:
-    number, base = to_base(value, unit)
+    scale, base = scale_of(unit)
+    number = value * scale
     assert number == pytest.approx(expected[0], rel=1e-12)
     assert base == expected[1]
 

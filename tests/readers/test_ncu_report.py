@@ -20,7 +20,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.naming.metric_names import to_base
+from gpusight.naming.metric_names import scale_of
 from gpusight.readers.file_blocks import zstd_module
 from gpusight.readers.ncu.report_messages import readable
 from gpusight.trace.trace import Trace
@@ -440,7 +440,7 @@ def agrees(value: float | str | None, printed: str, unit: str) -> bool:
     if math.isnan(value):
         return "nan" in digits
     decimals = len(digits.partition(".")[2]) if "e" not in digits else 0
-    scale, _ = to_base(1.0, unit)
+    scale, _ = scale_of(unit)
     half = 0.5 * 10.0**-decimals * scale
     return abs(float(digits) * scale - value) <= half * (1 + 1e-6) + 1e-12 * abs(value)
 

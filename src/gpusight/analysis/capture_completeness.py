@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from gpusight.trace.trace import Trace
 
-    Ints = NDArray[np.int64]
-
 
 KERNELS, COPIES, MEMSETS = "kernels", "copies", "memsets"
 SOURCES = (KERNELS, COPIES, MEMSETS)

@@ -13,9 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints as Ints  # the rules import it from here
     from gpusight.trace.trace import Trace
-
-    Ints = NDArray[np.int64]
 
 
 NONE = -1

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     WorkInts = NDArray[np.int64]
-    Ints = NDArray[np.int64]
 
 
 SHARES = (

@@ -12,6 +12,7 @@ from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.units import TIME_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _FOOTER = re.compile(
     r"Self (?P<device>\S{1,40}) time total: (?P<number>\d{1,12}(?:\.\d{1,9})?) ?(?P<unit>[num]?s)"
 )
-_UNITS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 _CPU = "CPU"
 
 
@@ -45,7 +45,7 @@ def printed_totals(trace: Trace) -> PrintedTotals:
 
 
 def _nanoseconds(match: re.Match[str]) -> int:
-    return round(float(match["number"]) * _UNITS[match["unit"]])
+    return round(float(match["number"]) * TIME_UNITS[match["unit"]])
 
 
 _SHARE = Field("share", "Share", Fmt.SHARE, "Part of all kernel time in the selection")

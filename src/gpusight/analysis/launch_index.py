@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.attribution.nested_intervals import Ints
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     LaunchInts = NDArray[np.int64]

@@ -27,9 +27,9 @@ from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.attribution.nested_intervals import Ints
     from gpusight.analysis.attribution.work_causes import SelectedWork
     from gpusight.analysis.kernel_summary import PrintedTotals
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

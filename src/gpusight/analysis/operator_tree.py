@@ -20,8 +20,9 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.steps.step_names import PROFILER_STEP
 
 if TYPE_CHECKING:
-    from gpusight.analysis.attribution.nested_intervals import Ints, Mask
+    from gpusight.analysis.attribution.nested_intervals import Mask
     from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Ints = NDArray[np.int64]
     Rows = NDArray[np.int32]
     """Row numbers; -1 stands for none."""
 

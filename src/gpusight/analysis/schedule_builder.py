@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     Mark = tuple[int, int, int]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+from gpusight import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,6 @@ CAPTURE_HELP = (
 _MAX_WHOLE_NUMBER = 2**53
 """Up to here every whole number is also a float, so that none changes on the way."""
 _MAX_REAL_NUMBER = 1e12
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)%")
 
 
 def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
@@ -232,10 +232,10 @@ def count(text: str) -> int:
 
 def percent(text: str) -> float:
     """Read a part of the whole, which must be written as a percentage: 0.05 could mean two."""
-    found = _PERCENT.fullmatch(text.strip())
-    if found is None or float(found[1]) > 100:
+    fraction = units.parse_percent(text)
+    if fraction is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5%")
-    return float(found[1]) / 100
+    return fraction
 
 
 def positive(text: str) -> float:

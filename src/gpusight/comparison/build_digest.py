@@ -38,6 +38,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.registry import timeline_rules
 from gpusight.rules.timeline_diagnosis import diagnosed_window, gpu_processes, sample_notes
 from gpusight.sniff import encodable_text
+from gpusight.units import exact_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,17 +81,10 @@ def _options(
     if steps is not None:
         yield f"--steps {shlex.quote(''.join(steps.split()).lower())}"
     if window is not None:
-        yield f"--window {'-'.join(map(_time, window))}"
+        ends = ("" if end_ns is None else exact_time(end_ns) for end_ns in window)
+        yield f"--window {'-'.join(ends)}"
     if warmup:
         yield "--warmup"
-
-
-def _time(end_ns: int | None) -> str:
-    """Write an end of a window in the largest unit that leaves no fraction."""
-    if end_ns is None:
-        return ""
-    units = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
-    return next((f"{end_ns // ns}{unit}" for unit, ns in units if end_ns % ns == 0), f"{end_ns}ns")
 
 
 _LEAST_WORK = 0.01

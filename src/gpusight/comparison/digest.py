@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.intervals import Ints
 
-    Ints: TypeAlias = NDArray[np.int64]
     Floats: TypeAlias = NDArray[np.float64]
 
 

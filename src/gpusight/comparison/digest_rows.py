@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.selection import Selection
-    from gpusight.comparison.digest import Floats, Ints, Series, StepBlocks
+    from gpusight.comparison.digest import Floats, Series, StepBlocks
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

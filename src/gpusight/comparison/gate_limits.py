@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import enum
 import math
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gpusight.analysis.steps.step_list import shortened
 from gpusight.comparison.comparability import KINDS, check_kinds
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
+from gpusight.units import BYTE_UNITS, TIME_UNITS, parse_amount, parse_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 DEFAULT = "step_time=+5%"
 """What a gate holds where no limit is given."""
-_TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
-_DECIMAL = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-_BINARY = {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
-_UNITS = {
-    **{unit: (Fmt.TIME, factor) for unit, factor in _TIMES.items()},
-    **{unit: (Fmt.BYTES, factor) for unit, factor in (_DECIMAL | _BINARY).items()},
-    "%": (Fmt.SHARE, 0.01),
-    "": (Fmt.COUNT, 1.0),
+_UNITS = {**TIME_UNITS, **BYTE_UNITS, "%": 0.01, "": 1.0}
+_MEASURED = {
+    **dict.fromkeys(TIME_UNITS, Fmt.TIME),
+    **dict.fromkeys(BYTE_UNITS, Fmt.BYTES),
+    "%": Fmt.SHARE,
+    "": Fmt.COUNT,
 }
-_AMOUNT = re.compile(r"\s*([+-]?)\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([A-Za-zµμ%]{0,3})\s*")
+"""What a unit measures."""
+_MAX_DIGITS = 37
 _MINUS = str.maketrans({"−": "-"})  # noqa: RUF100
 _HINT = "write METRIC=+3%, METRIC=+1ms, METRIC=+5MB, METRIC=+10 or, as a ceiling, METRIC=50ms"
 _EXAMPLES = {Fmt.TIME: ("a time", "1ms"), Fmt.BYTES: ("bytes", "5MB")}
@@ -121,18 +120,17 @@ def _no_text(given: object) -> UsageError:
 
 def limit_of(metric: str, amount: str) -> GateLimit:
     """Read how far a metric may go."""
-    found = _AMOUNT.fullmatch(amount.translate(_MINUS))
-    sign, digits, unit = found.groups() if found else ("", "", "?")
-    if unit.lower() not in _UNITS:
+    parsed = parse_amount(amount.translate(_MINUS))
+    value = None if parsed is None else parsed.scaled(_UNITS)
+    if parsed is None or value is None or len(parsed.digits) > _MAX_DIGITS:
         raise UsageError(f"{shortened(f'{metric}={amount}')!r} is not a limit", hint=_HINT)
-    measures, factor = _UNITS[unit.lower()]
+    sign, digits, unit = parsed
+    measures = _MEASURED[unit.lower()]
     if measures is Fmt.SHARE and not sign:
         raise UsageError(
             f"{shortened(f'{metric}={amount}')!r} does not say which way",
             hint=f"write {metric}=+{digits}% for growth over the baseline",
         )
-    value = float(f"{sign}{digits}") * factor
-    assert math.isfinite(value)
     if measures is Fmt.SHARE and value < -1:
         raise UsageError(
             f"{shortened(f'{metric}={amount}')!r} cannot be held: nothing falls by more than 100%",
@@ -163,7 +161,6 @@ else:  # pragma: no cover - the same code under the name that it had before
 
 NAME = "gpusight.toml"
 _MOST_BYTES = 1 << 20
-_PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d{0,9})?)\s*%\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +322,7 @@ def _limit(path: Path, metric: str, amount: str) -> GateLimit:
 def _part(_: Path, value: Any) -> float | None:
     """Read a part of the whole, as a percentage or a fraction."""
     if isinstance(value, str):
-        found = _PERCENT.fullmatch(value)
-        value = float(found[1]) / 100 if found else None
+        value = parse_percent(value)
     known = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if known and math.isfinite(value) and 0 <= value < 1 else None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from gpusight.units import TIME_UNITS
+
 _OF_PEAK = "pct_of_peak_sustained_elapsed"
 _OF_PEAK_ACTIVE = "pct_of_peak_sustained_active"
 
@@ -112,8 +114,8 @@ _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 _PREFIXES = {**_DECIMAL, **_BINARY}
 _TIMES_NS = {
-    prefix + word: scale
-    for prefix, scale in {"n": 1.0, "u": 1e3, "µ": 1e3, "μ": 1e3, "m": 1e6, "": 1e9}.items()
+    unit.removesuffix("s") + word: scale
+    for unit, scale in TIME_UNITS.items()
     for word in ("s", "sec", "second", "seconds")
 }
 _AMOUNTS = {
@@ -129,18 +131,12 @@ _RATES = {("cycle", "s"): "hz", ("cycle", "cycle"): "", ("warp", "cycle"): "warp
 """Rates that have a name of their own."""
 
 
-def to_base(value: float, unit: str) -> tuple[float, str]:
-    """Turn a printed value into base units: `(4.2, "Kbyte")` is `(4200.0, "byte")`.
-
-    A unit that is not known stays as it is, and so does its value.
-    """
-    scale, base = scale_of(unit)
-    return value * scale, base
-
-
 @lru_cache(maxsize=4096)
 def scale_of(unit: str) -> tuple[float, str]:
-    """Give what to multiply a value of this printed unit by, and the base unit that it then has."""
+    """Give what to multiply a value of this printed unit by, and the base unit that it then has.
+
+    4.2 of `Kbyte` are 4.2 * 1000 `byte`. A unit that is not known stays as it is.
+    """
     amount, _, per = unit.strip().strip("[]").partition("/")
     scale, base = _amount(amount)
     per_scale, per_base = _amount(per)

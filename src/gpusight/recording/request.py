@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
+from gpusight.units import parse_step_range
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 ALL_RANKS = "all"
-_SPAN = re.compile(r"\s*(\d{1,18})\s*(?:([-:])\s*(\d{1,18})?)?\s*")
-_TOO_LARGE = re.compile(r"\d{19}")
 _STEPS_HINT = "write --steps 3:7, 5 or 3: (counted from 0, both ends included)"
 _RANKS_HINT = "write --rank 0, --rank 0,4 or --rank all"
 
@@ -61,18 +59,10 @@ class RecordedSteps:
     @classmethod
     def read(cls, text: str) -> RecordedSteps:
         """Read `3:7`, `3-7`, `5` or `3:`."""
-        found = _SPAN.fullmatch(text)
-        if found is None and _TOO_LARGE.search(text):
-            raise UsageError("--steps has a number that is too large", hint=_STEPS_HINT)
-        if found is None:
-            raise UsageError(f"--steps {text!r} names no steps", hint=_STEPS_HINT)
-        first, dash, last = found.groups()
-        if dash is None:
-            return cls(int(first), int(first))
-        span = cls(int(first), int(last) if last else None)
-        if span.last is not None and span.last < span.first:
-            raise UsageError(f"--steps {text!r} ends before it begins", hint=_STEPS_HINT)
-        return span
+        first, last = parse_step_range(text, hint=_STEPS_HINT)
+        if first is None:
+            raise UsageError(f"--steps {text!r} does not say where to begin", hint=_STEPS_HINT)
+        return cls(first, last)
 
     def __str__(self) -> str:
         """Write it as it is read."""

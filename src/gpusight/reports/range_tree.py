@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.selection import Selection
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Ints: TypeAlias = NDArray[np.int64]
     TreeInts: TypeAlias = NDArray[np.int64]
 
 

@@ -9,13 +9,15 @@ loop per interval. Lengths are taken in uint64, where the difference of any two 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Ints: TypeAlias = "NDArray[np.int64]"
+"""Times, lengths, row numbers: the type of most columns."""
 
 _INT64_MAX = np.iinfo(np.int64).max
 

@@ -8,12 +8,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from numpy.typing import NDArray
-
-    Ints: TypeAlias = NDArray[np.int64]
-    _Ints: TypeAlias = NDArray[np.int64]
+    from gpusight.trace.intervals import Ints
 
 
 def number(keys: pl.Series) -> Ints:
@@ -34,7 +29,7 @@ CALLS_NEED = ("start_ns", "end_ns", "thread")
 """Columns of tables of calls that decide how those nest."""
 
 
-def nest(starts: _Ints, ends: _Ints, groups: _Ints) -> tuple[_Ints, _Ints]:
+def nest(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
     """Find how deep each interval lies and which row encloses it, within its group.
 
     Intervals of a group are a stack's pushes and pops: an interval's depth is how many were open
@@ -53,7 +48,7 @@ def nest(starts: _Ints, ends: _Ints, groups: _Ints) -> tuple[_Ints, _Ints]:
     return depth, parent
 
 
-def _outer_first(starts: _Ints, ends: _Ints, groups: _Ints) -> _Ints:
+def _outer_first(starts: Ints, ends: Ints, groups: Ints) -> Ints:
     """Order by group, then start; longer first among equal starts, so that the outer one leads."""
     if bool((starts[1:] >= starts[:-1]).all()):
         order = stable_argsort(groups)
@@ -64,7 +59,7 @@ def _outer_first(starts: _Ints, ends: _Ints, groups: _Ints) -> _Ints:
     return np.lexsort((-ends, starts, groups))
 
 
-def _open_before(opens: _Ints, closes: _Ints, groups: _Ints) -> _Ints:
+def _open_before(opens: Ints, closes: Ints, groups: Ints) -> Ints:
     """Count, for each opening, the intervals of its group that opened before and are open still."""
     still_open = np.empty(len(opens), dtype=np.int64)
     bounds = np.flatnonzero(np.diff(groups)) + 1
@@ -74,7 +69,7 @@ def _open_before(opens: _Ints, closes: _Ints, groups: _Ints) -> _Ints:
     return still_open
 
 
-def _parents(depth: _Ints, rows: _Ints, group: _Ints) -> _Ints:
+def _parents(depth: Ints, rows: Ints, group: Ints) -> Ints:
     """Take, for each interval, the last one before it that lies one level up in the same group."""
     parents = np.full(len(depth), -1, dtype=np.int64)
     if not len(depth):
@@ -124,7 +119,7 @@ def nest_calls(calls: pl.DataFrame) -> list[pl.Series]:
     return [pl.Series("depth", depth), column.set(column < 0, None)]
 
 
-def _groups(ranges: pl.DataFrame) -> _Ints:
+def _groups(ranges: pl.DataFrame) -> Ints:
     """Number the threads, and their domains where there are several."""
     codes = number(ranges.get_column("thread").fill_null(0))
     if ranges.get_column("domain_key").n_unique() <= 1:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Ints
 
 
 _MOST_AT_ONCE = 1_500_000

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.viewer.track_data import Ints, Reals
+    from gpusight.trace.intervals import Ints
+    from gpusight.viewer.track_data import Reals
 
 
 _TOTAL_COLORS = 256

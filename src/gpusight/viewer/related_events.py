@@ -17,8 +17,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Meta
-    from gpusight.viewer.track_data import Ints
 
 
 _WHOLE = ("devices", "processes", "threads")

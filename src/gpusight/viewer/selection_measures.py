@@ -19,9 +19,9 @@ from gpusight.viewer.track_style import CODES, COLORS, FILL, by_entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
     from gpusight.viewer.timeline_view import ViewerTimeline
-    from gpusight.viewer.track_data import Ints
     from gpusight.viewer.track_style import ColorCodes
 
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
     from gpusight.viewer.snapshot_scope import SnapshotStretch
-    from gpusight.viewer.track_data import Ints, TimelineTrack, TimelineWindow
+    from gpusight.viewer.track_data import TimelineTrack, TimelineWindow
 
 
 TRACK_FIELDS = (

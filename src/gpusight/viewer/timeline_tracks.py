@@ -21,8 +21,8 @@ from gpusight.viewer.track_style import COLORS, TrackTitles
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Ints
     from gpusight.viewer.track_style import ColorCodes
 
 

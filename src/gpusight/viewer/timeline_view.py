@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
     from gpusight.viewer.ledger_track import LedgerLine
     from gpusight.viewer.level_of_detail import EventLine, SampledValues
-    from gpusight.viewer.track_data import EventSource, Ints, TimelineTrack, TrackSource
+    from gpusight.viewer.track_data import EventSource, TimelineTrack, TrackSource
 
 
 MAX_BINS = 8_192

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
     from gpusight.viewer.series_tracks import CounterSeries, MemorySeries
     from gpusight.viewer.timeline_tracks import LedgerSpans
     from gpusight.viewer.track_events import TrackEvents
 
 
-Ints: TypeAlias = "NDArray[np.int64]"
 Reals: TypeAlias = "NDArray[np.float64]"
 
 

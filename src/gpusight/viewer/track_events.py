@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Ints
     from gpusight.viewer.track_style import EventStyle
 
     _Events: TypeAlias = NDArray[np.uint32]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Ints
 
     ColorCodes: TypeAlias = NDArray[np.uint8]
     StyleRows: TypeAlias = NDArray[np.integer[Any]]

@@ -15,7 +15,8 @@ from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpusight.analysis.attribution.nested_intervals import Ints, Mask
+    from gpusight.analysis.attribution.nested_intervals import Mask
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

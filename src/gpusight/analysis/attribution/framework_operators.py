@@ -14,7 +14,8 @@ from gpusight.analysis.launch_index import KeyIndex
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpusight.analysis.attribution.nested_intervals import Ints, Mask
+    from gpusight.analysis.attribution.nested_intervals import Mask
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints: TypeAlias = NDArray[np.int64]
+    from gpusight.trace.intervals import Ints
+
     Mask: TypeAlias = NDArray[np.bool_]
 
 

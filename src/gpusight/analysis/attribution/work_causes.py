@@ -18,7 +18,8 @@ from gpusight.naming.kernel_names import classify
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from gpusight.analysis.attribution.nested_intervals import Ints, Mask
+    from gpusight.analysis.attribution.nested_intervals import Mask
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -38,14 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.drill.drill_kernels import DrillSelection
     from gpusight.recording.request import NcuLevel
     from gpusight.recording.tools import InstalledTool
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Ints = NDArray[np.int64]
     PositionRange = tuple[int, int]
     """First and last-plus-one position."""
 

@@ -19,8 +19,9 @@ from gpusight.naming.kernel_names import classify
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from gpusight.analysis.attribution.nested_intervals import Ints, Mask, NestedIntervals
+    from gpusight.analysis.attribution.nested_intervals import Mask, NestedIntervals
     from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     Entry: TypeAlias = "OperatorCost | UnknownCost"

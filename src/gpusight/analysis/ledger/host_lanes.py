@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.trace.intervals import Ints
 
 
 NOBODY = -(1 << 62)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     HostLayer: TypeAlias = tuple[IdleCause, Intervals]

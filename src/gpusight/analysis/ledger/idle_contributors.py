@@ -18,9 +18,10 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.naming.kernel_names import classify
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -12,8 +12,8 @@ from gpusight.analysis.gpu_schedule import CallKind, OpKind
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.ledger.host_lanes import HostLanes
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

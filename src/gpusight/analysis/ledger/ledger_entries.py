@@ -13,7 +13,8 @@ from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.naming.kernel_names import classify
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -28,8 +28,9 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -19,9 +19,10 @@ from gpusight.trace.intervals import Intervals, contains
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analysis.memory.allocations import AllocationHistory, Ints
+    from gpusight.analysis.memory.allocations import AllocationHistory
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

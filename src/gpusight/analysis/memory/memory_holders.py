@@ -25,7 +25,7 @@ from gpusight.analysis.steps.step_names import PROFILER_STEP
 
 if TYPE_CHECKING:
     from gpusight.analysis.attribution.nested_intervals import Mask
-    from gpusight.analysis.memory.allocations import Ints
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -18,8 +18,9 @@ from gpusight.results import Field, Fmt, TableResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analysis.memory.allocations import AllocationHistory, Ints, MemoryBlocks
+    from gpusight.analysis.memory.allocations import AllocationHistory, MemoryBlocks
     from gpusight.analysis.memory.device_memory import MemoryPoints, MemoryView
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

@@ -26,14 +26,11 @@ from gpusight.trace.nesting import number, stable_argsort
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.launch_index import LaunchIndex
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
     from gpusight.analysis.range_projection import SortedHostRanges
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-
-    Ints = NDArray[np.int64]
 
 
 RANGE_SUMMARY = {**time_headers(), "Range": StatsCell.TEXT}

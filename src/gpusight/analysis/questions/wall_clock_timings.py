@@ -13,15 +13,16 @@ from typing import Any
 from gpusight.analysis.questions.forward_passes import forward_rank, words
 from gpusight.analysis.steps.step_list import shortened
 from gpusight.errors import UsageError
+from gpusight.units import TIME_UNITS
 
-_UNITS = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1e9),
-    **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), 1e6),
-    **dict.fromkeys(("us", "usec", "usecs", "micros", "microsecond", "microseconds"), 1e3),
-    **dict.fromkeys(("ns", "nsec", "nsecs", "nanos", "nanosecond", "nanoseconds"), 1.0),
+_SPELLINGS = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "ms": ("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"),
+    "us": ("us", "usec", "usecs", "micros", "microsecond", "microseconds"),
+    "ns": ("ns", "nsec", "nsecs", "nanos", "nanosecond", "nanoseconds"),
 }
+_UNITS = {word: TIME_UNITS[unit] for unit, words in _SPELLINGS.items() for word in words}
 """Nanoseconds in a unit."""
-_GUESSED = ("s", "ms", "us", "ns")
 _FORWARD = frozenset({"forward", "fwd", "inference"})
 _MEAN = frozenset({"mean", "avg", "average", "median"})
 _TIME = frozenset({"time", "times", "timing", "latency", "duration", "elapsed", "wall", "t"})
@@ -83,7 +84,7 @@ def _nearest(value: float, measured_ns: float | None) -> str:
     """Choose the unit in which a value comes nearest to what was measured; seconds by default."""
     if not measured_ns or not value:
         return "s"
-    return min(_GUESSED, key=lambda unit: abs(math.log(value * _UNITS[unit] / measured_ns)))
+    return min(_SPELLINGS, key=lambda unit: abs(math.log(value * _UNITS[unit] / measured_ns)))
 
 
 def read_timings(text: str, name: str) -> WallClockTimings:

@@ -17,8 +17,9 @@ from gpusight.analysis.replay.stream_dependencies import queues_of_streams, reco
 from gpusight.analysis.schedule_builder import QUEUE
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.replay.simulation import Flags
+    from gpusight.trace.intervals import Ints
 
 
 _ONE_STREAM = re.compile(r"Stream|Event")

@@ -11,8 +11,8 @@ from gpusight.analysis.gpu_schedule import NONE
 from gpusight.analysis.replay.simulation import CallWait, LatencyBase, ReplayProgram, marked, put
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.simulation import Flags
+    from gpusight.trace.intervals import Ints
 
 
 Change: TypeAlias = Callable[[ReplayProgram], ReplayProgram]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
+    from gpusight.trace.intervals import Ints
 
     Flags = NDArray[np.bool_]
 

@@ -12,8 +12,9 @@ from gpusight.analysis.launch_index import KeyIndex
 from gpusight.analysis.schedule_builder import QUEUE
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.replay.simulation import Flags
+    from gpusight.trace.intervals import Ints
 
 
 _JUST_NS = 5_000

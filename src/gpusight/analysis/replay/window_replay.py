@@ -14,10 +14,11 @@ from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put,
 from gpusight.analysis.replay.stream_dependencies import waits_between_streams
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, Ints, ScheduleTiming
+    from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
     from gpusight.analysis.ledger.idle_causes import HostTime
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags
+    from gpusight.trace.intervals import Ints
 
 
 LATENCY_NS = 2_000

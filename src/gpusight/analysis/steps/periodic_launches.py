@@ -18,9 +18,9 @@ from gpusight.units import format_count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Ints = NDArray[np.int64]
     _Columns = dict[str, tuple[str, ...]]
 
 

@@ -23,9 +23,10 @@ from gpusight.analysis.steps.step_names import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.periodic_launches import Ints, LaunchPeriod
+    from gpusight.analysis.steps.periodic_launches import LaunchPeriod
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.results import NotApplicable
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 

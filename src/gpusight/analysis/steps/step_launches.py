@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Ints = NDArray[np.int64]
     StepInts = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 

@@ -21,8 +21,8 @@ from gpusight.results import NotApplicable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.attribution.nested_intervals import Ints
     from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     Codes = NDArray[np.int8]

@@ -27,11 +27,8 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.trace.intervals import Intervals
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-
-    Ints = NDArray[np.int64]
 
 
 STEP_FIELDS = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING
 
+from gpusight import units
 from gpusight.cli import options
 from gpusight.cli.output import chosen_format
 from gpusight.render.charts.draw_chart import CHART_FORMATS
@@ -28,7 +28,9 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight occupancy --gpu A100 --block 256 --regs 64 --shmem 16384",
     "gpusight occupancy --gpu sm_90 --block 256 --over registers -o o.png",
 )
-_KIB = 1024
+_SHARED_UNITS = {"": 1.0, **dict.fromkeys(("k", "kb", "kib"), 1024.0)}
+"""Sizes of shared memory are binary in CUDA's documents: 48 KB are 49152 bytes."""
+_MAX_SHARED_BYTES = 1e12
 _OVER = ("block", "registers", "shared-memory")
 
 
@@ -140,7 +142,8 @@ def _brief(result: Page) -> Page:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,9})(?:(k)(?:i?b)?)?", text.strip().lower())
-    if found is None:
+    amount = units.parse_amount(text)
+    count = None if amount is None or amount.sign else amount.scaled(_SHARED_UNITS)
+    if count is None or not count.is_integer() or count >= _MAX_SHARED_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 16384 or 16K")
-    return int(found[1]) * (_KIB if found[2] else 1)
+    return int(count)

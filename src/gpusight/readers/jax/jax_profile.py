@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from gpusight.readers.jax.plane_events import EventBatch, Ints
+    from gpusight.readers.jax.plane_events import EventBatch
     from gpusight.readers.jax.xspace import StatValue, XPlane, XSpace
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import TraceSource
 
     Decode = Callable[[XPlane], Iterable[EventBatch]]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.readers.jax.xspace import XPlane
+    from gpusight.trace.intervals import Ints
 
-    Ints: TypeAlias = NDArray[np.int64]
     Rows: TypeAlias = NDArray[np.int32]
     Words: TypeAlias = NDArray[np.uint64]
     Flags: TypeAlias = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from gpusight.readers.file_blocks import FileBlocks
 from gpusight.readers.frame_source import FrameSource
 from gpusight.readers.name_columns import NAMELESS, shown_frame
 from gpusight.trace.trace import Meta
-from gpusight.units import format_count, format_share
+from gpusight.units import TIME_UNITS, format_count, format_share, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -174,9 +174,7 @@ _MAX_BYTES, _MAX_LINES = 64 << 20, 500_000
 _MAX_TABLES = 100
 _CUT = "..."
 _SHAPES, _OVERLOAD, _NODE = "Input Shapes", "Overload Name", "Node ID"
-_AMOUNT = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d{1,9})?) ?(?P<unit>[A-Za-z]*)")
 _PLAIN_UNIT = {"": 1.0}
-_TIME_UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _BYTE_UNITS = {"b": 1.0, "kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40, "pb": 2.0**50}
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _OF_DEVICE = re.compile(r"(?P<own>Self )?(?P<device>[^\s%#]+)(?: (?P<what>total|Mem))?")
@@ -297,7 +295,7 @@ def _meaning(heading: str, gpu: str | None) -> _Amount | None:
     own = "self_" if match["own"] else ""
     if match["what"] == "Mem":
         return _Amount(f"{own}{side}_bytes", _BYTE_UNITS)
-    return _Amount(f"{own}{side}_ns", _TIME_UNITS)
+    return _Amount(f"{own}{side}_ns", TIME_UNITS)
 
 
 def _numbers(table: PrintedTable, heading: str, amount: _Amount) -> pl.Series:
@@ -307,12 +305,9 @@ def _numbers(table: PrintedTable, heading: str, amount: _Amount) -> pl.Series:
 
 def _value(cell: str, units: Mapping[str, float]) -> int | None:
     """Turn `9.485ms`, `-1.50 Gb` or `12` into base units; None for `--` and what is no number."""
-    match = _AMOUNT.fullmatch(cell)
-    factor = units.get(match["unit"].lower()) if match else None
-    if match is None or factor is None:
-        return None
-    value = round(float(match["number"]) * factor)
-    return value if abs(value) < 1 << 63 else None
+    amount = parse_amount(cell)
+    value = None if amount is None else amount.scaled(units)
+    return round(value) if value is not None and abs(value) < 1 << 63 else None
 
 
 def _shapes(cell: str) -> str | None:
@@ -380,7 +375,7 @@ def _heading_notes(headings: Sequence[str]) -> Iterator[str]:
 def _share_of_total(table: PrintedTable, totals: pl.DataFrame) -> float | None:
     """Compare the rows with what the table says all operators took."""
     found = next((m for m in map(_CPU_TOTAL.fullmatch, table.footers) if m), None)
-    total = _value(found["time"], _TIME_UNITS) if found else None
+    total = _value(found["time"], TIME_UNITS) if found else None
     if not total or "self_cpu_ns" not in totals.columns:
         return None
     return int(totals.get_column("self_cpu_ns").sum()) / total

@@ -24,13 +24,10 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.ledger.device_ledger import DeviceLedger, LedgerEntry
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport, StepTimes
     from gpusight.results import Composite
-
-    Ints = NDArray[np.int64]
+    from gpusight.trace.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)
