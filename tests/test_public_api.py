@@ -111,6 +111,52 @@ def test_pages_show_themselves() -> None:
     assert gs.info(DEMO).facts["tool"].startswith("Nsight Systems")
 
 
+QUESTIONS: dict[str, Callable[[], gs.Result]] = {
+    "kernels": lambda: gs.kernels(DEMO),
+    "summary": lambda: gs.summary(DEMO),
+    "ledger": lambda: gs.ledger(DEMO),
+    "whatif": lambda: gs.whatif(DEMO, graph=True),
+    "diagnose": lambda: gs.diagnose(DEMO),
+    "drill": lambda: gs.drill(DEMO),
+    "compare": lambda: gs.compare(DEMO, DEMO),
+    "baseline": lambda: gs.baseline(DEMO),
+    "gate": lambda: gs.gate(DEMO, limits="step_time=10s"),
+    "share_check": lambda: gs.share_check(DEMO),
+    "doctor": gs.doctor,
+}
+
+
+@pytest.mark.parametrize("name", sorted(QUESTIONS))
+def test_every_answer_is_a_result_in_every_format(name: str, tmp_path: Path) -> None:
+    result = QUESTIONS[name]()
+    assert isinstance(result, gs.Result)
+    assert result.title
+    assert isinstance(result.notes, tuple)
+    assert result.meta is not None
+    assert repr(result) == result.to_text().rstrip("\n")
+    assert json.loads(result.to_json()) == json.loads(json.dumps(result.to_dict(), default=str))
+    assert result.to_html().startswith("<!DOCTYPE html>")
+    assert result._repr_html_()
+    assert result.to_markdown()
+    for ending in ("json", "md", "txt", "html"):
+        assert result.save(tmp_path / f"answer.{ending}").stat().st_size > 0
+
+
+def test_a_result_says_what_it_cannot_be_written_as(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written as svg"):
+        gs.kernels(DEMO).save(tmp_path / "kernels.svg")
+    with pytest.raises(UsageError, match="cannot be written as csv"):
+        gs.gate(DEMO, limits="step_time=10s").to_csv()
+    with pytest.raises(UsageError, match="cannot be written as json"):
+        gs.report(DEMO).to_json()
+
+
+def test_a_result_has_a_frame_where_there_is_one_table() -> None:
+    assert gs.diagnose(DEMO).frame.height == len(gs.diagnose(DEMO).findings)
+    with pytest.raises(UsageError, match=r"tables; choose one, such as result\["):
+        _ = gs.summary(DEMO).frame
+
+
 def test_selection() -> None:
     trace = gs.open(DEMO)
     inside = gs.kernels(trace, within="forward", device=0)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    WorkInts = NDArray[np.int64]
-
 
 SHARES = (
     Field("busy_share", "Busy", Fmt.SHARE, "Part in which anything ran"),
@@ -181,10 +179,10 @@ class DeviceWork:
     """Computing or moving data."""
     running: Intervals
     """Anything."""
-    kernel_start_ns: WorkInts
+    kernel_start_ns: Ints
     """Of kernels that began in the window, rising."""
 
-    def parts(self, starts: WorkInts, ends: WorkInts) -> dict[str, WorkInts]:
+    def parts(self, starts: Ints, ends: Ints) -> dict[str, Ints]:
         """Give the ns of each group between these moments; they sum to the time between."""
         compute, active, running = (
             coverage(spans, starts, ends) for spans in (self.computing, self.active, self.running)
@@ -196,10 +194,10 @@ class DeviceWork:
             IDLE: ends - starts - running,
         }
 
-    def kernels(self, starts: WorkInts, ends: WorkInts) -> WorkInts:
+    def kernels(self, starts: Ints, ends: Ints) -> Ints:
         """Count the kernels that began between these moments."""
         first, after = (np.searchsorted(self.kernel_start_ns, t) for t in (starts, ends))
-        counts: WorkInts = (after - first).astype(np.int64)
+        counts: Ints = (after - first).astype(np.int64)
         return counts
 
 

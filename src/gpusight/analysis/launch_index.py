@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    LaunchInts = NDArray[np.int64]
     LaunchRows = NDArray[np.int32]
     """Row numbers; -1 stands for none."""
 
@@ -92,13 +91,13 @@ class LaunchIndex:
 
     call: LaunchRows
     """Row of the call in `api_calls`."""
-    start_ns: LaunchInts
-    end_ns: LaunchInts
-    first_ns: LaunchInts
+    start_ns: Ints
+    end_ns: Ints
+    first_ns: Ints
     """When the earliest of its GPU work began."""
-    last_ns: LaunchInts
+    last_ns: Ints
     """When the latest of its GPU work ended."""
-    busy_ns: LaunchInts
+    busy_ns: Ints
     """Durations of its GPU work, summed."""
     ops: LaunchRows
     """How much GPU work it put there: kernels, copies, fills and whole graphs."""
@@ -160,7 +159,7 @@ def _lay_out(
 
 def _work_of(
     trace: Trace, launch_of: dict[str, LaunchRows], n: int
-) -> tuple[LaunchInts, LaunchInts, LaunchInts, LaunchRows]:
+) -> tuple[Ints, Ints, Ints, LaunchRows]:
     first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
     last = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
     busy = np.zeros(n, dtype=np.int64)
@@ -177,14 +176,14 @@ def _work_of(
     return first, last, busy, ops
 
 
-def stable_order(keys: LaunchInts) -> LaunchInts | slice:
+def stable_order(keys: Ints) -> Ints | slice:
     """Sort by key, keeping the order within; nothing to do where the keys already rise."""
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return slice(None)
     return stable_argsort(number(pl.Series(keys)))
 
 
-def stretches(keys: LaunchInts) -> Iterator[tuple[int, int]]:
+def stretches(keys: Ints) -> Iterator[tuple[int, int]]:
     """Give the first and last-plus-one of each run of equal keys."""
     if len(keys):
         cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]

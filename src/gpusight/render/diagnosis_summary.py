@@ -84,11 +84,6 @@ def slice_texts(parts: list[LedgerSlice]) -> list[str]:
     return [f"{one.name} {units.format_share(one.share)}" for one in parts]
 
 
-def busy(device: DeviceLedger) -> float:
-    """Give the part of the window in which a GPU did anything."""
-    return sum(e.share or 0.0 for e in device.entries if not e.entry.startswith(_IDLE))
-
-
 def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
     """Say what was looked at: the capture, the GPU, the window, how busy it was."""
     name = Path(str(diagnosis.meta.get("path", ""))).name or "capture"
@@ -111,12 +106,13 @@ def _busy_text(diagnosis: TimelineDiagnosis) -> Iterator[str]:
     device = evaluated_device(diagnosis)
     if device is None:
         return
-    every = [busy(one) for one in diagnosis.ledger.devices]
+    every = [one.busy_share for one in diagnosis.ledger.devices]
     if len(every) == 1:
-        yield f"GPU busy {units.format_share(busy(device))}"
+        yield f"GPU busy {units.format_share(device.busy_share)}"
         return
     span = f"{units.format_share(min(every))} to {units.format_share(max(every))}"
-    yield f"GPU {device.device} busy {units.format_share(busy(device))} (all {len(every)}: {span})"
+    share = units.format_share(device.busy_share)
+    yield f"GPU {device.device} busy {share} (all {len(every)}: {span})"
 
 
 def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:
@@ -136,7 +132,7 @@ def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:
 def _activity(device: DeviceLedger | None) -> str:
     if device is None:
         return ""
-    working = busy(device)
+    working = device.busy_share
     if working < _MAIN_SHARE:
         idle = [one for one in slices(device) if one.idle]
         return f", though the GPU is idle: {', '.join(slice_texts(idle))}"

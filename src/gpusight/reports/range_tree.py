@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-
-    TreeInts: TypeAlias = NDArray[np.int64]
 
 
 MAX_DEPTH = 100
@@ -217,15 +215,15 @@ class RangeTree:
 
     names: tuple[str, ...]
     """Every name once."""
-    name: TreeInts
+    name: Ints
     """Position in `names`; -1 for what was left out inside a node, summed up."""
-    parent: TreeInts
+    parent: Ints
     """Node that it lies in; -1 at the top."""
-    calls: TreeInts
-    host_ns: TreeInts
-    gpu_ns: TreeInts | None
+    calls: Ints
+    host_ns: Ints
+    gpu_ns: Ints | None
     """GPU work launched by any thread while it was open; None where the capture cannot tell."""
-    smaller: TreeInts
+    smaller: Ints
     """Nodes that one without a name stands for."""
     ranges: int
     """How many there are in the capture."""
@@ -267,7 +265,7 @@ def range_tree(
     return _tree(nodes, work is not None, frame.height, threads, notes)
 
 
-def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[TreeInts | None, tuple[str, ...]]:
+def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[Ints | None, tuple[str, ...]]:
     """Give the GPU work of each range, or why it is not known."""
     found = project_ranges(trace)
     if isinstance(found, NotApplicable):
@@ -276,7 +274,7 @@ def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[TreeInts | None, tuple[str
     return work.fill_null(0).to_numpy().astype(np.int64), ()
 
 
-def _rows(trace: Trace, frame: pl.DataFrame, work: TreeInts | None) -> RangeRows:
+def _rows(trace: Trace, frame: pl.DataFrame, work: Ints | None) -> RangeRows:
     """Give the ranges in columns; what lies in a range that was not selected is outermost."""
     row = frame["row"].to_numpy().astype(np.int64)
     place = np.full(trace.row_count("ranges") + 1, -1, np.int64)
@@ -289,7 +287,7 @@ def _rows(trace: Trace, frame: pl.DataFrame, work: TreeInts | None) -> RangeRows
     )
 
 
-def _threads(trace: Trace, frame: pl.DataFrame) -> tuple[list[str], TreeInts]:
+def _threads(trace: Trace, frame: pl.DataFrame) -> tuple[list[str], Ints]:
     """Name the threads that have ranges, and say which each range is on."""
     thread = frame["thread"].fill_null(_NO_THREAD)
     keys = thread.unique().sort()
@@ -317,11 +315,11 @@ def _pruned(nodes: RangeNodes) -> RangeNodes:
     return joined.with_parents(place[joined.parent])
 
 
-def _summed(nodes: RangeNodes, out: TreeInts) -> RangeNodes:
+def _summed(nodes: RangeNodes, out: Ints) -> RangeNodes:
     """Sum nodes up by the one that they lie in."""
     parents, group = np.unique(nodes.parent[out], return_inverse=True)
 
-    def total(values: TreeInts) -> TreeInts:
+    def total(values: Ints) -> Ints:
         return np.bincount(group, values[out], len(parents)).astype(np.int64)
 
     below = nodes.depth[out]

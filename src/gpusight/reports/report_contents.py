@@ -366,8 +366,8 @@ def _busy(program: ProgramReport) -> HeadlineNumber:
     if isinstance(found, NotApplicable):
         return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, found.reason)
     device = _evaluated_report(program, found.devices)
-    share = busy_share(device)
-    every = [busy_share(one) for one in found.devices]
+    share = device.ledger.busy_share
+    every = [one.ledger.busy_share for one in found.devices]
     if len(every) > 1:
         span = f"{format_share(min(every))} to {format_share(max(every))}"
         detail = f"GPU {device.ledger.device}; all {len(every)}: {span}"
@@ -389,12 +389,6 @@ def _evaluated_report(
     return next((one for one in devices if one.ledger.device == wanted), devices[0])
 
 
-def busy_share(device: DeviceLedgerReport) -> float:
-    """Give the part of the window in which a GPU did anything."""
-    entries = device.ledger.entries
-    return sum(e.share or 0.0 for e in entries if e.entry.partition("/")[0] != IDLE)
-
-
 def _idle(device: DeviceLedgerReport) -> str:
     """Say what a GPU that is not busy waits for."""
     causes = {
@@ -405,7 +399,7 @@ def _idle(device: DeviceLedgerReport) -> str:
     if not causes:
         return "never idle"
     most = max(causes, key=lambda cause: causes[cause])
-    return f"idle {format_share(1 - busy_share(device))}, mostly {most}"
+    return f"idle {format_share(1 - device.ledger.busy_share)}, mostly {most}"
 
 
 def _kernels(program: ProgramReport) -> HeadlineNumber:

@@ -12,7 +12,13 @@ import polars as pl
 from gpusight.analysis.attribution.call_sites import first_known
 from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming
 from gpusight.analysis.ledger.idle_causes import HostTime, host_time
-from gpusight.analysis.ledger.ledger_entries import EntryLabels, EntryRank, IdleCause, label_work
+from gpusight.analysis.ledger.ledger_entries import (
+    EntryLabels,
+    EntryRank,
+    IdleCause,
+    busy_share,
+    label_work,
+)
 from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.trace.intervals import distinct
 
@@ -276,6 +282,11 @@ class DeviceLedger:
     def ns(self, prefix: str) -> int:
         """Sum the entries of a name, or of a group: `idle`, `compute`, `compute/matmul`."""
         return sum(e.ns for e in self.entries if f"{e.entry}/".startswith(f"{prefix}/"))
+
+    @property
+    def busy_share(self) -> float:
+        """The part of the window in which the GPU did anything."""
+        return busy_share({entry.entry: entry.ns for entry in self.entries}) or 0.0
 
     def document(self) -> dict[str, Any]:
         """Give it as plain objects."""

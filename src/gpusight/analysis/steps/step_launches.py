@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    StepInts = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 
@@ -179,11 +178,11 @@ def unrepresentative_steps(trace: Trace, steps: Sequence[TraceStep]) -> Unrepres
     return UnrepresentativeSteps(count, first and not count, last, why)
 
 
-def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> StepInts:
+def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
     """Say how long each step took until its GPU work was done, what the one before left apart."""
     done = np.maximum.accumulate(done_ns(work, steps))
     starts = np.array([s.start_ns for s in steps], np.int64)
-    took: StepInts = done - np.maximum(starts, np.append(starts[:1], done[:-1]))
+    took: Ints = done - np.maximum(starts, np.append(starts[:1], done[:-1]))
     return took
 
 
@@ -198,7 +197,7 @@ def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:
     return 0 if said.all() else int(np.argmin(said))
 
 
-def outliers(took: StepInts, kept: Mask) -> Mask:
+def outliers(took: Ints, kept: Mask) -> Mask:
     """Tell which steps take much longer, or shorter, than the kept ones usually do."""
     if kept.sum() < _LEAST:
         return np.zeros(len(took), np.bool_)
@@ -209,13 +208,13 @@ def outliers(took: StepInts, kept: Mask) -> Mask:
     return far
 
 
-def _usual(took: StepInts) -> tuple[float, float]:
+def _usual(took: Ints) -> tuple[float, float]:
     """Give the median, and how far from it is out of the ordinary."""
     median = float(np.median(took))
     return median, _DEVIATIONS * float(np.median(np.abs(took - median)))
 
 
-def _measured(took: StepInts, prepares: Mask) -> int:
+def _measured(took: Ints, prepares: Mask) -> int:
     """Count the leading steps that are out of the ordinary among the later ones."""
     later = took[max(1, len(took) // 2) :]
     median, limit = _usual(later)
@@ -242,7 +241,7 @@ def _prepares(trace: Trace, steps: Sequence[TraceStep]) -> Mask:
     return prepares
 
 
-def _cut(launches: StepInts, took: StepInts) -> tuple[bool, bool]:
+def _cut(launches: Ints, took: Ints) -> tuple[bool, bool]:
     """Tell whether the first and the last step are only parts of steps."""
     few = launches < _CUT_LAUNCHES * np.median(launches)
     parts = few & (took < _CUT_TIME * np.median(took))
