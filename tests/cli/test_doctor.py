@@ -75,9 +75,9 @@ def test_what_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_this_machine() -> None:
     view = gs.doctor(python=sys.executable)
     assert set(view.facts) == {"nsys", "ncu", "torch", "cupti", "record_uses"}
-    python = next(check for check in view.checkup.checks if check.key == "python")
+    python = next(check for check in view.answer.checks if check.key == "python")
     assert python.found.startswith(".".join(map(str, sys.version_info[:3])))
-    assert view.checkup.verdict(Tool.TORCH).found.startswith("torch ")
+    assert view.answer.verdict(Tool.TORCH).found.startswith("torch ")
     assert "gpusight record" in repr(view)
 
 

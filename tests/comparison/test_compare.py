@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.ledger.ledger_entries import busy_share
 from gpusight.comparison.compare_digests import compare
 from gpusight.comparison.comparison_result import Comparison, FindingFate, KernelMatch
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
-from gpusight.comparison.phrases import bottleneck, gpu_part
+from gpusight.comparison.phrases import bottleneck, busy_share, gpu_part
 from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable

@@ -245,7 +245,7 @@ def test_names_of_python_functions_are_the_programs_own_words(tmp_path: Path) ->
         (Category.PYTHON_FUNCTIONS, 1, Treatment.SHORTENED),
         (Category.PYTHON_FUNCTIONS, 2, Treatment.KEPT),
     }
-    assert "It would keep: 3 names of Python functions." in closing_sentences(view.shared)
+    assert "It would keep: 3 names of Python functions." in closing_sentences(view.answer)
     hashed = str(copied(path, HASHED, "hashed.json")["traceEvents"])
     assert "nn.Module: " in hashed
     assert not any(word in hashed for word in ("Acme", "fit", "acme"))

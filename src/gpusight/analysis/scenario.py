@@ -220,10 +220,6 @@ class WhatIf:
         """Keep the ledgers of one GPU; all of them were replayed."""
         return replace(self, before=_only(self.before, device), after=_only(self.after, device))
 
-    def with_warnings(self, warnings: Sequence[str]) -> WhatIf:
-        """Say first what is wrong with the capture."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
-
     def document(self) -> dict[str, Any]:
         """Give what `--format json` writes, as plain objects."""
         return {

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from gpusight.analysis.capture_completeness import COPIES, KERNELS, MEMSETS
-from gpusight.analysis.ledger.ledger_entries import busy_share
 from gpusight.analysis.steps.step_names import PHASES
 from gpusight.comparison.comparability import differences, each_once, notes, other_parts
 from gpusight.comparison.compared_quantities import ChangeRows, changes
@@ -28,7 +27,7 @@ from gpusight.comparison.comparison_result import (
 from gpusight.comparison.explain_change import explain
 from gpusight.comparison.kernel_match import match_kernels
 from gpusight.comparison.named_metrics import LIST, both
-from gpusight.comparison.phrases import NOTHING, bottleneck, percent
+from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
 from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IdleCause
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
 from gpusight.comparison.significance import ChangeVerdict
 from gpusight.results import Fmt
 from gpusight.units import (
@@ -182,6 +182,12 @@ def idle_groups(ledger: Mapping[str, float]) -> dict[str, float]:
 def group_of(ledger: Mapping[str, float], group: str) -> float:
     """Sum the entries of a group."""
     return sum(ns for entry, ns in ledger.items() if f"{entry}/".startswith(f"{group}/"))
+
+
+def busy_share(ledger: Mapping[str, float]) -> float | None:
+    """Give the part of the step in which the GPU worked; None where that took no time."""
+    total = sum(ledger.values())
+    return (total - group_of(ledger, IDLE)) / total if total else None
 
 
 def in_words(what: str) -> str:

@@ -153,7 +153,8 @@ class Result:
     @property
     def figure(self) -> Figure | StripChart:
         """The picture, for answers that have one: memory, roofline, ledger, timeline, …"""
-        return self._function("figure", "a picture")(self.answer)
+        figure: Figure | StripChart = self._function("figure", "a picture")(self.answer)
+        return figure
 
     def to_dict(self, *, limit: int | None = None) -> dict[str, Any]:
         """Give plain Python objects, as JSON has them."""
@@ -240,7 +241,8 @@ class Result:
 
     def draw(self, form: str, **options: Any) -> bytes:
         """Draw the picture as `svg`, `html`, `png` or `pdf`."""
-        return self._function("draw", form)(self.answer, form, **options)
+        picture: bytes = self._function("draw", form)(self.answer, form, **options)
+        return picture
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a text (.json, .csv, .md, .txt), a page (.html) or a picture (.svg, .png, .pdf).
@@ -283,7 +285,8 @@ class Result:
         return self.answer if hasattr(self.answer, "meta") else self._tables("txt")
 
     def _tables(self, form: str, **options: Any) -> TableResult | Composite:
-        return self._function("tables", form)(self.answer, **options)
+        tables: TableResult | Composite = self._function("tables", form)(self.answer, **options)
+        return tables
 
     def _table(self, form: str) -> TableResult:
         rows = self._renderer.rows

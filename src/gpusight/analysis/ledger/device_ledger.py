@@ -13,10 +13,10 @@ from gpusight.analysis.attribution.call_sites import first_known
 from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming
 from gpusight.analysis.ledger.idle_causes import HostTime, host_time
 from gpusight.analysis.ledger.ledger_entries import (
+    IDLE,
     EntryLabels,
     EntryRank,
     IdleCause,
-    busy_share,
     label_work,
 )
 from gpusight.analysis.schedule_builder import build_schedule
@@ -286,7 +286,7 @@ class DeviceLedger:
     @property
     def busy_share(self) -> float:
         """The part of the window in which the GPU did anything."""
-        return busy_share({entry.entry: entry.ns for entry in self.entries}) or 0.0
+        return sum(e.share or 0.0 for e in self.entries if e.entry.partition("/")[0] != IDLE)
 
     def document(self) -> dict[str, Any]:
         """Give it as plain objects."""

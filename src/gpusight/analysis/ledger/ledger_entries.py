@@ -13,21 +13,12 @@ from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.naming.kernel_names import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
 IDLE = "idle"
-
-
-def busy_share(ledger: Mapping[str, float]) -> float | None:
-    """Give the part of the time, by entry, in which the GPU worked; None where that is no time."""
-    total = sum(ledger.values())
-    idle = sum(ns for entry, ns in ledger.items() if entry.partition("/")[0] == IDLE)
-    return (total - idle) / total if total else None
 
 
 class IdleCause(enum.IntEnum):

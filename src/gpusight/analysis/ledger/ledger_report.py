@@ -167,10 +167,6 @@ class LedgerReport:
     notes: tuple[str, ...]
     title: str = "Ledger"
 
-    def with_warnings(self, warnings: Sequence[str]) -> LedgerReport:
-        """Say first what is wrong with the capture."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
-
     def document(self) -> dict[str, Any]:
         """Give what `--format json` writes, as plain objects."""
         return {

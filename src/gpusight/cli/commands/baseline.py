@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 
@@ -96,7 +96,8 @@ def _save(args: argparse.Namespace) -> int:
     check_place(path)  # before the captures are read, which takes long
     result = api.baseline(read_digests(side_inputs(args.file), args), path)
     # The metrics are left to `show`.
-    code = present(result, args, **({"metrics": False} if is_read(args) else {}))
+    brief: dict[str, Any] = {"metrics": False} if is_read(args) else {}
+    code = present(result, args, **brief)
     if args.format == "table":
         name = safe_text(str(path))
         write_out(f"\nNext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
@@ -269,7 +269,8 @@ def plot(args: argparse.Namespace) -> int:
     result = _result(answer, [t for t in (ncu, raw, nsys) if t is not None], args)
     if not drawn:
         return present(_short(result) if is_read(args) else result, args)
-    present(result, args, **({"only": f"{args.metric}_share"} if args.metric else {}))
+    chosen: dict[str, Any] = {"only": f"{args.metric}_share"} if args.metric else {}
+    present(result, args, **chosen)
     if args.output not in {None, "-"}:
         # The picture is in its file; the screen has its averages.
         args.output, args.format = None, "table"

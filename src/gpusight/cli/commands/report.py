@@ -65,8 +65,13 @@ def run(args: argparse.Namespace) -> int:
     base = read_digests(side_inputs(args.compare), args) if args.compare else ()
     with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in args.file]
-        chosen = {**options.selection(args), **options.focus(args)}
-        result = api.report(*traces, compare=base, title=args.title, **chosen)
+        result = api.report(
+            *traces,
+            compare=base,
+            title=args.title,
+            **options.selection(args),
+            **options.focus(args),
+        )
     args.file = args.file[0]
     emit([result.to_html()], args)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 from gpusight.render.charts.draw_chart import CHART_FORMATS
@@ -53,6 +53,6 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.render.charts.draw_chart import without_points
 
     bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
-    chosen = {**options.selection(args), **options.focus(args)}
+    chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
     result = ask(api.utilisation, args, bins=bins, **chosen)
     return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)
