@@ -13,13 +13,13 @@ import gpusight as gs
 from gpusight import api
 from gpusight.cli.commands import COMMANDS
 from gpusight.errors import MissingDataError, UsageError
+from tests.shared import DATA, REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
 DEMO = Path(gs.__file__).parent / "data" / "demo.sqlite"
-GRAPH = HERE / "data" / "graph.sqlite"
+GRAPH = DATA / "graph.sqlite"
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_arguments_of_one_name_are_of_one_kind() -> None:
 
 def test_the_package_is_typed_and_has_a_version_in_the_changelog() -> None:
     assert (Path(gs.__file__).parent / "py.typed").is_file()
-    changelog = (HERE.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {gs.__version__}" in changelog
 
 

@@ -17,9 +17,9 @@ import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.units import format_share, format_time
 from tests.browser.browsing import PHONE, Scheme, Watched, barriers, watched
+from tests.shared import DATA
 from tests.traces import build_trace
 
-DATA = Path(__file__).parents[1] / "data"
 DATALOAD = DATA / "dataload.sqlite"
 FORWARD = DATA / "gpt_small_forward.sqlite"
 MS = 1_000_000

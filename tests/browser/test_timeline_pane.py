@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,8 +15,9 @@ from gpusight.units import format_time
 from gpusight.viewer.timeline_view import ViewerTimeline
 from gpusight.viewer.track_data import EventPosition
 from tests.browser.browsing import PHONE, watched
+from tests.shared import DATA
 
-FORWARD = Path(__file__).parents[1] / "data" / "gpt_small_forward.sqlite"
+FORWARD = DATA / "gpt_small_forward.sqlite"
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from gpusight.recording.ncu_command import filter_for, ncu_command
 from gpusight.recording.nsys_command import nsys_command
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolCommand, ToolVersion
+from tests.shared import REPOSITORY
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = REPOSITORY / "docs"
 PAGES = sorted([*DOCS.glob("capture*.md"), DOCS / "guide.md"])
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.S | re.M)
 BY_HAND = re.compile(r"^# (gpusight record .*)\n((?:.*\\\n)*.*)", re.M)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpusight.cli.main import main
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_forms_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_key_of_the_document_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
     described = next(line for line in page.splitlines() if line.startswith("`compare`: "))
     meant = {"command", "title", "step_time", "verdict"}  # of every document, and in a path
     keys = set(_keys(json.loads(told(capsys, RUN, OTHER, "--format", "json"))))
@@ -196,7 +196,7 @@ def test_noise_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_page_shows_what_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "compare.md").read_text(encoding="utf-8")
     marker, _, rest = page.partition("<!-- compare ")[2].partition(" -->\n```text\n")
     shown = rest.partition("```")[0]
     monkeypatch.setenv("COLUMNS", "100")

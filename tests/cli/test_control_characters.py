@@ -16,7 +16,8 @@ import pytest
 
 from gpusight.cli.main import main
 from gpusight.render import terminal_tables
-from tests.cli.captures import DATA, NAMED
+from tests.cli.captures import NAMED
+from tests.shared import DATA
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp\u2066\r\tx\nsecond [bold]b[/bold] :x:\x00\x7f\u2028"
 """A window title, colors, C1, bidi, a carriage return, a tab, a new line and Rich's markup."""

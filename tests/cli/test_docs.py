@@ -10,8 +10,9 @@ import pytest
 from gpusight.cli.commands import COMMANDS
 from gpusight.cli.docs import PAGES, SECTIONS, main
 from gpusight.results import Field
+from tests.shared import REPOSITORY
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = REPOSITORY / "docs"
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

@@ -19,12 +19,11 @@ from gpusight.comparison.gate_limits import NAME, SETTINGS, load_config, read_li
 from gpusight.comparison.named_metrics import quantity
 from gpusight.errors import MissingDataError, UsageError
 from tests.comparison.test_gate import BASE, NOISY, digest, runs
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 
 if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
 
-REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "gate.md"
 
 
@@ -284,7 +283,7 @@ def test_a_request_that_fits_one_capture_only_names_it(
 def test_a_capture_that_cannot_be_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = REPOSITORY / "tests" / "data" / "thrice.ncu-rep.xz"
+    report = DATA / "thrice.ncu-rep.xz"
     assert asked(str(report), "--max", "step_time=5ms", "--junit", "gate.xml") == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -307,7 +306,7 @@ def test_from_python(base: str, slower: str, train: str) -> None:
             gs.compare(base, wrong)
     assert gs.gate([digest((10, 10.1, 9.9))], limits=["step_time=50ms"]).passed
     with pytest.raises(MissingDataError):
-        gs.gate(REPOSITORY / "tests" / "data" / "thrice.ncu-rep.xz", limits=["step_time=5ms"])
+        gs.gate(DATA / "thrice.ncu-rep.xz", limits=["step_time=5ms"])
 
 
 # The page ----------------------------------------------------------------------------------------

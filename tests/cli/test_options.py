@@ -10,7 +10,8 @@ import pytest
 
 from gpusight.cli import options
 from gpusight.cli.main import build_parser, main
-from tests.cli.captures import DATA, NAMED
+from tests.cli.captures import NAMED
+from tests.shared import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,8 @@ import pytest
 
 from gpusight.cli.commands import serve as command
 from gpusight.cli.main import main
-from tests.cli.captures import DATA, NAMED, SOURCE
+from tests.cli.captures import NAMED, SOURCE
+from tests.shared import DATA
 
 STOPS_WITHIN_S = 3.0
 """It takes a third of a second; tests share the machine."""

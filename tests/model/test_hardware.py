@@ -6,11 +6,9 @@ import csv
 import gzip
 import json
 import lzma
-import os
 import sqlite3
 from contextlib import closing
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +24,8 @@ from gpusight.hardware.gpu_lookup import (
 )
 from gpusight.hardware.gpu_table import GPUS, Gpu
 from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
+from tests.shared import REPOSITORY, SHARED
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("GPUSIGHT_SHARED", ROOT.parent / "shared"))
 GIB = 1 << 30
 # FP32 lanes of one compute unit, which AMD's documents give per architecture.
 AMD_LANES = {"gfx908": 64, "gfx90a": 64, "gfx942": 128, "gfx950": 128} | {
@@ -38,7 +35,7 @@ AMD_LANES = {"gfx908": 64, "gfx90a": 64, "gfx942": 128, "gfx950": 128} | {
 }
 
 needs_captures = pytest.mark.skipif(
-    not (SHARED / "data").is_dir(), reason="set GPUSIGHT_SHARED to the folder of shared captures"
+    not SHARED.is_dir(), reason="set GPUSIGHT_SHARED to the folder of shared captures"
 )
 every_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 
@@ -473,7 +470,7 @@ def test_amd_versions_are_not_taken_for_compute_capabilities(
 
 
 def test_the_page_is_generated_from_the_table() -> None:
-    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "hardware.md").read_text(encoding="utf-8")
     assert page == as_markdown(), "run the command at the top of docs/hardware.md"
 
 
@@ -483,7 +480,7 @@ def test_the_page_is_generated_from_the_table() -> None:
 def captured_gpus() -> dict[str, dict[str, Any]]:
     """Read each distinct GPU that the shared nsys exports describe with its hardware values."""
     gpus = {}
-    for path in sorted((SHARED / "data").glob("**/*.sqlite")):
+    for path in sorted(SHARED.glob("**/*.sqlite")):
         with closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             try:
@@ -539,7 +536,7 @@ def number(text: str) -> float:
 @pytest.mark.shared
 @needs_captures
 def test_the_table_agrees_with_nsight_compute() -> None:
-    path = SHARED / "data" / "ncu" / "kernels_full.raw.csv.xz"
+    path = SHARED / "ncu" / "kernels_full.raw.csv.xz"
     if not path.is_file():
         pytest.skip("no such capture in the shared folder")
     with lzma.open(path, "rt", encoding="utf-8", newline="") as stream:
@@ -567,7 +564,7 @@ def test_the_table_agrees_with_nsight_compute() -> None:
 def traced_gpus() -> dict[str, dict[str, Any]]:
     """Read each distinct GPU that the shared traces of PyTorch describe."""
     gpus = {}
-    for path in sorted((SHARED / "data").glob("**/torch/*.json*")):
+    for path in sorted(SHARED.glob("**/torch/*.json*")):
         data = path.read_bytes()
         trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data, strict=False)
         for found in trace.get("deviceProperties") or ():

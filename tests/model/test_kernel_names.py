@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -25,11 +24,7 @@ from gpusight.naming.kernel_names import FILLERS, MAX_SHORT, classify
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.naming.kernel_precision import PRECISIONS
 from gpusight.readers.name_columns import strip_api_version
-
-SHARED = Path(
-    os.environ.get("GPUSIGHT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")
-)
-DATA = SHARED / "data"
+from tests.shared import SHARED, needs_shared
 
 # fmt: off
 NAMES: list[tuple[str, str, str, str, bool | None]] = [
@@ -489,7 +484,7 @@ def time_by_name(path: Path) -> dict[str, float]:
 
 
 def captures(*folders: str) -> list[Path]:
-    found = (path for folder in folders for path in (DATA / folder).glob("*"))
+    found = (path for folder in folders for path in (SHARED / folder).glob("*"))
     return sorted(path for path in found if path.name.endswith((".sqlite", ".json", ".json.gz")))
 
 
@@ -499,14 +494,14 @@ def share_of_other(times: dict[str, float]) -> float:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not DATA.is_dir(), reason="the shared captures are not here")
+@needs_shared
 @pytest.mark.parametrize("path", captures("nsys", "torch"), ids=lambda path: path.name)
 def test_little_of_our_captures_is_unknown(path: Path) -> None:
     assert share_of_other(time_by_name(path)) <= 0.03
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not DATA.is_dir(), reason="the shared captures are not here")
+@needs_shared
 @pytest.mark.parametrize("path", captures("public/torch"), ids=lambda path: path.name)
 def test_little_of_public_traces_is_unknown(path: Path) -> None:
     times = {name: ns for name, ns in time_by_name(path).items() if name != "Kernel"}
@@ -514,7 +509,7 @@ def test_little_of_public_traces_is_unknown(path: Path) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not DATA.is_dir(), reason="the shared captures are not here")
+@needs_shared
 @pytest.mark.parametrize(
     "path", captures("public/nsys", "public/torch"), ids=lambda path: path.name
 )
@@ -545,7 +540,7 @@ def mangled_names() -> set[str]:
 
 @pytest.mark.shared
 @pytest.mark.skipif(shutil.which("c++filt") is None, reason="c++filt is not here")
-@pytest.mark.skipif(not DATA.is_dir(), reason="the shared captures are not here")
+@needs_shared
 def test_demangling_agrees_with_binutils_on_our_captures() -> None:
     names = sorted(mangled_names())
     ran = subprocess.run(

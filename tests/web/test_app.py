@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from gpusight.trace.trace import Trace
 from gpusight.web.app import FILES
 from gpusight.web.loaded_capture import LoadedCapture
 from gpusight.web.routes import MAX_WINDOW_BINS, MAX_WINDOW_TRACKS
+from tests.shared import REPOSITORY
 from tests.traces import build_trace
 from tests.web.serving import TOKEN, Asking, asking
 from tests.web.test_wire import decoded
@@ -71,7 +71,7 @@ def stream(built: Asking) -> str:
 
 def keys_of(interface: str) -> set[str]:
     """Read which keys an interface of types.ts has."""
-    source = Path(__file__).parents[2] / "frontend" / "src" / "timeline" / "types.ts"
+    source = REPOSITORY / "frontend" / "src" / "timeline" / "types.ts"
     found = re.search(rf"interface {interface} {{\n(.*?)\n}}", source.read_text(), re.S)
     assert found is not None
     return set(re.findall(r"^  readonly (\w+):", found[1], re.M))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "frontend" / "src"
-PACKAGE = ROOT / "src" / "gpusight"
+from tests.shared import REPOSITORY
+
+SOURCES = REPOSITORY / "frontend" / "src"
+PACKAGE = REPOSITORY / "src" / "gpusight"
 BUILT = (
     "web/static/timeline.js",
     "web/static/timeline.css",

@@ -20,13 +20,14 @@ from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.rules.user_rules import user_rules
 from tests.findings.launches import ELAPSED, IDLE, trace_of
 from tests.findings.timeline.traces import Capture
+from tests.shared import REPOSITORY
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import RuleVerdict
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = REPOSITORY / "docs"
 TEXTS = """\
     detects = "Looks for nothing."
     why = "It costs."
