@@ -81,9 +81,9 @@ windows = st.tuples(st.integers(0, _LONG), st.integers(1, _LONG)).map(lambda w: 
 def test_entries_sum_to_the_window_and_none_is_negative(
     found: Tables, window: tuple[int, int]
 ) -> None:
-    for entries in _ledger(found, *window).values():
-        assert sum(entries.values()) == window[1] - window[0]
-        assert all(ns > 0 for ns in entries.values())
+    for ledger in _ledger(found, *window).values():
+        assert sum(ledger.values()) == window[1] - window[0]
+        assert all(ns > 0 for ns in ledger.values())
 
 
 @given(tables(), windows, st.integers(-(10**12), 10**12))
