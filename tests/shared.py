@@ -44,16 +44,42 @@ NCU_WITH_RAW_CSV = [
     path for path in sorted(SHARED.glob("ncu/*.ncu-rep.xz")) if _raw_csv(path).exists()
 ]
 
+SAMPLE = (
+    *("nsys/gpt_small_gpumetrics.*", "nsys/gpt_small_train_bf16_fused.*", "nsys/pageable.*"),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("pre2022-unknown", "2020.5.1.85")),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2021.2.1.58", "2022.1.1.61")),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2023.3.1.92", "2024.6.2.225")),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2025.3.2.474", "2026.1.1.204")),
+    "nsys_rep/gpt_tiny_osrt.*",
+    *(f"public/nsys/{version}__*.*rep" for version in ("2020.4.1.126", "2022.4.2.1")),
+    *(f"public/nsys/{version}__*.*rep" for version in ("2023.2.3.1001", "2024.2.1.106")),
+    *(f"public/nsys/{version}__*.*rep" for version in ("2025.3.2.474",)),
+    *("torch/gpt_tiny_compile.*", "torch/pageable.*", "public/torch/CyclicRouter__*"),
+    *("public/torch/*mi300*", "public/torch/*graph_execution*", "public/torch/*before_fix*"),
+    *(f"public/ncu/{version}__*" for version in ("pre2020.2-cuda10.0", "2020.3.1.0")),
+    *(f"public/ncu/{version}__*" for version in ("2022.4.0.0", "2024.3.1.0")),
+    *(f"public/ncu/{version}__*" for version in ("2025.1.0.0", "2026.2.1.0")),
+)
+"""Small captures: one of each tool and year, and what `tests/data` has nothing like."""
+_SAMPLED = {path for pattern in SAMPLE for path in SHARED.glob(pattern)}
+WIDER = {
+    path
+    for path in (*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE, *EVERY_NCU_REPORT)
+    if path.is_relative_to(SHARED) and path not in _SAMPLED
+}
+"""A test with one of these as a parameter is marked `wide`; one that names its capture is not."""
+
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared captures are not here")
+
+
+# Tests run with another home.
+_NSIGHT = os.path.expanduser("~/.cache/nsight")  # noqa: PTH111 - there may be no home
+_CHOSEN = {name: os.environ.get(f"GPUSIGHT_{name.upper()}") for name in ("nsys", "ncu")}
 
 
 def tool(name: str, usual: str) -> str:
     """Find a tool of NVIDIA's, or skip the test."""
-    places = [
-        os.environ.get(f"GPUSIGHT_{name.upper()}"),
-        shutil.which(name),
-        str(Path.home() / ".cache/nsight" / usual),
-    ]
+    places = [_CHOSEN[name], shutil.which(name), str(Path(_NSIGHT, usual))]
     for place in places:
         if place and Path(place).exists():
             return place

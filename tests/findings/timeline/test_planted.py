@@ -92,11 +92,9 @@ def test_the_range_that_starves_the_gpu_is_named() -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize(
-    "path", [NSYS / "healthy.sqlite", TORCH / "healthy.json.gz"], ids=["nsys", "torch"]
-)
-def test_a_healthy_program_has_nothing_to_fix(path: object) -> None:
-    assert all((finding.share or 0) < 0.04 for finding in diagnosed(str(path)).findings)
+@pytest.mark.parametrize("capture", ["nsys/healthy.sqlite", "torch/healthy.json.gz"])
+def test_a_healthy_program_has_nothing_to_fix(capture: str) -> None:
+    assert all((finding.share or 0) < 0.04 for finding in diagnosed(str(SHARED / capture)).findings)
 
 
 @needs_shared
