@@ -16,14 +16,8 @@ import torch
 import gpusight as gs
 from gpusight.recording.inside.torch_settings import ProfilerWarning
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of other people's imports
-    import lightning.pytorch
-    import pytorch_lightning
-    from transformers.trainer_callback import TrainerCallback
-
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-LIGHTNING: Any = lightning.pytorch
+TRAINER = "transformers.trainer_callback"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '[a-z]+_dataloader' does not have many workers"),
@@ -31,10 +25,19 @@ pytestmark = [
 ]
 
 
-def made_module(package: Any, *, manual: bool = False, fail_in: int | None = None) -> Any:
+@pytest.fixture(scope="module", autouse=True)
+def _packages() -> None:
+    # Not with the file, which every worker of the suite loads: it takes seconds.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's imports
+        for name in (*PACKAGES, TRAINER):
+            pytest.importorskip(name)
+
+
+def made_module(package: str, *, manual: bool = False, fail_in: int | None = None) -> Any:
     """Make a module of a package: one matrix product, and a failure in the batch asked for."""
 
-    class Module(package.LightningModule):  # type: ignore[misc]
+    class Module(sys.modules[package].LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(8, 8)
@@ -68,7 +71,7 @@ def made_module(package: Any, *, manual: bool = False, fail_in: int | None = Non
 def fit(
     callback: Any,
     *,
-    package: Any = LIGHTNING,
+    package: str = PACKAGES[0],
     module: Any = None,
     checkpoint: Any = None,
     **more: Any,
@@ -84,7 +87,7 @@ def fit(
         "limit_val_batches": 0,
         **more,
     }
-    trainer = package.Trainer(callbacks=[callback], **options)
+    trainer = sys.modules[package].Trainer(callbacks=[callback], **options)
     rows = torch.utils.data.DataLoader(torch.ones(24, 8), batch_size=2)  # type: ignore[arg-type, var-annotated]
     few = torch.utils.data.DataLoader(torch.ones(4, 8), batch_size=2)  # type: ignore[arg-type, var-annotated]
     module = module or made_module(package)
@@ -117,7 +120,7 @@ def calls(path: Path) -> dict[str, int]:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_by_default_the_ninth_step_is_recorded(tmp_path: Path, name: str) -> None:
     callback = gs.ProfilerCallback()
-    fit(callback, package=sys.modules[name])
+    fit(callback, package=name)
     assert files(tmp_path) == [
         "profiler_output/iteration_9/rank0_key_averages.txt",
         "profiler_output/iteration_9/rank0_trace.json.gz",
@@ -131,7 +134,7 @@ def test_by_default_the_ninth_step_is_recorded(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", PACKAGES)
 def test_one_package_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that has imported nothing else."""
-    for other in ("transformers.trainer_callback", *PACKAGES):
+    for other in (TRAINER, *PACKAGES):
         if other != name:
             monkeypatch.delitem(sys.modules, other)
     callback = gs.ProfilerCallback(wait=0, warmup=1, active=1)
@@ -139,15 +142,15 @@ def test_one_package_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(callback, sys.modules[name].Callback)
     again = pickle.loads(pickle.dumps(callback))
     assert type(again) is type(callback)
-    fit(again, package=sys.modules[name], max_steps=3)
+    fit(again, package=name, max_steps=3)
     assert again.paths
 
 
 def test_an_instance_serves_all_frameworks() -> None:
     kind = type(gs.ProfilerCallback())
-    for base in (lightning.pytorch.Callback, pytorch_lightning.Callback):
-        assert issubclass(kind, base)
-    assert issubclass(kind, TrainerCallback)
+    for name in PACKAGES:
+        assert issubclass(kind, sys.modules[name].Callback)
+    assert issubclass(kind, sys.modules[TRAINER].TrainerCallback)
     assert kind.__name__ == kind.__qualname__ == "ProfilerCallback"
 
 
@@ -161,7 +164,7 @@ def test_a_step_takes_all_batches_of_its_gradient() -> None:
 
 def test_with_manual_optimization_a_step_is_a_batch() -> None:
     callback = gs.ProfilerCallback(wait=1, warmup=1, active=2)
-    fit(callback, module=made_module(LIGHTNING, manual=True))
+    fit(callback, module=made_module(PACKAGES[0], manual=True))
     assert callback.paths[0].parent.name == "iteration_4"
     assert calls(callback.paths[0])["aten::addmm"] == 2
     assert calls(callback.paths[0])["Optimizer.step#SGD.step"] == 4
@@ -195,7 +198,7 @@ def test_an_exception_passes_on_and_what_is_complete_is_written(
 ) -> None:
     callback = gs.ProfilerCallback(wait=0, warmup=1, active=4)
     with pytest.raises(ZeroDivisionError):
-        fit(callback, module=made_module(LIGHTNING, fail_in=4))
+        fit(callback, module=made_module(PACKAGES[0], fail_in=4))
     assert callback.paths[0].parent.name == "iteration_3"
     assert "the last cycle holds 2 of 4 steps" in capsys.readouterr().err
 
@@ -218,7 +221,7 @@ def test_fitting_twice_makes_two_folders(tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_after_a_resume(tmp_path: Path) -> None:
-    module = made_module(LIGHTNING)
+    module = made_module(PACKAGES[0])
     with pytest.warns(ProfilerWarning):
         trainer = fit(gs.ProfilerCallback(), module=module, max_steps=4)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")

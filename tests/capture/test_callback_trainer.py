@@ -9,7 +9,7 @@ import pickle
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,11 +17,20 @@ import torch
 import gpusight as gs
 from gpusight.recording.inside.torch_settings import ProfilerWarning
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of other people's imports
+if TYPE_CHECKING:
     import transformers
 
 BATCH = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _package() -> None:
+    # Not with the file, which every worker of the suite loads: it takes seconds.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's imports
+        module = pytest.importorskip("transformers")
+        assert module.Trainer
+    globals()["transformers"] = module
 
 
 class Numbers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
