@@ -10,12 +10,17 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.comparison import build_digest
+from gpusight.trace.trace import Trace
 from tests.shared import WIDER
 
 _NUMBERS = itertools.count()
+_DIGESTS: dict[tuple[object, ...], object] = {}
 _INHERITED = {
     "PATH",
     "LD_LIBRARY_PATH",
@@ -86,3 +91,22 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     # Made when something is written there, which few tests do.
     folder: Path = tmp_path_factory.getbasetemp() / f"gpusight-cache-{next(_NUMBERS)}"
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(folder))
+
+
+@pytest.fixture
+def digests_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sum a file up once in a session: comparing does that anew, in a third of a second each."""
+    make = build_digest.make_digest
+
+    def made(trace: Trace, selection: Selection = EVERYTHING, **time: Any) -> object:
+        path = Path(trace.meta.path)
+        if not path.is_file():
+            return make(trace, selection, **time)
+        state = path.stat()
+        file = (path, state.st_ino, state.st_size, state.st_mtime_ns)
+        key = (file, selection, *sorted(time.items()))
+        if key not in _DIGESTS:
+            _DIGESTS[key] = make(trace, selection, **time)
+        return _DIGESTS[key]
+
+    monkeypatch.setattr(build_digest, "make_digest", made)
