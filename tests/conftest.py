@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
@@ -30,6 +31,12 @@ _INHERITED = {
 }
 _PYTHON_IGNORES = {"SIGPIPE", "SIGXFSZ"}  # and gives them back in what it starts
 
+
+# A busy machine is no failure, and no folder of the checkout need be writable.
+settings.register_profile(
+    "suite", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 with contextlib.suppress(locale.Error):  # now, since test files read text while they load
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")

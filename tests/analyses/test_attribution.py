@@ -374,9 +374,9 @@ def test_threads_and_processes_without_number_take_no_time() -> None:
             },
         )
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert attribute(trace).count("time") == n
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def arrows(path: Path, origin: int) -> dict[tuple[int, int], tuple[int, int]]:

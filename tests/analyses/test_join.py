@@ -65,12 +65,12 @@ def test_different_kernels_stay_different(first: str, second: str) -> None:
 
 
 def test_hostile_names_take_no_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in ("(" * 50_000, "[lambda" * 9_000, "<(" * 20_000, ") (" * 20_000, "", "::" * 9_000):
         normal_name(text)
     for text in ("f" + " " * 50_000 + "g", "[lambda" + "1" * 50_000):
         normal_name(text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_base_name_has_no_namespace_and_no_arguments() -> None:

@@ -82,7 +82,8 @@ def watched(
 
 def barriers(page: Page) -> list[str]:
     """Give what axe finds that keeps people out, one line each."""
-    found = Axe().run(page).response["violations"]
+    only = {"resultTypes": ["violations"]}  # spares the page the description of all that is well
+    found = Axe().run(page, options=only).response["violations"]
     return [
         f"{one['id']} ({one['impact']}): {node['target']} {node.get('failureSummary', '')}"
         for one in found

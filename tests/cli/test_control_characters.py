@@ -100,6 +100,7 @@ def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return _poisoned_trace(folder / f"{name}.json")
 
 
+@pytest.mark.usefixtures("digests_made_once")
 @pytest.mark.parametrize("colored", [False, True], ids=["plain", "colored"])
 def test_no_command_prints_controls(
     capture: Path,

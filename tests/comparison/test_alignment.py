@@ -54,6 +54,6 @@ def test_what_was_put_in_between_does_not_shift_the_rest() -> None:
 def test_two_steps_of_twenty_thousand_launches_take_no_time() -> None:
     layer = [f"kernel {i * i % 97}" for i in range(200)]
     before, after = layer * 100, [name for i, name in enumerate(layer * 100) if i % 9]
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(align(before, after)) == len(after)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -324,9 +324,9 @@ def test_long_steps_take_no_time() -> None:
     ]
     changed = [(a, f"new {b}" if i % 3 else b, c, d) for i, (a, b, c, d) in enumerate(layer)]
     before, after = digest(layer * 100), digest((changed * 100)[:19_000])
-    start = time.perf_counter()
+    start = time.process_time()
     assert match_kernels([before], [after])
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 # Captures -----------------------------------------------------------------------------------------

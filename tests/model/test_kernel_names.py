@@ -447,9 +447,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_name_is_answered_at_once(name: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     found = classify.__wrapped__(name)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert found.short.isprintable()
     assert len(found.short) <= MAX_SHORT
 

@@ -398,7 +398,7 @@ def test_long_files_are_searched_for_a_while(tmp_path: Path) -> None:
 
 
 def test_many_tables_and_many_lines_take_no_time(tmp_path: Path) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     heading = "\n".join(ONE.splitlines()[:3]) + "\n"
     with pytest.raises(CaptureError):
         opened(tmp_path, heading * 20_000)
@@ -407,7 +407,7 @@ def test_many_tables_and_many_lines_take_no_time(tmp_path: Path) -> None:
     assert Counter(trace.op_totals["calls"]) == {3: 50_000}
     noise = opened(tmp_path, ONE[: ONE.index("9.20%")] + "7\n" + row + "x\n" * 300_000)
     assert noise.op_totals["calls"].to_list() == [3]
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 @settings(

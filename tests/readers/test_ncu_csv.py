@@ -756,23 +756,23 @@ def test_texts_of_others_are_no_captures(tmp_path: Path) -> None:
 
 def test_unclosed_quotes_cost_no_time(tmp_path: Path) -> None:
     head = long_table(long_row("0", TIME, "ns", "1"))
-    began = time.perf_counter()
+    began = time.process_time()
     for rest in ('"1","7","app', '"1","7","app\nmore'):
         trace = opened(tmp_path, head + (rest + "\n") * 20_000)
         assert trace.row_count("profiles") == 1
         assert trace.meta.warnings
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_much_white_space_costs_no_time(tmp_path: Path) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     blank = tmp_path / "blank.txt"
     blank.write_text("a" + "\n" * 1_000_000)
     with pytest.raises(NotACaptureError):
         open_trace(blank, cache=False)
     trace = opened(tmp_path, f"==WARNING=={' ' * 1_000_000}slow  \n{SMALL}")
     assert trace.diagnostics.get_column("text").to_list() == ["slow"]
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("line", ["", '"1","k"', '"1","k","1","1"'])
@@ -841,10 +841,10 @@ def test_our_own_tables_may_be_written_over(tmp_path: Path, text: str) -> None:
 @needs_shared
 @pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name[:40])
 def test_public_files(path: Path) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     trace = open_trace(path, cache=False)
     trace.validate()
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
     assert trace.row_count("profiles") > 0
     assert trace.row_count("counters") >= 6
     keys = trace.counters.select("launch", "metric")

@@ -209,10 +209,10 @@ def test_what_the_profilers_own_rules_said(tmp_path: Path) -> None:
          "Look at the Memory Workload and the guide.", "global", 31.5),
         (0, "Other", "Section", "ok", "Fine.", None, None),
     ]  # fmt: skip
-    began = time.perf_counter()
+    began = time.process_time()
     hostile = "@section" + ":" * 200_000
     assert readable(hostile) == hostile
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_no_host_name_command_line_or_environment_is_read(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def _looping() -> bytes:
 
 @pytest.mark.parametrize("tail", [bytes(50_000_000), _looping()], ids=["zeros", "loop"])
 def test_what_is_no_block_ends_a_report(tmp_path: Path, tail: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     trace = opened(tmp_path, report(launch("k", {"x": 1})) + tail)
     assert trace.row_count("profiles") == 1
     (said,) = trace.meta.warnings
@@ -323,7 +323,7 @@ def test_what_is_no_block_ends_a_report(tmp_path: Path, tail: bytes) -> None:
         "the report is damaged: it goes on with something that is no block; "
         "whole before that: one launch"
     )
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_messages_of_no_length_end_a_report(tmp_path: Path) -> None:

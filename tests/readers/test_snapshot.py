@@ -508,7 +508,7 @@ def test_references_do_not_multiply_the_work(tmp_path: Path) -> None:
     frames = [[FORWARD] * many] * many
     history = [{"real_size": 1}] * many
     old = [{"size": 1, "state": "x", "history": history}] * many
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(DamagedCaptureError, match="blocks of segments are the same"):
         opened(tmp_path, {"segments": [shared_blocks] * many})
     with pytest.raises(DamagedCaptureError, match="histories of devices are the same"):
@@ -519,7 +519,7 @@ def test_references_do_not_multiply_the_work(tmp_path: Path) -> None:
         snapshot([event("alloc", 1, 1, 0, frames=f) for f in frames]),
     ):
         opened(tmp_path, value)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_snapshot_that_holds_itself(tmp_path: Path) -> None:
@@ -537,14 +537,14 @@ def test_a_snapshot_that_holds_itself(tmp_path: Path) -> None:
 
 def survives(path: Path) -> None:
     """Read everything; only errors with a message for the user may come out."""
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         Trace(snapshot_source(path)).validate()
     except GpusightError as error:
         message = str(error)
         if not message.isprintable():
             raise AssertionError(message) from error
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @settings(

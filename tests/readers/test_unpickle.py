@@ -136,10 +136,10 @@ def test_an_import_is_named_although_its_name_was_memoised(tmp_path: Path) -> No
 
 def test_naming_an_import_takes_no_memory(tmp_path: Path) -> None:
     """The steps before the import are run to learn its name; they are bounded then, too."""
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(NotACaptureError, match="uses LONG_BINPUT"):
         check_start(tmp_path / "some.pickle", START + b"]r\xff\xff\xff\x07cos\nsystem\n.")
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_an_import_is_named_before_the_rest_of_its_frame_is_there(tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ HOSTILE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_data_is_refused_at_once(tmp_path: Path, content: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(CaptureError) as caught:
         load(tmp_path, START + content)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert str(caught.value).isprintable()
 
 

@@ -92,9 +92,9 @@ def test_what_is_no_regular_expression_is_said(query: str) -> None:
 
 def test_no_regular_expression_hangs() -> None:
     hostile = build_trace(ranges=[{"end_ns": 1, "name": "a" * 100_000 + "!"}])
-    began = time.perf_counter()
+    began = time.process_time()
     assert search(hostile, "/^(a+)+$/").total == 0
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
