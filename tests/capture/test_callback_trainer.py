@@ -9,16 +9,13 @@ import pickle
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
 import gpusight as gs
 from gpusight.recording.inside.torch_settings import ProfilerWarning
-
-if TYPE_CHECKING:
-    import transformers
 
 BATCH = 2
 
@@ -28,9 +25,11 @@ def _package() -> None:
     # Not with the file, which every worker of the suite loads: it takes seconds.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other people's imports
-        module = pytest.importorskip("transformers")
-        assert module.Trainer
-    globals()["transformers"] = module
+        assert pytest.importorskip("transformers").Trainer
+
+
+def transformers() -> Any:
+    return sys.modules["transformers"]
 
 
 class Numbers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -65,9 +64,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def trainer(
-    callback: Any, *, rows: int = 24, model: Model | None = None, **options: Any
-) -> transformers.Trainer:
+def trainer(callback: Any, *, rows: int = 24, model: Model | None = None, **options: Any) -> Any:
     """Make a trainer whose own files go to `hf`; 24 rows are 12 steps."""
     asked: dict[str, Any] = {
         "output_dir": "hf",
@@ -81,9 +78,9 @@ def trainer(
         "dataloader_pin_memory": False,
         **options,
     }
-    return transformers.Trainer(
+    return transformers().Trainer(
         model=model or Model(),
-        args=transformers.TrainingArguments(**asked),
+        args=transformers().TrainingArguments(**asked),
         train_dataset=Numbers(rows),
         eval_dataset=Numbers(4),
         callbacks=[callback],
@@ -197,7 +194,7 @@ def test_numbers_go_on_after_a_resume() -> None:
 
 
 def test_early_stopping_leaves_what_was_recorded() -> None:
-    class Stop(transformers.TrainerCallback):
+    class Stop(transformers().TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             control.should_training_stop = state.global_step >= 3
 
@@ -210,18 +207,18 @@ def test_early_stopping_leaves_what_was_recorded() -> None:
 
 
 def test_ranks_are_the_frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = transformers.TrainingArguments
+    arguments = transformers().TrainingArguments
     monkeypatch.setattr(arguments, "process_index", property(lambda _: 3))
     monkeypatch.setattr(arguments, "world_size", property(lambda _: 4))
     runs = [gs.ProfilerCallback(ranks=ranks, wait=0, warmup=1, active=1) for ranks in ([0], [3])]
     for callback in runs:
         args = arguments(output_dir="hf", report_to=[], use_cpu=True)
-        state = transformers.TrainerState(max_steps=10)
-        callback.on_train_begin(args, state, transformers.TrainerControl())
+        state = transformers().TrainerState(max_steps=10)
+        callback.on_train_begin(args, state, transformers().TrainerControl())
         for _ in range(2):
             callback.on_step_begin()
-            callback.on_step_end(args, state, transformers.TrainerControl())
-        callback.on_train_end(args, state, transformers.TrainerControl())
+            callback.on_step_end(args, state, transformers().TrainerControl())
+        callback.on_train_end(args, state, transformers().TrainerControl())
     assert {Path(name).name for name in files(tmp_path)} == {
         "rank3_trace.json.gz",
         "rank3_key_averages.txt",
@@ -242,11 +239,11 @@ class Mine(gs.ProfilerCallback):
 def test_instances_are_what_each_framework_wants() -> None:
     callback = gs.ProfilerCallback()
     assert isinstance(callback, gs.ProfilerCallback)
-    assert isinstance(callback, transformers.TrainerCallback)
+    assert isinstance(callback, transformers().TrainerCallback)
     assert type(callback) is type(gs.ProfilerCallback()), "one class for each combination"
     mine = Mine("a")
     assert isinstance(mine, Mine)
-    assert isinstance(mine, transformers.TrainerCallback)
+    assert isinstance(mine, transformers().TrainerCallback)
 
 
 def test_a_derived_class_works(tmp_path: Path) -> None:

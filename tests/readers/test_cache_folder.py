@@ -257,7 +257,7 @@ def test_wrong_times_change_no_answer(
 def test_a_limit_that_is_no_number_is_refused(
     monkeypatch: pytest.MonkeyPatch, capture: Path, value: str
 ) -> None:
-    monkeypatch.setenv("GPUSIGHT_CACHE_BYTES", value)
+    monkeypatch.setenv("GPUSIGHT_CACHE_BYTES", os.fsdecode(value.encode()))
     with pytest.raises(UsageError, match="not a number of bytes"):
         open_trace(capture)
 
