@@ -45,15 +45,15 @@ NCU_WITH_RAW_CSV = [
 ]
 
 SAMPLE = (
-    *("nsys/gpt_small_gpumetrics.*", "nsys/gpt_small_train_bf16_fused.*", "nsys/pageable.*"),
-    *(f"public/nsys/{version}__*.sqlite" for version in ("pre2022-unknown", "2020.5.1.85")),
-    *(f"public/nsys/{version}__*.sqlite" for version in ("2021.2.1.58", "2022.1.1.61")),
-    *(f"public/nsys/{version}__*.sqlite" for version in ("2023.3.1.92", "2024.6.2.225")),
-    *(f"public/nsys/{version}__*.sqlite" for version in ("2025.3.2.474", "2026.1.1.204")),
+    "nsys/pageable.*",
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2020.5.1.85", "2021.2.1.58")),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2022.1.1.61", "2023.3.1.92")),
+    *(f"public/nsys/{version}__*.sqlite" for version in ("2024.6.2.225", "2025.3.2.474")),
+    "public/nsys/2026.1.1.204__*.sqlite",
     "nsys_rep/gpt_tiny_osrt.*",
     *(f"public/nsys/{version}__*.*rep" for version in ("2020.4.1.126", "2022.4.2.1")),
     *(f"public/nsys/{version}__*.*rep" for version in ("2023.2.3.1001", "2024.2.1.106")),
-    *(f"public/nsys/{version}__*.*rep" for version in ("2025.3.2.474",)),
+    "public/nsys/2025.3.2.474__*.*rep",
     *("torch/gpt_tiny_compile.*", "torch/pageable.*", "public/torch/CyclicRouter__*"),
     *("public/torch/*mi300*", "public/torch/*graph_execution*", "public/torch/*before_fix*"),
     *(f"public/ncu/{version}__*" for version in ("pre2020.2-cuda10.0", "2020.3.1.0")),

@@ -17,7 +17,7 @@ from tests.readers import ncu_reports, xspaces
 
 ANY = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

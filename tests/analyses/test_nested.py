@@ -51,7 +51,7 @@ def with_a_stack(found: NestedIntervals) -> list[int]:
 
 
 @pytest.mark.parametrize("steps", [32, 0])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(intervals=INTERVALS, queries=QUERIES)
 def test_it_is_what_a_stack_gives(
     steps: int, intervals: list[Interval], queries: list[tuple[int, int | None]]
@@ -76,7 +76,7 @@ def test_it_is_what_a_stack_gives(
             assert intervals[row] == min((i for i in open_ if i[0] == latest), key=lambda i: i[1])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(intervals=INTERVALS, seed=st.integers(0, 100))
 def test_sums_and_marks_follow_the_tree(intervals: list[Interval], seed: int) -> None:
     found = laid_out(intervals)

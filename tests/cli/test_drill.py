@@ -18,6 +18,7 @@ from tests.shared import DATA, SHARED, needs_shared
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("one_cache")
 RESNET = str(DATA / "resnet18_infer.sqlite")
 REPORT = SHARED / "ncu" / "resnet18.ncu-rep.xz"
 NOTHING_ALIKE = DATA / "thrice.ncu-rep.xz"

@@ -16,6 +16,7 @@ from tests.shared import SHARED, needs_shared
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("one_cache")
 CALCULATOR = ["occupancy", "--gpu", "A100", "--block", "256", "--regs", "64", "--shmem", "16384"]
 TIMELINE = str(NAMED["forward"])
 

@@ -13,6 +13,7 @@ from gpusight.cli.main import main
 from gpusight.errors import UsageError
 from tests.shared import DATA, SHARED, needs_shared
 
+pytestmark = pytest.mark.usefixtures("one_cache")
 NSYS = str(DATA / "resnet18_infer.sqlite")
 REPORT = str(SHARED / "ncu" / "resnet18.ncu-rep.xz")
 HEADER = "Name,Profile,Memory_footprint,SM_usage,Duration"

@@ -411,7 +411,7 @@ def test_many_tables_and_many_lines_take_no_time(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_damage_does_no_harm(tmp_path: Path, data: st.DataObject) -> None:

@@ -19,7 +19,7 @@ PID = 1 << 48 | 77 << 24
 TID = PID | 78
 PER_TEST = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -532,7 +532,7 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
             read_everything(save(tmp_path, whole[:size]))
 
 
-@settings(PER_TEST, max_examples=200)
+@settings(PER_TEST, max_examples=100)
 @given(data=st.data())
 def test_flipped_bytes_never_crash_the_reader(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(sample_report(sample_blocks()))
@@ -545,7 +545,7 @@ def test_flipped_bytes_never_crash_the_reader(tmp_path: Path, data: st.DataObjec
         assert "nsys export --type sqlite" in str(error)  # noqa: PT017
 
 
-@settings(PER_TEST, max_examples=250)
+@settings(PER_TEST, max_examples=120)
 @given(data=st.data())
 def test_flipped_bytes_inside_blocks_never_crash_the_reader(
     tmp_path: Path, data: st.DataObject

@@ -548,7 +548,7 @@ def survives(path: Path) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_flipped_bits_do_no_harm(tmp_path: Path, data: st.DataObject) -> None:
@@ -563,7 +563,7 @@ def test_flipped_bits_do_no_harm(tmp_path: Path, data: st.DataObject) -> None:
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(size=st.integers(0, REAL.stat().st_size - 1), rest=st.binary(max_size=50))
 def test_cut_and_patched_files_do_no_harm(tmp_path: Path, size: int, rest: bytes) -> None:
@@ -588,7 +588,7 @@ ODD_ROWS = st.lists(
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(segments=ODD_ROWS, traces=st.lists(ODD_ROWS, max_size=2), annotations=ODD_ROWS)
 def test_odd_contents_do_no_harm(

@@ -69,7 +69,7 @@ class Calls:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(value=PLAIN, protocol=st.sampled_from([2, 3, 4, 5]))
 def test_plain_data_comes_back_as_it_was(tmp_path: Path, value: Any, protocol: int) -> None:
@@ -265,7 +265,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(content=st.binary(max_size=300), protocol=st.integers(0, 6))
 def test_random_bytes_are_refused_or_plain(tmp_path: Path, content: bytes, protocol: int) -> None:
@@ -282,7 +282,7 @@ INSTRUCTIONS = st.sampled_from(
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=st.lists(INSTRUCTIONS, max_size=40))
 def test_random_programs_do_what_python_says_or_are_refused(

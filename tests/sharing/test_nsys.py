@@ -83,6 +83,7 @@ def test_no_secret_of_a_parquet_folder_is_in_its_copy(
 
 
 @needs_shared
+@pytest.mark.wide
 def test_secrets_of_other_captures(tmp_path: Path) -> None:
     for number, capture in enumerate(EVERY_SQLITE[::15]):
         planted = plant(capture, tmp_path / f"{number}.sqlite")
@@ -101,6 +102,7 @@ def test_nothing_that_a_native_report_tells_of_its_session_is_in_a_copy(
 
 
 @needs_shared
+@pytest.mark.wide
 def test_sessions_of_other_reports(tmp_path: Path) -> None:
     for number, report in enumerate(EVERY_REPORT[::3]):
         _check_session(report, tmp_path / str(number))

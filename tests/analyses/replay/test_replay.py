@@ -308,7 +308,7 @@ scripts = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(scripts)
 def test_any_program_is_reproduced_and_nothing_makes_it_slower(script: list[Do]) -> None:
     replay = replayed(script)
