@@ -1,5 +1,5 @@
 // Builds what the Python package carries: `npm run build`. Each built file names the sources it was
-// made from by their digest, so that a test without Node can tell a stale one (tests/web/test_assets.py).
+// made from by their digest, so that a test without Node can tell a stale one (tests/test_assets.py).
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative, sep } from "node:path";

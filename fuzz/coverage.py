@@ -6,8 +6,8 @@ its mutations are ours, half libFuzzer's. A violation is written down and the pr
 
 from __future__ import annotations
 
-import importlib.util
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys

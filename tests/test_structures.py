@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fuzz.check import READ, examine
 from fuzz.formats import FORMATS
 from fuzz.mutate.protobuf import Field, write
-from tests.readers import ncu_reports, xspaces
+from tests.readers.jax import xspaces
+from tests.readers.ncu import ncu_reports
 
 ANY = settings(
     deadline=None,

@@ -13,6 +13,7 @@ import gpusight as gs
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "src" / "gpusight"
+TESTS = REPOSITORY / "tests"
 MODULES = [path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
 PAGES = ["docs/architecture.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"]
 
@@ -57,3 +58,20 @@ def test_no_module_hides_a_function_of_the_package() -> None:
     children = {path.stem for path in SOURCE.glob("*.py")}
     children |= {path.name for path in SOURCE.iterdir() if path.is_dir()}
     assert children & set(gs.__all__) <= {"errors"}
+
+
+SPECIAL = {"browser", "faults", "goldens"}  # what several modules do together
+
+
+def _has_module(test: Path) -> bool:
+    folder = SOURCE / test.parent.relative_to(TESTS)
+    topic = test.stem.removeprefix("test_")
+    return any(f"{topic}_".startswith(f"{path.stem}_") for path in folder.glob("*.py"))
+
+
+def test_tests_mirror_the_tree() -> None:
+    """The test of `x/y.py` is `tests/x/test_y.py`, or `tests/x/test_y_topic.py`."""
+    tests = [path for path in TESTS.rglob("test_*.py") if path.parent != TESTS]
+    own = [path for path in tests if path.relative_to(TESTS).parts[0] not in SPECIAL]
+    assert len(own) > 100
+    assert [str(path.relative_to(TESTS)) for path in own if not _has_module(path)] == []

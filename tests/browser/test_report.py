@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 import gpusight as gs
 from tests.browser.browsing import DESKTOP, PHONE, Scheme, Watched, barriers, watched
-from tests.reporting.programs import EVIL, training
+from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA
 
 

@@ -14,7 +14,7 @@ from gpusight.errors import CacheError, UsageError
 from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import cache_dir, cache_info, clear_cache, limit_bytes
 from gpusight.readers.open import open_trace
-from tests.readers.test_folder import raw_tables, write_folder
+from tests.readers.nsys.test_export_folder import raw_tables, write_folder
 from tests.shared import DATA
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes and links are POSIX")

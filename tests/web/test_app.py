@@ -16,7 +16,7 @@ from gpusight.web.routes import MAX_WINDOW_BINS, MAX_WINDOW_TRACKS
 from tests.shared import REPOSITORY
 from tests.traces import build_trace
 from tests.web.serving import TOKEN, Asking, asking
-from tests.web.test_wire import decoded
+from tests.web.test_capture_payloads import decoded
 
 EVIL = "</script><img src=x onerror=alert(1)>\x1b[31m"
 US = 1000

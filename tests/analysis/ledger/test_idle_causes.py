@@ -1,0 +1,289 @@
+"""Why a GPU was idle, told from rows: one kernel, a gap from 20 to 57 µs, another kernel.
+
+The first is launched from 0 to 5 and runs from 6 to 20, the second is launched from 50 to 55 and
+runs from 57 to 70. Unless the rows say otherwise, the host is between launches from 20 to 50.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.analysis.ledger.windows import AUTOGRAD, MAIN, accounts, entries, kernel, launch, us
+
+if TYPE_CHECKING:
+    from tests.traces import Rows
+
+LAUNCHES = [launch(0, 5, 1), launch(50, 55, 2)]
+KERNELS = [kernel(6, 20, 1), kernel(57, 70, 2)]
+COMPUTE, LAUNCHING, GAP = 27.0, 13.0, 30.0
+
+
+def idle(calls: Rows = (), **tables: Rows) -> dict[str, float]:
+    """Give the idle entries of the window, but for what both launches take."""
+    found = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS, **tables)
+    assert found.pop("compute/matmul") == COMPUTE
+    assert found.pop("idle/launching") == LAUNCHING
+    return found
+
+
+def test_between_launches_is_the_framework() -> None:
+    assert idle() == {"idle/framework": GAP}
+
+
+def test_waiting_for_the_gpu_is_synchronising() -> None:
+    calls = [us(21, 30, name="cudaDeviceSynchronize")]
+    assert idle(calls) == {"idle/synchronising": 9.0, "idle/framework": 21.0}
+
+
+def test_taking_and_giving_memory_is_allocating() -> None:
+    calls = [us(22, 30, name="cudaMalloc"), us(31, 33, name="cudaFree")]
+    assert idle(calls) == {"idle/allocating": 10.0, "idle/framework": 20.0}
+
+
+def test_copies_and_fills_are_launched_too() -> None:
+    calls = [us(25, 28, name="cudaMemsetAsync")]
+    found = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS)
+    assert found["idle/launching"] == LAUNCHING + 3
+    assert found["idle/framework"] == GAP - 3
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end", "entry"),
+    [
+        ("cudaEventRecord", 25, 30, "idle/framework"),
+        ("cudaEventRecord", 21, 48, "idle/other"),
+        ("cuModuleLoadData", 21, 48, "idle/other"),
+        ("cudaFuncGetAttributes", 21, 23, "idle/framework"),
+    ],
+)
+def test_other_calls_are_the_frameworks_while_they_are_short(
+    name: str, start: int, end: int, entry: str
+) -> None:
+    assert idle([us(start, end, name=name)]).get(entry, 0.0) >= end - start
+
+
+def test_the_first_allocation_of_a_process_makes_its_context() -> None:
+    calls = [us(0, 200_000, name="cudaMalloc"), us(200_010, 200_020, name="cudaMalloc")]
+    found = entries(
+        0,
+        200_050,
+        api_calls=[*calls, launch(200_030, 200_035, 2)],
+        kernels=[kernel(200_036, 200_050, 2)],
+    )
+    assert found["idle/other"] == 200_000
+    assert found["idle/allocating"] == 10
+
+
+def test_ranges_that_speak_of_data_are_input() -> None:
+    ranges = [us(22, 48, name="data"), us(0, 70, name="step_0")]
+    assert idle(ranges=ranges) == {"idle/input": 26.0, "idle/framework": 4.0}
+
+
+def test_operators_inside_a_range_of_input_are_input() -> None:
+    ranges = [us(22, 48, name="load_batch")]
+    ops = [us(24, 40, name="aten::stack")]
+    assert idle(ranges=ranges, cpu_ops=ops) == {"idle/input": 26.0, "idle/framework": 4.0}
+
+
+def test_python_that_fetches_data_is_input() -> None:
+    calls = [us(22, 48, name="torch/utils/data/dataloader.py(701): __next__")]
+    assert idle(python_calls=calls) == {"idle/input": 26.0, "idle/framework": 4.0}
+
+
+def test_a_call_inside_input_is_what_it_is() -> None:
+    found = idle([us(30, 33, name="cudaMalloc")], ranges=[us(22, 48, name="data")])
+    assert found == {"idle/input": 23.0, "idle/allocating": 3.0, "idle/framework": 4.0}
+
+
+def test_a_step_called_batch_is_not_input() -> None:
+    assert idle(ranges=[us(0, 70, name="batch 3")]) == {"idle/framework": GAP}
+
+
+@pytest.mark.parametrize("name", ["nanosleep", "read", "pread64", "poll", "epoll_wait"])
+def test_reading_and_sleeping_is_input(name: str) -> None:
+    assert idle(os_calls=[us(22, 48, name=name)]) == {"idle/input": 26.0, "idle/framework": 4.0}
+
+
+def test_waiting_for_a_thread_is_other_work() -> None:
+    found = idle(os_calls=[us(22, 48, name="pthread_cond_wait")])
+    assert found == {"idle/other": 26.0, "idle/framework": 4.0}
+
+
+def test_waiting_for_a_thread_inside_input_is_input() -> None:
+    found = idle(os_calls=[us(22, 48, name="sem_wait")], ranges=[us(21, 49, name="next batch")])
+    assert found == {"idle/input": 28.0, "idle/framework": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("os_call", "took", "kind", "prepared"),
+    [
+        pytest.param("read", 400, "Host-to-Device", True, id="read, prepared, copied"),
+        pytest.param("read", 20, "Host-to-Device", False, id="a stray read"),
+        pytest.param("read", 400, "Device-to-Host", False, id="nothing goes to the GPU"),
+        pytest.param("sem_wait", 2_000, "Host-to-Device", True, id="from a thread"),
+        pytest.param("sem_wait", 400, "Host-to-Device", False, id="mostly other work"),
+        pytest.param("fsync", 2_000, "Host-to-Device", False, id="written, not read"),
+    ],
+)
+def test_what_is_prepared_for_a_copy_is_input(
+    os_call: str, took: float, kind: str, *, prepared: bool
+) -> None:
+    """3 ms without a name before a copy, some of it in a call of the operating system."""
+    calls = [launch(0, 5, 1), us(3_000, 3_010, name="cudaMemcpyAsync", correlation=2)]
+    copies = [us(3_011, 3_020, kind=kind, bytes=1_000, correlation=2)]
+    os_calls = [us(500, 500 + took, name=os_call)]
+    found = entries(
+        0, 3_020, api_calls=calls, kernels=[kernel(6, 20, 1)], copies=copies, os_calls=os_calls
+    )
+    read = took if os_call == "read" else 0.0
+    assert found.get("idle/input", 0.0) == (2_980.0 if prepared else read)
+
+
+def test_compiling_in_a_range_is_other_work() -> None:
+    ranges = [us(22, 48, name="XlaEmitLlvmIr:#module=jit_f#")]
+    assert idle(ranges=ranges) == {"idle/other": 26.0, "idle/framework": 4.0}
+
+
+def test_a_handover_between_threads_is_no_wait() -> None:
+    handed = [
+        launch(0, 5, 1, thread=MAIN),
+        *(launch(100 + 10 * i, 105 + 10 * i, 2 + i, thread=AUTOGRAD) for i in range(20)),
+        launch(310, 315, 30, thread=MAIN),
+    ]
+    kernels = [
+        kernel(6, 20, 1),
+        *(kernel(106 + 10 * i, 109 + 10 * i, 2 + i) for i in range(20)),
+        kernel(316, 320, 30),
+    ]
+    waits = [us(0, 99, name="pthread_cond_wait", thread=AUTOGRAD)]
+    found = entries(0, 320, api_calls=handed, kernels=kernels, os_calls=waits)
+    assert "idle/other" not in found
+
+
+def test_a_thread_without_ranges_is_in_that_of_the_steps_thread() -> None:
+    calls = [launch(0, 5, 1, thread=AUTOGRAD), launch(50, 55, 2, thread=AUTOGRAD)]
+    ranges = [us(22, 48, name="data", thread=MAIN)]
+    found = entries(0, 70, api_calls=calls, kernels=KERNELS, ranges=ranges)
+    assert found["idle/input"] == 26.0
+
+
+def test_what_the_profiler_did_is_its_own() -> None:
+    overheads = [us(30, 40, name="CUPTI Buffer flush")]
+    threads = [{"thread": MAIN}]
+    found = idle(overheads=overheads, threads=threads)
+    assert found == {"idle/profiler": 10.0, "idle/framework": 20.0}
+
+
+def test_an_overhead_on_no_thread_holds_every_one_up() -> None:
+    overheads = [us(30, 40, name="Activity Buffer Request", thread=-1)]
+    found = idle(overheads=overheads, threads=[{"thread": MAIN}])
+    assert found == {"idle/profiler": 10.0, "idle/framework": 20.0}
+
+
+def test_loading_code_is_not_the_profilers() -> None:
+    overheads = [us(30, 40, name="Lazy Function Loading")]
+    assert idle(overheads=overheads) == {"idle/other": 10.0, "idle/framework": 20.0}
+
+
+def test_work_launched_before_the_gap_is_queued() -> None:
+    calls = [launch(0, 5, 1), launch(7, 9, 2)]
+    found = entries(0, 70, api_calls=calls, kernels=KERNELS)
+    assert found == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/queued": 37.0}
+
+
+def test_between_the_kernels_of_a_graph_nobody_launches() -> None:
+    calls = [launch(0, 60, 1, name="cudaGraphLaunch")]
+    kernels = [kernel(6, 20, 1, graph_node=1), kernel(24, 50, 1, graph_node=2)]
+    found = entries(0, 50, api_calls=calls, kernels=kernels)
+    assert found == {"compute/matmul": 40.0, "idle/launching": 6.0, "idle/queued": 4.0}
+
+
+def test_a_short_wait_for_a_launch_just_made_is_launching() -> None:
+    calls = [launch(0, 5, 1), launch(17, 19, 2)]
+    found = entries(0, 36, api_calls=calls, kernels=[kernel(6, 20, 1), kernel(22, 36, 2)])
+    assert found == {"compute/matmul": 28.0, "idle/launching": 8.0}
+
+
+def test_work_launched_late_that_still_waits_is_queued_from_then_on() -> None:
+    calls = [*LAUNCHES, launch(100, 105, 3), launch(112, 117, 4)]
+    kernels = [kernel(6, 20, 1), kernel(90, 100, 2), kernel(106, 110, 3), kernel(118, 120, 4)]
+    found = entries(0, 120, api_calls=calls, kernels=kernels)
+    assert found["idle/queued"] == 35.0
+    assert found["idle/framework"] == GAP + 2
+
+
+def test_work_carried_in_was_launched_before_the_window() -> None:
+    found = entries(10, 70, api_calls=[launch(0, 5, 1)], kernels=[kernel(57, 70, 1)])
+    assert found == {"compute/matmul": 13.0, "idle/queued": 47.0}
+
+
+def test_work_of_no_call_is_unknown() -> None:
+    found = entries(0, 70, api_calls=LAUNCHES[:1], kernels=[kernel(6, 20, 1), kernel(57, 70)])
+    assert found == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/unknown": 37.0}
+
+
+def test_without_any_calls_all_is_unknown() -> None:
+    assert entries(0, 70, kernels=KERNELS) == {"compute/matmul": COMPUTE, "idle/unknown": 43.0}
+
+
+def test_after_the_last_work_the_lane_that_launched_it_tells() -> None:
+    calls = [*LAUNCHES, us(56, 90, name="cudaDeviceSynchronize")]
+    found = entries(0, 100, api_calls=calls, kernels=KERNELS)
+    assert found["idle/synchronising"] == 20.0
+    assert found["idle/framework"] == GAP + 10.0
+
+
+def test_one_long_silence_under_no_range_is_unknown() -> None:
+    calls = [launch(10 * i, 10 * i + 5, i + 1) for i in range(5)]
+    calls += [launch(5_050, 5_055, 9)]
+    kernels = [kernel(46, 50, 5), kernel(5_056, 5_060, 9)]
+    assert entries(0, 5_060, api_calls=calls, kernels=kernels)["idle/unknown"] == 5_000.0
+    named = {"ranges": [us(0, 5_060, name="evaluate")]}
+    found = entries(0, 5_060, api_calls=calls, kernels=kernels, **named)
+    assert found["idle/framework"] == 5_020.0
+    assert "idle/unknown" not in found
+
+
+def test_the_end_of_a_copy_that_blocks_is_synchronising() -> None:
+    calls = [launch(0, 40, 1, name="cudaMemcpyAsync"), launch(50, 55, 2)]
+    copies = [us(6, 20, correlation=1, kind="Device-to-Host", dst_kind="Pageable", bytes=8)]
+    found = entries(0, 70, api_calls=calls, copies=copies, kernels=KERNELS[1:])
+    assert found["idle/synchronising"] == 20.0
+    assert found["idle/framework"] == 10.0
+
+
+def test_rows_that_name_no_thread_explain_nothing() -> None:
+    nobody = {"thread": None}
+    found = idle(
+        ranges=[us(22, 48, name="data", **nobody)],
+        os_calls=[us(22, 48, name="read", **nobody)],
+        cpu_ops=[us(22, 48, name="DataLoader", **nobody)],
+    )
+    assert found == {"idle/framework": GAP}
+
+
+def test_each_gpu_has_its_own_ledger() -> None:
+    kernels = [kernel(6, 20, 1, device=0), kernel(57, 70, 2, device=1)]
+    first, second = accounts(0, 70, api_calls=LAUNCHES, kernels=kernels)
+    assert [first.device, second.device] == [0, 1]
+    for one in (first, second):
+        assert sum(entry.ns for entry in one.entries()) == 70_000
+
+
+def test_ranks_that_each_launch_a_little_in_their_input_still_read_input() -> None:
+    # Each of four ranks launches one of its five kernels while `data` is open.
+    calls, kernels, ranges = [], [], []
+    for rank in range(4):
+        own = {"process": rank + 1, "thread": 10 * (rank + 1)}
+        ranges.append(us(0, 100, name="data", **own))
+        for number, at in enumerate((90, 110, 120, 130, 140)):
+            correlation = rank * 10 + number + 1
+            calls.append({**launch(at, at + 2, correlation), **own})
+            row = {**kernel(at + 4, at + 6, correlation), "process": rank + 1, "device": rank}
+            kernels.append(row)
+    for account in accounts(0, 150, api_calls=calls, kernels=kernels, ranges=ranges):
+        found = {entry.entry: entry.ns for entry in account.entries()}
+        # Until the first launch, and from the end of its kernel until the range ends.
+        assert found["idle/input"] == 94_000

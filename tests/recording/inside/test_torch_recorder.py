@@ -1,0 +1,277 @@
+"""Programs that know nothing of us are recorded with PyTorch's profiler."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import gpusight as gs
+from tests.recording.inside.inside_runs import run
+
+TRACE = "run.trace.json.gz"
+TRAIN = """
+import sys
+import torch
+
+def main():
+    model = torch.nn.Linear(8, 8)
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    second = torch.optim.Adam(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.ones(16, 8))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1,
+                                         multiprocessing_context=sys.argv[1])
+    for (batch,) in loader:
+        model(batch).sum().backward()
+        first.step()
+        second.step()
+        first.zero_grad()
+    print("trained")
+
+if __name__ == "__main__":
+    main()
+    raise SystemExit(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def test_a_whole_program_with_workers_that_fails(folder: Path) -> None:
+    hidden = folder / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("print('hidden ran')")
+    done = run(folder, "train.py", "spawn", "it failed", path=(hidden,))
+    assert (done.code, done.out.count("hidden ran") > 1, "trained" in done.out) == (1, True, True)
+    assert (done.files, done.said) == ([TRACE], [])
+    assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
+    operators = gs.ops(done.folder / TRACE).frame
+    counted = dict(operators.select("name", "calls").iter_rows())
+    assert counted["Optimizer.step#SGD.step"] == 4
+
+
+def test_steps_of_a_module_are_recorded_and_end_it(folder: Path) -> None:
+    done = run(folder, "-m", "train", "fork", "0", first_step=1, last_step=2, stop=True)
+    assert done.code == -signal.SIGTERM
+    assert "trained" not in done.out
+    assert done.files == [TRACE]
+    assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_steps_that_never_come_are_named(folder: Path) -> None:
+    done = run(folder, "train.py", "fork", "0", first_step=9, last_step=10)
+    assert (done.code, done.files) == (1, [])
+    assert len(done.said) == 1
+    assert "step 9 never began (4 were counted)" in done.said[0]
+
+
+@pytest.mark.parametrize(
+    ("end", "files"),
+    [("", []), ("raise ValueError", [TRACE]), ("os.kill(os.getpid(), 15)", [TRACE])],
+)
+def test_what_follows_the_last_step_of_an_optimizer_is_none(
+    tmp_path: Path, end: str, files: list[str]
+) -> None:
+    code = (
+        "import os, torch\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n"
+        "    layer(torch.ones(2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        f"torch.ones(2) + 1\n{end}\n"
+    )
+    done = run(tmp_path, "-c", code, first_step=2, last_step=5)
+    assert done.files == files
+    assert any("step 2 never ended (2 were counted)" in line for line in done.said) is not bool(
+        files
+    )
+
+
+def test_a_program_that_is_terminated_leaves_its_capture(tmp_path: Path) -> None:
+    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGTERM)"
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files) == (-signal.SIGTERM, [TRACE])
+    assert "aten::add" in done.names(TRACE)
+
+
+def test_the_program_has_its_signals_back_once_recording_is_over(tmp_path: Path) -> None:
+    code = (
+        "import torch, signal, gpusight as gs\n"
+        "for number in gs.step(range(3)):\n"
+        "    torch.ones(2) + 1\n"
+        "    print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)\n"
+    )
+    done = run(tmp_path, "-c", code, first_step=1, last_step=1)
+    assert done.files == [TRACE]
+    assert done.out.split() == ["True", "False", "True"]
+
+
+def test_nothing_can_be_written_past_os_exit(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", "import torch, os; torch.ones(2); os._exit(7)")
+    assert (done.code, done.files, done.said) == (7, [], [])
+
+
+def test_the_program_may_have_the_profiler_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "torch.ones(2) + 1\n"
+        "with torch.profiler.profile() as own:\n"
+        "    torch.ones(2) * 2\n"
+        "print(sorted({event.name for event in own.events()}))\n"
+    )
+    done = run(tmp_path, "own.py")
+    assert done.code == 0
+    assert "aten::mul" in done.out
+    assert "aten::add" not in done.out
+    assert {"aten::add"} <= done.names(TRACE)
+    assert "aten::mul" not in done.names(TRACE)
+    assert "uses torch.profiler itself" in done.said[0]
+
+
+def test_a_range_is_recorded_from_its_first_opening_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "ranges.py").write_text(
+        "import torch\n"
+        "torch.ones(2) + 1\n"
+        "for _ in range(2):\n"
+        "    with torch.profiler.record_function('forward'):\n"
+        "        with torch.profiler.record_function('forward'):\n"
+        "            pass\n"
+        "        torch.ones(2) * 2\n"
+        "    torch.ones(2) / 2\n"
+    )
+    done = run(tmp_path, "ranges.py", range_name="forward")
+    assert done.files == [TRACE]
+    names = [event["name"] for event in done.events(TRACE)]
+    assert (names.count("aten::mul"), names.count("forward")) == (1, 2)
+    assert not {"aten::add", "aten::div"} & set(names)
+
+
+def test_ranges_and_steps_that_the_program_tells_are_in_the_trace(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(
+        "import threading, torch, gpusight as gs\n"
+        "def work(name):\n"
+        "    with gs.annotate(name):\n"
+        "        torch.ones(2) + 1\n"
+        "for _ in gs.step(range(2)):\n"
+        "    work('here')\n"
+        "    other = threading.Thread(target=work, args=('there',))\n"
+        "    other.start()\n"
+        "    other.join()\n"
+    )
+    done = run(tmp_path, "told.py")
+    names = [event["name"] for event in done.events(TRACE)]
+    assert (names.count("here"), names.count("there")) == (2, 2)
+    assert {"step 0", "step 1"} <= set(names)
+    assert done.steps(TRACE) == ["ProfilerStep#0", "ProfilerStep#1"]
+
+
+def test_the_clock_starts_and_stops_it_on_the_thread_that_works(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(
+        "import threading, time, torch\n"
+        "began = time.monotonic()\n"
+        "def work(end):\n"
+        "    while time.monotonic() - began < end:\n"
+        "        torch.ones(2) + 1\n"
+        "        time.sleep(0.01)\n"
+        "other = threading.Thread(target=work, args=(3,))\n"
+        "other.start()\n"
+        "work(3)\n"
+        "other.join()\n"
+    )
+    done = run(tmp_path, "busy.py", delay_s=0.1, duration_s=0.3)
+    assert done.files == [TRACE]
+    added = [event for event in done.events(TRACE) if event["name"] == "aten::add"]
+    assert len({event["tid"] for event in added}) == 2
+    times = [float(event["ts"]) for event in added]
+    assert 50_000 < max(times) - min(times) < 1_500_000  # microseconds
+
+
+def test_each_rank_has_its_file_and_the_launcher_none(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(2, 2)).sum().backward()\n"
+        "optimizer.step()\n"
+        "dist.destroy_process_group()\n"
+    )
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    done = run(tmp_path, *launch, "ranks.py")
+    assert (done.code, done.said) == (0, [])
+    assert done.files == ["run.rank0.trace.json.gz", "run.rank1.trace.json.gz"]
+
+
+def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(
+        "import multiprocessing, torch\n"
+        "def train():\n"
+        "    model = torch.nn.Linear(2, 2)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for _ in range(3):\n"
+        "        model(torch.ones(2, 2)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "child = multiprocessing.get_context('fork').Process(target=train)\n"
+        "child.start()\n"
+        "child.join()\n"
+    )
+    done = run(tmp_path, "forks.py", first_step=1, last_step=None)
+    assert (done.code, done.files, done.said) == (0, [TRACE], [])
+    assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_a_program_that_hangs_up_leaves_its_capture(tmp_path: Path) -> None:
+    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGHUP)"
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files) == (-signal.SIGHUP, [TRACE])
+
+
+@pytest.mark.parametrize("how", ["-c", "-m"])
+def test_an_interrupted_program_leaves_its_capture_and_dies_of_the_signal(
+    tmp_path: Path, how: str
+) -> None:
+    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "interrupted.py").write_text(code)
+    done = run(tmp_path, how, code if how == "-c" else "interrupted")
+    assert (done.code, done.files) == (-signal.SIGINT, [TRACE])
+
+
+def test_an_interrupt_that_the_program_caught_changes_nothing(tmp_path: Path) -> None:
+    code = (
+        "import torch, os, signal\ntorch.ones(2) + 1\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    raise SystemExit(7)\n"
+    )
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files) == (7, [TRACE])
+
+
+def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import torch, os, signal\nfrom gpusight.recording.inside import run_files\n"
+        "run_files.write_trace = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())\n"
+        "torch.ones(2) + 1\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = run(tmp_path, "-c", code)
+    assert (done.code, done.files, len(done.said)) == (-signal.SIGINT, [], 1)
+    assert "is not written" in done.said[0]
+    assert done.errors.count("Traceback") == 1  # the program's own
+
+
+def test_a_program_without_torch_is_told_so(tmp_path: Path) -> None:
+    code = "import gpusight as gs\nfor _ in gs.step(range(4)): pass"
+    done = run(tmp_path, "-c", code, first_step=2, last_step=3)
+    assert (done.code, done.files, len(done.said)) == (0, [], 1)
+    assert "the program has not imported torch" in done.said[0]
+
+
+def test_memory_without_a_gpu_has_no_history_and_says_so(tmp_path: Path) -> None:
+    variables = {"CUDA_VISIBLE_DEVICES": ""}
+    done = run(tmp_path, "-c", "import torch; torch.ones(2) + 1", memory=True, variables=variables)
+    assert (done.files, len(done.said)) == ([TRACE], 1)
+    assert "no history of the GPU's memory: this process has no GPU" in done.said[0]

@@ -1,0 +1,345 @@
+"""Charts of the ledger, and the waterfall of a comparison."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.comparison.comparison_result import Comparison, EntryChange
+from gpusight.errors import UsageError
+from gpusight.readers.open import open_trace
+from gpusight.render.charts.chart_colors import slots
+from gpusight.render.charts.chart_frame import (
+    NARROW,
+    WIDE,
+    ChartSize,
+    lay_out_figure,
+    size_of,
+    text_width,
+)
+from gpusight.render.charts.chart_labels import placed_bars
+from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.figure import (
+    BarSeries,
+    ChartAxis,
+    ChartStrip,
+    Figure,
+    StripChart,
+    StripHeading,
+    StripLegend,
+)
+from gpusight.render.charts.ledger_charts import ledger_figure, waterfall
+from gpusight.render.charts.strip_chart import lay_out_strip_chart
+from gpusight.render.result_view import ComparisonView
+from gpusight.results import Fmt
+from gpusight.units import format_share, format_time
+from tests.render.charts.boards import rows_of, svg_of, texts_of
+from tests.render.test_comparison_text import LEDGER, change, comparison, hostile, with_pauses
+from tests.shared import DATA
+from tests.traces import Row, build_trace
+
+# The ledger as a picture: its bars and numbers are those of the document.
+
+
+US = 1_000
+
+
+def report(trace: Any, **options: Any) -> LedgerReport:
+    found = ledger_report(trace, **options)
+    assert isinstance(found, LedgerReport)
+    return found
+
+
+def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
+    """Account for steps of these lengths; a kernel runs in the second half of each."""
+    starts = [sum(lengths[:n]) for n in range(len(lengths))]
+    kernels: list[Row] = [
+        {
+            "start_ns": (start + length // 2) * US,
+            "end_ns": (start + length) * US,
+            "name": "sgemm",
+            "device": gpu,
+        }
+        for start, length in zip(starts, lengths, strict=True)
+        for gpu in range(gpus)
+    ]
+    ranges = [
+        {"start_ns": start * US, "end_ns": (start + length) * US, "name": f"step_{n}"}
+        for n, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    return report(build_trace(kernels=kernels, ranges=ranges), steps="all")
+
+
+def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
+    return {key.colour: key.values for row in rows_of(board, StripLegend) for key in row.keys}
+
+
+@pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
+def test_numbers_are_those_of_the_document(name: str) -> None:
+    found = report(open_trace(DATA / name, cache=False))
+    document = found.document()
+    shown = keys(ledger_figure(found))
+    for entry in document["devices"][0]["entries"]:
+        a_step = entry["ns"] / document["meta"]["steps"]
+        assert shown[entry["entry"]] == (format_time(a_step), format_share(entry["share"]))
+    assert set(shown) - {""} == {entry["entry"] for entry in document["devices"][0]["entries"]}
+
+
+def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
+    found = report(open_trace(DATA / "dataload.sqlite", cache=False))
+    whole, *steps = rows_of(ledger_figure(found), ChartStrip)
+    window = found.ledger.end_ns - found.ledger.start_ns
+    assert whole.cells.x[0] == 0
+    assert whole.cells.ends[-1] == pytest.approx(window / 10)
+    assert whole.cells.x[1:] == whole.cells.ends[:-1]
+    assert "idle/input" in whole.cells.colours
+    assert [strip.name for strip in steps] == [f"step {n}" for n in range(10)]
+    for strip, step in zip(steps, found.document()["steps"], strict=True):
+        ns = {e["entry"]: e["ns"] for e in step["devices"][0]["entries"]}
+        lengths = {
+            colour: end - start
+            for colour, start, end in zip(
+                strip.cells.colours, strip.cells.x, strip.cells.ends, strict=True
+            )
+        }
+        assert lengths == pytest.approx(ns)
+
+
+def test_without_steps_it_is_the_window() -> None:
+    trace = build_trace(kernels=[{"start_ns": 0, "end_ns": 60, "name": "sgemm"}])
+    board = ledger_figure(report(trace))
+    assert board.title == "Where the time went"
+    assert keys(board) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
+    assert len(rows_of(board, ChartStrip)) == 1
+
+
+def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
+    (table,) = rows_of(ledger_figure(steps_of(100, 100, 100)), StripLegend)
+    assert [(key.name, key.heads) for key in table.keys] == [
+        ("computing", True),
+        ("matmul", False),
+        ("idle", True),
+        ("unknown", False),
+    ]
+    assert table.headings == ("a step", "share")
+
+
+def test_many_steps_are_averaged_and_none_is_lost() -> None:
+    found = steps_of(*([100, 200] * 125))
+    board = ledger_figure(found)
+    _, *steps = rows_of(board, ChartStrip)
+    assert len(steps) == 100
+    assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
+    assert any("250 in all" in note for note in board.footnotes)
+    assert [strip.name for strip in steps if strip.name] == ["250 steps"]
+
+
+def test_a_long_step_does_not_press_the_others_together() -> None:
+    board = ledger_figure(steps_of(*[100] * 20, 9_000))
+    assert board.x.high is not None
+    assert board.x.high < 2_000 * US
+    assert any("beyond the picture, the longest to 9.000 ms" in note for note in board.footnotes)
+
+
+@pytest.mark.parametrize(("gpus", "legends"), [(1, 1), (4, 4), (8, 1)])
+def test_few_gpus_have_a_legend_each(gpus: int, legends: int) -> None:
+    board = ledger_figure(steps_of(100, 100, gpus=gpus))
+    assert [row.text for row in rows_of(board, StripHeading)] == [f"GPU {n}" for n in range(gpus)]
+    assert len(rows_of(board, StripLegend)) == legends
+    assert any("mean of the 8 GPUs" in note for note in board.footnotes) == (gpus == 8)
+
+
+@pytest.mark.parametrize("form", CHART_FORMATS)
+def test_it_is_drawn_in_every_format(form: str) -> None:
+    if form in {"png", "pdf"}:
+        pytest.importorskip("vl_convert")
+    board = ledger_figure(steps_of(100, 120, 110))
+    start = {"svg": b"<svg", "html": b"<!DOCTYPE html>", "png": b"\x89PNG", "pdf": b"%PDF"}[form]
+    assert draw(board, form).startswith(start)
+
+
+def test_texts_stay_in_the_picture_at_any_width() -> None:
+    board = ledger_figure(report(open_trace(DATA / "dataload.sqlite", cache=False)))
+    for width in (390, 560, 1040):
+        painting = lay_out_strip_chart(board, width)
+        assert painting.size.width == width
+        assert 0 < painting.left < painting.right < width
+    assert svg_of(board).get("width") == "560"
+    shown = texts_of(board)
+    assert "input 80.9%" in shown
+    assert {"computing", "idle", "a step", "share", "mean"} <= set(shown)
+
+
+# The waterfall of a comparison: it leads from one step to the other, whatever the entries.
+
+
+def bars(figure: Figure) -> list[tuple[str, float, float, str]]:
+    """Give row, start, end and label of each bar, from the top down."""
+    found: list[tuple[float, float, float, str]] = []
+    for series in figure.series:
+        assert isinstance(series, BarSeries)
+        for n, y in enumerate(series.y):
+            found.append((y, series.x[n], series.ends[n], series.labels[n]))
+    ordered = sorted(found, key=lambda one: (-one[0], one[1]))
+    return [(figure.y.names[round(y)], start, end, label) for y, start, end, label in ordered]
+
+
+def test_bars_lead_from_before_to_after() -> None:
+    drawn = bars(waterfall(comparison()))
+    changes = [one for one in drawn if one[0] not in {"before", "after", "95% interval"}]
+    assert [name for name, *_ in changes] == [
+        "compute/matmul",
+        "compute/optimizer",
+        "idle/framework",
+        "idle/launching",
+        "compute/elementwise",
+        "other entries",
+    ]
+    assert changes[0][1] == pytest.approx(46.59e6)
+    assert all(a[2] == pytest.approx(b[1]) for a, b in pairwise(changes))
+    assert changes[-1][2] == pytest.approx(42.42e6)
+    assert [label for *_, label in changes[:1]] == ["-28.20 ms"]
+    assert changes[4][3] == "~+1.000 ms"
+
+
+@pytest.mark.parametrize(("side", "total"), [("before", 46.59e6), ("after", 42.42e6)])
+def test_either_step_is_made_of_its_kinds(side: str, total: float) -> None:
+    parts = [one for one in bars(waterfall(comparison())) if one[0] == side]
+    assert parts[0][1] == 0
+    assert all(a[2] == pytest.approx(b[1]) for a, b in pairwise(parts))
+    assert parts[-1][2] == pytest.approx(total)
+    assert [label for *_, label in parts if label] == [parts[-1][3]]
+
+
+def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
+    figure = waterfall(with_pauses())
+    assert figure.title == "From step to step -20.1%: 64.99 -> 51.92 ms"
+    assert figure.x.label == "time from step to step"
+    drawn = bars(figure)
+    before, after = ([one for one in drawn if one[0] == side] for side in ("before", "after"))
+    assert [before[-1][2], after[-1][2]] == pytest.approx([64.99e6, 51.92e6])
+    assert before[-1][2] - before[-1][1] == pytest.approx(18.4e6)
+    changes = [one for one in drawn if one[0] not in {"before", "after", "95% interval"}]
+    assert [one[3] for one in changes if one[0] == "between steps"] == ["-8.900 ms"]
+    assert all(a[2] == pytest.approx(b[1]) for a, b in pairwise(changes))
+    assert changes[-1][2] == pytest.approx(51.92e6)
+    assert "between steps" not in {row for row, *_ in bars(waterfall(comparison()))}
+    few = {"between_steps": change(0.4, 0.48), "step_period": change(46.99, 42.9)}
+    known = [replace(one, change=few.get(one.key, one.change)) for one in with_pauses().metrics]
+    little = waterfall(replace(with_pauses(), metrics=tuple(known)))
+    assert little.title == "Step time -9.0%: 46.59 -> 42.42 ms"
+    assert "between steps" not in {row for row, *_ in bars(little)}
+
+
+def test_kinds_keep_their_colours_when_others_are_missing() -> None:
+    only = tuple(EntryChange(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
+    found = slots(waterfall(comparison(ledger=only)))
+    assert found["idle"] == slots(waterfall(comparison()))["idle"] == "1"
+
+
+def test_many_entries_are_joined_and_the_sum_holds() -> None:
+    many = tuple(EntryChange(f"compute/k{n}", change(1.0, 2.0), None) for n in range(40))
+    step = change(40.0, 80.0)
+    metrics = (replace(comparison().metrics[0], change=step),)
+    drawn = bars(waterfall(comparison(ledger=many, metrics=metrics)))
+    other = next(one for one in drawn if one[0] == "other entries")
+    assert other[3] == "+30.00 ms"
+    assert other[2] == pytest.approx(80e6)
+
+
+def test_nothing_known_but_the_step_is_still_a_picture() -> None:
+    bare = comparison(ledger=())
+    rows = [row for row, *_ in bars(waterfall(bare))]
+    assert rows == ["before", "after", "95% interval"]
+    metric = replace(bare.metrics[0], change=replace(bare.step, before=0.0, low=None, high=None))
+    assert draw(waterfall(replace(bare, metrics=(metric,))), "svg")
+
+
+@pytest.mark.parametrize("made", [comparison(), hostile()])
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_labels_stay_in_the_picture(made: Comparison, size: ChartSize) -> None:
+    figure = waterfall(made)
+    frame = lay_out_figure(figure, size_of(figure, size))
+    placed = list(placed_bars(frame))
+    assert placed
+    for bar in placed:
+        wide = text_width(bar.text, 12)
+        left = bar.text_at if bar.anchor == "start" else bar.text_at - wide
+        assert left >= frame.left - 1 or not bar.text
+        assert left + wide <= frame.size.width
+        assert frame.top <= bar.top
+        assert bar.top + bar.height <= frame.bottom
+
+
+def test_svg_is_sound_whatever_the_names() -> None:
+    root = ET.fromstring(draw(waterfall(hostile()), "svg"))
+    assert not root.findall(".//{http://www.w3.org/2000/svg}b")
+    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert any("computing" in (title or "") for title in titles) or titles
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_other_forms_are_drawn_too(form: str, start: bytes) -> None:
+    pytest.importorskip("vl_convert")
+    assert draw(waterfall(hostile()), form).startswith(start)
+
+
+def test_bars_may_stand_on_a_page_with_a_script() -> None:
+    page = draw(waterfall(comparison()), "html").decode()
+    assert "-28.20 ms" in page
+
+
+def test_every_bar_needs_its_end() -> None:
+    axes = ChartAxis("", Fmt.TIME), ChartAxis("", Fmt.TEXT)
+    with pytest.raises(ValueError, match="differ in length"):
+        Figure("t", *axes, (BarSeries("a", (0.0,), (), (0.0,)),))
+    with pytest.raises(ValueError, match="differs in number"):
+        Figure("t", *axes, (BarSeries("a", (0.0,), (1.0,), (0.0,), labels=("a", "b")),))
+
+
+# In Python ----------------------------------------------------------------------------------------
+
+
+def test_a_view_gives_parts_and_shows_itself() -> None:
+    view = ComparisonView(comparison())
+    assert view.step.delta == pytest.approx(-4.17e6)
+    assert view.metrics["memory_peak"].missing == "no"
+    assert view.ledger[0].entry == "compute/matmul"
+    assert view.phases["optimizer"].after == 2e6
+    assert (len(view.kernels), len(view.ranges), len(view.api_calls)) == (4, 1, 1)
+    assert (len(view.copies), len(view.findings)) == (1, 2)
+    assert view.explanation[0] in repr(view)
+    assert "--top" not in repr(view)
+    assert view.to_markdown().startswith("## Step time")
+    assert view.to_csv().startswith("section,name")
+    assert view._repr_html_().startswith("<img")
+    assert json.loads(view.to_json())["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("a.svg", b"<svg"),
+        ("a.html", b"<!DOCTYPE html>"),
+        ("a.HTM", b"<!DOCTYPE html>"),
+        ("a.md", b"## Step time"),
+        ("a.csv", b"section,name"),
+        ("a.json", b"{"),
+        ("a.txt", b"before  old.sqlite"),
+    ],
+)
+def test_a_view_saves_itself(name: str, start: bytes, tmp_path: Path) -> None:
+    path = ComparisonView(comparison()).save(tmp_path / name)
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_view_never_writes_over_a_capture(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        ComparisonView(comparison()).save(tmp_path / "a.sqlite")

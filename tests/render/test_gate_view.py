@@ -1,0 +1,300 @@
+"""A verdict as text, Markdown, JUnit XML and JSON, also of names that attack."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpusight.comparison.comparability import Difference
+from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck
+from gpusight.comparison.gate_limits import limit_of
+from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
+from gpusight.render.cell_text import display_width
+from gpusight.render.gate_view import error_junit, to_junit, to_markdown
+from gpusight.render.result_view import GateView
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import Fmt
+from tests.render.hostile import HOSTILE
+from tests.render.test_comparison_text import comparison
+
+MS = 1e6
+
+
+def to_text(found: Gate, width: int | None) -> str:
+    """Write a verdict as plain text."""
+    return GateView(found).to_text(TableOptions(width))
+
+
+def check(
+    status: CheckStatus, amount: str = "+3%", metric: str = "step_time", **changed: Any
+) -> GateCheck:
+    """Give a check of a step that grew from 10 to 11 ms, by 0.5 to 1.5 ms."""
+    change = MeasuredChange(
+        10 * MS, 11 * MS, 0.5 * MS, 1.5 * MS, ChangeVerdict.HIGHER, Basis.REPEATS
+    )
+    limit = limit_of(metric, amount)
+    most = limit.most(10 * MS)
+    made = GateCheck(limit, metric, Fmt.TIME, change, most, change.low, change.high, status, "")
+    return replace(made, **changed)
+
+
+def gate(*checks: GateCheck, **changed: Any) -> Gate:
+    return replace(Gate(checks, ("old.sqlite",), ("new.sqlite",), 0.95), **changed)
+
+
+EVERY = gate(
+    check(CheckStatus.PASSED, "+20%"),
+    check(CheckStatus.FAILED),
+    check(CheckStatus.UNSURE, "+0.5ms", "idle/input"),
+    check(
+        CheckStatus.MISSING,
+        "+5%",
+        "memory_peak",
+        change=MeasuredChange(None, None, None, None, ChangeVerdict.UNCLEAR, Basis.NONE),
+        most=None,
+        low=None,
+        high=None,
+        reason="new.sqlite: no memory was recorded",
+    ),
+    notes=("few steps",),
+)
+
+
+def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
+    text = to_text(EVERY, 80)
+    lines = text.splitlines()
+    assert lines[0] == "Gate failed: 1 over the limit, 1 missing, 1 unsure, 1 within the limit"
+    assert max(map(display_width, lines)) <= 80
+    rows = {line.split()[0]: line.split() for line in lines if line.endswith((*STATUSES,))}
+    assert rows["step_time"][1:5] == ["10.00", "ms", "11.00", "ms"]
+    assert rows["step_time"][5:] == ["+10.0%", "+3%", "+5.0%", "to", "+15.0%", "failed"]
+    assert rows["idle/input"][5:] == [
+        "+1.000",
+        "ms",
+        "+0.5ms",
+        "+0.50",
+        "to",
+        "+1.50",
+        "ms",
+        "unsure",
+    ]
+    assert rows["memory_peak"][1:] == ["-", "-", "-", "+5%", "-", "missing"]
+    reasons = " ".join(text.split())
+    told = "step_time failed: 700.0 µs over 10.30 ms (+3%); the change is +5.0% to +15.0%, as"
+    assert told in reasons
+    assert "memory_peak missing: new.sqlite: no memory was recorded" in text
+    assert "note: few steps" in text
+    assert "--allow-missing" in text
+
+
+STATUSES = [status.value for status in CheckStatus]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
+    long = gate(check(CheckStatus.FAILED, metric="kernel:" + "x" * 200), check(CheckStatus.UNSURE))
+    lines = to_text(long, width).splitlines()
+    assert max(map(display_width, lines)) <= width
+    assert any(line.endswith("failed") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("checks", "options", "told"),
+    [
+        ((CheckStatus.PASSED,), {}, "Gate passed: 1 within the limit"),
+        ((CheckStatus.UNSURE,), {}, "Gate passed, with doubts: 1 unsure"),
+        ((CheckStatus.UNSURE,), {"strict": True}, "Gate failed: 1 unsure"),
+        ((CheckStatus.MISSING,), {}, "Gate failed: 1 missing"),
+        ((CheckStatus.MISSING,), {"allow_missing": True}, "Gate failed: 1 missing"),
+        ((CheckStatus.INCONCLUSIVE,), {}, "Gate inconclusive: 1 inconclusive"),
+        (
+            (CheckStatus.MISSING, CheckStatus.PASSED),
+            {"allow_missing": True},
+            "Gate passed, with doubts: 1 missing, 1 within the limit",
+        ),
+    ],
+)
+def test_the_first_line(
+    checks: tuple[CheckStatus, ...], options: dict[str, bool], told: str
+) -> None:
+    found = gate(*map(check, checks), **options)
+    assert to_text(found, 80).splitlines()[0] == told
+    assert to_markdown(found).startswith(f"## {told}\n")
+
+
+def test_a_ceiling_shows_the_interval_of_the_value() -> None:
+    text = to_text(gate(check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
+    assert "+1.000 ms 10.5ms 10.60 ms to 11.40 ms failed" in text
+    assert "500.0 µs over 10.5ms; the value is 10.60 ms to 11.40 ms, as" in text
+
+
+def test_without_a_baseline_there_are_no_empty_columns() -> None:
+    change = MeasuredChange(None, 11 * MS, None, None, ChangeVerdict.UNCLEAR, Basis.STEPS)
+    one = check(CheckStatus.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
+    lines = to_text(gate(one, baseline=()), 80).splitlines()
+    assert lines[3].split() == ["Metric", "Now", "Limit", "Interval", "Status"]
+    assert lines[4].split()[:4] == ["step_time", "11.00", "ms", "12ms"]
+
+
+def test_an_improvement_that_may_be_chance() -> None:
+    change = MeasuredChange(10 * MS, 9 * MS, -3 * MS, 1 * MS, ChangeVerdict.UNCLEAR, Basis.STEPS)
+    lucky = check(CheckStatus.UNSURE, "-5%", change=change, low=-3 * MS, high=1 * MS)
+    text = to_text(gate(lucky), None)
+    assert "low enough, but within noise: the change is -30.0% to +10.0%, as far as" in text
+
+
+def test_colours_do_not_change_the_words() -> None:
+    stream = io.StringIO()
+    GateView(EVERY).print_to(stream, TableOptions(80))
+    assert "\x1b[" in stream.getvalue()
+    assert "step_time" in stream.getvalue()
+
+
+def test_markdown_for_a_pull_request() -> None:
+    text = to_markdown(EVERY)
+    assert (
+        "| `step_time` | 10.00 ms | 11.00 ms | +10.0% | +3% | +5.0% to +15.0% | **failed** |"
+        in (text)
+    )
+    assert "- `memory_peak` **missing**: new.sqlite: no memory was recorded" in text
+    assert text.count("<details>") == text.count("</details>") == 1
+    assert text.index("**failed**") < text.index("<details>")
+
+
+@pytest.mark.parametrize("status", [CheckStatus.FAILED, CheckStatus.PASSED])
+def test_why_is_in_sight_only_where_it_failed(status: CheckStatus) -> None:
+    found = replace(gate(check(status, "+3%")), comparison=comparison())
+    why = "GPU work fell by 31.5 ms a step"
+    text = to_markdown(found)
+    assert (text.index(why) < text.index("<details>")) is (status is CheckStatus.FAILED)
+    told = suite_of(found).find("system-out")
+    assert told is not None
+    assert why in (told.text or "")
+
+
+def suite_of(found: Gate) -> ET.Element:
+    root = ET.fromstring(to_junit(found))
+    assert root.tag == "testsuites"
+    (suite,) = root
+    assert suite.tag == "testsuite"
+    return suite
+
+
+def test_junit_as_readers_of_ci_services_expect_it() -> None:
+    suite = suite_of(EVERY)
+    counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "4", "failures": "2", "errors": "0", "skipped": "1"}
+    assert len(suite.findall("testcase")) == 4
+    assert len(suite.findall("testcase/failure")) == 2
+    assert len(suite.findall("testcase/skipped")) == 1
+    for case in suite:
+        assert case.get("classname") == "gpusight.gate"
+        assert float(case.get("time", "")) == 0
+    kinds = [failure.get("type") for failure in suite.findall("testcase/failure")]
+    assert kinds == ["failed", "missing"]
+    strict = suite_of(replace(EVERY, strict=True, allow_missing=True))
+    kinds = [failure.get("type") for failure in strict.findall("testcase/failure")]
+    assert kinds == ["failed", "unsure"]
+
+
+NAMES = (*HOSTILE, "\x00\x01\x0b\ud800\ufffe", "]]><!--&quot;", "'\"><script>")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_attack(name: str) -> None:
+    found = gate(
+        check(CheckStatus.FAILED, metric=f"kernel:{name}"),
+        check(CheckStatus.MISSING, metric="memory_peak", reason=f"{name}: nothing"),
+        baseline=(name,) * 5,
+        captures=(name,),
+        notes=(f"a note on {name}",),
+    )
+    cases = suite_of(found).findall("testcase")
+    assert len(cases) == 2
+    text, markdown = to_text(found, 80), to_markdown(found)
+    fragment = GateView(found)._repr_html_()
+    assert all(char == "\n" or char.isprintable() for char in fragment)
+    assert not re.search(r"<(?!/?(?:p|b|i|table|thead|tbody|tr|t[hd]|ul|li|code)\b)", fragment)
+    assert fragment.count("<b>") == 1
+    for shown in (text, markdown):
+        assert all(char == "\n" or char.isprintable() for char in shown)
+    assert "<script>" not in markdown.replace("`kernel:'\"><script>`", "")
+    assert "<b>" not in markdown.replace("`kernel:</script><b>bold</b>`", "")
+    assert markdown.count("\n| ") == 4
+
+
+def test_captures_that_cannot_be_compared() -> None:
+    other = Difference("gpu-model", "GPU model: another model (A100 against H200)")
+    checks = [
+        check(CheckStatus.INCONCLUSIVE, "+20%", metric, reason=other.text)
+        for metric in ("step_time", "busy")
+    ]
+    found = gate(*checks, differences=(other,))
+    text = to_text(found, 100)
+    assert f"step_time, busy inconclusive: {other.text}" in text
+    assert "--allow-changed gpu-model" in text
+    assert "3 to 5 captures" not in text
+    assert "3 to 5 captures" in to_text(EVERY, 100)
+    accepted = gate(check(CheckStatus.PASSED), differences=(other,), allow_changed=("gpu-model",))
+    for shown in (to_text(accepted, 100), to_markdown(accepted), GateView(accepted)._repr_html_()):
+        assert f"accepted by --allow-changed gpu-model: {other.text}" in shown
+
+
+def test_every_form_agrees_with_the_exit_code() -> None:
+    statuses = [(status, False) for status in CheckStatus] + [(CheckStatus.MISSING, True)]
+    flags = [(strict, allow) for strict in (False, True) for allow in (False, True)]
+    for (one, lost), (two, gone), (strict, allow) in product(statuses, statuses, flags):
+        found = gate(
+            check(one, lost=lost), check(two, lost=gone), strict=strict, allow_missing=allow
+        )
+        suite = suite_of(found)
+        blocking = len(suite.findall("testcase/failure")) + len(suite.findall("testcase/error"))
+        assert int(suite.get("failures", "")) + int(suite.get("errors", "")) == blocking
+        assert (blocking == 0) is found.passed
+        told = found.document()
+        assert told["passed"] is found.passed
+        assert (told["outcome"] == "passed") is found.passed
+        green = "Gate passed"
+        assert to_markdown(found).startswith(f"## {green}") is found.passed
+        assert to_text(found, 80).startswith(green) is found.passed
+        assert GateView(found)._repr_html_().startswith(f"<p><b>{green}") is found.passed
+        for status in (CheckStatus.FAILED, CheckStatus.INCONCLUSIVE):
+            assert not (status in (one, two) and found.passed)
+        assert not ((lost or gone) and found.passed)
+        assert not ({one, two} == {CheckStatus.MISSING} and found.passed)
+
+
+def test_what_could_not_be_evaluated_is_an_error() -> None:
+    root = ET.fromstring(error_junit("no <steps> in \x00 a"))
+    assert (root.get("errors"), root.get("failures"), root.get("tests")) == ("1", "0", "1")
+    assert len(root.findall("testsuite/testcase/error")) == 1
+
+
+def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:
+    told = "50% of the time lies between steps: counted from step to step"
+    found = gate(check(CheckStatus.PASSED, "+20%", reason=told, judged="step_period"))
+    assert f"step_time passed: {told}" in " ".join(to_text(found, 80).split())
+    assert f"**passed**: {told}" in to_markdown(found)
+    assert told in (suite_of(found).findtext("testcase/system-out") or "")
+    assert f"step_time passed: {told}" in GateView(found)._repr_html_()
+
+
+def test_the_view_shows_itself() -> None:
+    view = GateView(EVERY)
+    fragment = view._repr_html_()
+    assert fragment.startswith("<p><b>Gate failed")
+    assert fragment.count("<tr>") == 5
+    assert (view.passed, len(view.checks), view.comparison) == (False, 4, None)
+    assert repr(view).startswith("Gate failed")
+    told = json.loads(view.to_json())
+    assert [one["status"] for one in told["checks"]] == ["passed", "failed", "unsure", "missing"]
+    assert told["meta"]["notes"] == ["few steps"]
+    assert view.to_markdown() == to_markdown(EVERY)
+    assert view.to_junit() == to_junit(EVERY)

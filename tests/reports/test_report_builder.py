@@ -1,0 +1,179 @@
+"""A report is the answers of the commands, gathered: none is another, and none is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpusight as gs
+from gpusight.analysis.kernel_summary import kernels
+from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.analysis.selection import Selection
+from gpusight.comparison.build_digest import make_digest
+from gpusight.comparison.comparison_result import Comparison
+from gpusight.comparison.digest import Digest
+from gpusight.errors import UsageError
+from gpusight.reports.range_tree import RangeTree
+from gpusight.reports.report_builder import build_report
+from gpusight.reports.report_contents import (
+    Headline,
+    HeadlineFix,
+    ProgramReport,
+    Report,
+    ReportRequest,
+)
+from gpusight.results import NotApplicable, TableResult
+from gpusight.rules.diagnosis_results import (
+    JoinedDiagnosis,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+)
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from tests.reports.training_programs import training
+from tests.shared import DATA
+from tests.traces import build_trace
+
+
+def program(report: Report) -> ProgramReport:
+    assert report.program is not None
+    return report.program
+
+
+def numbers(report: Report) -> dict[str, tuple[float | None, str]]:
+    return {one.key: (one.value, one.detail) for one in report.headline.numbers}
+
+
+def test_it_holds_what_the_commands_answer() -> None:
+    trace = training()
+    found = program(build_report([trace]))
+    account, table, judged = ledger_report(trace), kernels(trace), diagnose_timeline(trace)
+    assert isinstance(account, LedgerReport)
+    assert isinstance(found.ledger, LedgerReport)
+    assert found.ledger.document() == account.document()
+    assert isinstance(table, TableResult)
+    assert isinstance(found.kernels, TableResult)
+    assert found.kernels.frame.equals(table.frame)
+    assert isinstance(judged, TimelineDiagnosis)
+    assert isinstance(found.diagnosis, TimelineDiagnosis)
+    assert found.diagnosis.document() == judged.document()
+
+
+def test_the_headline_has_four_numbers_and_says_how_sure_they_are() -> None:
+    report = build_report([training(4)])
+    found = numbers(report)
+    step, spread = found["step_ns"]
+    assert step == pytest.approx(3980e3 / 4)
+    assert spread.startswith("4 steps, ")
+    share, idle = found["busy_share"]
+    assert share == pytest.approx(4 * 350 / 3980)
+    assert idle == "idle 64.8%, mostly input"
+    assert found["kernels_per_step"] == (2.0, "8 in all, of 2 names")
+    assert found["peak_bytes"] == (1e9, "0.7% of the GPU's")
+
+
+def test_what_a_capture_cannot_tell_is_a_number_without_a_value() -> None:
+    report = build_report([gs.open(DATA / "memory_snapshot.pickle")])
+    found = numbers(report)
+    assert found["busy_share"] == (None, "the capture shows no GPU work")
+    assert found["peak_bytes"][0] is not None
+    assert {one.part for one in report.untold.absent} >= {"Findings", "Ledger", "Kernels"}
+
+
+def test_the_step_after_the_fixes_counts_what_each_gives_after_those_before() -> None:
+    given = ((50.0, 50.0), (40.0, 8.0))
+    gains = tuple(HeadlineFix(n, "r", "t", *ns, None, "high") for n, ns in enumerate(given, 1))
+    assert Headline((), gains, "step", 100.0).then_ns == 42
+    assert Headline((), gains, "step", 50.0).then_ns == 0
+    assert Headline(()).then_ns is None
+
+
+def test_what_is_no_fix_is_a_caution_and_counts_for_nothing() -> None:
+    report = build_report([gs.open(DATA / "jax_small.xplane.pb")])
+    told = report.headline
+    assert [one.rule for one in told.cautions] == ["warmup-in-window"]
+    assert all(gain.after_ns is not None for gain in told.gains)
+    assert {gain.rank for gain in told.gains}.isdisjoint(one.rank for one in told.cautions)
+
+
+def test_steps_are_one_range_where_no_gpu_worked() -> None:
+    steps = [
+        {"start_ns": 10 * n, "end_ns": 10 * n + 8, "name": f"ProfilerStep#{n}"} for n in range(4)
+    ]
+    program = build_report([build_trace(ranges=steps)]).program
+    assert program is not None
+    assert isinstance(program.ranges, RangeTree)
+    assert program.ranges.names == ("ProfilerStep##",)
+
+
+def test_it_names_the_file_but_no_folder_machine_or_person() -> None:
+    report = build_report([training()])
+    assert report.title == "run.sqlite"
+    assert report.captures[0].file == "run.sqlite"
+    assert report.captures[0].gpus == ("NVIDIA H200",)
+    assert build_report([training()], ReportRequest(title="Mine")).title == "Mine"
+
+
+def test_time_and_selection_are_those_asked_for() -> None:
+    trace = training(6)
+    found = program(build_report([trace], ReportRequest(steps="1-3")))
+    assert isinstance(found.ledger, LedgerReport)
+    assert [step.number for step in found.ledger.focus.steps] == [1, 2, 3]
+    selected = program(build_report([trace], ReportRequest(Selection(within="forward"))))
+    assert isinstance(selected.kernels, TableResult)
+    assert selected.kernels.frame.height == 1
+
+
+def test_a_report_alone_and_beside_a_timeline() -> None:
+    measured = gs.open(DATA / "thrice.ncu-rep.xz")
+    alone = build_report([measured])
+    assert alone.program is None
+    assert isinstance(alone.measured[0].diagnosis, KernelReportDiagnosis)
+    assert numbers(alone)["launches"][0] == 36
+    assert alone.headline.whole == "GPU time"
+    timeline = gs.open(DATA / "resnet18_infer.sqlite")
+    for order in ([timeline, measured], [measured, timeline]):
+        both = build_report(order)
+        assert program(both).about.file == "resnet18_infer.sqlite"
+        assert isinstance(both.measured[0].diagnosis, JoinedDiagnosis)
+        assert both.headline.whole == "window"
+
+
+def test_what_makes_no_report_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 captures of programs"):
+        build_report([training(), training()])
+    with pytest.raises(UsageError, match="no capture"):
+        build_report([])
+    with pytest.raises(UsageError, match="--steps does not apply"):
+        build_report([gs.open(DATA / "thrice.ncu-rep.xz")], ReportRequest(steps="1"))
+
+
+def test_before_and_after() -> None:
+    base = make_digest(training(meta={"path": "base.sqlite"}))
+    assert isinstance(base, Digest)
+    report = build_report([training()], base=[base])
+    assert isinstance(report.comparison, Comparison)
+    assert report.comparison.before.labels == ("base.sqlite",)
+    assert report.comparison.after.labels == ("run.sqlite",)
+    measured = build_report([gs.open(DATA / "thrice.ncu-rep.xz")], base=[base])
+    assert isinstance(measured.comparison, NotApplicable)
+
+
+def test_every_note_is_said_once_with_the_parts_it_is_of() -> None:
+    trace = build_trace(
+        {"warnings": ("the file was cut off",)},
+        kernels=[{"start_ns": 0, "end_ns": 10, "name": "k"}],
+        devices=[{}],
+    )
+    report = build_report([trace])
+    assert report.warnings == ("the file was cut off",)
+    texts = [note.text for note in report.untold.notes]
+    assert len(texts) == len(set(texts))
+    assert "no API calls in the window: why GPUs were idle cannot be told" in texts
+    assert "the file was cut off" in report.notes
+    assert report.untold.missing[0].command == "missing"
+
+
+def test_an_empty_capture_gives_a_report_that_says_so() -> None:
+    report = build_report([build_trace()])
+    assert [value for value, _ in numbers(report).values()] == [None] * 4
+    assert report.headline.gains == ()
+    assert len(report.untold.absent) >= 7

@@ -1,0 +1,148 @@
+"""How findings are ranked, replayed one after the other, and left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from gpusight.analysis.replay.changes import as_graphs, set_duration
+from gpusight.rules.engine import run_timeline_rules as run_rules
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, RuleVerdict, TimelineRule
+from tests.rules.timeline.rule_captures import Capture
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+
+
+def timeline() -> RuleContext:
+    """Three steps of 400 us: the host launches ten kernels of 30 us, each 35 us after the other."""
+    capture = Capture()
+    for step in range(3):
+        at = step * 400
+        capture.range(f"step_{step}", at, at + 400)
+        for n in range(10):
+            begun = at + n * 35
+            capture.launch((begun, begun + 5), (begun + 7, begun + 37))
+        capture.call("cudaDeviceSynchronize", at + 352, at + 357)
+    return capture.timeline()
+
+
+@dataclass
+class Says(TimelineRule):
+    """A rule that says what it was told to."""
+
+    id: str  # type: ignore[misc]
+    verdict: Any
+    min_share: float | None = field(default=0.005)  # type: ignore[misc]
+    why: str = ""  # type: ignore[misc]
+    fix: str = "fix it"  # type: ignore[misc]
+    caveats: str = ""  # type: ignore[misc]
+    estimate: str = ""  # type: ignore[misc]
+
+    def check(self, context: RuleContext) -> RuleVerdict:
+        said: RuleVerdict = self.verdict(context) if callable(self.verdict) else self.verdict
+        return said
+
+
+def finding(**told: Any) -> RuleMatch:
+    return RuleMatch("seen", (), Confidence.HIGH, "measured", **told)
+
+
+def faster(timeline: RuleContext) -> RuleMatch:
+    ops = np.arange(len(timeline.schedule.ops))
+    return finding(change=(set_duration(ops, timeline.replay.program.duration_ns // 10),))
+
+
+def graphs(_: RuleContext) -> RuleMatch:
+    return finding(change=(as_graphs(),))
+
+
+def test_findings_are_ranked_by_what_they_give_alone() -> None:
+    judged = run_rules(timeline(), [Says("graphs", graphs), Says("faster", faster)])
+    gains = [(f.rule, f.recoverable_ns) for f in judged.findings]
+    assert gains == sorted(gains, key=lambda gain: -(gain[1] or 0))
+
+
+def test_the_gain_after_the_ones_above_is_that_of_both_less_theirs() -> None:
+    shown = timeline()
+    first, second = run_rules(shown, [Says("graphs", graphs), Says("faster", faster)]).findings
+    both = shown.replay.run(*graphs(shown).change, *faster(shown).change).saved_ns
+    assert first.after_ns == first.recoverable_ns
+    assert (first.after_ns or 0) + (second.after_ns or 0) == pytest.approx(both)
+
+
+def test_what_only_pays_once_others_are_fixed_is_kept() -> None:
+    # Kernels are as slow as launches: neither fix alone gives much, both together do.
+    kept = run_rules(
+        timeline(), [Says("graphs", graphs, 0.3), Says("faster", faster, 0.3)]
+    ).findings
+    assert len(kept) == 1
+    assert (kept[0].after_ns or 0) > 10 * (kept[0].recoverable_ns or 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "gain"),
+    [(0.25, 0.25), (10.0, 1.0), (-5.0, None), (None, None)],
+)
+def test_told_gains_stay_inside_the_judged_part(told: float | None, gain: float | None) -> None:
+    shown = timeline()
+    ns = None if told is None else told * shown.length_ns
+    findings = run_rules(shown, [Says("told", finding(recoverable_ns=ns))]).findings
+    assert [f.share for f in findings] == ([gain] if gain or told is None else [])
+
+
+def test_a_fix_gives_no_more_than_it_may() -> None:
+    shown = timeline()
+    least = shown.length_ns - 5_000
+    capped = finding(change=(as_graphs(),), min_ns=least)
+    assert run_rules(shown, [Says("one", capped, None)]).findings[0].recoverable_ns == 5_000
+
+
+def test_the_first_gives_after_nothing_what_it_gives_alone() -> None:
+    shown = timeline()
+    capped = finding(change=(as_graphs(),), min_ns=shown.length_ns - 5_000)
+    first = run_rules(shown, [Says("one", capped, None)]).findings[0]
+    assert first.after_ns == first.recoverable_ns
+
+
+def test_one_cause_is_one_finding() -> None:
+    shown = timeline()
+    rules = [
+        Says("large", finding(recoverable_ns=90_000, also=("small", "absent"))),
+        Says("small", finding(recoverable_ns=50_000, also=("large", "small"))),
+    ]
+    judged = run_rules(shown, rules)
+    assert [f.rule for f in judged.findings] == ["large"]
+    assert judged.covered == {"small": "large"}
+    assert list(judged.not_applicable) == ["small"]
+
+
+def test_a_twin_that_is_not_worth_saying_covers_nothing() -> None:
+    rules = [
+        Says("tiny", finding(recoverable_ns=10, also=("other",))),
+        Says("other", finding(recoverable_ns=90_000)),
+    ]
+    judged = run_rules(timeline(), rules)
+    assert [f.rule for f in judged.findings] == ["other"]
+    assert judged.clean == ("tiny",)
+
+
+def test_clean_and_not_judged_are_told_apart() -> None:
+    judged = run_rules(
+        timeline(), [Says("a", CLEAN), Says("b", RuleNotApplicable("no such table"))]
+    )
+    assert judged.findings == ()
+    assert judged.clean == ("a",)
+    assert judged.lacking_data == {"b": "no such table"}
+
+
+def test_a_replay_that_misses_lowers_the_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = timeline()
+    monkeypatch.setattr(type(shown.replay), "error", property(lambda _: 0.2))
+    found = run_rules(shown, [Says("graphs", graphs, None)]).findings[0]
+    assert found.confidence is Confidence.MEDIUM
+    assert found.confidence_reason.endswith("the replay misses the measured time by 20%")

@@ -1,0 +1,437 @@
+"""The diagnosis of kernels: of launches built by hand, of real reports, of anything."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpusight as gs
+from gpusight.cli.main import main
+from gpusight.errors import UsageError
+from gpusight.render.diagnosis_text import kernels_to_markdown, kernels_to_text
+from gpusight.render.explanation import kernel_finding_table, kernel_overview
+from gpusight.render.html.diagnosis_page import kernels_to_page
+from gpusight.render.rule_reference import kernel_rules_parts
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+from gpusight.rules.kernel_diagnosis import diagnose_kernels
+from gpusight.rules.kernel_launch import QUANTITIES
+from gpusight.rules.registry import KERNEL_RULES
+from tests.render.hostile import HOSTILE
+from tests.rules.launches import HEALTHY, IDLE, trace_of
+from tests.rules.test_registry_kernel import FOUND, SECTORS
+from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared
+from tests.traces import build_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpusight.rules.diagnosis_results import LaunchDiagnosis
+    from gpusight.trace.trace import Trace
+
+
+# A whole capture: grouping, ranking, one finding for each cause, and every form of the answer.
+
+
+UNCOALESCED = {**FOUND["uncoalesced-access"], "name": "strided(float*)"}
+COPY: dict[str, Any] = {"name": "copy(float*)", "duration_ns": 900_000.0}
+SMALL = {**FOUND["small-grid"], "name": "tiny(float*)", "duration_ns": 20_000.0}
+
+
+def diagnosed(trace: Trace, **options: Any) -> KernelReportDiagnosis:
+    found = diagnose_kernels(trace, **options)
+    assert isinstance(found, KernelReportDiagnosis)
+    return found
+
+
+@pytest.fixture
+def diagnosis() -> KernelReportDiagnosis:
+    return diagnosed(trace_of(COPY, SMALL, UNCOALESCED, UNCOALESCED))
+
+
+def test_kernels_are_ranked_by_the_time_that_fixes_give_back(
+    diagnosis: KernelReportDiagnosis,
+) -> None:
+    assert [group.label for group in diagnosis.groups] == ["strided", "tiny", "copy"]
+    strided, tiny, copy = diagnosis.groups
+    assert len(strided.kernels) == 2
+    assert strided.duration_ns == 400_000
+    assert strided.saved_ns == pytest.approx(2 * strided.kernels[0].saved_ns)
+    assert strided.saved_ns > tiny.saved_ns > copy.saved_ns == 0
+    assert diagnosis.saved_ns == pytest.approx(strided.saved_ns + tiny.saved_ns)
+    assert [f.rule for f in diagnosis.findings][:2] == ["uncoalesced-access", "small-grid"]
+
+
+def test_one_finding_for_each_cause(diagnosis: KernelReportDiagnosis) -> None:
+    first = diagnosis.groups[0].findings
+    assert [f.rule for f in first] == ["uncoalesced-access"]
+    assert first[0].also == ("memory-bound",)
+    healthy = diagnosis.groups[-1].findings
+    assert [(f.rule, f.speedup) for f in healthy] == [("memory-bound", 1.0)]
+    assert "at its roof" in healthy[0].title
+
+
+def test_every_rule_is_accounted_for(diagnosis: KernelReportDiagnosis) -> None:
+    for kernel in diagnosis.kernels:
+        found = {f.rule for f in kernel.findings} | {r for f in kernel.findings for r in f.also}
+        assert found.isdisjoint(kernel.clean)
+        assert len(found | set(kernel.clean) | set(kernel.not_applicable)) == 16
+
+
+def test_the_document(diagnosis: KernelReportDiagnosis) -> None:
+    document = json.loads(json.dumps(diagnosis.document()))
+    assert document["meta"]["gpus"] == ["NVIDIA H200"]
+    assert document["meta"]["launches"] == 4
+    assert document["saved_ns"] == pytest.approx(diagnosis.saved_ns)
+    first = document["kernels"][0]
+    assert (first["name"], first["launch"], first["duration_ns"]) == ("strided(float*)", 2, 200_000)
+    assert first["held_by"] == "memory"
+    finding = first["findings"][0]
+    assert finding["rule"] == "uncoalesced-access"
+    assert finding["speedup"] > 2
+    assert finding["saved_ns"] == pytest.approx(200_000 * (1 - 1 / finding["speedup"]))
+    assert finding["confidence"] == "high"
+    assert {e["metric"] for e in finding["evidence"]} >= {"sectors_moved", "sectors_needed"}
+    assert all(finding[key] for key in ("why", "fix", "code", "misleads", "estimate", "sections"))
+
+
+def test_missing_counters_are_named_with_what_to_collect() -> None:
+    lacking = diagnosed(trace_of(UNCOALESCED, without=("sectors", "wavefronts", "bank_conf")))
+    absent = lacking.kernels[0].not_applicable
+    assert {"uncoalesced-access", "bank-conflict"} <= set(absent)
+    assert "SourceCounters" in absent["uncoalesced-access"].sections
+    assert any("--section SourceCounters" in note for note in lacking.notes)
+
+
+def test_selections() -> None:
+    trace = trace_of(COPY, SMALL, UNCOALESCED, UNCOALESCED)
+    assert [k.launch for k in diagnosed(trace, kernel="strided*").kernels] == [2, 3]
+    assert [k.launch for k in diagnosed(trace, launches=[1]).kernels] == [1]
+    only = diagnosed(trace, rules=["small-grid"])
+    assert {f.rule for f in only.findings} == {"small-grid"}
+    # A rule that is asked for alone answers, even where another one would account for it.
+    effect = diagnosed(trace, rules=["memory-bound"], launches=[2]).kernels[0]
+    assert [f.rule for f in effect.findings] == ["memory-bound"]
+    assert (effect.clean, effect.not_applicable) == ((), {})
+    with pytest.raises(UsageError, match="no rule 'nope'"):
+        diagnose_kernels(trace, rules=["nope"])
+    with pytest.raises(UsageError, match="no launch 9"):
+        diagnose_kernels(trace, launches=[9])
+
+
+def test_a_timeline_says_what_it_is_for() -> None:
+    timeline = build_trace(kernels=[{"start_ns": 0, "end_ns": 9, "name": "k"}])
+    answer = diagnose_kernels(timeline)
+    assert isinstance(answer, NotApplicable)
+    assert "timeline" in answer.reason
+    assert "ncu" in answer.hint
+
+
+def test_a_launch_without_a_duration_is_diagnosed_too() -> None:
+    found = diagnosed(trace_of({**UNCOALESCED, "duration_ns": None}))
+    finding = found.groups[0].findings[0]
+    assert finding.speedup is not None
+    assert finding.speedup > 2
+    assert finding.saved_ns is None
+    assert "strided" in kernels_to_text(found, TableOptions(80), details=1)
+
+
+def test_a_gain_that_is_not_known_is_null_and_said() -> None:
+    units = ("throughput", "pipe_", "issue", "l1tex2xbar", "stalled", "cycles_active")
+    found = diagnosed(
+        trace_of({"counters": {f"{SECTORS}_ideal": 125_000}, "name": "k(float*)"}, without=units)
+    )
+    finding = found.groups[0].findings[0]
+    assert (finding.rule, finding.speedup) == ("uncoalesced-access", None)
+    assert "gain not known" in kernels_to_text(found, TableOptions(80), details=1)
+    assert found.document()["kernels"][0]["findings"][0]["speedup"] is None
+
+
+def test_text_fits_the_screen_and_answers_first(diagnosis: KernelReportDiagnosis) -> None:
+    text = kernels_to_text(diagnosis, TableOptions(80), details=0)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "strided" in lines[3]
+    assert "uncoalesced-access" in lines[3]
+    assert "at roof" in lines[5]
+    assert "the first fix of each kernel together" in lines[6]
+    for word in ("gain", "seen", "why", "fix"):
+        assert any(line.startswith(f"   {word} ") for line in lines)
+
+
+def test_other_forms(diagnosis: KernelReportDiagnosis) -> None:
+    assert kernel_overview(diagnosis).frame["finding"].to_list()[0] == "uncoalesced-access"
+    rows = kernel_finding_table(diagnosis).frame
+    assert rows.filter(rows["launch"] == 2)["rank"].to_list() == [1]
+    markdown = kernels_to_markdown(diagnosis, limit=0, details=1)
+    assert "### 1. `strided`" in markdown
+    assert "```cuda" in markdown
+    page = kernels_to_page(diagnosis)
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.count('<section class="kernel">') == 3
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_are_only_shown(name: str) -> None:
+    hostile = diagnosed(trace_of({**UNCOALESCED, "name": name}))
+    text = kernels_to_text(hostile, TableOptions(80), details=0)
+    page, markdown = kernels_to_page(hostile), kernels_to_markdown(hostile, limit=0, details=0)
+    for shown in (text, page, markdown):
+        assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+    assert "</script>" not in page
+    assert "<b>bold" not in page
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_view_shows_itself() -> None:
+    view = gs.diagnose(trace_of(UNCOALESCED, COPY))
+    assert [k.launch for k in view.kernels] == [0, 1]
+    assert view.findings[0].rule == "uncoalesced-access"
+    assert view.saved_ns > 0
+    assert view.notes == ()
+    assert view.meta["tool"] == "Nsight Compute"
+    assert "strided" in repr(view)
+    assert "<table>" in view._repr_html_()
+    assert json.loads(view.to_json())["kernels"][0]["name"] == "strided(float*)"
+    assert "### 1." in view.to_markdown()
+    assert view.to_html().startswith("<!DOCTYPE html>")
+    assert len(list(csv.reader(io.StringIO(view.to_csv())))) == 3
+
+
+def test_the_page_of_rules_explains_every_rule() -> None:
+    page = "\n\n".join(kernel_rules_parts())
+    for rule in (k for k in FOUND):
+        assert f"\n## {rule}\n" in page
+
+
+def test_lines_of_the_source() -> None:
+    base = 0x7000
+    trace = trace_of(
+        {**UNCOALESCED, "mangled_name": "_Z7strided", "binary": 0, "address": base},
+        counter_instances=[
+            {"launch": 0, "metric": SECTORS, "instance": base + 16, "value": 900.0},
+            {"launch": 0, "metric": f"{SECTORS}_ideal", "instance": base + 16, "value": 100.0},
+            {"launch": 0, "metric": SECTORS, "instance": base + 48, "value": 200.0},
+        ],
+        code_lines=[
+            {"binary": 0, "function": "_Z7strided", "offset": 0, "path": "a.cu", "line": 3},
+            {"binary": 0, "function": "_Z7strided", "offset": 32, "path": "a.cu", "line": 7},
+        ],
+        source_files=[{"binary": 0, "path": "a.cu", "content": "\n\n  b[j] = a[j];\n"}],
+    )
+    places = diagnosed(trace, lines=True).groups[0].findings[0].places
+    assert [(p.path, p.line, round(p.share, 2), p.text) for p in places] == [
+        ("a.cu", 3, 0.8, "b[j] = a[j];"),
+        ("a.cu", 7, 0.2, ""),
+    ]
+    text = kernels_to_text(diagnosed(trace, lines=True), TableOptions(80), details=1)
+    assert "80.0%  a.cu:3  b[j] = a[j];" in text
+
+
+def test_lines_by_samples_under_an_old_name() -> None:
+    base, far = 0x7000, 1 << 40  # what lies so far off is a moment, not an instruction
+    trace = trace_of(
+        {"counters": IDLE, "mangled_name": "_Z1k", "binary": 0, "address": base},
+        counter_instances=[
+            {"launch": 0, "metric": "samples", "instance": base + 32, "value": 60.0},
+            {"launch": 0, "metric": "samples", "instance": base, "value": 40.0},
+            {"launch": 0, "metric": "samples", "instance": base + far, "value": 900.0},
+        ],
+        code_lines=[
+            {"binary": 0, "function": "_Z1k", "offset": 0, "path": "a.cu", "line": 3},
+            {"binary": 0, "function": "_Z1k", "offset": 32, "path": "a.cu", "line": 7},
+        ],
+    )
+    (finding,) = diagnosed(trace, lines=True).groups[0].findings
+    assert finding.rule == "latency-bound"
+    assert [(p.line, round(p.share, 2)) for p in finding.places] == [(7, 0.6), (3, 0.4)]
+
+
+def test_idle_kernels_wait() -> None:
+    waiting = diagnosed(trace_of({"counters": IDLE}))
+    finding = waiting.groups[0].findings[0]
+    assert finding.rule == "latency-bound"
+    assert "data from global or local memory" in finding.title
+    assert finding.confidence.value == "low"
+
+
+def test_numbers_of_the_profilers_own_sentences_stand_in_for_counters() -> None:
+    said = "a total of 875000 excessive sectors (88% of the total 1000000 sectors)."
+    rules = [{"launch": 0, "rule": "UncoalescedGlobalAccess", "message": said}]
+    trace = trace_of(UNCOALESCED, without=("sectors",), rule_results=rules)
+    finding = diagnosed(trace).groups[0].findings[0]
+    assert finding.rule == "uncoalesced-access"
+    assert "8.0 sectors" in finding.title
+
+
+# Real reports: kernels whose character is known, and others that must not break anything.
+
+
+PLANTED = {
+    "copy_coalesced": "memory-bound",
+    "copy_strided": "uncoalesced-access",
+    "fma_heavy": "compute-bound",
+    "fp64_heavy": "fp64-heavy",
+    "transpose_bank_conflict": "bank-conflict",
+    "transpose_padded": "memory-bound",
+    "low_occupancy_smem": "low-occupancy-shared-memory",
+    "low_occupancy_regs": "low-occupancy-registers",
+    "divergent": "divergence",
+    "atomic_contention": "atomic-contention",
+    "tiny_grid": "small-grid",
+    "pointer_chase": "latency-bound",
+}
+FULL = SHARED / "ncu" / "kernels_full.ncu-rep.xz"
+
+
+@pytest.fixture(scope="module")
+def planted() -> list[LaunchDiagnosis]:
+    return list(gs.diagnose(gs.open(FULL, cache=False)).kernels)
+
+
+@needs_shared
+@pytest.mark.parametrize("kernel", sorted(PLANTED))
+def test_the_first_finding_is_the_planted_character(
+    kernel: str, planted: list[LaunchDiagnosis]
+) -> None:
+    both = [k for k in planted if k.name.startswith(f"{kernel}(")]
+    assert len(both) == 2
+    for launch in both:
+        assert launch.findings[0].rule == PLANTED[kernel]
+
+
+@needs_shared
+def test_kernels_at_their_roof_say_so(planted: list[LaunchDiagnosis]) -> None:
+    found = [k for k in planted if k.name.startswith(("copy_coalesced", "fma_heavy"))]
+    assert len(found) == 4
+    for kernel in found:
+        (finding,) = kernel.findings
+        assert finding.speedup == 1.0
+        assert "at its roof" in finding.title
+
+
+@needs_shared
+def test_padding_leaves_no_conflict_and_estimates_what_it_gives(
+    planted: list[LaunchDiagnosis],
+) -> None:
+    times = {k.name.partition("(")[0]: k.duration_ns or 0.0 for k in planted}
+    padded = next(k for k in planted if k.name.startswith("transpose_padded"))
+    assert "bank-conflict" in padded.clean
+    conflict = next(k for k in planted if k.name.startswith("transpose_bank_conflict"))
+    real = times["transpose_bank_conflict"] / times["transpose_padded"]
+    assert conflict.findings[0].speedup == pytest.approx(real, rel=0.3)
+
+
+@needs_shared
+def test_the_profilers_own_rules_stand_beside(planted: list[LaunchDiagnosis]) -> None:
+    strided = next(k for k in planted if k.name.startswith("copy_strided"))
+    own = {r.rule: r for r in strided.profiler_rules}
+    assert own["UncoalescedGlobalAccess"].speedup_percent == pytest.approx(87.44, abs=0.01)
+
+
+@needs_shared
+@pytest.mark.parametrize("report", EVERY_NCU_REPORT, ids=name)
+def test_every_report_is_diagnosed(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(report), "--format", "json", "--no-cache"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kernels"]
+    for kernel in document["kernels"]:
+        rules = [f["rule"] for f in kernel["findings"]]
+        assert len(rules) == len(set(rules))
+        for finding in kernel["findings"]:
+            assert finding["speedup"] is None or finding["speedup"] >= 1
+            assert finding["evidence"]
+        judged = len(rules) + len(kernel["clean"]) + len(kernel["not_applicable"])
+        assert judged + sum(len(f["also"]) for f in kernel["findings"]) == 16
+
+
+@needs_shared
+@pytest.mark.parametrize("report", EVERY_NCU_REPORT, ids=name)
+def test_text_fits_eighty_columns(
+    report: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["diagnose", str(report), "--details", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+@needs_shared
+def test_products_of_libraries_are_told_to_use_tensor_cores() -> None:
+    view = gs.diagnose(gs.open(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz", cache=False))
+    products = [k for k in view.kernels if "gemm" in k.name]
+    assert products
+    assert {k.findings[0].rule for k in products} == {"tensor-cores-idle"}
+    elementwise = [k for k in view.kernels if "elementwise" in k.name]
+    assert all(f.speedup is not None and f.speedup < 2 for k in elementwise for f in k.findings)
+
+
+@needs_shared
+def test_the_limit_is_the_one_that_the_occupancy_names() -> None:
+    """A carve-out that is just large enough for what registers allow is no limit of its own."""
+    trace = gs.open(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz", cache=False)
+    found = gs.diagnose(trace, launches=[8, 29]).kernels
+    assert {k.launch for k in found} == {8, 29}
+    for kernel in found:
+        assert "low-occupancy-registers" in {f.rule for f in kernel.findings}
+
+
+# Whatever a capture holds, every rule answers, and no gain is nonsense.
+
+
+METRICS = sorted({m for q in QUANTITIES for f in q.formulas for m in f.metrics})
+VALUES = st.one_of(
+    st.sampled_from([0.0, 1.0, 32.0, 100.0, -1.0, 1e18, float("nan"), float("inf")]),
+    st.floats(0, 120),
+    st.floats(0, 1e12),
+)
+SIDES = st.sampled_from([None, 0, 1, 33, 132, 70_000])
+
+
+@settings(max_examples=70, deadline=None)
+@given(
+    counters=st.dictionaries(st.sampled_from(METRICS), VALUES, max_size=60),
+    lacking=st.lists(st.sampled_from(sorted(HEALTHY)), max_size=30),
+    grid=SIDES,
+    block=SIDES,
+    duration=st.sampled_from([None, 0.0, 900.0, 3e3, 2e5, 1e12]),
+    name=st.sampled_from(["k", "sgemm_nn", "flash_fwd_kernel", ""]),
+)
+def test_every_rule_answers(
+    counters: dict[str, float],
+    lacking: list[str],
+    grid: int | None,
+    block: int | None,
+    duration: float | None,
+    name: str,
+) -> None:
+    trace = trace_of(
+        {
+            "counters": counters,
+            "grid_x": grid,
+            "block_x": block,
+            "duration_ns": duration,
+            "name": name,
+        },
+        without=[metric for metric in lacking if metric not in counters],
+    )
+    found = diagnose_kernels(trace)
+    assert isinstance(found, KernelReportDiagnosis)
+    (kernel,) = found.kernels
+    also = [rule for f in kernel.findings for rule in f.also]
+    rules = [f.rule for f in kernel.findings]
+    assert sorted([*rules, *also, *kernel.clean, *kernel.not_applicable]) == sorted(KERNEL_RULES)
+    for finding in kernel.findings:
+        assert finding.speedup is None or 1 <= finding.speedup <= 1000
+        assert all(math.isfinite(e.value) for e in finding.evidence)
+    gains = [f.speedup or 0.0 for f in kernel.findings]
+    assert gains == sorted(gains, reverse=True)

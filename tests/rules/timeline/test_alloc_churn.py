@@ -1,0 +1,105 @@
+"""alloc-churn: memory taken and given back in every step."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.alloc_churn import AllocChurn
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = AllocChurn()
+
+
+def loop(churning: range, steps: int = 6) -> Capture:
+    """Steps of 500 us: in some of them 100 us of cudaMalloc before the kernel, then a free.
+
+    cudaFree begins before the kernel is done, waits for it and works for 200 us.
+    """
+    capture = Capture()
+    for step in range(steps):
+        at = step * 500
+        capture.range(f"step_{step}", at, at + 490)
+        if step in churning:
+            capture.call("cudaMalloc", at + 5, at + 105)
+            capture.call("cudaFree", at + 120, at + 420)
+        capture.launch((at + 110, at + 115), (at + 117, at + 217))
+        capture.call("cudaDeviceSynchronize", at + 425, at + 430)
+    return capture
+
+
+def test_every_step() -> None:
+    timeline = loop(range(6)).timeline()
+    verdict = found(RULE, timeline)
+    assert evidence(verdict) == {"calls": 2, "calls_ns": 400_000, "waited_ns": 100_000 - 3_000}
+    assert [(w.kind, w.name, w.count) for w in verdict.where] == [
+        ("call", "cudaFree", 6),
+        ("call", "cudaMalloc", 6),
+    ]
+    # 100 us of cudaMalloc and 200 us of cudaFree; the kernel is waited for all the same.
+    assert 290 < saved_us(verdict, timeline) < 310
+    assert "cudaMallocAsync" in verdict.fix
+
+
+@pytest.mark.parametrize(
+    "churning",
+    [
+        pytest.param(range(0), id="none"),
+        pytest.param(range(2), id="the first steps warm up"),
+        pytest.param(range(3, 6), id="half of the steps"),
+    ],
+)
+def test_clean(churning: range) -> None:
+    assert RULE.check(loop(churning).timeline()) is CLEAN
+
+
+def test_pinned_memory_is_told_apart() -> None:
+    capture = loop(range(6))
+    for row in capture.tables["api_calls"]:
+        row["name"] = row["name"].replace("cudaMalloc", "cudaHostAlloc")
+    assert "Keep pinned buffers" in found(RULE, capture.timeline()).fix
+
+
+def test_a_pool_that_answers_at_once_is_no_churn() -> None:
+    capture = loop(range(6))
+    for row in capture.tables["api_calls"]:
+        if row["name"] in ("cudaMalloc", "cudaFree"):
+            row |= {"name": f"{row['name']}Async", "end_ns": row["start_ns"] + 4_000}
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_a_program_without_steps_that_begins_and_ends() -> None:
+    """Memory is taken first and given back last: that is no churn."""
+    capture = Capture()
+    for number in range(5):
+        capture.call("cudaMalloc", number * 20, number * 20 + 10)
+    capture.launch((110, 115), (117, 217), "one")
+    capture.launch((220, 225), (227, 327), "two")
+    for number in range(5):
+        capture.call("cudaFree", 400 + number * 20, 400 + number * 20 + 10)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_a_program_without_steps_that_takes_memory_again_and_again() -> None:
+    capture = Capture()
+    for number, at in enumerate(range(0, 3_000, 500)):
+        capture.call("cudaMalloc", at, at + 100)
+        capture.launch((at + 110, at + 115), (at + 117, at + 217 + number), f"kernel_{number}")
+        capture.call("cudaFree", at + 120, at + 420)
+    verdict = found(RULE, capture.timeline())
+    # Counted from the first free to the last allocation: five of each.
+    assert evidence(verdict)["calls"] == 10
+
+
+def test_without_calls_it_cannot_be_judged() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "capture", ["healthy", "tiny", "dataload", "conv", "graph", "gpt_small_train", "pageable"]
+)
+def test_clean_captures(capture: str) -> None:
+    assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN

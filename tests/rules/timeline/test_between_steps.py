@@ -1,0 +1,222 @@
+"""between-steps: what the host does from one step to the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.between_steps import BetweenSteps
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = BetweenSteps()
+
+
+def loop(
+    between_us: float, name: str | None = "log metrics", source: str = "nsys-sqlite"
+) -> Capture:
+    """Five steps of 200 us with a kernel of 150 us, and something in between."""
+    capture, at = Capture(source), 0.0
+    for step in range(5):
+        capture.range(f"step_{step}", at, at + 200)
+        capture.launch((at + 10, at + 15), (at + 17, at + 167))
+        capture.call("cudaDeviceSynchronize", at + 20, at + 170)
+        if name:
+            capture.range(name, at + 200, at + 200 + between_us)
+        at += 200 + between_us
+    return capture
+
+
+def test_work_between_steps() -> None:
+    timeline = loop(100).timeline()
+    verdict = found(RULE, timeline)
+    # Four gaps between five steps.
+    assert evidence(verdict) == {
+        "idle_ns": 4 * 100_000 / 5,
+        "between_ns": 4 * 100_000 / 5,
+        "host_ns": 4 * 100_000 / 5,
+        "longest_ns": 100_000,
+    }
+    assert [(w.kind, w.name, w.ns, w.count) for w in verdict.where] == [
+        ("range", "log metrics", 400_000, 4)
+    ]
+    assert saved_us(verdict, timeline) == 80
+    assert "`log metrics`" in verdict.fix
+
+
+def test_one_long_gap_is_told() -> None:
+    capture = loop(30)
+    capture.range("step_5", 1_500, 1_700)
+    capture.launch((1_510, 1_515), (1_517, 1_667))
+    capture.range("save checkpoint", 1_120, 1_490)
+    verdict = found(RULE, capture.timeline())
+    assert verdict.where[0].name == "save checkpoint"
+    assert evidence(verdict)["longest_ns"] == 380_000
+
+
+@pytest.mark.parametrize(
+    ("between_us", "name"),
+    [
+        pytest.param(0, None, id="nothing"),
+        pytest.param(15, None, id="the loop itself"),
+        pytest.param(500, "load batch", id="input has a rule of its own"),
+    ],
+)
+def test_clean(between_us: float, name: str | None) -> None:
+    assert RULE.check(loop(between_us, name).timeline()) is CLEAN
+
+
+def test_the_profiler_counting_steps_is_not_the_program() -> None:
+    capture = loop(100, None, source="torch-json")
+    for step in range(5):
+        at = step * 300 + 200
+        capture.event("python_calls", "torch/profiler/profiler.py(884): step", at + 1, at + 99)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def kernels_in_a_row(pause_us: float) -> Capture:
+    """Eight times the same four kernels, no ranges; the host pauses before each third one."""
+    capture, at = Capture(), 0.0
+    for _ in range(8):
+        for number in range(4):
+            at += pause_us if number == 2 else 0
+            capture.launch((at, at + 5), (at + 7, at + 40), f"kernel_{number}")
+            at += 50
+    return capture
+
+
+def test_a_long_stretch_inside_steps_counts_as_well() -> None:
+    timeline = kernels_in_a_row(2_000).timeline()
+    verdict = found(RULE, timeline)
+    assert verdict.title.startswith("Other host work keeps the GPU waiting for 2.0")
+    assert evidence(verdict)["between_ns"] == 0
+    assert saved_us(verdict, timeline) == pytest.approx(2_000, rel=0.05)
+    assert RULE.check(kernels_in_a_row(900).timeline()) is CLEAN
+
+
+def test_a_hiccup_in_one_step_is_no_finding() -> None:
+    """One stretch of 1.5 ms in eight steps of 4 ms; one of 3 ms tells."""
+    for pause_us, tells in ((1_500, False), (3_000, True)):
+        capture = Capture()
+        for step in range(8):
+            capture.range(f"step_{step}", step * 4_000, step * 4_000 + 4_000)
+            for number in range(40):
+                at = step * 4_000 + number * 100
+                if step == 4 and 5 <= number < 5 + pause_us / 100:
+                    continue
+                capture.launch((at, at + 5), (at + 7, at + 95))
+        assert (RULE.check(capture.timeline()) is not CLEAN) == tells
+
+
+def reading(kernel_us: float, host_us: float) -> Capture:
+    """Steps of twelve kernels whose result is read back at their end, for the host to work on."""
+    capture, at = Capture(), 0.0
+    for step in range(6):
+        for number in range(12):
+            begins = at + 7 + number * kernel_us
+            capture.launch((at + number * 8, at + 5 + number * 8), (begins, begins + kernel_us - 1))
+        done = at + 7 + 12 * kernel_us
+        capture.copy((at + 100, done + 5), (done + 1, done + 3))
+        capture.range(f"step_{step}", at, done + 5 + host_us)
+        at = done + 5 + host_us
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "host_us", "told"),
+    [
+        pytest.param(300, 2_000, False, id="hidden once nobody waits: that is host-sync"),
+        pytest.param(20, 2_000, True, id="longer than the GPU works: it costs by itself"),
+    ],
+)
+def test_work_on_what_was_read_back(kernel_us: float, host_us: float, *, told: bool) -> None:
+    assert (RULE.check(reading(kernel_us, host_us).timeline()) is not CLEAN) == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [
+        pytest.param("Device-to-Host", 900, id="read for that work: it goes with it"),
+        pytest.param("Host-to-Device", 700, id="the next step needs it"),
+    ],
+)
+def test_copies_between_steps(kind: str, saved: float) -> None:
+    """200 us for a copy that blocks, then 700 us of the host, after each of five steps."""
+    capture = Capture()
+    for step in range(5):
+        at = step * 1_100
+        capture.range(f"step_{step}", at, at + 200)
+        capture.launch((at + 10, at + 15), (at + 17, at + 167))
+        capture.call("cudaDeviceSynchronize", at + 20, at + 170)
+        capture.copy((at + 200, at + 400), (at + 205, at + 398), kind=kind, size=1_000)
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    # Four times in five steps.
+    assert saved_us(verdict, timeline) == pytest.approx(saved * 4 / 5, rel=0.15)
+    assert ("copies" in evidence(verdict)) == (kind == "Device-to-Host")
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        pytest.param((20, 20, 20, 20, 20, 20), True, id="the same place in each step"),
+        pytest.param((5, 12, 20, 27, 33, 38), False, id="another place each time: hiccups"),
+        pytest.param((20, 12, 20, 27, 20, 38), True, id="the same in half of them"),
+    ],
+)
+def test_stretches_inside_steps(places: tuple[int, ...], *, told: bool) -> None:
+    """Six steps of 40 kernels, 100 us apart; the host pauses for 2.5 ms once in each."""
+    capture, at = Capture(), 0.0
+    for step, place in enumerate(places):
+        begun = at
+        for number in range(40):
+            at += 2_500 if number == place else 0
+            capture.launch((at, at + 5), (at + 7, at + 95), f"kernel_{number}")
+            at += 100
+        capture.range(f"step_{step}", begun, at)
+    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("optimizer.step", False), ("AdamW", False), ("postprocess", True), ("forward", True)],
+)
+def test_an_optimizer_on_its_way_to_a_launch(name: str, *, told: bool) -> None:
+    """2 ms without a call in the same range in each step of 6 ms."""
+    capture = Capture()
+    for step in range(5):
+        at = step * 6_000
+        capture.range(f"step_{step}", at, at + 6_000)
+        capture.range(name, at + 3_900, at + 5_990)
+        for number in range(40):
+            start = at + 100 * number if number < 39 else at + 5_900
+            capture.launch((start, start + 5), (start + 7, start + 90), f"kernel_{number}")
+    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+
+
+def test_ranges_around_a_part_of_each_step_say_nothing_of_the_rest() -> None:
+    """Half of the launches come after the range: that is no time between steps."""
+    capture = Capture()
+    for step in range(5):
+        at = step * 400
+        capture.range(f"step_{step}", at, at + 200)
+        capture.launch((at + 10, at + 15), (at + 17, at + 167))
+        capture.launch((at + 310, at + 315), (at + 317, at + 367))
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_one_step_cannot_be_judged() -> None:
+    assert isinstance(RULE.check(judged(kernels=[{"end_ns": 10, "name": "k"}])), RuleNotApplicable)
+    capture = Capture("torch-json")
+    capture.range("ProfilerStep#3", 0, 300)
+    capture.launch((10, 15), (17, 290))
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "capture",
+    ["nsys/healthy.sqlite", "nsys/graph.sqlite", "torch/healthy.json.gz", "torch/item.json.gz"],
+)
+def test_clean_captures(capture: str) -> None:
+    assert RULE.check(opened(capture)) is CLEAN

@@ -1,0 +1,143 @@
+"""elementwise-chain: pointwise kernels in a row, and what breaks a chain."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.elementwise_chain import ElementwiseChain
+from tests.rules.timeline.gpu_traces import (
+    ADAM,
+    ADD,
+    FILL,
+    GEMM,
+    MUL,
+    REDUCE,
+    SOFTMAX,
+    SQRT,
+    TO_BF16,
+    TO_FP32,
+    TRITON,
+    of,
+    program,
+)
+from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = ElementwiseChain()
+MODEL = (GEMM, 100.0)
+
+
+def test_found() -> None:
+    timeline = of([MODEL, (MUL, 20.0), (ADD, 30.0), (SQRT, 20.0), (REDUCE, 5.0), (ADD, 9.0)])
+    verdict = found(RULE, timeline)
+    assert evidence(verdict) == {
+        "chains": 1,
+        "kernels": 3,
+        "chain_ns": 70_000,
+        "gpu_share": pytest.approx(70 / 184),
+    }
+    assert verdict.title == "3 pointwise kernels a step could be 1"
+    # The longest stays: 40 us less, and two gaps of 1 us.
+    assert saved_us(verdict, timeline) == pytest.approx(42, abs=1)
+    assert verdict.where[-1].name == "mul → add → sqrt"
+
+
+WIDE = [(MUL, 60.0), (ADD, 90.0)]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "left"),
+    [
+        pytest.param([(TO_FP32, 45.0), *WIDE, (TO_BF16, 45.0)], 45, id="FP32 between casts"),
+        pytest.param([(TO_FP32, 90.0), *WIDE, (TO_BF16, 45.0)], 60, id="a cast is the longest"),
+        pytest.param([(TO_FP32, 45.0), *WIDE, (SQRT, 20.0)], 90, id="the result is FP32"),
+        pytest.param([(MUL, 9.0), *WIDE, (TO_BF16, 45.0)], 90, id="the input is FP32"),
+        pytest.param([(TO_BF16, 45.0), *WIDE, (TO_FP32, 45.0)], 90, id="FP32 outside the casts"),
+        pytest.param(
+            [*WIDE, (TO_FP32, 45.0), (MUL, 60.0), (TO_BF16, 45.0)], 90, id="FP32 before the casts"
+        ),
+    ],
+)
+def test_half_precision_outside_is_half_the_traffic(
+    kernels: list[tuple[str, float]], left: float
+) -> None:
+    timeline = of([MODEL, *kernels, (REDUCE, 5.0)])
+    gaps = len(kernels) - 1
+    saved = sum(us for _, us in kernels) - left + gaps
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
+
+
+def test_launches_go_too() -> None:
+    timeline = of([(n, 1.0) for n in (MUL, ADD) * 50], host_us=20.0)
+    # 100 launches 20 us apart become one.
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(99 * 20, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param([MODEL, (MUL, 20.0), (ADD, 20.0), MODEL], id="two are no chain"),
+        pytest.param(
+            [(MUL, 9.0), (ADD, 9.0), (REDUCE, 9.0), (MUL, 9.0), MODEL], id="a reduction between"
+        ),
+        pytest.param([MODEL, *[(FILL, 9.0)] * 9], id="a loop that clears tensors"),
+        pytest.param([MODEL, *[(TRITON, 9.0)] * 9], id="generated already"),
+        pytest.param([MODEL, *((n, 5.0) for n in ADAM * 4)], id="the optimizer's"),
+        pytest.param(
+            [MODEL, (MUL, 9.0), (ADD, 9.0), (MUL, 9.0), (SOFTMAX, 9.0), MODEL, (REDUCE, 9.0)],
+            id="attention's",
+        ),
+    ],
+)
+def test_clean(kernels: list[tuple[str, float]]) -> None:
+    assert RULE.check(of(kernels)) is CLEAN
+
+
+def test_tensors_of_other_sizes_are_no_chain() -> None:
+    capture = program([MODEL, (MUL, 9.0), (ADD, 9.0), (MUL, 9.0)])
+    for number, row in enumerate(capture.tables["kernels"]):
+        row["grid_x"] = 1_000 if number % 2 else 10
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_a_chain_ends_where_the_host_waits() -> None:
+    capture, at = Capture(), 0.0
+    for step in range(3):
+        begun = at
+        for name in (MUL, ADD, MUL, ADD):
+            capture.launch((at, at + 3), (at + 5, at + 10), name)
+            capture.call("cudaStreamSynchronize", at + 4, at + 13)
+            at += 20
+        capture.range(f"step_{step}", begun, at)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_streams_are_apart() -> None:
+    capture = program([(MUL, 9.0), (ADD, 9.0), (MUL, 9.0), (ADD, 9.0)])
+    for number, row in enumerate(capture.tables["kernels"]):
+        row["stream"] = 7 + number % 2
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_absent_without_kernels() -> None:
+    capture = Capture()
+    capture.copy((0, 5), (6, 9))
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["nsys/tiny.sqlite", "torch/tiny.json.gz"])
+def test_planted(name: str) -> None:
+    timeline = opened(name)
+    verdict = found(RULE, timeline)
+    assert evidence(verdict)["kernels"] == 600
+    # 11.9 ms a step -> well below 1 when all of them are one.
+    step_us = timeline.length_ns / timeline.per_step / 1_000
+    assert step_us - saved_us(verdict, timeline) < 600
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["healthy", "conv", "gpt_small_train", "graph_node"])
+def test_not_planted(name: str) -> None:
+    assert RULE.check(opened(f"nsys/{name}.sqlite")) is CLEAN

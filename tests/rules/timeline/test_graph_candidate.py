@@ -1,0 +1,71 @@
+"""graph-candidate: repeated short kernels on a busy GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.graph_candidate import GraphCandidate
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = GraphCandidate()
+
+
+def loop(*, kernels: int = 20, kernel_us: float = 10, steps: int = 4) -> Capture:
+    """Steps of kernels 1.5 us apart, launched faster than they run."""
+    capture, at = Capture(), 0.0
+    for step in range(steps):
+        begun, gpu = at, at + 8
+        for number in range(kernels):
+            capture.launch((at, at + 3), (gpu, gpu + kernel_us), f"kernel_{number}")
+            gpu, at = gpu + kernel_us + 1.5, at + 4
+        done = gpu + 3
+        capture.call("cudaDeviceSynchronize", at, done)
+        capture.range(f"step_{step}", begun, done)
+        at = done
+    return capture
+
+
+def test_gaps_between_short_kernels() -> None:
+    timeline = loop().timeline()
+    verdict = found(RULE, timeline)
+    assert evidence(verdict) == {
+        "kernels": 20,
+        "kernel_ns": 10_000,
+        "gap_ns": 1_500,
+        "repeated": 1.0,
+    }
+    assert verdict.title == "20 kernels a step of 10.00 µs each are launched one by one"
+    # 19 gaps shrink from 1.5 to 0.5 us; the launch of a graph takes longer than that of a kernel.
+    assert 0 < saved_us(verdict, timeline) <= 19
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        pytest.param(loop(kernel_us=100), id="kernels are long"),
+        pytest.param(loop(kernels=6), id="kernels are few"),
+        pytest.param(loop(steps=1, kernels=40), id="nothing comes again"),
+    ],
+)
+def test_clean(capture: Capture) -> None:
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_steps_of_different_kernels_are_no_candidates() -> None:
+    capture = loop()
+    for number, row in enumerate(capture.tables["kernels"]):
+        row["name"] = f"kernel_{number}"
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_without_calls_it_cannot_be_judged() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(99)]
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", ["healthy", "graph", "graph_node", "pageable"])
+def test_clean_captures(capture: str) -> None:
+    assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN

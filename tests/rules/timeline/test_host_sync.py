@@ -1,0 +1,176 @@
+"""host-sync: waits inside steps, each counted once."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.analysis.replay.changes import without_waiting
+from gpusight.rules.patterns.host_stalls import waits
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.host_sync import HostSync
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = HostSync()
+
+
+def loop(*, layers: int = 3, steps: int = 4, read_us: float = 10) -> Capture:
+    """Steps of layers: a kernel of 100 us, then its result is read back as `.item()` does.
+
+    The copy runs when the kernel is done, the synchronisation returns 2 us later; the host needs
+    `read_us` until the next launch.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(steps):
+        begun = at
+        for _ in range(layers):
+            capture.launch((at, at + 5), (at + 7, at + 107))
+            capture.copy((at + 6, at + 9), (at + 108, at + 109))
+            capture.call("cudaStreamSynchronize", at + 10, at + 111)
+            at += 111 + read_us
+        capture.range(f"step_{step}", begun, at)
+    return capture
+
+
+def test_a_value_read_back_is_one_wait() -> None:
+    timeline = loop().timeline()
+    verdict = found(RULE, timeline)
+    told = evidence(verdict)
+    assert told["waits"] == 3
+    assert told["read_back"] == 3
+    assert verdict.title.startswith("The host waits for the GPU 3 times a step")
+    assert [w.name for w in verdict.where] == ["cudaStreamSynchronize"]
+    # Without waiting, launches are ahead: between kernels only copies and gaps are left.
+    assert 20 < saved_us(verdict, timeline) < 70
+
+
+def test_many_waits_are_told_even_when_they_cost_nothing() -> None:
+    """A host that needs 1 ms between layers is slower than the GPU anyway."""
+    timeline = loop(layers=8, read_us=1_000_000).timeline()
+    verdict = found(RULE, timeline)
+    assert evidence(verdict)["waits"] == 8
+    assert verdict.title.endswith("which costs little so far")
+    assert "once the host is no longer the limit" in verdict.fix
+
+
+def test_few_waits_that_cost_nothing_are_clean() -> None:
+    assert RULE.check(loop(layers=2, read_us=1_000_000).timeline()) is CLEAN
+
+
+def synchronised(*, early: bool) -> Capture:
+    """Four steps: 100 us of the host, two kernels of 100 us, and one synchronisation.
+
+    It waits for the first kernel before the second is launched, or for both at the end.
+    """
+    capture = Capture()
+    for step in range(4):
+        at = step * 400
+        first = (at + 107, at + 207)
+        capture.launch((at + 100, at + 105), first)
+        if early:
+            capture.call("cudaDeviceSynchronize", at + 108, at + 210)
+            capture.launch((at + 270, at + 275), (at + 277, at + 377))
+        else:
+            capture.launch((at + 106, at + 110), (at + 208, at + 308))
+            capture.call("cudaDeviceSynchronize", at + 111, at + 310)
+        capture.range(f"step_{step}", at, at + 390)
+    return capture
+
+
+def test_a_synchronisation_in_the_middle_counts() -> None:
+    verdict = found(RULE, synchronised(early=True).timeline())
+    assert evidence(verdict)["waits"] == 1
+
+
+def test_one_at_the_end_of_a_step_does_not_though_it_costs() -> None:
+    timeline = synchronised(early=False).timeline()
+    ends = waits(timeline)
+    assert timeline.replay.run(without_waiting(ends["calls"].explode().to_numpy())).saved_ns > 0
+    assert RULE.check(timeline) is CLEAN
+
+
+def test_two_waits_without_work_in_between_are_one() -> None:
+    """The second synchronisation has another stream to wait for."""
+    capture = Capture()
+    for step in range(4):
+        at = step * 600
+        capture.launch((at + 5, at + 10), (at + 12, at + 102), "one", stream=7)
+        capture.launch((at + 11, at + 16), (at + 18, at + 218), "other", stream=8)
+        capture.call("cudaStreamSynchronize", at + 20, at + 105)
+        capture.call("cudaDeviceSynchronize", at + 106, at + 221)
+        capture.launch((at + 400, at + 405), (at + 407, at + 507), "next", stream=7)
+        capture.range(f"step_{step}", at, at + 590)
+    rows = waits(capture.timeline())
+    assert rows["calls"].list.len().to_list() == [2, 2, 2, 2]
+    assert all(waited > 190_000 for waited in rows["waited_ns"])
+    assert evidence(found(RULE, capture.timeline()))["waits"] == 1
+
+
+def read_back(kernel_us: float, copy_us: float, host_us: float) -> Capture:
+    """Steps of one kernel whose 1 MB of results `.cpu()` copies, for the host to work on.
+
+    The copy is of pageable memory: its call waits for the kernel, and until it is done.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(6):
+        done = at + 7 + kernel_us
+        capture.launch((at, at + 5), (at + 7, done))
+        capture.copy((at + 6, done + copy_us + 4), (done + 1, done + 1 + copy_us), size=1_000_000)
+        after = done + copy_us + 5 + host_us
+        capture.range(f"step_{step}", at, after)
+        at = after
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "copy_us", "saved"),
+    [
+        pytest.param(1_000, 20, 600, id="it waits for the kernel: the host's work is hidden"),
+        pytest.param(20, 1_000, None, id="it waits for the copy: other rules look at it"),
+    ],
+)
+def test_large_copies(kernel_us: float, copy_us: float, saved: float | None) -> None:
+    timeline = read_back(kernel_us, copy_us, 600).timeline()
+    if saved is None:
+        assert RULE.check(timeline) is CLEAN
+    else:
+        verdict = found(RULE, timeline)
+        assert saved_us(verdict, timeline) == pytest.approx(saved, rel=0.05)
+
+
+def test_places_are_named() -> None:
+    capture = loop()
+    for row in capture.tables["api_calls"]:
+        if row["name"] == "cudaStreamSynchronize":
+            start, end = row["start_ns"] / 1_000 - 1, row["end_ns"] / 1_000 + 1
+            capture.event("cpu_ops", "aten::_local_scalar_dense", start, end)
+    verdict = found(RULE, capture.timeline())
+    assert ("operator", "aten::_local_scalar_dense") in [(w.kind, w.name) for w in verdict.where]
+    assert "aten::_local_scalar_dense" in verdict.fix
+
+
+def test_a_program_without_steps_must_lose_time_by_it() -> None:
+    slow = loop(layers=1, steps=40, read_us=1_000_000).timeline(without=("ranges",))
+    assert RULE.check(slow) is CLEAN
+
+
+def test_without_calls_it_cannot_be_judged() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", ["nsys/item.sqlite", "torch/item.json.gz"])
+def test_item(capture: str) -> None:
+    timeline = opened(capture)
+    verdict = found(RULE, timeline)
+    assert evidence(verdict)["waits"] == 16
+    assert saved_us(verdict, timeline) < 150
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "capture", ["healthy", "tiny", "dataload", "conv", "graph", "gpt_small_train", "pageable"]
+)
+def test_clean_captures(capture: str) -> None:
+    assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN

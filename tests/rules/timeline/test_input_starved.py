@@ -1,0 +1,125 @@
+"""input-starved: what the launching thread loads, and what only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.input_starved import InputStarved
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = InputStarved()
+
+
+def loop(name: str, load_us: float, kernel_us: float) -> Capture:
+    """Four steps: a range for `load_us`, a launch of 10 us, a kernel, then a synchronisation."""
+    capture, at = Capture(), 0.0
+    for step in range(4):
+        begun = at
+        capture.range(name, at, at + load_us)
+        at += load_us
+        capture.launch((at, at + 10), (at + 12, at + 12 + kernel_us))
+        done = at + 12 + kernel_us + 3
+        capture.call("cudaStreamSynchronize", at + 11, done)
+        capture.range(f"step_{step}", begun, done)
+        at = done
+    return capture
+
+
+def test_input_that_the_gpu_waits_for() -> None:
+    timeline = loop("load batch", 800, 100).timeline()
+    verdict = found(RULE, timeline)
+    assert evidence(verdict) == {
+        "idle_input_ns": 800_000,
+        "input_ns": 800_000,
+        "gpu_busy": pytest.approx(100 / 915),
+    }
+    assert verdict.title == (
+        "`load batch` keeps the GPU waiting for 800.0 µs of each 915.0 µs step"
+    )
+    assert [(w.kind, w.name, w.ns, w.count) for w in verdict.where] == [
+        ("range", "load batch", 3_200_000, 4)
+    ]
+    assert saved_us(verdict, timeline) == 800
+    assert verdict.confidence is Confidence.HIGH
+    assert "One worker still needs 800.0 µs a step" in verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "load_us", "kernel_us"),
+    [
+        pytest.param("load batch", 5, 1_000, id="too short to matter"),
+        pytest.param("forward", 800, 100, id="a range that is not about input"),
+        pytest.param("data_parallel", 800, 100, id="a name that only looks like it"),
+    ],
+)
+def test_what_is_not_input(name: str, load_us: float, kernel_us: float) -> None:
+    assert RULE.check(loop(name, load_us, kernel_us).timeline()) is CLEAN
+
+
+def test_input_beside_a_busy_gpu_is_clean() -> None:
+    """The kernel of the step before runs while the next batch is loaded: nobody waits."""
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        capture.range("data", at, at + 900)
+        capture.launch((at + 900, at + 910), (at + 912, at + 1_905))
+        capture.range(f"step_{step}", at, at + 1_000)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_os_calls_name_input_where_no_range_does() -> None:
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        capture.event("os_calls", "nanosleep", at + 50, at + 850)
+        capture.launch((at + 900, at + 910), (at + 912, at + 990))
+        capture.range(f"step_{step}", at, at + 995)
+    verdict = found(RULE, capture.timeline())
+    assert evidence(verdict)["idle_input_ns"] == 800_000
+    assert ("call", "nanosleep") in [(w.kind, w.name) for w in verdict.where]
+
+
+def test_a_step_that_only_has_its_own_name_is_not_named() -> None:
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        capture.event("os_calls", "read", at + 50, at + 850)
+        capture.launch((at + 900, at + 910), (at + 912, at + 990))
+        capture.range(f"step_{step}", at, at + 995)
+    assert all("step" not in w.name for w in found(RULE, capture.timeline()).where)
+
+
+def test_without_calls_or_names_it_cannot_be_judged() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
+    verdict = RULE.check(judged(kernels=kernels))
+    assert isinstance(verdict, RuleNotApplicable)
+    assert "no API calls" in verdict.reason
+    nameless = loop("load", 800, 100).timeline(without=("ranges",))
+    verdict = RULE.check(nameless)
+    assert isinstance(verdict, RuleNotApplicable)
+    assert "nothing names" in verdict.reason
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("capture", "place"),
+    [
+        ("nsys/dataload.sqlite", "data"),
+        ("nsys_rep/dataload.nsys-rep", "data"),
+        ("torch/dataload.json.gz", "sick.py(10): step"),
+    ],
+)
+def test_dataload(capture: str, place: str) -> None:
+    timeline = opened(capture)
+    verdict = found(RULE, timeline)
+    assert verdict.where[0].name == place
+    assert saved_us(verdict, timeline) == pytest.approx(10_110, rel=0.01)
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", ["healthy", "tiny", "conv", "gpt_small_train", "graph"])
+def test_others_do_not_wait_for_input(capture: str) -> None:
+    assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN

@@ -1,0 +1,171 @@
+"""launch-bound: hosts that launch too slowly, and what graphs already solve."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
+from gpusight.rules.timeline.launch_bound import LaunchBound
+from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.shared import needs_shared
+
+RULE = LaunchBound()
+
+
+def loop(
+    *, launches: int = 20, every_us: float = 50, kernel_us: float = 5, steps: int = 4
+) -> Capture:
+    """Steps of launches of 6 us, `every_us` apart; a kernel begins 2 us after its launch.
+
+    Where a kernel takes longer than that, the next waits for it, 1 us in between.
+    """
+    capture, at, free = Capture(), 0.0, 0.0
+    for step in range(steps):
+        begun = at
+        capture.range("forward", at, at + launches * every_us)
+        for number in range(launches):
+            begins = max(at + 8, free)
+            capture.launch((at, at + 6), (begins, begins + kernel_us), f"kernel_{number}")
+            free, at = begins + kernel_us + 1, at + every_us
+        done = max(at + 5, free + 3)
+        capture.call("cudaDeviceSynchronize", at, done)
+        capture.range(f"step_{step}", begun, done)
+        at = free = done
+    return capture
+
+
+def test_short_kernels_with_a_slow_host() -> None:
+    timeline = loop().timeline()
+    verdict = found(RULE, timeline)
+    # A step of 1,005 us: 20 kernels of 5 us, a synchronisation of 5 us, the rest is waiting.
+    assert evidence(verdict) == {
+        "idle_launching_ns": 900_000,
+        "launches": 20,
+        "kernel_ns": 5_000,
+        "host_per_launch_ns": 50_000,
+        "gpu_busy": pytest.approx(100 / 1_005),
+        "repeated": 1.0,
+    }
+    assert verdict.title == "The GPU waits for launches 900.0 µs of each 1.005 ms step"
+    assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
+    assert verdict.also == ("graph-candidate",)
+    assert verdict.confidence is Confidence.HIGH
+    # What stays is one launch of a graph, the kernels one after the other, and the wait.
+    assert 700 < saved_us(verdict, timeline) < 900
+
+
+def test_no_more_is_promised_than_the_gpu_waited() -> None:
+    timeline = loop().timeline()
+    verdict = found(RULE, timeline)
+    assert verdict.min_ns == timeline.replay.unchanged.total_ns - 4 * 900_000
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        pytest.param(loop(kernel_us=60), id="the GPU is busy"),
+        pytest.param(loop(launches=5), id="too few launches for a graph"),
+        pytest.param(loop(launches=12, every_us=2_000), id="what is slow is not launching"),
+        pytest.param(loop(steps=1, launches=30), id="no kernel comes again"),
+    ],
+)
+def test_clean(capture: Capture) -> None:
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_other_host_work_is_not_launching() -> None:
+    """A pause of 3 ms in each step is no way to a launch: it is neither counted nor promised."""
+    capture = loop()
+    for rows in capture.tables.values():
+        for row in rows:
+            late = row["start_ns"] % 1_005_000 >= 500_000 or row["name"] == "cudaDeviceSynchronize"
+            pauses = row["start_ns"] // 1_005_000 + late
+            shift = 3_000_000 * pauses
+            row["start_ns"] += shift
+            row["end_ns"] += shift
+            if row["name"].startswith(("step", "forward")):
+                row["end_ns"] += 3_000_000
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    assert timeline.length_ns / 4 == 4_005_000
+    assert evidence(verdict)["idle_launching_ns"] < 900_000
+    assert evidence(verdict)["host_per_launch_ns"] < 50_000
+    assert saved_us(verdict, timeline) < 900
+
+
+def test_graphs_are_not_accused() -> None:
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        graph = capture.call("cudaGraphLaunch", at + 500, at + 520)
+        for node in range(20):
+            begins = (at + 525 + node * 10) * 1_000
+            row = {"start_ns": begins, "end_ns": begins + 3_000, "name": f"kernel_{node}"}
+            capture.tables["kernels"].append({**row, "correlation": graph, "graph_node": node})
+        capture.range(f"step_{step}", at, at + 900)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_steps_that_differ_lower_the_confidence() -> None:
+    """The kernels are the same, in an order that is never the same."""
+    capture = Capture()
+    for step in range(5):
+        for number in range(20):
+            at = step * 1_000 + number * 48
+            capture.launch((at, at + 6), (at + 8, at + 12), f"kernel_{number * (step + 1) % 21}")
+        capture.range(f"step_{step}", step * 1_000, step * 1_000 + 999)
+    verdict = found(RULE, capture.timeline())
+    assert verdict.confidence is Confidence.MEDIUM
+    assert "The steps differ" in verdict.fix
+
+
+def test_steps_of_ever_other_kernels_wait_for_launches_as_well() -> None:
+    capture = loop()
+    for number, kernel in enumerate(capture.tables["kernels"]):
+        kernel["name"] = f"never_again_{number}"
+    verdict = found(RULE, capture.timeline())
+    assert verdict.confidence is Confidence.LOW
+    assert "no graph fits" in verdict.confidence_reason
+
+
+def test_advice_speaks_the_language_of_the_program() -> None:
+    plain, torch = loop(), loop()
+    for row in torch.tables["kernels"]:
+        row["name"] = f"void at::native::{row['name']}<float>()"
+    assert "cudaStreamBeginCapture" in found(RULE, plain.timeline()).code
+    assert "torch.compile" in found(RULE, torch.timeline()).code
+
+
+def test_without_calls_it_cannot_be_judged() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
+    assert isinstance(RULE.check(judged(kernels=kernels)), RuleNotApplicable)
+    unlinked = loop()
+    for row in unlinked.tables["kernels"]:
+        row["correlation"] = None
+    verdict = RULE.check(unlinked.timeline())
+    assert isinstance(verdict, RuleNotApplicable)
+    assert "linked" in verdict.reason
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("capture", "least_ms", "most_ms"),
+    [
+        ("tiny", 10.0, 11.4),
+        ("conv", 4.8, 5.6),
+        ("item", 2.6, 3.7),
+        ("gpt_small_train", 3.5, 5.1),
+        ("gpt_small_train_bf16_fused", 29.0, 32.0),
+        ("gpt_tiny_train_r1", 8.5, 9.8),
+    ],
+)
+def test_planted(capture: str, least_ms: float, most_ms: float) -> None:
+    timeline = opened(f"nsys/{capture}.sqlite")
+    assert least_ms < saved_us(found(RULE, timeline), timeline) / 1e3 < most_ms
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", ["graph", "graph_node", "healthy", "pageable"])
+def test_clean_captures(capture: str) -> None:
+    assert not isinstance(RULE.check(opened(f"nsys/{capture}.sqlite")), RuleMatch)
