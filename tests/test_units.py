@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusight import units
+from gpusight.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,68 @@ def test_what_is_shown_is_near_what_was_given(ns: int) -> None:
     scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert math.isclose(float(number) * scale, ns, rel_tol=5.1e-4, abs_tol=0.5)
     assert len(units.format_time(ns)) <= len("1,000,000 s")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("300ms", 300e6),
+        ("1.5 s", 1.5e9),
+        ("+2us", 2e3),
+        ("-.5 µs", -500.0),
+        ("1e3ns", 1e3),
+        ("5MB", None),
+        ("5", None),
+        ("ms", None),
+        ("1e999s", None),
+        ("", None),
+    ],
+)
+def test_times_are_read(text: str, value: float | None) -> None:
+    amount = units.parse_amount(text)
+    assert (None if amount is None else amount.scaled(units.TIME_UNITS)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction"),
+    [
+        ("5%", 0.05),
+        (" 2.5 % ", 0.025),
+        ("100%", 1.0),
+        ("101%", None),
+        ("0.05", None),
+        ("+5%", None),
+    ],
+)
+def test_percentages_are_read(text: str, fraction: float | None) -> None:
+    assert units.parse_percent(text) == (None if fraction is None else pytest.approx(fraction))
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("5", (5, 5)), ("3-7", (3, 7)), (" 3 : 7 ", (3, 7)), ("2:", (2, None)), ("-7", (None, 7))],
+)
+def test_ranges_of_steps_are_read(text: str, steps: tuple[int | None, int | None]) -> None:
+    assert units.parse_step_range(text, hint="") == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "names no steps"),
+        ("-", "names no steps"),
+        ("x", "names no steps"),
+        ("7-3", "ends before it begins"),
+        ("9" * 19, "too large"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        units.parse_step_range(text, hint="write 3-7")
+
+
+@given(st.integers(min_value=0, max_value=2**62))
+def test_exact_times_are_read_as_they_were(ns: int) -> None:
+    amount = units.parse_amount(units.exact_time(ns))
+    assert amount is not None
+    assert int(amount.digits) * int(units.TIME_UNITS[amount.unit]) == ns
