@@ -17,7 +17,7 @@ from gpusight.analysis.occupancy.kernel_occupancy import occupancy
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_report import steps
-from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.errors import UsageError
@@ -157,7 +157,7 @@ def _accounting(trace: Trace, selection: Selection, focus: dict[str, Any]) -> Ac
     """Give what the time that the report is about is accounted with, for all who need it."""
     if not any(trace.has(table) for table in GPU_WORK):
         return None
-    chosen = find_focus(trace, selection, **focus)
+    chosen = step_window(trace, selection, **focus)
     return None if isinstance(chosen, NotApplicable) else accounting(trace, selection, chosen)
 
 

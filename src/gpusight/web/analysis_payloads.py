@@ -14,7 +14,7 @@ from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.ledger.ledger_entries import IDLE
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
-from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.comparison.inputs import digests_of
@@ -118,7 +118,7 @@ def sample_steps(trace: Trace) -> StepSample:
     total = sum(rows.values())
     if total <= MAX_SAMPLED_WORK:
         return StepSample()
-    focus = find_focus(trace)
+    focus = step_window(trace)
     if isinstance(focus, NotApplicable):
         return StepSample()
     if focus.steps:
@@ -247,7 +247,7 @@ def _place(timeline: ViewerTimeline, place: TimelineLocation) -> ShownPlace:
 
 def ledger_payload(trace: Trace) -> LedgerInfo:
     """Sum up the judged steps of the ledger's tracks: what `gpusight ledger` says of them."""
-    focus, lines = find_focus(trace), ledger_lines(trace)
+    focus, lines = step_window(trace), ledger_lines(trace)
     if isinstance(focus, NotApplicable):
         return LedgerInfo(FAILED, safe_text(sentence(focus)))
     names = device_names(trace)

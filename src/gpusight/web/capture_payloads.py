@@ -19,7 +19,7 @@ import polars as pl
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.capture_info import serious_messages
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.render.cell_text import safe_text
 from gpusight.render.table_layout import sentence
@@ -44,7 +44,7 @@ _AROUND_STEP, _AROUND_ALL = 0.25, 0.02
 
 def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeline) -> CaptureInfo:
     """Describe a capture: its tracks, its steps, and what is wrong with it."""
-    focus = find_focus(trace)
+    focus = step_window(trace)
     steps = () if isinstance(focus, NotApplicable) else _steps(focus)
     meta = trace.meta
     return CaptureInfo(
