@@ -70,7 +70,6 @@ def test_what_is_written_is_what_is_meant(
         "step_time=fast",
         "step_time=+3 furlongs",
         "step_time=++3%",
-        "step_time=+1e9ms",
         "step_time=nan",
         "step_time=+inf%",
         "step_time=+1,5ms",
