@@ -16,7 +16,6 @@ import pytest
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import (
     PRECISIONS,
-    as_markdown,
     find_gpu,
     peak_flops,
     sm_limits,
@@ -24,7 +23,7 @@ from gpusight.hardware.gpu_lookup import (
 )
 from gpusight.hardware.gpu_table import GPUS, Gpu
 from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
-from tests.shared import REPOSITORY, SHARED
+from tests.shared import SHARED
 
 GIB = 1 << 30
 # FP32 lanes of one compute unit, which AMD's documents give per architecture.
@@ -467,11 +466,6 @@ def test_amd_versions_are_not_taken_for_compute_capabilities(
 
 
 # The documentation is the table
-
-
-def test_the_page_is_generated_from_the_table() -> None:
-    page = (REPOSITORY / "docs" / "hardware.md").read_text(encoding="utf-8")
-    assert page == as_markdown(), "run the command at the top of docs/hardware.md"
 
 
 # Real captures

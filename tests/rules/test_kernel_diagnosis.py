@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.rule_pages import kernel_rules_parts
 
 import gpusight as gs
 from gpusight.cli.main import main
@@ -18,7 +19,6 @@ from gpusight.errors import UsageError
 from gpusight.render.diagnosis_text import kernels_to_markdown, kernels_to_text
 from gpusight.render.explanation import kernel_finding_table, kernel_overview
 from gpusight.render.html.diagnosis_page import kernels_to_page
-from gpusight.render.rule_reference import kernel_rules_parts
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis_results import KernelReportDiagnosis

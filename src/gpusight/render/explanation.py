@@ -16,12 +16,14 @@ from gpusight import units
 from gpusight.analysis.counters.launch_quantities import SHARE
 from gpusight.render.cell_text import display_width, safe_text, shorten_end
 from gpusight.results import Field, Fmt, TableResult
+from gpusight.rules.registry import kernel_rules, timeline_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpusight.rules.diagnosis_results import KernelGroup, KernelReportDiagnosis, ProfilerRule
     from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
+    from gpusight.rules.rule import Rule
 
 
 _OVERVIEW_FIELDS = (
@@ -299,3 +301,42 @@ def code_lines(code: str) -> Iterator[StyledLine]:
 def cut_line(text: str, width: int | None) -> str:
     """Cut the end off a line that is too wide."""
     return text if width is None else shorten_end(text, width)
+
+
+# The list of rules --------------------------------------------------------------------------------
+
+RULE_FIELDS = (
+    Field("rule", "Rule", Fmt.TEXT, "Its identifier, for `--rule`"),
+    Field("of", "Of", Fmt.TEXT, "`timeline`, `kernels` (reports of Nsight Compute) or `yours`"),
+    Field("finds", "Finds", Fmt.NAME, "What it looks for"),
+)
+
+
+_HEADINGS = {
+    "timeline": "Of timelines (nsys, torch.profiler, JAX)",
+    "yours": "Your own",
+    "kernels": "Of kernels that Nsight Compute measured",
+}
+
+
+def rule_text(rules: TableResult, width: int | None) -> str:
+    """Write the rules for people: what each finds, wrapped beside its name."""
+    widest = max(len(rule) for rule in rules.frame["rule"])
+    lines: list[StyledLine] = []
+    for kind, heading in _HEADINGS.items():
+        some = rules.frame.filter(pl.col("of") == kind)
+        if some.height:
+            lines += [*([StyledLine("")] if lines else []), StyledLine(heading)]
+        for rule, finds in some.select("rule", "finds").iter_rows():
+            lines += wrapped_lines(finds.removeprefix("Looks for "), width, f"  {rule:<{widest}}  ")
+    return plain_lines(lines)
+
+
+def rule_list(own: Sequence[Rule] = ()) -> TableResult:
+    """List the rules of timelines, the user's own, and those of kernels."""
+    rows = [(rule.id, "timeline", rule.detects) for rule in timeline_rules().values()]
+    rows += [(rule.id, "yours", rule.detects) for rule in own]
+    rows += [(rule.id, "kernels", rule.detects) for rule in kernel_rules().values()]
+    schema = dict.fromkeys(("rule", "of", "finds"), pl.String)
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return TableResult("diagnose", "Rules", RULE_FIELDS, frame)

@@ -149,8 +149,8 @@ def _diagnosis(args: argparse.Namespace) -> DiagnosisView:
 
 def _list_rules(args: argparse.Namespace) -> int:
     from gpusight.cli.output import chosen_format, emit, look_of, present
+    from gpusight.render.explanation import rule_list, rule_text
     from gpusight.render.result_view import View
-    from gpusight.render.rule_reference import rule_list, rule_text
     from gpusight.rules.user_rules import user_rules
 
     args.file = None

@@ -1,4 +1,4 @@
-"""Documentation pages generated from the code: `python -m gpusight.cli.docs [--check] [FOLDER]`.
+"""Documentation pages generated from the code: `python -m tools.generate_docs [--check] [FOLDER]`.
 
 `docs/cli.md` comes from the parsers, `docs/model.md` from the schema, `docs/json.md` from the
 fields that analyses declare. A test fails when a committed page differs from what this writes.
@@ -17,6 +17,7 @@ from gpusight.cli.commands import COMMANDS
 from gpusight.cli.output import write_error, write_out
 from gpusight.render.markdown_tables import markdown_code, markdown_prose, markdown_table
 from gpusight.results import Fact, Field, Fmt
+from tools.hardware_page import hardware_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -275,7 +276,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "compare --format csv": {"": "gpusight.render.comparison_view:COMPARISON_FIELDS"},
     "diagnose --format csv": {"": "gpusight.render.diagnosis_summary:TIMELINE_FINDING_FIELDS"},
     "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.explanation:FINDING_FIELDS"},
-    "diagnose --list-rules": {"": "gpusight.render.rule_reference:RULE_FIELDS"},
+    "diagnose --list-rules": {"": "gpusight.render.explanation:RULE_FIELDS"},
     "baseline": {
         "captures": "gpusight.comparison.baseline_page:CAPTURE_FIELDS",
         "times": "gpusight.comparison.baseline_page:TIME_FIELDS",
@@ -549,14 +550,14 @@ def _page(parts: Iterable[str]) -> str:
 
 def kernel_rules_page() -> str:
     """Write the reference of the rules for kernels."""
-    from gpusight.render.rule_reference import kernel_rules_parts
+    from tools.rule_pages import kernel_rules_parts
 
     return _page(kernel_rules_parts())
 
 
 def timeline_rules_page() -> str:
     """Write the reference of the rules for timelines."""
-    from gpusight.render.rule_reference import timeline_rules_parts
+    from tools.rule_pages import timeline_rules_parts
 
     return _page(timeline_rules_parts())
 
@@ -565,6 +566,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "kernel-rules.md": kernel_rules_page,
     "timeline-rules.md": timeline_rules_page,
     "cli.md": cli_page,
+    "hardware.md": hardware_page,
     "json.md": json_page,
     "model.md": model_page,
 }

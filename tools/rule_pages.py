@@ -1,61 +1,20 @@
-"""The rules of `diagnose` as a list, docs/kernel-rules.md and docs/timeline-rules.md."""
+"""The pages docs/kernel-rules.md and docs/timeline-rules.md, from the rules themselves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from gpusight.render.diagnosis_summary import language
-from gpusight.render.explanation import StyledLine, plain_lines, wrapped_lines
 from gpusight.render.markdown_tables import markdown_prose, markdown_table
-from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.context import MAX_SAMPLE_OPS
 from gpusight.rules.engine import MAX_REPLAY_ERROR, PROFILER_LAUNCH_NS
 from gpusight.rules.registry import kernel_rules, timeline_rules
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gpusight.rules.rule import KernelRule, Rule, TimelineRule
-
-
-RULE_FIELDS = (
-    Field("rule", "Rule", Fmt.TEXT, "Its identifier, for `--rule`"),
-    Field("of", "Of", Fmt.TEXT, "`timeline`, `kernels` (reports of Nsight Compute) or `yours`"),
-    Field("finds", "Finds", Fmt.NAME, "What it looks for"),
-)
-
-
-_HEADINGS = {
-    "timeline": "Of timelines (nsys, torch.profiler, JAX)",
-    "yours": "Your own",
-    "kernels": "Of kernels that Nsight Compute measured",
-}
-
-
-def rule_text(rules: TableResult, width: int | None) -> str:
-    """Write the rules for people: what each finds, wrapped beside its name."""
-    widest = max(len(rule) for rule in rules.frame["rule"])
-    lines: list[StyledLine] = []
-    for kind, heading in _HEADINGS.items():
-        some = rules.frame.filter(pl.col("of") == kind)
-        if some.height:
-            lines += [*([StyledLine("")] if lines else []), StyledLine(heading)]
-        for rule, finds in some.select("rule", "finds").iter_rows():
-            lines += wrapped_lines(finds.removeprefix("Looks for "), width, f"  {rule:<{widest}}  ")
-    return plain_lines(lines)
-
-
-def rule_list(own: Sequence[Rule] = ()) -> TableResult:
-    """List the rules of timelines, the user's own, and those of kernels."""
-    rows = [(rule.id, "timeline", rule.detects) for rule in timeline_rules().values()]
-    rows += [(rule.id, "yours", rule.detects) for rule in own]
-    rows += [(rule.id, "kernels", rule.detects) for rule in kernel_rules().values()]
-    schema = dict.fromkeys(("rule", "of", "finds"), pl.String)
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return TableResult("diagnose", "Rules", RULE_FIELDS, frame)
 
 
 _KERNEL_INTRODUCTION = """\

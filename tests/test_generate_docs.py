@@ -6,9 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
+from tools.generate_docs import PAGES, SECTIONS, main
 
 from gpusight.cli.commands import COMMANDS
-from gpusight.cli.docs import PAGES, SECTIONS, main
 from gpusight.results import Field
 from tests.shared import REPOSITORY
 
