@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
@@ -31,6 +32,7 @@ from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from gpusight.readers.nsys.raw_tables import RawTables
     from gpusight.trace.trace import TraceSource
@@ -132,71 +134,73 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
 def _other_source(path: Path, head: bytes) -> TraceSource:
     """Open what ncu, PyTorch and JAX write; a packed file is told by what is inside."""
     packing = _packing(head)
-    text = _unpacked(path, head, packing[0]) if packing else head
-    if text.startswith(NCU_REPORT):
-        from gpusight.readers.ncu.ncu_report import NcuSource
-
-        return NcuSource(path)
-    if _NCU_PAGE.match(_letters(text)):
-        return _ncu_printed(path)
-    source = _framework_source(path, text)
-    if source is None:
-        raise _packed(path, text, *packing) if packing else _foreign(path, head)
-    return source
+    start = FileStart(path, _unpacked(path, head, packing[0]) if packing else head)
+    for recognizes, place in READERS:
+        if recognizes(start):
+            module, _, name = place.partition(":")
+            opened: TraceSource = getattr(import_module(f"gpusight.readers.{module}"), name)(path)
+            return opened
+    raise _packed(path, start.text, *packing) if packing else _foreign(path, head)
 
 
-def _framework_source(path: Path, text: bytes) -> TraceSource | None:
-    """Open what PyTorch and JAX write, or what ncu printed, by how its text begins."""
-    start = text.removeprefix(_BOM).lstrip()[:1]
-    # The length of a profile's first plane may look like a bracket; what follows it does not.
-    if start in (b"{", b"[") and not JAX_PLANE.match(text):
-        from gpusight.readers.chrome_source import ChromeSource
+class FileStart(NamedTuple):
+    """How a file begins, unpacked: what readers recognize their files by."""
 
-        return ChromeSource(path)
-    if text.startswith(PICKLE):
-        from gpusight.readers.torch.memory_snapshot import snapshot_source
+    path: Path
+    text: bytes
 
-        return snapshot_source(path)
-    is_text = not JAX_PLANE.match(text)
-    if is_text and NCU_PRINTED.search(_letters(text)):
-        return _ncu_printed(path)
-    if _is_printed_table(path, text):
-        from gpusight.readers.torch.key_averages import key_averages_source
+    @property
+    def letters(self) -> bytes:
+        """The text without the zeros that UTF-16 has between its letters."""
+        return _letters(self.text)
 
-        return key_averages_source(path)
-    if is_text and (NCU_MESSAGE.search(_letters(text)) or _is_deep_in(path, text, NCU_PRINTED)):
-        return _ncu_printed(path)
-    if text.startswith(_PROTOBUF_FIELD_1):
-        from gpusight.readers.jax.jax_profile import xplane_source
+    def is_json(self) -> bool:
+        """Tell an object or a list; the length of a JAX profile's first plane may look like one."""
+        start = self.text.removeprefix(_BOM).lstrip()[:1]
+        return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
-        return xplane_source(path)
-    return None
+    def is_ncu_table(self) -> bool:
+        """Look for the heading of a table that ncu prints."""
+        return not JAX_PLANE.match(self.text) and bool(NCU_PRINTED.search(self.letters))
+
+    def is_ncu_log(self) -> bool:
+        """Look for messages of ncu, or for one of its tables further down."""
+        if JAX_PLANE.match(self.text):
+            return False
+        return bool(NCU_MESSAGE.search(self.letters)) or self._holds(NCU_PRINTED)
+
+    def is_key_averages(self) -> bool:
+        """Look for a heading of `key_averages`, wherever a log put the table."""
+        headings = [_KEY_AVERAGES.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
+        if any(heading in self.text for heading in headings):
+            return True
+        return self._holds(re.compile(headings[0]))
+
+    def _holds(self, pattern: re.Pattern[bytes]) -> bool:
+        """Look for the beginning of a table in a log that begins with something else."""
+        if b"\0" in self.text or len(self.text) < _SNIFF_BYTES:
+            return False
+        return contains_pattern(pattern, islice(FileBlocks(self.path), _LOG_BLOCKS))
 
 
-def _is_printed_table(path: Path, text: bytes) -> bool:
-    """Look for a heading of `key_averages` in text, wherever a log put the table."""
-    headings = [_KEY_AVERAGES.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
-    if any(heading in text for heading in headings):
-        return True
-    return _is_deep_in(path, text, re.compile(headings[0]))
-
-
-def _ncu_printed(path: Path) -> TraceSource:
-    from gpusight.readers.ncu.text_source import ncu_csv_source
-
-    return ncu_csv_source(path)
+_NCU_TEXT = "ncu.text_source:ncu_csv_source"
+READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
+    (lambda start: start.text.startswith(NCU_REPORT), "ncu.ncu_report:NcuSource"),
+    (lambda start: _NCU_PAGE.match(start.letters), _NCU_TEXT),
+    (FileStart.is_json, "chrome_source:ChromeSource"),
+    (lambda start: start.text.startswith(PICKLE), "torch.memory_snapshot:snapshot_source"),
+    (FileStart.is_ncu_table, _NCU_TEXT),
+    (FileStart.is_key_averages, "torch.key_averages:key_averages_source"),
+    (FileStart.is_ncu_log, _NCU_TEXT),
+    (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
+)
+"""How files are recognized, in this order, and what opens them: a module of `readers` and what it
+calls with the path. The forms of Nsight Systems, told before, share one reader."""
 
 
 def _letters(text: bytes) -> bytes:
     """Give text without the zeros that UTF-16 has between its letters."""
     return text.removeprefix(_BOM).replace(b"\0", b"")
-
-
-def _is_deep_in(path: Path, text: bytes, pattern: re.Pattern[bytes]) -> bool:
-    """Look for the beginning of a table in a log that begins with something else."""
-    if b"\0" in text or len(text) < _SNIFF_BYTES:
-        return False
-    return contains_pattern(pattern, islice(FileBlocks(path), _LOG_BLOCKS))
 
 
 def _packing(head: bytes) -> tuple[str, str] | None:

@@ -6,46 +6,8 @@ These modules import nothing heavy: what a command needs is imported inside its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-from gpusight.cli.commands import (
-    api_calls,
-    baseline,
-    cache,
-    compare,
-    copies,
-    counters,
-    demo,
-    diagnose,
-    doctor,
-    drill,
-    export,
-    flops,
-    gate,
-    info,
-    join,
-    kernels,
-    launches,
-    ledger,
-    memory,
-    occupancy,
-    ops,
-    orion,
-    questions,
-    ranges,
-    record,
-    report,
-    roofline,
-    serve,
-    share,
-    sql,
-    stats,
-    steps,
-    summary,
-    timeline,
-    utilization,
-    whatif,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     import argparse
@@ -70,42 +32,47 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, Command] = {
-    "doctor": doctor,
-    "record": record,
-    "info": info,
-    "summary": summary,
-    "steps": steps,
-    "ledger": ledger,
-    "utilisation": utilization,
-    "timeline": timeline,
-    "kernels": kernels,
-    "ops": ops,
-    "launches": launches,
-    "ranges": ranges,
-    "api": api_calls,
-    "copies": copies,
-    "memory": memory,
-    "flops": flops,
-    "diagnose": diagnose,
-    "report": report,
-    "serve": serve,
-    "whatif": whatif,
-    "compare": compare,
-    "gate": gate,
-    "baseline": baseline,
-    "questions": questions,
-    "counters": counters,
-    "roofline": roofline,
-    "occupancy": occupancy,
-    "join": join,
-    "drill": drill,
-    "orion": orion,
-    "stats": stats,
-    "sql": sql,
-    "export": export,
-    "share": share,
-    "demo": demo,
-    "cache": cache,
+_MODULES = {
+    "doctor": "doctor",
+    "record": "record",
+    "info": "info",
+    "summary": "summary",
+    "steps": "steps",
+    "ledger": "ledger",
+    "utilisation": "utilization",
+    "timeline": "timeline",
+    "kernels": "kernels",
+    "ops": "ops",
+    "launches": "launches",
+    "ranges": "ranges",
+    "api": "api_calls",
+    "copies": "copies",
+    "memory": "memory",
+    "flops": "flops",
+    "diagnose": "diagnose",
+    "report": "report",
+    "serve": "serve",
+    "whatif": "whatif",
+    "compare": "compare",
+    "gate": "gate",
+    "baseline": "baseline",
+    "questions": "questions",
+    "counters": "counters",
+    "roofline": "roofline",
+    "occupancy": "occupancy",
+    "join": "join",
+    "drill": "drill",
+    "orion": "orion",
+    "stats": "stats",
+    "sql": "sql",
+    "export": "export",
+    "share": "share",
+    "demo": "demo",
+    "cache": "cache",
 }
-"""Every command, in the order that help lists them: capturing, a first look, then the details."""
+"""Every command with its module, in the order that help lists them: capturing, a first look, then
+the details."""
+COMMANDS: dict[str, Command] = {
+    name: cast("Command", import_module(f"{__name__}.{module}"))
+    for name, module in _MODULES.items()
+}
