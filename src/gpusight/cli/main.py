@@ -72,6 +72,10 @@ class _HelpFormatter(argparse.HelpFormatter):
         return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 
+_UNCACHED = frozenset({"cache", "demo", "doctor", "record"})
+"""Commands that read no capture of the user's."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands, without importing what they need to run."""
     parser = _Parser(prog="gpusight", description=DESCRIPTION, epilog=EPILOG)
@@ -86,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
         )
         command.add_arguments(sub)
-        options.add_common(sub)
+        options.add_common(sub, cached=name not in _UNCACHED)
         sub.set_defaults(run=command.run)
     return parser
 

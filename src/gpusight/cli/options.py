@@ -110,14 +110,17 @@ def add_csv_raw(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Declare what every command takes."""
+def add_common(parser: argparse.ArgumentParser, *, cached: bool = True) -> None:
+    """Declare what every command takes; `cached` ones read captures of the user."""
     group = parser.add_argument_group("common")
-    group.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="read the capture itself; neither use nor fill the cache",
-    )
+    if cached:
+        group.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="read the capture itself; neither use nor fill the cache",
+        )
+    else:
+        parser.set_defaults(no_cache=False)
     group.add_argument(
         "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
     )

@@ -220,11 +220,10 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
 
 def language(code: str) -> str:
     """Tell in which language lines to paste are written."""
-    return (
-        "cuda"
-        if any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
-        else "python"
-    )
+    if code.startswith("gpusight "):
+        return "bash"
+    is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
+    return "cuda" if is_cuda else "python"
 
 
 TIMELINE_FINDING_FIELDS = (
