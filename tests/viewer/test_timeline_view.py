@@ -181,7 +181,7 @@ def bins_of(window: TimelineWindow, line: int) -> dict[int, tuple[int, int]]:
 
 
 def summed(window: TimelineWindow, events: list[Event]) -> dict[int, tuple[int, int]]:
-    """Sum events up bin by bin, as `Window.bins` says where those begin."""
+    """Sum events up bin by bin, as `TimelineWindow.bins` says where those begin."""
     length = window.end_ns - window.start_ns
     sums = {}
     for number in range(window.bins):

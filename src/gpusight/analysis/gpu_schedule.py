@@ -67,7 +67,7 @@ class GpuOps:
     queue: Ints
     """Number of its stream: process, context and stream together."""
     call: Ints
-    """Position of the call that issued it in `Schedule.calls`; `NONE` where that is not known."""
+    """Position in `GpuSchedule.calls` of the call that issued it; `NONE` where not known."""
     kind: Ints
     """`OpKind`."""
     row: Ints
@@ -93,7 +93,7 @@ class ApiCalls:
     calls of the second are in the lane of the first.
     """
     thread: Ints
-    """Number of the thread it really ran on: a position in `Schedule.threads`."""
+    """Number of the thread it really ran on: a position in `GpuSchedule.threads`."""
     kind: Ints
     """`CallKind`."""
     row: Ints

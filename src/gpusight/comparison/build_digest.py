@@ -176,7 +176,7 @@ class _Asked:
     process: int | None
     blocks: StepBlocks
     work: pl.DataFrame
-    """GPU work that the steps launched, as `Blocks.launched` gives it."""
+    """GPU work that the steps launched, as `StepBlocks.launched` gives it."""
     until_next: pl.DataFrame
     """The same with what was launched after a step, before the next one began."""
 

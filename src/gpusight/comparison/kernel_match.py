@@ -317,7 +317,7 @@ class MatchedKernels:
     """The most expensive first; launches outside of ranges have none."""
     match: KernelMatch
     before: Parts
-    """Over all `Matched` the parts of a row sum to 1."""
+    """Over all `MatchedKernels` the parts of a row sum to 1."""
     after: Parts
 
 

@@ -170,7 +170,7 @@ class EventReader:
         self._decoder: Any = decoder or msgspec.json.Decoder(list[ChromeEvent])
         self._settled = decoder is not None
         self.exact = False
-        """Events are `ExactEvent`."""
+        """Events are `ExactChromeEvent`."""
         self.about: dict[str, Any] = {}
         """What the file says beside the events, known in full at the end."""
         self.unreadable = 0

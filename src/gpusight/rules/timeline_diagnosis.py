@@ -79,7 +79,7 @@ def diagnosed_window(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> StepWindow | NotApplicable:
-    """Choose the time to judge: as `focus` does, without the start of a program."""
+    """Choose the time to judge: as `step_window` does, without the start of a program."""
     focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
     asked = window is not None or selection.within is not None or warmup
     return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)

@@ -49,7 +49,7 @@ class NamedEvents:
 
     table: str
     kind: str
-    """What one of them is, as `Details.kind`."""
+    """What one of them is, as `EventDescription.kind`."""
     name: str
     code: int
     """Physical code of the name in its column, for `next_event`."""

@@ -46,7 +46,7 @@ class LedgerLine:
     start_ns: Ints
     end_ns: Ints
     colour: NDArray[np.uint8]
-    """Entry of each span, as a position in `COLOURS`; neighbours differ."""
+    """Entry of each span, as a position in `COLORS`; neighbours differ."""
 
 
 def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, LedgerLine]:

@@ -36,7 +36,7 @@ class KindMeasures:
     """Work of one colour on a GPU; where pieces overlap each counts for itself."""
 
     key: str
-    """As in `Timeline.colours`: `compute/matmul`, `copy/h2d`, …"""
+    """As in `ViewerTimeline.colours`: `compute/matmul`, `copy/h2d`, …"""
     ns: int
     """Time inside the stretch."""
     count: int

@@ -58,7 +58,7 @@ class TrackSlices:
     """Events that are drawn alone, one by one in columns; in order of line, then of start."""
 
     line: Ints
-    """Position in `Window.lines`."""
+    """Position in `TimelineWindow.lines`."""
     start_ns: Ints
     end_ns: Ints
     """As in the table: they may reach out of the window."""
@@ -67,9 +67,9 @@ class TrackSlices:
     row: Ints
     """Row in that table."""
     label: Ints
-    """Position in `Window.labels`."""
+    """Position in `TimelineWindow.labels`."""
     colour: Ints
-    """Position in `Timeline.colours`."""
+    """Position in `ViewerTimeline.colours`."""
 
 
 @dataclass(frozen=True, slots=True)

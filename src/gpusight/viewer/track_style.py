@@ -124,7 +124,7 @@ class EventStyle(Protocol):
     """What a table's rows look like; asked only about rows that a screen shows."""
 
     def colours(self, rows: StyleRows) -> ColorCodes:
-        """Give the colour of each row, as positions in `COLOURS`."""
+        """Give the colour of each row, as positions in `COLORS`."""
         ...
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:

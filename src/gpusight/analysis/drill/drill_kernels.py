@@ -169,7 +169,7 @@ class DrillKernel:
     """A kernel with one launch shape, as it ran in the window."""
 
     group: int
-    """Its place by time, from 0; what `Picked.launches` calls it."""
+    """Its place by time, from 0; what `DrillSelection.launches` calls it."""
     row: int
     """Where one of its launches stands in `kernels`; -1 where there is none."""
     name: str

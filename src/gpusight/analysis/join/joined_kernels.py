@@ -49,7 +49,7 @@ class JoinedLaunches:
     """A timeline and a report, launch by launch."""
 
     timeline: pl.DataFrame
-    """Kernels in order of launch: `NEEDS`, `time_ns`, `key` and `kernel` (numbers of `Keys`), `why`
+    """Kernels in order of launch: `NEEDS`, `time_ns`, `key` and `kernel` (of `KernelKeys`), `why`
     none was measured, and of the measured launch that tells of each: `launch`, whether it was found
     in sequence (`exact`), `measured_ns`, the quantities and the points."""
     report: pl.DataFrame

@@ -52,7 +52,7 @@ class LaneThreads:
 
     lane: Ints
     thread: Ints
-    """Position in `Schedule.threads`."""
+    """Position in `GpuSchedule.threads`."""
     start_ns: Ints
     end_ns: Ints
     first_ns: Ints
@@ -105,7 +105,7 @@ class HostLanes:
         )
 
     def threads_at(self, lanes: Ints, times: Ints) -> Ints:
-        """Give the thread (a position in `Schedule.threads`) that worked in a lane at a time."""
+        """Give the thread (a position in `GpuSchedule.threads`) that worked in a lane at a time."""
         at = np.searchsorted(self.shifts.start_ns, self.axis.at(lanes, times), side="right") - 1
         threads: Ints = self.shifts.thread[at]
         return threads
@@ -115,7 +115,7 @@ class HostLanes:
     ) -> Intervals:
         """Put events of threads (`start_ns`, `end_ns`, `thread`) onto the lanes they worked for.
 
-        `stand_in` gives, by position in `Schedule.threads`, the thread whose events count instead.
+        `stand_in` gives, by position in `GpuSchedule.threads`, the thread that counts instead.
         """
         if frame.is_empty() or not len(self.numbers):
             return Intervals.empty()

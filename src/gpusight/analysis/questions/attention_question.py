@@ -58,7 +58,7 @@ class AttentionSplit:
 
     trace: Trace
     kernels: pl.DataFrame
-    """Those of `Program.kernels` with their `role`."""
+    """Those of `QuestionProgram.kernels` with their `role`."""
     calls: dict[str, int]
     """How often each part ran."""
     passes: int

@@ -41,7 +41,7 @@ _RETURNS_WITHIN_NS = 200_000
 
 @dataclass(frozen=True)
 class CallWaits:
-    """By position in `Schedule.calls`, but for `inside`, by position in `Schedule.ops`."""
+    """By position in `GpuSchedule.calls`, but for `inside`, by position in `GpuSchedule.ops`."""
 
     own_ns: Ints
     wait: Ints

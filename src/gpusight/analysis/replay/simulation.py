@@ -25,11 +25,11 @@ class CallWait(enum.IntEnum):
 
     NOTHING = 0
     DEVICE = 1
-    """What was issued so far on the GPU that `Program.target` names."""
+    """What was issued so far on the GPU that `ReplayProgram.target` names."""
     QUEUE = 2
-    """What was issued so far on the queue that `Program.target` names."""
+    """What was issued so far on the queue that `ReplayProgram.target` names."""
     OP = 3
-    """The piece of work that `Program.target` names."""
+    """The piece of work that `ReplayProgram.target` names."""
 
 
 class LatencyBase(enum.IntEnum):
@@ -45,7 +45,7 @@ class LatencyBase(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ReplayProgram:
-    """Costs and dependencies; arrays by position in `Schedule.calls` and `Schedule.ops`.
+    """Costs and dependencies; arrays by position in `GpuSchedule.calls` and `GpuSchedule.ops`.
 
     A call begins `gap_ns` after the one before it in its lane, not before the work `after_op` has
     ended; it ends after `own_ns`, not before what it waits for has ended and `tail_ns` have passed.
@@ -67,7 +67,7 @@ class ReplayProgram:
     mark: Flags
     """No call: a step begins or ends there."""
     wait: Ints
-    """`Wait`."""
+    """`CallWait`."""
     target: Ints
     tail_ns: Ints
     after_op: Ints
@@ -83,7 +83,7 @@ class ReplayProgram:
     inside: NDArray[np.float64]
     """Part of it that lies in the window, by its measured duration."""
     bound: Ints
-    """`Bound`."""
+    """`LatencyBase`."""
     latency_ns: Ints
     queue_gap_ns: Ints
     needs: Ints

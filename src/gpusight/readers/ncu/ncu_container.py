@@ -147,7 +147,7 @@ def _process(message: Message) -> ReportProcess | None:
 _COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
 """Written at once, and copied at all: a sparse file of terabytes must not fill the disk."""
 _MAX_BYTES = 32 << 30
-"""Reports have a few hundred megabytes. `Blocks` bounds how many times a small file may grow."""
+"""Reports have a few hundred megabytes. `FileBlocks` bounds how much a small file may grow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class MetricLabels:
         return self._numbers.setdefault(said, len(self._numbers))
 
     def numbers(self, frame: pl.DataFrame) -> pl.Series:
-        """Give the numbers of a frame's rows, from the columns of `Said`."""
+        """Give the numbers of a frame's rows, from the columns of `MetricLabel`."""
         columns = list(MetricLabel._fields)
         found = frame.select(columns).unique(maintain_order=True)
         codes = [self.number(MetricLabel(*row)) for row in found.iter_rows()]

@@ -360,7 +360,7 @@ class TorchSource:
     def _small(self, table: str) -> pl.DataFrame:
         return self._smalls[table]
 
-    # What rules ask for (torch_tables.Context) ---------------------------------------------------
+    # What rules ask for (torch_tables.EventContext) ----------------------------------------------
 
     def since_origin(self, times: pl.Series) -> pl.Series:
         """Count a time from the earliest event of the file."""

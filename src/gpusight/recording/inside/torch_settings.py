@@ -149,7 +149,7 @@ OUTPUT_DIR = "profiler_output"
 
 
 class TorchOptions(TypedDict, total=False):
-    """The names and types of `Settings`, for type checkers; all but the folder and the schedule."""
+    """The names and types of `TorchSettings`, for type checkers, without folder and schedule."""
 
     cpu: bool
     cuda: bool

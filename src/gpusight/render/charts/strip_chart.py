@@ -215,7 +215,7 @@ def _in_columns(keys: Sequence[LegendEntry], most: int) -> list[list[LegendEntry
 _MIN_CELL_PIXELS = 0.4
 """Pixels of the narrowest cell: something was there."""
 _CELL_GAP, _MIN_GAPPED_PIXELS = 0.7, 6.0
-"""Cells of at least `_FROM` pixels leave so many to the next one."""
+"""Cells of at least `_MIN_GAPPED_PIXELS` pixels leave so many to the next one."""
 _MIN_TITLED_PIXELS = 2.5
 """Cells of at least so many pixels can be pointed at one by one."""
 _MARGIN = 3.0

@@ -41,7 +41,7 @@ _HEAD = 30.0
 
 
 def comparison_to_page(comparison: Comparison, *, limit: int | None = None) -> str:
-    """Write a page of its own; `limit` is what `Section.shown` takes."""
+    """Write a page of its own; `limit` is what `ComparisonSection.shown` takes."""
     dark = f"@media (prefers-color-scheme: dark) {{{css_of(DARK)}}}"
     title = comparison_tables.comparison_headline(comparison)
     styles = f"{css_of(LIGHT)}\n{dark}\n{comparison_styles()}"

@@ -29,7 +29,7 @@ class StreamOrder:
     def __init__(self, ops: pl.DataFrame) -> None:
         order = np.argsort(ops["queue"].to_numpy(), kind="stable")
         self.ops: Ints = order
-        """Position of each row in `Schedule.ops`."""
+        """Position of each row in `GpuSchedule.ops`."""
         self.frame = ops[order]
         self.queue: Ints = self.frame["queue"].to_numpy()
         self.inside_device = self.where(_IS_KERNEL | _IS_COPY)
@@ -97,7 +97,7 @@ _WITH_WEIGHTS = (
 
 
 class AttentionKernels(NamedTuple):
-    """Written-out attention, by position in `Schedule.ops`."""
+    """Written-out attention, by position in `GpuSchedule.ops`."""
 
     group: Ints
     """Number of the attention that a kernel is part of; `NONE` for all others."""
@@ -239,7 +239,7 @@ _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
 
 
 class PointwiseChains(NamedTuple):
-    """Chains of pointwise kernels, by position in `Schedule.ops`."""
+    """Chains of pointwise kernels, by position in `GpuSchedule.ops`."""
 
     number: Ints
     """Number of the chain that a kernel is part of; `NONE` for all others."""
@@ -331,7 +331,7 @@ _NO_UPDATE = r"foreach (?:l2|lp)?_?norm|foreach zero|^elementwise fill"
 
 
 class OptimizerKernels(NamedTuple):
-    """Kernels of optimizers, by position in `Schedule.ops`."""
+    """Kernels of optimizers, by position in `GpuSchedule.ops`."""
 
     group: Ints
     """Number of the fused kernel that a kernel would become part of; `NONE` for all others."""
@@ -418,7 +418,7 @@ LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform"
 
 
 class FusableKernels(NamedTuple):
-    """What kernels are part of, all by position in `Schedule.ops`."""
+    """What kernels are part of, all by position in `GpuSchedule.ops`."""
 
     attention: AttentionKernels
     optimizer: OptimizerKernels

@@ -48,7 +48,7 @@ def fuse_to_share(
 ) -> Change:
     """Let each group become one kernel that takes `part` of the time of each of its members.
 
-    These are by position of the work, `groups` as `as_one` wants it; no member adds more than its
+    These are by position of the work, `groups` as `fuse` wants it; no member adds more than its
     `most_ns`. `host_ns`, by group, is what the one launch costs the host beyond an ordinary
     launch, never more than the group saves it.
     """
@@ -137,7 +137,7 @@ def kernel_ns(context: RuleContext) -> int:
 
 
 def marked_work(context: RuleContext, flags: Flags) -> pl.DataFrame:
-    """Give the work that is marked, by position in `Schedule.ops`."""
+    """Give the work that is marked, by position in `GpuSchedule.ops`."""
     return context.ops.filter(pl.Series(flags))
 
 

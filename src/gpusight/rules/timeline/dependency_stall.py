@@ -67,7 +67,7 @@ class StreamStalls:
 
     device: int
     op: Ints
-    """Position in `Schedule.ops`."""
+    """Position in `GpuSchedule.ops`."""
     ns: Ints
     """How long."""
     needs: Ints

@@ -1,4 +1,4 @@
-"""How fast copies between host and GPU can be: as measured, else as the link allows."""
+"""pageable-copy: copies of host memory that is not pinned, and how fast pinned ones would be."""
 
 from __future__ import annotations
 
