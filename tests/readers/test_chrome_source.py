@@ -502,8 +502,8 @@ def test_arguments_that_cannot_be_meant_are_named(tmp_path: Path) -> None:
     trace.validate()
     assert trace.copies["bytes"].sum() == 8
     assert trace.warnings == (
-        "1 of 3 copy events have no number as bytes",
         "1 of 3 copy events have bytes out of range, count as 0",
+        "1 of 3 copy events have no number as bytes",
     )
 
 

@@ -130,7 +130,7 @@ def test_more_artefacts(tmp_path: Path) -> None:
         "rank0_stacks.txt",
         "rank0_trace.json.gz",
     ]
-    assert "test_torch_profile" in (folder / "rank0_stacks.txt").read_text(encoding="utf-8")
+    assert "test_torch_session" in (folder / "rank0_stacks.txt").read_text(encoding="utf-8")
     assert "<svg" in (folder / "rank0_memory-timeline.html").read_text(encoding="utf-8")
     assert len(gs.ops(folder / "rank0_key_averages.txt")) == 3
     assert gs.memory(folder / "rank0_trace.json.gz").facts["peak_bytes"] > 0
