@@ -413,20 +413,21 @@ def orion_build(
     `out` is where to write it, `intermediate` a folder for the tables on the way; without them
     nothing is written. The others mean what the options of `gpusight orion build` mean.
     """
-    from gpusight.analysis.orion.orion_build import OrionOptions as Options
-    from gpusight.analysis.orion.orion_build import build
-    from gpusight.analysis.orion.orion_launches import OrionSmLimits as Limits
-    from gpusight.render.table_export import save_orion_files as save
+    from gpusight.analysis.orion.orion_build import OrionOptions, build
+    from gpusight.analysis.orion.orion_launches import OrionSmLimits
+    from gpusight.render.table_export import save_orion_files
 
-    limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
+    limits = OrionSmLimits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
     selection = _selection(within, device, None)
-    options = Options(model_type, columns, compat, threshold, limits, durations, helpers, selection)
+    options = OrionOptions(
+        model_type, columns, compat, threshold, limits, durations, helpers, selection
+    )
     report = _opened(ncu)
     second, timeline = (None if t is None else _opened(t) for t in (raw, nsys))
     built = _of_one_run(build(report, options, raw=second, nsys=timeline))
     traces = [trace for trace in (report, second, timeline) if trace is not None]
     files = (None if path is None else Path(path) for path in (out, intermediate))
-    save(built, *files, captures=[trace.meta.path for trace in traces])
+    save_orion_files(built, *files, captures=[trace.meta.path for trace in traces])
     return Page(_with_warnings(built.summary, traces))
 
 
@@ -448,15 +449,15 @@ def orion_plot(
     These are the SMs, compute and memory in use when the launches of a report are laid over a
     timeline of the same program.
     """
-    from gpusight.analysis.orion.orion_build import OrionOptions as Options
-    from gpusight.analysis.orion.orion_launches import OrionSmLimits as Limits
-    from gpusight.analysis.orion.orion_utilization import orion_utilization as utilisation
+    from gpusight.analysis.orion.orion_build import OrionOptions
+    from gpusight.analysis.orion.orion_launches import OrionSmLimits
+    from gpusight.analysis.orion.orion_utilization import orion_utilization
 
-    limits = Limits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
-    options = Options(limits=limits, selection=_selection(within, device, None))
+    limits = OrionSmLimits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
+    options = OrionOptions(limits=limits, selection=_selection(within, device, None))
     report, timeline = _opened(ncu), _opened(nsys)
     second = None if raw is None else _opened(raw)
-    answer = _of_one_run(utilisation(report, timeline, options, raw=second))
+    answer = _of_one_run(orion_utilization(report, timeline, options, raw=second))
     traces = [trace for trace in (report, second, timeline) if trace is not None]
     return Page(_with_warnings(answer, traces))
 
@@ -492,12 +493,11 @@ def diagnose(
     report]`: both, joined. `rules` asks only these; `extra_rules` are your own, classes or files.
     """
     from gpusight.render.result_view import DiagnosisView
-    from gpusight.rules.diagnosis import DiagnoseOptions as Question
-    from gpusight.rules.diagnosis import diagnose_captures
+    from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
     from gpusight.rules.user_rules import user_rules
 
     given = [trace] if isinstance(trace, (str, os.PathLike, Trace)) else trace
-    question = Question(
+    question = DiagnoseOptions(
         selection=_selection(within, device, process),
         rules=rules,
         kernel=kernel,
@@ -530,14 +530,14 @@ def report(
     `compare` is what it was before a change: captures, a baseline file, digests.
     """
     from gpusight.render.result_view import ReportView
-    from gpusight.reports.report_builder import build_report as gather
-    from gpusight.reports.report_contents import ReportRequest as Asked
+    from gpusight.reports.report_builder import build_report
+    from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
     captures = [_opened(one) for one in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
-    asked = Asked(selection, steps, window, warmup, title)
-    found = gather(captures, asked, base=base)
+    asked = ReportRequest(selection, steps, window, warmup, title)
+    found = build_report(captures, asked, base=base)
     return ReportView(found, tuple(one.meta.path for one in captures))
 
 
@@ -721,7 +721,7 @@ def questions(
     `compare` is a second capture, `timings` a CSV file of wall-clock times, `model` the sizes of
     attention: batch, heads, sequence, head dimension. `page.meta["answers"]` has the numbers.
     """
-    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
+    from gpusight.analysis.questions.attention_question import AttentionSizes
     from gpusight.analysis.questions.question_answers import questions as analysis
     from gpusight.analysis.questions.wall_clock_timings import read_timings
     from gpusight.readers.file_blocks import read_timings_file
@@ -733,7 +733,7 @@ def questions(
         _selection(within, device, process),
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
-        model=None if sizes is None else Sizes.of(sizes),
+        model=None if sizes is None else AttentionSizes.of(sizes),
         steps=steps,
         window=window,
         warmup=warmup,
@@ -765,11 +765,11 @@ def drill(
     `reports` that were made elsewhere; `announce` is called with the plan before. `level` is
     `quick`, `detail` or `full`. `cache` is that of `gs.open`, for reports of the run.
     """
-    from gpusight.analysis.drill.drill_result import DrillOptions as Question
+    from gpusight.analysis.drill.drill_result import DrillOptions
     from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
-    question = Question.of(
+    question = DrillOptions.of(
         selection=_selection(within, device, process),
         top=top,
         kernel=kernel,
@@ -846,11 +846,11 @@ def sql(trace: Capture, query: str) -> View:
 def stats(trace: Capture, report: str) -> View:
     """Make a report of `nsys stats`, such as `cuda_gpu_kern_sum`; values in the headings' units."""
     from gpusight.analysis.nsys_stats.stats_reports import run_report
-    from gpusight.render.stats_tables import stats_as_table as as_table
+    from gpusight.render.stats_tables import stats_as_table
 
     def analysis(trace: Trace) -> TableResult | NotApplicable:
         answer = run_report(trace, report)
-        return answer if isinstance(answer, NotApplicable) else as_table(answer)
+        return answer if isinstance(answer, NotApplicable) else stats_as_table(answer)
 
     return View(_ask(analysis, trace))
 

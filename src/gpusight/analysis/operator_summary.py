@@ -18,7 +18,7 @@ from gpusight.analysis.attribution.work_causes import (
     selected_work,
     short_labels,
 )
-from gpusight.analysis.kernel_summary import printed_totals as totals_below
+from gpusight.analysis.kernel_summary import printed_totals
 from gpusight.analysis.operator_tree import HostCallTree, OperatorSums
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
@@ -192,7 +192,7 @@ def operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult 
     operators = table.filter((pl.col("side") == "host").fill_null(value=True))
     rows = _summed(operators, by)
     gpu = trace.has("op_totals", "self_gpu_ns")
-    whole = totals_below(trace)
+    whole = printed_totals(trace)
     everything = whole.gpu_ns or int(operators["self_gpu_ns"].sum())
     of_all_cpu = share_of(pl.col("self_cpu_ns"), whole.cpu_ns or pl.col("self_cpu_ns").sum())
     return TableResult(

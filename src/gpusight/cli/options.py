@@ -206,9 +206,9 @@ class FocusOptions(TypedDict):
 
 def focus(args: argparse.Namespace) -> FocusOptions:
     """Give the time that the arguments of `add_focus` choose."""
-    from gpusight.analysis.steps.step_list import parse_window as read_window
+    from gpusight.analysis.steps.step_list import parse_window
 
-    window = None if args.window is None else read_window(args.window)
+    window = None if args.window is None else parse_window(args.window)
     return {"steps": args.steps, "window": window, "warmup": args.warmup}
 
 

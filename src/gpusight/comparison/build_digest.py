@@ -276,7 +276,7 @@ def _digest(asked: _Asked, scope: str) -> Digest:
         memory_peak=_known(peak, {}),
         findings=_known(findings, ()),
         missing=_missing(asked, parts, lost),
-        notes=plain_texts((*_make_notes(asked), *shared.notes, *judging)),
+        notes=plain_texts((*_digest_notes(asked), *shared.notes, *judging)),
         launch_calls=_launch_calls(issued, blocks),
         processes=gpu_processes(trace),
         lost={key: plain(reason) for key, reason in lost.items()},
@@ -343,7 +343,7 @@ def _findings(
     return found, tuple(sample_notes(timeline, asked.selection)), judgement.lacking_data
 
 
-def _make_notes(asked: _Asked) -> tuple[str, ...]:
+def _digest_notes(asked: _Asked) -> tuple[str, ...]:
     notes = [*asked.trace.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
     chosen = asked.selection
     if chosen.within is not None:

@@ -75,9 +75,9 @@ def demangle_names(name: str) -> str:
     """Demangle a name; nearly all are already, and the demangler is slow to import."""
     if not name.startswith("_Z"):
         return name
-    from gpusight.naming.demangle import demangle as parse
+    from gpusight.naming.demangle import demangle
 
-    return parse(name)
+    return demangle(name)
 
 
 _UNKNOWN = frozenset({"", "?", "??"})

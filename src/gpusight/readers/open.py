@@ -68,19 +68,18 @@ _FOREIGN = (
 
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
-    from gpusight.readers.cache_folder import check_capture_apart as protect
+    from gpusight.readers.cache_folder import check_capture_apart
     from gpusight.readers.column_cache import CachedSource
-    from gpusight.readers.guarded_source import capture_identity as identity
-    from gpusight.readers.guarded_source import file_status
+    from gpusight.readers.guarded_source import capture_identity, file_status
 
     location = _expanded(Path(path))
     with reading(location):
-        protect(location)
+        check_capture_apart(location)
         files = file_status(location)
         source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
             return Trace(source)
-        cached = CachedSource(source, location, identity(location, files))
+        cached = CachedSource(source, location, capture_identity(location, files))
         source.check()
         return Trace(cached, cached)
 

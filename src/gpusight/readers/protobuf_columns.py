@@ -360,10 +360,9 @@ def _tag_sizes(tags: UInt64) -> Int64:
     return sizes
 
 
-_TEXTS_U = np.uint64
-_SEED = _TEXTS_U(secrets.randbits(64))
-_FACTOR = _TEXTS_U(secrets.randbits(64) | 1)
-_MIX = _TEXTS_U(0x9E3779B97F4A7C15)
+_SEED = _U(secrets.randbits(64))
+_FACTOR = _U(secrets.randbits(64) | 1)
+_MIX = _U(0x9E3779B97F4A7C15)
 _MIN_VECTORIZED_ROWS = 64
 _MAX_HASHED_BYTES = 1 << 12  # longer texts are rare; hashing them would take a round per word
 
@@ -404,15 +403,15 @@ def _hashes(buffer: MessageBuffer, start: Int64, length: Int64) -> UInt64:
         words = buffer.words(at)
         short = left < 8
         if short.any():
-            missing = np.maximum(8 - left, 0).view(np.uint64) << _TEXTS_U(3)
+            missing = np.maximum(8 - left, 0).view(np.uint64) << _U(3)
             words = (words << missing) >> missing  # only the text's own bytes
         mixed = (hashes[rows] ^ words) * _FACTOR
-        hashes[rows] = mixed ^ (mixed >> _TEXTS_U(32))
+        hashes[rows] = mixed ^ (mixed >> _U(32))
         more = np.flatnonzero(left > 8)
         rows = more if isinstance(rows, slice) else rows[more]
         at, left = at[more] + 8, left[more] - 8
     hashes *= _MIX
-    return hashes ^ (hashes >> _TEXTS_U(29))
+    return hashes ^ (hashes >> _U(29))
 
 
 def _distinct(hashes: UInt64) -> tuple[Int64, Int64]:
@@ -428,13 +427,13 @@ def _distinct(hashes: UInt64) -> tuple[Int64, Int64]:
     rows = np.arange(n, dtype=np.int64)
     left = hashes
     while len(rows):
-        slot = (left >> _TEXTS_U(64 - bits)).view(np.int64)
+        slot = (left >> _U(64 - bits)).view(np.int64)
         table[slot[::-1]] = rows[::-1]  # the first row of a slot wins
         winner = table[slot]
         same = hashes[winner] == hashes[rows]
         owner[rows[same]] = winner[same]
         rows = rows[~same]
-        left = (left[~same] ^ (left[~same] >> _TEXTS_U(7))) * _MIX
+        left = (left[~same] ^ (left[~same] >> _U(7))) * _MIX
     is_first = np.zeros(n, np.bool_)
     is_first[owner] = True
     first = np.flatnonzero(is_first)

@@ -99,9 +99,9 @@ def _of_two(
 
 
 def _of_report(trace: Trace, options: DiagnoseOptions) -> KernelReportDiagnosis | NotApplicable:
-    from gpusight.rules.kernel_diagnosis import diagnose_kernels as diagnose
+    from gpusight.rules.kernel_diagnosis import diagnose_kernels
 
-    return diagnose(
+    return diagnose_kernels(
         trace,
         options.selection,
         kernel=options.kernel,

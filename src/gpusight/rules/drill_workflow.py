@@ -25,8 +25,7 @@ from gpusight.recording.record_program import plan_recording, record
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions as Diagnosing
-from gpusight.rules.diagnosis import diagnose_captures
+from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
 from gpusight.rules.diagnosis_results import JoinedDiagnosis
 from gpusight.units import format_share
 
@@ -177,7 +176,7 @@ def join_reports(
             hint="see the report: gpusight diagnose REPORT, or give a timeline",
         )
     held = measured_launches_of(trace, drill.chosen, reports)
-    asked = Diagnosing(selection=question.selection)
+    asked = DiagnoseOptions(selection=question.selection)
     found = [diagnose_captures([trace, report], asked) for report in reports]
     absent = [one.reason for one in found if isinstance(one, NotApplicable)]
     joined = tuple(one for one in found if isinstance(one, JoinedDiagnosis))

@@ -24,7 +24,7 @@ from gpusight.analysis.replay.changes import (
 )
 from gpusight.analysis.scenario import COMMAND, ScenarioAction, replayed
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.rules.context import sample_steps
@@ -67,7 +67,7 @@ def what_if(
             "whatif needs something to change",
             hint="give for example --speedup matmul=4x, --remove sync or --graph",
         )
-    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
     context = sample_steps(trace, focus, selection)

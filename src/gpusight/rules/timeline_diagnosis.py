@@ -11,7 +11,7 @@ from gpusight.analysis.capture_completeness import lost_sources, reported_losses
 from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
-from gpusight.analysis.steps.step_window import step_window as find_focus
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
 from gpusight.rules.diagnosis_results import COMMAND, ReplayFacts, TimelineDiagnosis
@@ -80,7 +80,7 @@ def diagnosed_window(
     warmup: bool = False,
 ) -> StepWindow | NotApplicable:
     """Choose the time to judge: as `step_window` does, without the start of a program."""
-    focus = find_focus(trace, selection, steps=steps, window=window, warmup=warmup)
+    focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     asked = window is not None or selection.within is not None or warmup
     return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
 

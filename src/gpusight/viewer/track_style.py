@@ -197,7 +197,7 @@ class CountedStyle:
 
     @cached_property
     def _named(self) -> NamedStyle:
-        return NamedStyle(self.words, self.paint, looks_direction)
+        return NamedStyle(self.words, self.paint, short_direction)
 
 
 def kernel(name: str) -> str:
@@ -205,7 +205,7 @@ def kernel(name: str) -> str:
     return one_line(classify(name).short)
 
 
-def looks_direction(kind: str) -> str:
+def short_direction(kind: str) -> str:
     """Shorten `Host-to-Device` to `HtoD`; what is no direction stays as it is."""
     around, between, target = kind.partition("-to-")
     *before, origin = around.split() or [""]

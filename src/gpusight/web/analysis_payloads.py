@@ -27,7 +27,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
 from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis
 from gpusight.rules.finding_locations import FindingLocator, locations_of_kernels
-from gpusight.viewer.event_details import event_details as details
+from gpusight.viewer.event_details import event_details
 from gpusight.viewer.ledger_track import ledger_lines
 from gpusight.viewer.track_style import COLORS
 from gpusight.web.payloads import (
@@ -88,7 +88,7 @@ def event_payload(
 
 def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> EventDescription:
     """Give the details with the counters of the report that tells most of the event."""
-    told = [details(trace, table, row, report=report) for report in reports or (None,)]
+    told = [event_details(trace, table, row, report=report) for report in reports or (None,)]
     return max(told, key=lambda one: sum(len(section.facts) for section in one.sections))
 
 

@@ -142,10 +142,10 @@ def pick(asked: RouteRequest) -> EventPosition | None:
 
 def event(asked: RouteRequest) -> object:
     """Tell everything about one event."""
-    from gpusight.web.analysis_payloads import event_payload as event_details
+    from gpusight.web.analysis_payloads import event_payload
 
     table, row = asked.query.text("table", MAX_KEY_CHARS), asked.query.whole("row", 0, _MAX_ROW)
-    return event_details(asked.served.timeline, table, row, asked.reports)
+    return event_payload(asked.served.timeline, table, row, asked.reports)
 
 
 def search(asked: RouteRequest) -> object:

@@ -161,11 +161,11 @@ class Session:
         return one.is_report
 
     def _build(self, one: LoadedCapture, trace: Trace) -> None:
-        from gpusight.viewer.timeline_view import ViewerTimeline as Timeline
-        from gpusight.web.capture_payloads import capture_payload as capture_info
+        from gpusight.viewer.timeline_view import ViewerTimeline
+        from gpusight.web.capture_payloads import capture_payload
 
-        timeline = Timeline(trace)
-        one.succeeds(timeline, capture_info(one.number, one.name, trace, timeline))
+        timeline = ViewerTimeline(trace)
+        one.succeeds(timeline, capture_payload(one.number, one.name, trace, timeline))
 
     def _look_into(self, one: LoadedCapture) -> None:
         """Work out ledger and findings, once all captures can be looked at."""
@@ -175,19 +175,18 @@ class Session:
             return
         self._let_look(one)
         from gpusight.web import analysis_payloads  # noqa: F401 - so that the first click need not wait
-        from gpusight.web.analysis_payloads import findings_payload as findings
-        from gpusight.web.analysis_payloads import ledger_payload as ledger_info
+        from gpusight.web.analysis_payloads import findings_payload, ledger_payload
 
         timeline = one.timeline
         with self._turn:
             try:
                 timeline.prepare_ledger()
-                one.ledger = ledger_info(timeline.trace)
+                one.ledger = ledger_payload(timeline.trace)
             except GpusightError as error:
                 one.ledger = LedgerInfo(FAILED, one.reason(error))
         with self._turn:
             try:
-                one.findings = findings(timeline, self.reports)
+                one.findings = findings_payload(timeline, self.reports)
             except GpusightError as error:
                 one.fails(error)
 
@@ -219,10 +218,10 @@ class Session:
         if len(ready) < _BOTH:
             self.comparison = CompareInfo(NONE, "two captures are needed to compare them")
             return
-        from gpusight.web.analysis_payloads import comparison_payload as compare_info
+        from gpusight.web.analysis_payloads import comparison_payload
 
         try:
-            self.comparison = compare_info(*(one.timeline.trace for one in ready[:_BOTH]))
+            self.comparison = comparison_payload(*(one.timeline.trace for one in ready[:_BOTH]))
         except GpusightError as error:
             self.comparison = CompareInfo(FAILED, ready[0].reason(ready[1].reason(error)))
 

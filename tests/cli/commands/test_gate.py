@@ -168,6 +168,11 @@ def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: s
         assert (json.loads(text)["passed"], json.loads(text)["outcome"]) == (False, "error")
 
 
+def test_a_picture_as_output_hides_no_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("--baseline", base, "-o", "x.png") == 2
+    assert "no capture was given" in capsys.readouterr().err
+
+
 def test_an_error_replaces_no_file_of_another_kind(base: str) -> None:
     before = Path(base).read_bytes()
     Path("notes.md").write_text("my notes", encoding="utf-8")

@@ -27,8 +27,7 @@ from gpusight.analysis.drill.launch_anchors import (
     LaunchCounting,
     countings,
 )
-from gpusight.analysis.kernel_summary import SHAPE
-from gpusight.analysis.kernel_summary import kernels as listed
+from gpusight.analysis.kernel_summary import SHAPE, kernels
 from gpusight.recording import ncu_command as options
 from gpusight.recording.request import Ranks, RecordedSteps, RecordRequest, Tool
 from gpusight.results import NotApplicable
@@ -389,7 +388,7 @@ def pick_totals(
     trace: Trace, *, top: int = DEFAULT_TOP_KERNELS, kernel: str | None = None
 ) -> tuple[tuple[DrillKernel, ...], tuple[str, ...]] | NotApplicable:
     """Choose kernels by their total time; gives them with what a reader must know."""
-    table = listed(trace)
+    table = kernels(trace)
     if isinstance(table, NotApplicable):
         return NotApplicable(COMMAND, table.reason, table.hint)
     frame = table.frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.render.charts.draw_chart import CHART_FORMATS as PICTURES
+from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight compare 'base/*.json.gz' 'new/*.json.gz' -o compare.html",
     "gpusight compare baseline.json run.nsys-rep --format markdown",
 )
-_FORMATS = (*options.TABLE_FORMATS, *PICTURES)
+_FORMATS = (*options.TABLE_FORMATS, *CHART_FORMATS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

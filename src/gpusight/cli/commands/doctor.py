@@ -71,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
 def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     """Say which required tools cannot capture without limits; gives the exit code."""
     from gpusight.cli.output import write_error
-    from gpusight.recording.doctor.machine import Ability as Can
+    from gpusight.recording.doctor.machine import Ability
     from gpusight.recording.request import Tool
     from gpusight.render.cell_text import safe_text
 
     verdicts = [checkup.verdict(Tool(name)) for name in args.require]
-    unfit = [verdict for verdict in verdicts if verdict.can is not Can.YES]
+    unfit = [verdict for verdict in verdicts if verdict.can is not Ability.YES]
     for verdict in unfit:
         told = f"{verdict.tool.value} can capture here: {verdict.can.value}"
         write_error(f"gpusight: doctor: {told}; {safe_text('; '.join(verdict.why))}")

@@ -172,18 +172,23 @@ def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from gpusight.cli.output import chosen_format, write_file
-    from gpusight.render.csv_json import encode_json as encode
+    from gpusight.errors import UsageError
+    from gpusight.render.csv_json import encode_json
     from gpusight.render.gate_view import error_markdown
 
     if not args.output or args.output == "-":
         return
+    try:
+        form = chosen_format(args)
+    except UsageError:  # the name is of a picture, which no gate wrote
+        return
     document = {"meta": {"command": "gate"}, "passed": False, "outcome": "error", "error": reason}
     answers = {
         "table": (b"Gate ", f"Gate error\n{reason}\n"),
-        "json": (b'{\n  "meta": {\n    "command": "gate"', encode(document)),
+        "json": (b'{\n  "meta": {\n    "command": "gate"', encode_json(document)),
         "markdown": (b"## Gate", error_markdown(reason)),
     }
-    heading, text = answers.get(chosen_format(args), (b"", ""))
+    heading, text = answers.get(form, (b"", ""))
     if heading and _is_replaceable(Path(args.output), heading):
         write_file(Path(args.output), [text])
 

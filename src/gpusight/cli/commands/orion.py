@@ -284,10 +284,10 @@ def _captures(args: argparse.Namespace) -> list[str]:
 
 def _protect(args: argparse.Namespace) -> None:
     """Refuse to write over what is read, before anything is done."""
-    from gpusight.render.table_export import refuse_captures as protect
+    from gpusight.render.table_export import refuse_captures
 
     if args.output and args.output != "-":
-        protect(Path(args.output), _captures(args))
+        refuse_captures(Path(args.output), _captures(args))
 
 
 def _build_options(args: argparse.Namespace) -> OrionOptions:
@@ -326,11 +326,11 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 
 def _write(built: OrionFile, output: str, traces: list[Trace], args: argparse.Namespace) -> int:
-    from gpusight.render.table_export import save_orion_files as save
+    from gpusight.render.table_export import save_orion_files
 
     to_stdout = output == "-"
     folder = Path(args.intermediate) if args.intermediate else None
-    save(built, None if to_stdout else Path(output), folder, captures=_captures(args))
+    save_orion_files(built, None if to_stdout else Path(output), folder, captures=_captures(args))
     if to_stdout:
         write_out(built.text)
         return 0

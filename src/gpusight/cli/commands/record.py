@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     import os
 
-    from gpusight.recording.launch_program import exec_program as become
+    from gpusight.recording.launch_program import exec_program
     from gpusight.recording.record_program import plan_recording, record
 
     request = _request(args)
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _show_plan(request, plan, args)
     if plan is None:
-        become(request.program, os.environ)
+        exec_program(request.program, os.environ)
     _check_writing(plan, args)
     _announce(plan, args)
     done = record(plan)

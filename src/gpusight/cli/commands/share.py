@@ -104,11 +104,11 @@ def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     """Say on a terminal what it comes to, and what to do with it."""
     from gpusight.cli.output import chosen_format, write_out
     from gpusight.render.cell_text import safe_text
-    from gpusight.render.share_view import closing_sentences as closing
+    from gpusight.render.share_view import closing_sentences
 
     if args.output or chosen_format(args) != "table":
         return
-    said = closing(shared)
+    said = closing_sentences(shared)
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
         check = f"Read it before you send it: gpusight share --check {path}"

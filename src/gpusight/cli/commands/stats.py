@@ -258,9 +258,9 @@ def _printed(
     if any(a.status == WRITTEN for a in before):
         write_out("\n")
     if args.format == "table":
-        from gpusight.render.stats_tables import stats_as_printed as as_printed
+        from gpusight.render.stats_tables import stats_as_printed
 
-        present(View(as_printed(answer.made)), _for_results(args))
+        present(View(stats_as_printed(answer.made)), _for_results(args))
     else:
         write_out(_text(answer.made, args))
     return answer
@@ -325,13 +325,12 @@ def _filed(answer: StatsAnswer, folder: Path) -> StatsAnswer:
 
 
 def _write_summary(summary: TableResult, folder: Path) -> None:
-    from gpusight.render.csv_json import csv_chunks as csv_pieces
-    from gpusight.render.csv_json import escape_formulas
-    from gpusight.render.table_layout import TableOptions as Look
+    from gpusight.render.csv_json import csv_chunks, escape_formulas
+    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_tables import to_plain
 
-    write_file(folder / "summary.txt", [to_plain(summary, Look(width=None))])
-    write_file(folder / "summary.csv", map(escape_formulas, csv_pieces(summary)))
+    write_file(folder / "summary.txt", [to_plain(summary, TableOptions(width=None))])
+    write_file(folder / "summary.csv", map(escape_formulas, csv_chunks(summary)))
 
 
 def _present_summary(made: Iterable[StatsAnswer], args: argparse.Namespace) -> None:
@@ -386,15 +385,17 @@ def _text(report: StatsReport, args: argparse.Namespace) -> str:
 
 def _json(made: Sequence[StatsAnswer]) -> str:
     """Write one document: what became of each report in `meta`, their rows in `rows`."""
-    from gpusight.render.csv_json import encode_json as encode
-    from gpusight.render.stats_tables import stats_as_table as as_table
+    from gpusight.render.csv_json import encode_json
+    from gpusight.render.stats_tables import stats_as_table
 
     rows: list[dict[str, Any]] = []
     for answer in made:
         if answer.made is not None:
             tag = {"capture": answer.capture, "report": answer.report}
-            rows += [{**tag, **row} for row in as_table(answer.made).rows()]
-    return encode({"meta": {"command": "stats", "reports": _summary(made).rows()}, "rows": rows})
+            rows += [{**tag, **row} for row in stats_as_table(answer.made).rows()]
+    return encode_json(
+        {"meta": {"command": "stats", "reports": _summary(made).rows()}, "rows": rows}
+    )
 
 
 def list_reports(args: argparse.Namespace) -> int:

@@ -153,7 +153,6 @@ _HEADER_BYTES = 1 << 16
 _MAX_DEPTH = 16
 
 # Arrow: numbers of the fields of a message.
-_INFLATION_MESSAGE_TYPE, _INFLATION_MESSAGE_HEADER, _MESSAGE_BODY = 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _FILE_MAGIC = b"ARROW1\0\0"
@@ -314,7 +313,7 @@ def _stream_messages(file: IO[bytes], at: int, size: int) -> Iterator[int]:
             return
         yield at
         message = _message(file, at, size)
-        at += 8 + length + max(0, message.int64(_MESSAGE_BODY))
+        at += 8 + length + max(0, message.int64(_MESSAGE_BODY_LENGTH))
 
 
 def _message(file: IO[bytes], at: int, size: int) -> Flatbuffer:
@@ -333,10 +332,10 @@ def _message(file: IO[bytes], at: int, size: int) -> Flatbuffer:
 
 def _message_bytes(file: IO[bytes], at: int, size: int) -> int:
     message = _message(file, at, size)
-    body, body_bytes = file.tell(), message.int64(_MESSAGE_BODY)
+    body, body_bytes = file.tell(), message.int64(_MESSAGE_BODY_LENGTH)
     if not 0 <= body_bytes <= size - body:
         raise WireError("it ends inside a table")
-    kind, batch = message.byte(_INFLATION_MESSAGE_TYPE), message.table(_INFLATION_MESSAGE_HEADER)
+    kind, batch = message.byte(_MESSAGE_TYPE), message.table(_MESSAGE_HEADER)
     if kind == _DICTIONARY_BATCH and batch is not None:
         batch = batch.table(1)
     if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:

@@ -28,9 +28,9 @@ def draw(figure: Figure | StripChart, form: str, *, result: Answer | None = None
 
         return to_svg(figure).encode()
     if form == "html":
-        from gpusight.render.charts.chart_page import chart_to_page as to_page
+        from gpusight.render.charts.chart_page import chart_to_page
 
-        return to_page(figure, result).encode()
+        return chart_to_page(figure, result).encode()
     if form in CHART_FORMATS:
         return _convert(figure, form)
     raise UsageError(f"no picture format {form!r}", hint=f"formats are {', '.join(CHART_FORMATS)}")

@@ -15,7 +15,7 @@ from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     IdleCause,
 )
-from gpusight.analysis.ledger.ledger_tables import ledger_page as tables_of
+from gpusight.analysis.ledger.ledger_tables import ledger_page
 from gpusight.analysis.steps.step_list import called
 from gpusight.render.html.html_templates import ReportSection, columns_of, render
 from gpusight.results import NotApplicable, TableResult
@@ -249,7 +249,7 @@ def _steps(device: DeviceLedgerReport) -> StepTimes:
 
 def _idle_table(report: LedgerReport, device: DeviceLedgerReport) -> TableResult | None:
     """Give what idle time is made of, as the command does."""
-    tables = tables_of(replace(report, devices=(device,))).sections
+    tables = ledger_page(replace(report, devices=(device,))).sections
     found = next((section for section in tables if section.command == _IDLE_TABLE), None)
     return found if isinstance(found, TableResult) and found.frame.height else None
 
