@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gpusight.errors import UsageError
+from gpusight.errors import CaptureMismatchError, UsageError
 from gpusight.render.result_view import Page as Page  # typed users may import it from here
 from gpusight.render.result_view import Result as Result
 from gpusight.render.result_view import View as View
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         DrillView,
         GateView,
         LedgerView,
+        OrionPage,
         ReportView,
         ShareView,
         WhatIfView,
@@ -407,7 +408,7 @@ def orion_build(
     helpers: str = "next",
     within: str | None = None,
     device: int | None = None,
-) -> Page:
+) -> OrionPage:
     """Make the kernel-info file of the Orion scheduler; `page["rows"]` are its rows.
 
     `out` is where to write it, `intermediate` a folder for the tables on the way; without them
@@ -415,6 +416,7 @@ def orion_build(
     """
     from gpusight.analysis.orion.orion_build import OrionOptions, build
     from gpusight.analysis.orion.orion_launches import OrionSmLimits
+    from gpusight.render.result_view import OrionPage
     from gpusight.render.table_export import save_orion_files
 
     limits = OrionSmLimits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
@@ -428,7 +430,7 @@ def orion_build(
     traces = [trace for trace in (report, second, timeline) if trace is not None]
     files = (None if path is None else Path(path) for path in (out, intermediate))
     save_orion_files(built, *files, captures=[trace.meta.path for trace in traces])
-    return Page(_with_warnings(built.summary, traces))
+    return OrionPage(_with_warnings(built.summary, traces), built.text)
 
 
 def orion_plot(
@@ -946,7 +948,8 @@ def _of_one_run(made: _Made | OrionRefusal | NotApplicable) -> _Made:
     from gpusight.analysis.orion.orion_build import OrionRefusal as Refused
 
     if isinstance(made, Refused):
-        raise UsageError(made.why, hint=f"the first difference: {made.table.rows()[0]}")
+        hint = f"the first difference: {made.table.rows()[0]}"
+        raise CaptureMismatchError(made.why, hint=hint, table=made.table)
     if isinstance(made, NotApplicable):
         raise made.error()
     return made

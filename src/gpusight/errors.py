@@ -9,6 +9,7 @@ GpusightError                 exit code 2, one line for the user
 ├── RecordError               nothing on this machine can record that, or nothing was recorded
 ├── RuleError                 a rule that the user wrote cannot be loaded, or fails
 ├── UsageError                the request makes no sense (unknown column, range, device, report)
+│   └── CaptureMismatchError  captures that ought to be of one run are not
 ├── MissingDataError          the capture is fine but does not hold what was asked for
 │   └── NotApplicableError    an analysis could not be done; the reason is the answer
 └── InternalError             exit code 70: a bug in gpusight, whatever the capture holds
@@ -79,6 +80,14 @@ class RuleError(GpusightError):
 
 class UsageError(GpusightError):
     """The request does not fit the capture or the command."""
+
+
+class CaptureMismatchError(UsageError):
+    """Captures that ought to be of one run differ; `table` says in what."""
+
+    def __init__(self, what: str, *, hint: str, table: object) -> None:
+        super().__init__(what, hint=hint)
+        self.table = table
 
 
 class MissingDataError(GpusightError):

@@ -25,7 +25,7 @@ from gpusight.cli.capture_input import PATIENCE_S, progress
 from gpusight.cli.commands import COMMANDS, demo
 from gpusight.cli.main import build_parser, main
 from gpusight.readers.open import open_trace
-from gpusight.render import terminal_tables
+from gpusight.render import terminal_text
 from tests.cli.captures import NAMED, SOURCE
 from tests.render.hostile import HOSTILE
 from tests.render.test_terminal_tables import Terminal
@@ -695,7 +695,7 @@ def test_no_command_prints_controls(
     colored: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(terminal_tables, "wants_color", lambda _: colored)
+    monkeypatch.setattr(terminal_text, "wants_color", lambda _: colored)
     faults = {}
     for command, *more in COMMANDS_WITH_NAMES:
         place = 1 if command == "baseline" else 0

@@ -293,7 +293,7 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     [
         (90, ["sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn"]),
         (80, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
-        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x2…"]),
+        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
     ],
 )
 def test_names_that_do_not_fit_beside_each_other_take_two_lines(

@@ -131,7 +131,7 @@ def test_the_first_line(
 
 def test_a_ceiling_shows_the_interval_of_the_value() -> None:
     text = to_text(gate(check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
-    assert "+1.000 ms 10.5ms 10.60 ms to 11.40 ms failed" in text
+    assert "+1.000 ms  10.5ms  10.60 ms to 11.40 ms  failed" in text
     assert "500.0 µs over 10.5ms; the value is 10.60 ms to 11.40 ms, as" in text
 
 

@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from gpusight.render.cell_text import display_width
-from gpusight.render.table_layout import TableOptions, lay_out
-from gpusight.render.terminal_tables import print_colored, screen_width, to_plain, wants_color
+from gpusight.render.table_layout import TableBlock, TableOptions, TextTableLayout, blocks_of
+from gpusight.render.terminal_tables import print_colored, to_plain
+from gpusight.render.terminal_text import screen_width, wants_color
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import FIELDS, HOSTILE, hostile
 
@@ -67,6 +68,11 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     ):
         table = [line for line in text.splitlines() if "note" not in line]
         assert max(map(display_width, table)) <= max(width, 40)
+
+
+def lay_out(result: TableResult, look: TableOptions) -> TextTableLayout:
+    (block,) = (b for b in blocks_of(result, look) if isinstance(b, TableBlock))
+    return block.layout
 
 
 def test_too_narrow_leaves_numbers_out_from_the_right_and_says_so() -> None:

@@ -117,7 +117,7 @@ def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Give how tables are to look."""
     from gpusight.cli.options import DEFAULT_TOP
     from gpusight.render.table_layout import TableOptions
-    from gpusight.render.terminal_tables import screen_width
+    from gpusight.render.terminal_text import screen_width
 
     width = None if args.wide else screen_width()
     limit = DEFAULT_TOP if args.top is None else args.top
@@ -217,7 +217,7 @@ def write_to(stream: TextIO, text: str) -> None:
 
 
 def is_colored(args: argparse.Namespace) -> bool:
-    """Tell whether standard output takes colours, and nobody asked for none."""
-    from gpusight.render.terminal_tables import wants_color
+    """Tell whether standard output takes colors, and nobody asked for none."""
+    from gpusight.render.terminal_text import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

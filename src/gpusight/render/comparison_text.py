@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from gpusight.render import comparison_tables
 from gpusight.render.cell_text import (
     align_units,
     display_width,
-    pad,
     safe_text,
     shorten_end,
     shorten_middle,
 )
 from gpusight.render.comparison_tables import ARROW, MAX_SHOWN_ROWS, ChangeTone, comparison_sections
-from gpusight.render.explanation import StyledLine, draw_lines, plain_lines, wrapped_lines
 from gpusight.render.markdown_tables import (
     escape_markdown,
     markdown_code,
     markdown_prose,
     markdown_table,
 )
+from gpusight.render.table_layout import TextColumn, fit_columns
+from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, wrapped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from gpusight.render.table_layout import TableOptions
 
 
-_GAP, _NARROW_GAP = 2, 1
-_MIN_NAME_WIDTH = 16
-_NAME_SHARE = 0.4
-"""A name may ask for this part of the screen before a number is left out."""
 _BAR, _MIN_BAR_WIDTH = 16, 6
 _TONE_STYLES = {
     ChangeTone.GOOD: "green",
@@ -51,110 +47,59 @@ _DETAIL_INDENT = " " * 8
 _ARROW = f" {ARROW} "
 
 
-@dataclass(frozen=True, slots=True)
-class _FittedColumn:
-    """A column with its cells as they are printed."""
-
-    column: ComparisonColumn
-    cells: tuple[str, ...]
-    width: int
-    second: tuple[str, ...] = ()
-    """What stands below each cell; nothing where all fit."""
-
-    def padded(self, row: int) -> str:
-        """Give a cell at the width of its column; the heading is row -1."""
-        text = self.column.heading if row < 0 else self.cells[row]
-        return pad(text, self.width, right=self.column.right)
-
-
 def section_lines(
     section: ComparisonSection, rows: Sequence[ComparisonRow], look: TableOptions
 ) -> Iterator[StyledLine]:
     """Give the lines of a table, its heading first."""
-    wanted = [n for n, c in enumerate(section.columns) if _is_wanted(c, look)]
-    beneath = [n for n, c in enumerate(section.columns) if c.beneath]
-    natural = [_natural(section.columns[n], [row.cells[n] for row in rows]) for n in wanted]
-    kept, dropped, gap = _fit(natural, look.width)
-    numbers = [wanted[natural.index(one)] for one in kept]
-    columns = _narrowed(kept, numbers, rows, look.width, gap)
-    used = sum(one.width for one in columns) + gap * (len(columns) - 1)
-    room = _BAR if look.width is None else min(_BAR, look.width - used - gap)
+    sources = [
+        (column, [row.cells[index] for row in rows])
+        for index, column in enumerate(section.columns)
+        if not column.beneath and (look.every_field or not column.extra)
+    ]
+    beneath = [index for index, column in enumerate(section.columns) if column.beneath]
+    layout = fit_columns([_text_column(*source) for source in sources], look.width)
+    gap = " " * layout.gap
+    columns, second_lines = list(layout.columns), [""] * len(rows)
+    left = 0
+    for index, position in enumerate(layout.positions):
+        column, (source, cells) = columns[index], sources[position]
+        if source.name:
+            names = [_name_lines(cell, column.width) for cell in cells]
+            columns[index] = replace(column, cells=tuple(first for first, _ in names))
+            for number, (_, second) in enumerate(names):
+                if second:
+                    second_lines[number] = " " * left + second
+        left += column.width + layout.gap
+    room = _BAR if look.width is None else min(_BAR, look.width - layout.width - layout.gap)
     bar = room if section.bars and room >= _MIN_BAR_WIDTH else 0
-    yield StyledLine((" " * gap).join(one.padded(-1) for one in columns), "bold")
+    yield StyledLine(gap.join(c.padded_heading for c in columns), "bold")
     largest = max((abs(row.delta or 0.0) for row in rows if not row.total), default=0.0)
     for number, row in enumerate(rows):
         drawn = _bar(row, largest, bar, solid=look.bars)
-        yield _line(columns, number, row, " " * gap, drawn)
-        yield from _second(columns, number, row, gap)
-        for place in beneath:
-            yield from wrapped_lines(_joined(row.cells[place]), look.width, _DETAIL_INDENT, "dim")
-    if dropped:
-        said = f"{', '.join(dropped)} ({look.columns_advice})"
-        yield from wrapped_lines(said, look.width, "no room for: ", "dim")
+        yield _line(columns, number, row, gap, drawn)
+        if second_lines[number]:
+            yield StyledLine(second_lines[number], "dim" if row.tone is ChangeTone.UNSURE else "")
+        for position in beneath:
+            text = _joined(row.cells[position])
+            yield from wrapped_lines(text, look.width, _DETAIL_INDENT, "dim")
+    if layout.columns_left_out:
+        missing = f"{', '.join(layout.columns_left_out)} ({look.columns_advice})"
+        yield from wrapped_lines(missing, look.width, "no room for: ", "dim")
 
 
-def _is_wanted(column: ComparisonColumn, look: TableOptions) -> bool:
-    return not column.beneath and (look.every_field or not column.extra)
-
-
-def _natural(column: ComparisonColumn, cells: list[ComparisonCell]) -> _FittedColumn:
+def _text_column(column: ComparisonColumn, cells: list[ComparisonCell]) -> TextColumn:
     texts = [_joined(cell) for cell in cells]
-    if column.units:
-        texts = align_units(texts)
-    width = max(map(display_width, (column.heading, *texts)))
-    return _FittedColumn(column, tuple(texts), width)
+    return TextColumn.natural(
+        column.heading,
+        align_units(texts) if column.units else texts,
+        right=column.right,
+        can_shorten=column.name,
+        priority=int(column.toned),
+    )
 
 
 def _joined(cell: ComparisonCell) -> str:
     return safe_text(cell) if isinstance(cell, str) else _ARROW.join(map(safe_text, cell))
-
-
-def _fit(
-    columns: list[_FittedColumn], width: int | None
-) -> tuple[list[_FittedColumn], list[str], int]:
-    """Close the gaps, then leave numbers out from the right, until names can be read."""
-    if width is None or _min_name_width(columns, width, _GAP) <= width:
-        return columns, [], _GAP
-    kept = list(columns)
-    dropped: list[str] = []
-    while _min_name_width(kept, width, _NARROW_GAP) > width:
-        rest = [one for one in reversed(kept[1:]) if not one.column.name]
-        if not rest:
-            break
-        candidate = next((one for one in rest if not one.column.toned), rest[0])
-        kept.remove(candidate)
-        dropped.insert(0, candidate.column.heading)
-    return kept, dropped, _NARROW_GAP
-
-
-def _min_name_width(columns: list[_FittedColumn], width: int, gap: int) -> int:
-    least = max(_MIN_NAME_WIDTH, int(width * _NAME_SHARE) if gap == _GAP else 0)
-    names = (min(one.width, least) if one.column.name else one.width for one in columns)
-    return sum(names) + gap * (len(columns) - 1)
-
-
-def _narrowed(
-    columns: list[_FittedColumn],
-    numbers: list[int],
-    rows: Sequence[ComparisonRow],
-    width: int | None,
-    gap: int,
-) -> list[_FittedColumn]:
-    """Cut names to the room that the numbers leave."""
-    if width is None or sum(o.width for o in columns) + gap * (len(columns) - 1) <= width:
-        return columns
-    taken = sum(0 if o.column.name else o.width for o in columns) + gap * (len(columns) - 1)
-    names = sum(one.column.name for one in columns)
-    room = max(_MIN_NAME_WIDTH // 2, (width - taken) // max(1, names))
-    return [
-        _cut(one, [row.cells[n] for row in rows], min(room, one.width)) if one.column.name else one
-        for one, n in zip(columns, numbers, strict=True)
-    ]
-
-
-def _cut(one: _FittedColumn, cells: list[ComparisonCell], width: int) -> _FittedColumn:
-    lines = [_name_lines(cell, width) for cell in cells]
-    return _FittedColumn(one.column, tuple(a for a, _ in lines), width, tuple(b for _, b in lines))
 
 
 def _name_lines(cell: ComparisonCell, width: int) -> tuple[str, str]:
@@ -178,29 +123,15 @@ def _bar(row: ComparisonRow, largest: float, width: int, *, solid: bool) -> str:
 
 
 def _line(
-    columns: list[_FittedColumn], number: int, row: ComparisonRow, gap: str, bar: str
+    columns: list[TextColumn], number: int, row: ComparisonRow, gap: str, bar: str
 ) -> StyledLine:
-    style, base = _TONE_STYLES[row.tone], "dim" if row.tone is ChangeTone.UNSURE else ""
+    tone, base = _TONE_STYLES[row.tone], "dim" if row.tone is ChangeTone.UNSURE else ""
     strong = "bold" if row.total else ""
-    pieces: list[tuple[str, str]] = []
-    for one in columns:
-        own = style if one.column.toned else base
-        pieces += [(one.padded(number), " ".join(filter(None, (strong, own)))), (gap, "")]
-    pieces.append((bar, style))
-    text = "".join(piece for piece, _ in pieces)
-    return StyledLine(text.rstrip(), parts=tuple(pieces))
-
-
-def _second(
-    columns: list[_FittedColumn], number: int, row: ComparisonRow, gap: int
-) -> Iterator[StyledLine]:
-    """Give the line of names that take two, each below where it begins."""
-    left = 0
-    for one in columns:
-        if one.second and one.second[number]:
-            style = "dim" if row.tone is ChangeTone.UNSURE else ""
-            yield StyledLine(" " * left + one.second[number], style)
-        left += one.width + gap
+    parts: list[tuple[str, str]] = []
+    for column in columns:
+        own = tone if column.priority else base
+        parts += [(column.padded(number), " ".join(filter(None, (strong, own)))), (gap, "")]
+    return StyledLine.of_parts((*parts, (bar, tone)))
 
 
 _HEADLINE_STYLES = {

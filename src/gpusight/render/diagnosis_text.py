@@ -9,21 +9,13 @@ from gpusight import units
 from gpusight.render import diagnosis_summary as parts
 from gpusight.render.cell_text import align_units, display_width, safe_text, shorten_middle
 from gpusight.render.explanation import (
-    LABEL,
     ExplainedKernel,
-    StyledLine,
-    code_lines,
     confidence_sentence,
-    cut_line,
-    draw_lines,
     evidence_lines,
     evidence_value,
     explain_kernel,
     gain_phrase,
     kernel_overview,
-    labeled_lines,
-    plain_lines,
-    wrapped_lines,
 )
 from gpusight.render.markdown_tables import (
     escape_markdown,
@@ -32,7 +24,18 @@ from gpusight.render.markdown_tables import (
     markdown_table,
     to_markdown,
 )
+from gpusight.render.table_layout import GAP, TextColumn
 from gpusight.render.terminal_tables import to_plain
+from gpusight.render.terminal_text import (
+    LABEL,
+    StyledLine,
+    code_lines,
+    cut_line,
+    draw_lines,
+    labeled_lines,
+    plain_lines,
+    wrapped_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,23 +316,20 @@ def _columns(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) -
         align_units([parts.per_step(diagnosis, ns) for ns in column])
         for column in ([f.recoverable_ns for f in found], [f.after_ns for f in found])
     ]
-    columns: list[tuple[str, list[str], bool]] = [
-        ("Finding", [f.rule for f in found], False),
-        (each, times[0], True),
-        ("Share", [units.format_share(f.share) for f in found], True),
-        ("After above", times[1], True),
-        (
-            "Confidence",
-            [f.confidence.value + ("" if f.robust else _UNSURE_MARK) for f in found],
-            False,
+    marks = ["" if f.robust else _UNSURE_MARK for f in found]
+    columns = (
+        TextColumn.natural("Finding", [f.rule for f in found]),
+        TextColumn.natural(each, times[0], right=True),
+        TextColumn.natural("Share", [units.format_share(f.share) for f in found], right=True),
+        TextColumn.natural("After above", times[1], right=True),
+        TextColumn.natural(
+            "Confidence", [f.confidence.value + mark for f, mark in zip(found, marks, strict=True)]
         ),
-    ]
-    lines = [" " * _RANK_WIDTH] * (len(found) + 1)
-    for heading, cells, right in columns:
-        width = max(map(len, (heading, *cells)))
-        padded = [c.rjust(width) if right else c.ljust(width) for c in (heading, *cells)]
-        lines = [f"{line}{cell}  " for line, cell in zip(lines, padded, strict=True)]
-    return [line.rstrip() for line in lines]
+    )
+    indent, gap = " " * _RANK_WIDTH, " " * GAP
+    heading = gap.join(c.padded_heading for c in columns)
+    rows = (gap.join(c.padded(row) for c in columns) for row in range(len(found)))
+    return [f"{indent}{line}".rstrip() for line in (heading, *rows)]
 
 
 def _foot(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:

@@ -12,20 +12,14 @@ from gpusight.render.diagnosis_summary import (
     measured_kernel_table,
     timeline_finding_table,
 )
-from gpusight.render.explanation import (
-    ExplainedKernel,
-    StyledLine,
-    draw_lines,
-    explain_kernel,
-    kernel_finding_table,
-    plain_lines,
-)
+from gpusight.render.explanation import ExplainedKernel, explain_kernel, kernel_finding_table
 from gpusight.render.html import diagnosis_page
 from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
+from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
 from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
 
 if TYPE_CHECKING:

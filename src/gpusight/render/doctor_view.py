@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpusight.recording.doctor.checkup import checks_table, checkup_page, tool_summary
 from gpusight.recording.doctor.machine import Ability, CheckState
-from gpusight.render.explanation import (
+from gpusight.render.result_view import Renderer
+from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_tables import to_plain
+from gpusight.render.terminal_text import (
     StyledLine,
     code_lines,
     draw_lines,
@@ -15,9 +18,6 @@ from gpusight.render.explanation import (
     plain_lines,
     wrapped_lines,
 )
-from gpusight.render.result_view import Renderer
-from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_tables import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

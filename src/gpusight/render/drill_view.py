@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpusight.analysis.drill.drill_result import drill_page, kernel_table
 from gpusight.render import diagnosis_view
 from gpusight.render.cell_text import safe_text
-from gpusight.render.explanation import StyledLine, draw_lines
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_text import StyledLine, draw_lines
 
 if TYPE_CHECKING:
     from gpusight.analysis.drill.drill_result import DrillResult
@@ -94,14 +94,14 @@ def shows_commands(drill: DrillResult) -> bool:
 
 def command_lines(drill: DrillResult, width: int | None = None) -> list[str]:
     """Write the commands, each whole on a line of its own so that it can be pasted."""
-    from gpusight.render.terminal_tables import wrap
+    from gpusight.render.terminal_text import wrapped_lines
 
     remarks = [] if drill.installed else [_NO_NCU_HINT]
     remarks += [] if drill.program else [_PLACEHOLDER_HINT]
-    said = [line for remark in remarks for line in wrap(remark, width, "note: ")]
+    notes = [line.text for remark in remarks for line in wrapped_lines(remark, width, "note: ")]
     head = "Command" if len(drill.commands) == 1 else "Commands, one after the other"
     commands = [safe_text(str(command)) for command in drill.commands]
-    return [f"{head}, for {drill.tool}", *said, *(line for c in commands for line in ("", c))]
+    return [f"{head}, for {drill.tool}", *notes, *(line for c in commands for line in ("", c))]
 
 
 def _tables(drilled: MeasuredDrill) -> Composite:

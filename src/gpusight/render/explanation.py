@@ -1,25 +1,22 @@
-"""Parts of an explanation of kernel findings.
-
-Tables, evidence, gains, and the lines of a terminal.
-"""
+"""What is said of kernel findings: tables, evidence, gains; and the list of rules."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpusight import units
 from gpusight.analysis.counters.launch_quantities import SHARE
-from gpusight.render.cell_text import display_width, safe_text, shorten_end
+from gpusight.render.cell_text import display_width, safe_text
+from gpusight.render.terminal_text import StyledLine, labeled_lines, plain_lines, wrapped_lines
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.registry import kernel_rules, timeline_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpusight.rules.diagnosis_results import KernelGroup, KernelReportDiagnosis, ProfilerRule
     from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
@@ -222,64 +219,8 @@ def _profiler_sentence(result: ProfilerRule) -> str:
     return f"{safe_text(result.rule)}{percent}: {first}."
 
 
-LABEL = 6
-"""Columns for words such as `seen` and `fix`."""
-INDENT = " " * (3 + LABEL + 2)
 _EVIDENCE = 5
 """Numbers that are shown of each finding; JSON has them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class StyledLine:
-    """One line, and how it looks in colour."""
-
-    text: str
-    style: str = ""
-    parts: tuple[tuple[str, str], ...] = ()
-    """Pieces of text with looks of their own, in place of `text`, where colours are shown."""
-
-
-def plain_lines(lines: Iterable[StyledLine]) -> str:
-    """Write lines without colours."""
-    return "".join(f"{line.text.rstrip()}\n" for line in lines)
-
-
-def draw_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
-    """Draw lines with colours on a stream that takes them."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(
-        file=stream,
-        width=1_000_000,
-        force_terminal=True,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    for line in lines:
-        text = Text.assemble(*line.parts) if line.parts else Text(line.text, style=line.style)
-        console.print(text)
-
-
-def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> Iterator[StyledLine]:
-    """Wrap a text behind a lead; names of rules are not broken at their hyphens."""
-    safe = safe_text(text)
-    if width is None or display_width(lead + safe) <= width:
-        yield StyledLine(lead + safe, style)
-        return
-    indent = " " * min(display_width(lead), width // 2)
-    lines = textwrap.wrap(
-        safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
-    )
-    yield from (StyledLine(line, style) for line in lines)
-
-
-def labeled_lines(
-    label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
-) -> Iterator[StyledLine]:
-    """Wrap a text behind a word that says what it is."""
-    yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
 
 
 def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterator[StyledLine]:
@@ -290,17 +231,6 @@ def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterato
     for number, (value, one) in enumerate(zip(values, foremost, strict=True)):
         label = "seen" if number == 0 else ""
         yield from labeled_lines(label, one.meaning, width, lead=f"{value.rjust(widest)}  ")
-
-
-def code_lines(code: str) -> Iterator[StyledLine]:
-    """Show lines to paste, whole: names of the capture in them are made safe, not cut."""
-    for text in code.rstrip("\n").splitlines():
-        yield StyledLine(INDENT + safe_text(text), "green")
-
-
-def cut_line(text: str, width: int | None) -> str:
-    """Cut the end off a line that is too wide."""
-    return text if width is None else shorten_end(text, width)
 
 
 # The list of rules --------------------------------------------------------------------------------

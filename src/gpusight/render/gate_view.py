@@ -11,8 +11,7 @@ from gpusight.comparison import phrases
 from gpusight.comparison.gate_check import CheckStatus
 from gpusight.comparison.gate_limits import LimitKind
 from gpusight.comparison.significance import Basis
-from gpusight.render.cell_text import display_width, pad, safe_text, shorten_middle, show
-from gpusight.render.explanation import StyledLine, draw_lines, plain_lines, wrapped_lines
+from gpusight.render.cell_text import safe_text, show
 from gpusight.render.markdown_tables import (
     escape_markdown,
     markdown_code,
@@ -20,10 +19,11 @@ from gpusight.render.markdown_tables import (
     markdown_table,
 )
 from gpusight.render.result_view import Renderer
-from gpusight.render.table_layout import TableOptions
+from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
+from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, wrapped_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gpusight.comparison.gate_check import Gate, GateCheck
 
@@ -203,10 +203,10 @@ _STYLES = {
     CheckStatus.MISSING: "magenta",
     CheckStatus.INCONCLUSIVE: "bold yellow",
 }
-_MIN_NAME_WIDTH = 12
 _LEFT_COLUMNS = {"metric", "status"}
-_DROPPABLE_COLUMNS = ("interval", "baseline", "change")
-"""Columns that a narrow screen does without, in this order."""
+_BASELINE_COLUMNS = {"baseline", "change"}
+_PRIORITIES = {"interval": 0, "baseline": 0, "change": 0, "status": 2}
+"""Which columns a narrow screen does without first; 1 for the others."""
 
 
 def to_text(gate: Gate, look: TableOptions) -> str:
@@ -238,37 +238,24 @@ def lines_of(gate: Gate, width: int | None) -> Iterator[StyledLine]:
 
 
 def _table(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    names = [one.name for one in fields(GateRow)]
-    rows = [HEADINGS, *(gate_row(check) for check in gate.checks)]
-    columns = dict(zip(names, zip(*map(astuple, rows), strict=True), strict=True))
-    columns["metric"] = tuple(map(safe_text, columns["metric"]))
-    for spared in _DROPPABLE_COLUMNS:
-        empty = spared != "interval" and not gate.baseline
-        if empty or (width is not None and _others(columns) + _MIN_NAME_WIDTH > width):
-            del columns[spared]
-    if width is not None:
-        room = max(_MIN_NAME_WIDTH, width - _others(columns))
-        columns["metric"] = tuple(shorten_middle(name, room) for name in columns["metric"])
-    lines = _joined(columns)
-    styles = ["bold", *(_STYLES[check.status] for check in gate.checks)]
-    yield from (StyledLine(line, style) for line, style in zip(lines, styles, strict=True))
-
-
-def _others(columns: dict[str, tuple[str, ...]]) -> int:
-    """Give the width of all columns but the metric's, with the gaps."""
-    return sum(1 + _widest(cells) for name, cells in columns.items() if name != "metric")
-
-
-def _widest(cells: Sequence[str]) -> int:
-    return max(map(display_width, cells))
-
-
-def _joined(columns: dict[str, tuple[str, ...]]) -> list[str]:
-    padded = [
-        [pad(cell, _widest(cells), right=name not in _LEFT_COLUMNS) for cell in cells]
-        for name, cells in columns.items()
+    rows = [gate_row(check) for check in gate.checks]
+    columns = [
+        TextColumn.natural(
+            getattr(HEADINGS, field.name),
+            [safe_text(getattr(row, field.name)) for row in rows],
+            right=field.name not in _LEFT_COLUMNS,
+            can_shorten=field.name == "metric",
+            priority=_PRIORITIES.get(field.name, 1),
+        )
+        for field in fields(GateRow)
+        if gate.baseline or field.name not in _BASELINE_COLUMNS
     ]
-    return [" ".join(cells) for cells in zip(*padded, strict=True)]
+    layout = fit_columns(columns, width)
+    gap = " " * layout.gap
+    yield StyledLine(gap.join(c.padded_heading for c in layout.columns), "bold")
+    for number, check in enumerate(gate.checks):
+        line = gap.join(c.padded(number) for c in layout.columns)
+        yield StyledLine(line, _STYLES[check.status])
 
 
 def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:

@@ -357,6 +357,14 @@ class Page(Result):
         raise KeyError(name)
 
 
+class OrionPage(Page):
+    """What `gs.orion_build` made: a summary, and the kernel-info file itself."""
+
+    def __init__(self, summary: Composite, file_text: str) -> None:
+        super().__init__(summary)
+        self.file_text = file_text
+
+
 def _same(answer: TableResult | Composite) -> TableResult | Composite:
     return answer
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpusight.render.cell_text import (
     NUMERIC,
@@ -18,7 +18,7 @@ from gpusight.render.cell_text import (
 from gpusight.results import Answer, Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 GAP = 2
@@ -32,6 +32,7 @@ BAR_MIN = 4
 _MIN_CUT_WIDTH = 30
 """Text wider than this may be shortened too, as it can only be free text."""
 _WITH_UNITS = frozenset({Fmt.TIME, Fmt.BYTES, Fmt.RATE})
+_STYLES = {Fmt.NAME: "cyan", Fmt.SHARE: "bold"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,24 @@ class TableOptions:
 class TextColumn:
     """One column ready to print: its heading and cells, already cut to `width`."""
 
-    field: Field
     heading: str
     cells: tuple[str, ...]
     width: int
+    right: bool = False
+    """Aligned to the right, as numbers are."""
+    can_shorten: bool = False
+    """A name or free text, which may lose its middle; numbers are never cut."""
+    priority: int = 0
+    """Where there is no room, columns of the lowest priority are left out first."""
+    style: str = ""
     shares: tuple[float, ...] = ()
     """The fractions behind a share column, from which bars are drawn."""
 
-    @property
-    def right(self) -> bool:
-        """Numbers are aligned to the right."""
-        return self.field.fmt in NUMERIC
+    @classmethod
+    def natural(cls, heading: str, cells: Sequence[str], **options: Any) -> TextColumn:
+        """Make a column as wide as its widest cell."""
+        width = max(map(display_width, (heading, *cells)))
+        return cls(heading, tuple(cells), width, **options)
 
     def padded(self, row: int) -> str:
         """Give one cell at the column's full width."""
@@ -77,6 +85,12 @@ class TextColumn:
         """Give the heading at the column's full width."""
         return pad(self.heading, self.width, right=self.right)
 
+    def shortened(self, width: int) -> TextColumn:
+        """Cut the middle out of what is wider."""
+        cells = tuple(shorten_middle(cell, width) for cell in self.cells)
+        heading = shorten_middle(self.heading, width)
+        return replace(self, heading=heading, cells=cells, width=width)
+
 
 @dataclass(frozen=True, slots=True)
 class TextTableLayout:
@@ -84,27 +98,42 @@ class TextTableLayout:
 
     columns: tuple[TextColumn, ...]
     rows: int
-    rows_left_out: int = 0
     columns_left_out: tuple[str, ...] = ()
     bar_width: int = 0
     """Room kept beside the first share column for bars; 0 for none."""
     gap: int = GAP
+    positions: tuple[int, ...] = ()
+    """Which of the columns given each one is."""
+
+    @property
+    def width(self) -> int:
+        """Columns of the screen that it takes, without bars."""
+        return _total([c.width for c in self.columns], self.gap)
 
 
-def lay_out(result: TableResult, look: TableOptions) -> TextTableLayout:
-    """Choose columns and widths for a result; numbers are never cut, names are, in the middle."""
-    frame = result.frame.head(look.limit) if look.limit else result.frame
-    fields = [f for f in result.fields if f.shown or look.every_field]
-    natural = [_natural(f, frame.get_column(f.key).to_list()) for f in fields]
-    gap = GAP if look.width is None or _min_width(natural, GAP) <= look.width else NARROW_GAP
-    kept, dropped = _choose(natural, look.width, gap)
-    bar = _bar_room(kept, look.width, gap) if look.bars else 0
-    space = None if look.width is None else look.width - (bar + 1 if bar else 0)
-    columns = _narrow(kept, space, gap)
-    left_out = result.frame.height - frame.height
-    return TextTableLayout(
-        tuple(columns), frame.height, left_out, tuple(reversed(dropped)), bar, gap
-    )
+def fit_columns(
+    columns: Sequence[TextColumn], width: int | None, *, bars: bool = False
+) -> TextTableLayout:
+    """Fit columns to a screen: close the gaps, leave numbers out from the right, cut names.
+
+    Numbers are never cut. The first column is never left out.
+    """
+    rows = len(columns[0].cells) if columns else 0
+    kept, dropped = list(columns), []
+    gap = GAP if width is None or _min_width(kept, GAP) <= width else NARROW_GAP
+    while width is not None and _min_width(kept, gap) > width:
+        candidates = [c for c in reversed(kept[1:]) if not c.can_shorten]
+        if not candidates:
+            break
+        candidate = min(candidates, key=lambda c: c.priority)  # of equals the rightmost
+        kept.remove(candidate)
+        dropped.append(candidate.heading)
+    positions = tuple(i for i, c in enumerate(columns) if any(c is k for k in kept))
+    bar_width = _bar_room(kept, width, gap) if bars else 0
+    if width is not None:
+        kept = _shorten_names(kept, width - (bar_width + 1 if bar_width else 0), gap)
+    left_out = tuple(reversed(dropped))
+    return TextTableLayout(tuple(kept), rows, left_out, bar_width, gap, positions)
 
 
 def _bar_room(columns: list[TextColumn], width: int | None, gap: int) -> int:
@@ -119,67 +148,49 @@ def _bar_room(columns: list[TextColumn], width: int | None, gap: int) -> int:
     return room if room >= BAR_MIN else 0
 
 
-def _natural(field: Field, values: Sequence[object]) -> TextColumn:
-    cells = [show(v, field.fmt) for v in values]
-    if field.fmt in _WITH_UNITS:
-        cells = align_units(cells)
-    heading = safe_text(field.label)  # a query may call its columns anything
-    width = max(map(display_width, (heading, *cells)))
-    shares = tuple(_fraction(v) for v in values) if field.fmt is Fmt.SHARE else ()
-    return TextColumn(field, heading, tuple(cells), width, shares)
-
-
-def _fraction(value: object) -> float:
-    known = isinstance(value, (int, float)) and math.isfinite(value)
-    return float(value) if known and isinstance(value, (int, float)) else 0.0
+def _shorten_names(columns: list[TextColumn], width: int, gap: int) -> list[TextColumn]:
+    """Share the space that the numbers leave among the names, the narrow ones first."""
+    if _total([c.width for c in columns], gap) <= width:
+        return columns
+    space = width - _total([0 if c.can_shorten else c.width for c in columns], gap)
+    names = sorted(
+        (i for i, c in enumerate(columns) if c.can_shorten), key=lambda i: columns[i].width
+    )
+    fitted = list(columns)
+    for number, index in enumerate(names):
+        share = max(NAME_FLOOR, space // (len(names) - number))
+        fitted[index] = columns[index].shortened(min(columns[index].width, share))
+        space -= fitted[index].width
+    return fitted
 
 
 def _total(widths: Sequence[int], gap: int) -> int:
     return sum(widths) + gap * max(0, len(widths) - 1)
 
 
-def _shrinks(column: TextColumn) -> bool:
-    fmt = column.field.fmt
-    return fmt is Fmt.NAME or (fmt is Fmt.TEXT and column.width > _MIN_CUT_WIDTH)
-
-
-def _choose(
-    columns: list[TextColumn], width: int | None, gap: int
-) -> tuple[list[TextColumn], list[str]]:
-    """Leave out numbers, then texts, from the right until names get a readable width."""
-    kept, dropped = list(columns), []
-    while width is not None and _min_width(kept, gap) > width:
-        rest = [c for c in reversed(kept[1:]) if not _shrinks(c)]
-        if not rest:
-            break
-        # What a row is about is often a short text in the last column: numbers go first.
-        candidate = next((c for c in rest if c.right), rest[0])
-        kept.remove(candidate)
-        dropped.append(candidate.heading)
-    return kept, dropped
-
-
 def _min_width(columns: list[TextColumn], gap: int) -> int:
-    return _total([min(c.width, NAME_MIN) if _shrinks(c) else c.width for c in columns], gap)
+    return _total([min(c.width, NAME_MIN) if c.can_shorten else c.width for c in columns], gap)
 
 
-def _narrow(columns: list[TextColumn], width: int | None, gap: int) -> list[TextColumn]:
-    """Share the space that the numbers leave among the names, the narrow ones first."""
-    if width is None or _total([c.width for c in columns], gap) <= width:
-        return columns
-    names = sorted((c for c in columns if _shrinks(c)), key=lambda c: c.width)
-    space = width - _total([0 if _shrinks(c) else c.width for c in columns], gap)
-    widths: dict[str, int] = {}
-    for index, column in enumerate(names):
-        share = max(NAME_FLOOR, space // (len(names) - index))
-        widths[column.field.key] = min(column.width, share)
-        space -= widths[column.field.key]
-    return [_cut(c, widths[c.field.key]) if _shrinks(c) else c for c in columns]
+def _column(field: Field, values: Sequence[object]) -> TextColumn:
+    cells = [show(v, field.fmt) for v in values]
+    if field.fmt in _WITH_UNITS:
+        cells = align_units(cells)
+    right = field.fmt in NUMERIC
+    column = TextColumn.natural(
+        safe_text(field.label),  # a query may call its columns anything
+        cells,
+        right=right,
+        priority=0 if right else 1,  # What a row is about is often a text in the last column.
+        style=_STYLES.get(field.fmt, ""),
+        shares=tuple(map(_fraction, values)) if field.fmt is Fmt.SHARE else (),
+    )
+    free_text = field.fmt is Fmt.TEXT and column.width > _MIN_CUT_WIDTH
+    return replace(column, can_shorten=field.fmt is Fmt.NAME or free_text)
 
 
-def _cut(column: TextColumn, width: int) -> TextColumn:
-    cells = tuple(shorten_middle(c, width) for c in column.cells)
-    return TextColumn(column.field, shorten_middle(column.heading, width), cells, width)
+def _fraction(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,21 +254,23 @@ def sentence(absent: NotApplicable) -> str:
     return f"{reason}; {safe_text(absent.hint)}" if absent.hint else reason
 
 
-def _table(result: TableResult, look: TableOptions) -> list[Block]:
-    title = HeadingBlock(safe_text(result.title))
-    layout = lay_out(result, look)
-    if not layout.rows:
-        return [title, NoteBlock("no rows", label="")]
-    asides = _left_out(layout, look)
-    return [title, TableBlock(layout), *(NoteBlock(a, label="") for a in asides)]
-
-
-def _left_out(layout: TextTableLayout, look: TableOptions) -> Iterable[str]:
-    if layout.rows_left_out:
-        rows = "row" if layout.rows_left_out == 1 else "rows"
-        yield f"… and {layout.rows_left_out:,} more {rows} ({look.rows_advice})"
+def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
+    yield HeadingBlock(safe_text(result.title))
+    frame = result.frame.head(look.limit) if look.limit else result.frame
+    if not frame.height:
+        yield NoteBlock("no rows", label="")
+        return
+    fields = [f for f in result.fields if f.shown or look.every_field]
+    columns = [_column(f, frame.get_column(f.key).to_list()) for f in fields]
+    layout = fit_columns(columns, look.width, bars=look.bars)
+    yield TableBlock(layout)
+    if more := result.frame.height - frame.height:
+        yield NoteBlock(
+            f"… and {more:,} more {'row' if more == 1 else 'rows'} ({look.rows_advice})", label=""
+        )
     if layout.columns_left_out:
-        yield f"no room for: {', '.join(layout.columns_left_out)} ({look.columns_advice})"
+        missing = ", ".join(layout.columns_left_out)
+        yield NoteBlock(f"no room for: {missing} ({look.columns_advice})", label="")
 
 
 def _composite(result: Composite, look: TableOptions) -> list[Block]:

@@ -10,18 +10,14 @@ from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
 from gpusight.cli.options import TABLE_FORMATS
 from gpusight.cli.output import chosen_format, is_read, present, write_error, write_out
+from gpusight.errors import CaptureMismatchError
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 from gpusight.render.result_view import Page, View
-from gpusight.results import NotApplicable, with_warnings
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.analysis.orion.orion_build import OrionFile, OrionOptions, OrionRefusal
-    from gpusight.analysis.orion.orion_launches import OrionSmLimits
-    from gpusight.analysis.selection import Selection
-    from gpusight.results import Answer
     from gpusight.trace.trace import Trace
 
 
@@ -224,21 +220,41 @@ _FOR_PROGRAMS = frozenset({"rows", "launches", "series"})
 
 def build_file(args: argparse.Namespace) -> int:
     """Make a kernel-info file, and say what is in it."""
-    from gpusight.analysis.orion.orion_build import OrionRefusal, build
+    from gpusight import api
 
     _protect(args)
-    chosen = _build_options(args)
-    with progress(f"reading {Path(args.ncu).name}", quiet=args.quiet):
-        ncu = open_capture(args.ncu, args)
-        raw = open_capture(args.ncu_raw, args) if args.ncu_raw else None
-        nsys = open_capture(args.nsys, args) if args.nsys else None
-        built = build(ncu, chosen, raw=raw, nsys=nsys)
     output, args.output = args.output, None
-    if isinstance(built, NotApplicable):
-        raise built.error()
-    if isinstance(built, OrionRefusal):
-        return _refuse(built, args)
-    return _write(built, output, [t for t in (ncu, raw, nsys) if t is not None], args)
+    with progress(f"reading {Path(args.ncu).name}", quiet=args.quiet):
+        ncu, raw, nsys = _open(args)
+        try:
+            result = api.orion_build(
+                ncu,
+                raw=raw,
+                nsys=nsys,
+                out=None if output == "-" else output,
+                intermediate=args.intermediate,
+                model_type=args.model_type,
+                columns=args.columns,
+                compat=args.compat,
+                threshold=args.threshold,
+                durations=args.durations,
+                helpers=args.helpers,
+                **_limits(args),
+            )
+        except CaptureMismatchError as error:
+            return _refuse(error, args)
+        keep_warnings(args, *(trace for trace in (ncu, raw, nsys) if trace is not None))
+    if output == "-":
+        write_out(result.file_text)
+        return 0
+    code = present(_short(result) if is_read(args) else result, args)
+    if chosen_format(args) == "table":
+        name, rows = safe_text(output), result.file_text.count("\n") - 1
+        write_out(
+            f'\nWritten to {name}; in the job\'s configuration: "num_kernels": {rows}\n'
+            f"Next: gpusight orion check {name} --num-kernels {rows}\n"
+        )
+    return code
 
 
 def check_file(args: argparse.Namespace) -> int:
@@ -255,18 +271,18 @@ def check_file(args: argparse.Namespace) -> int:
 
 def plot(args: argparse.Namespace) -> int:
     """Draw utilisation over time, or give its series."""
-    from gpusight.analysis.orion.orion_build import OrionRefusal
-    from gpusight.analysis.orion.orion_utilization import orion_utilization
+    from gpusight import api
 
     _protect(args)
     drawn = chosen_format(args) in CHART_FORMATS
     with progress(f"reading {Path(args.nsys).name}", quiet=args.quiet):
-        ncu, nsys = open_capture(args.ncu, args), open_capture(args.nsys, args)
-        raw = open_capture(args.ncu_raw, args) if args.ncu_raw else None
-        answer = orion_utilization(ncu, nsys, _plot_options(args), raw=raw)
-    if isinstance(answer, OrionRefusal):
-        return _refuse(answer, args)
-    result = _result(answer, [t for t in (ncu, raw, nsys) if t is not None], args)
+        ncu, raw, nsys = _open(args)
+        assert nsys is not None, "the parser asks for it"
+        try:
+            result = api.orion_plot(ncu, nsys, raw=raw, **_limits(args))
+        except CaptureMismatchError as error:
+            return _refuse(error, args)
+        keep_warnings(args, *(trace for trace in (ncu, raw, nsys) if trace is not None))
     if not drawn:
         return present(_short(result) if is_read(args) else result, args)
     chosen: dict[str, Any] = {"only": f"{args.metric}_share"} if args.metric else {}
@@ -278,8 +294,11 @@ def plot(args: argparse.Namespace) -> int:
     return 0
 
 
-def _captures(args: argparse.Namespace) -> list[str]:
-    return [path for path in (args.ncu, args.ncu_raw, args.nsys) if path]
+def _open(args: argparse.Namespace) -> tuple[Trace, Trace | None, Trace | None]:
+    """Open the report, its second export and the timeline, where they are given."""
+    ncu = open_capture(args.ncu, args)
+    raw, nsys = (open_capture(p, args) if p else None for p in (args.ncu_raw, args.nsys))
+    return ncu, raw, nsys
 
 
 def _protect(args: argparse.Namespace) -> None:
@@ -287,85 +306,24 @@ def _protect(args: argparse.Namespace) -> None:
     from gpusight.render.table_export import refuse_captures
 
     if args.output and args.output != "-":
-        refuse_captures(Path(args.output), _captures(args))
+        captures = [path for path in (args.ncu, args.ncu_raw, args.nsys) if path]
+        refuse_captures(Path(args.output), captures)
 
 
-def _build_options(args: argparse.Namespace) -> OrionOptions:
-    from gpusight.analysis.orion.orion_build import OrionOptions as Options
-
-    return Options(
-        model_type=args.model_type,
-        columns=args.columns,
-        compat=args.compat,
-        threshold=args.threshold,
-        limits=_limits(args),
-        durations=args.durations,
-        helpers=args.helpers,
-        selection=_selection(args),
-    )
+def _limits(args: argparse.Namespace) -> dict[str, Any]:
+    """Give the options of the GPU and of the part of the timeline."""
+    names = ("gpu", "max_threads_sm", "max_blocks_sm", "max_shmem_sm", "max_regs_sm")
+    return {name: getattr(args, name) for name in (*names, "within", "device")}
 
 
-def _plot_options(args: argparse.Namespace) -> OrionOptions:
-    from gpusight.analysis.orion.orion_build import OrionOptions as Options
-
-    return Options(limits=_limits(args), selection=_selection(args))
-
-
-def _limits(args: argparse.Namespace) -> OrionSmLimits:
-    from gpusight.analysis.orion.orion_launches import OrionSmLimits as Limits
-
-    return Limits(
-        args.gpu, args.max_threads_sm, args.max_blocks_sm, args.max_shmem_sm, args.max_regs_sm
-    )
-
-
-def _selection(args: argparse.Namespace) -> Selection:
-    from gpusight.analysis.selection import Selection
-
-    return Selection(within=args.within, device=args.device)
-
-
-def _write(built: OrionFile, output: str, traces: list[Trace], args: argparse.Namespace) -> int:
-    from gpusight.render.table_export import save_orion_files
-
-    to_stdout = output == "-"
-    folder = Path(args.intermediate) if args.intermediate else None
-    save_orion_files(built, None if to_stdout else Path(output), folder, captures=_captures(args))
-    if to_stdout:
-        write_out(built.text)
-        return 0
-    result = _result(built.summary, traces, args)
-    code = present(_short(result) if is_read(args) else result, args)
-    if chosen_format(args) == "table":
-        _say_next(output, built.text.count("\n") - 1)
-    return code
-
-
-def _say_next(output: str, rows: int) -> None:
-    name = safe_text(output)
-    write_out(
-        f'\nWritten to {name}; in the job\'s configuration: "num_kernels": {rows}\n'
-        f"Next: gpusight orion check {name} --num-kernels {rows}\n"
-    )
-
-
-def _refuse(refused: OrionRefusal, args: argparse.Namespace) -> int:
+def _refuse(error: CaptureMismatchError, args: argparse.Namespace) -> int:
     """Show how captures differ that ought to be of one run."""
     args.output = None
     if args.format not in TABLE_FORMATS:
         args.format = "table"
-    present(View(refused.table), args)
-    write_error(f"gpusight: orion: {safe_text(refused.why)}; nothing was written")
+    present(View(error.table), args)
+    write_error(f"gpusight: orion: {safe_text(error.what)}; nothing was written")
     return EXIT_REFUSED
-
-
-def _result(answer: Answer, traces: list[Trace], args: argparse.Namespace) -> Page:
-    """Give the answer with what is wrong with the captures; raises where there is none."""
-    keep_warnings(args, *traces)
-    answer = with_warnings(answer, args.warnings)
-    if isinstance(answer, NotApplicable):
-        raise answer.error()
-    return Page(answer)
 
 
 def _short(result: Page) -> Page:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from gpusight.analysis.questions.attention_question import AttentionSizes
     from gpusight.results import Composite
     from gpusight.trace.trace import Trace
 
@@ -143,21 +142,22 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
 
     A capture that fails does not keep the others from being asked; the exit code is then 2.
     """
-    from gpusight.analysis.questions.attention_question import AttentionSizes as Sizes
+    from gpusight.analysis.questions.attention_question import AttentionSizes
     from gpusight.analysis.questions.question_answers import side_by_side
     from gpusight.render.csv_json import to_json
     from gpusight.render.markdown_tables import to_markdown
     from gpusight.render.result_view import Page
 
     _check_folders(folder, out)
-    model = None if args.model is None else Sizes.of(args.model)
+    if args.model is not None:
+        AttentionSizes.of(args.model)  # before the captures are read
     captures = _captures(folder, out)
     names = _file_names(captures)
     pages: dict[str, Composite | NotApplicable] = {}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
     for label, path in captures.items():
-        found = _answer_or_reason(label, path, out / names[label], model, args)
+        found = _answer_or_reason(label, path, out / names[label], args)
         if isinstance(found, BaseException):
             kept, said = (skipped, "skipped") if _is_other(found) else (failed, "failed")
             name = encodable_text(str(path.relative_to(folder)))
@@ -226,7 +226,7 @@ def _file_names(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _answer_or_reason(
-    label: str, path: Path, target: Path, model: AttentionSizes | None, args: argparse.Namespace
+    label: str, path: Path, target: Path, args: argparse.Namespace
 ) -> Composite | NotApplicable | BaseException:
     """Ask of one capture and write its reports; or give what went wrong with it.
 
@@ -238,7 +238,7 @@ def _answer_or_reason(
     try:
         trace = open_capture(str(path), args)
         assert trace.meta, "every capture says what it is"
-        page = _answer_capture(trace, label, model, args)
+        page = _answer_capture(trace, label, args)
         _make_folder(target.parent)
         _write_reports(label, path, target, args)
     except BrokenPipeError:
@@ -262,16 +262,16 @@ def _reason(error: BaseException, path: Path) -> str:
 
 
 def _answer_capture(
-    trace: Trace, label: str, model: AttentionSizes | None, args: argparse.Namespace
+    trace: Trace, label: str, args: argparse.Namespace
 ) -> Composite | NotApplicable:
     """Ask of one capture; what is asked for may be missing in this one, but not in the others."""
-    from gpusight.analysis.questions.question_answers import questions
-    from gpusight.analysis.selection import Selection
+    from gpusight import api
 
-    chosen = Selection(**options.selection(args))
+    chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
     try:
         with progress(f"asking of {label}", quiet=args.quiet):
-            return questions(trace, chosen, model=model, **options.focus(args))
+            result = api.questions(trace, model=args.model, **chosen)
+            return result.answer
     except (UsageError, MissingDataError) as error:
         return NotApplicable("questions", str(error))
 

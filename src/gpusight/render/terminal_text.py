@@ -1,0 +1,125 @@
+"""Styled lines of text: plain for pipes, files and logs, in color on a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from gpusight.render.cell_text import display_width, safe_text, shorten_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+UNKNOWN_WIDTH = 120
+"""Width for a pipe or file when nothing says how wide the reader's screen is."""
+LABEL = 6
+"""Columns for words such as `seen` and `fix`."""
+INDENT = " " * (3 + LABEL + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class StyledLine:
+    """One line, and its style in color."""
+
+    text: str
+    style: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
+    """Parts of the line with styles of their own, in place of `text`, where colors are shown."""
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[tuple[str, str]]) -> StyledLine:
+        """Join parts of a line, each with its style."""
+        parts = tuple(parts)
+        return cls("".join(text for text, _ in parts), parts=parts)
+
+    def colored_parts(self) -> tuple[tuple[str, str], ...]:
+        """Give the texts of the line with their styles."""
+        return self.parts or ((self.text, self.style),)
+
+
+def plain_lines(lines: Iterable[StyledLine]) -> str:
+    """Write lines without colors."""
+    return "".join(f"{line.text.rstrip()}\n" for line in lines)
+
+
+def draw_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
+    """Write lines with colors to a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    # Lines already fit; Rich must neither wrap them nor read markup in names.
+    console = Console(
+        file=stream,
+        width=1_000_000,
+        force_terminal=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
+    for line in lines:
+        text = Text.assemble(*line.colored_parts())
+        text.rstrip()
+        console.print(text)
+
+
+def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> Iterator[StyledLine]:
+    """Wrap a text behind a lead; names of rules are not broken at their hyphens."""
+    safe = safe_text(text)
+    if width is None or display_width(lead + safe) <= width:
+        yield StyledLine(lead + safe, style)
+        return
+    indent = " " * min(display_width(lead), width // 2)
+    lines = textwrap.wrap(
+        safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
+    )
+    yield from (StyledLine(line, style) for line in lines or [lead])
+
+
+def labeled_lines(
+    label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
+) -> Iterator[StyledLine]:
+    """Wrap a text behind a word that says what it is."""
+    yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
+
+
+def code_lines(code: str) -> Iterator[StyledLine]:
+    """Show lines to paste, whole: names of the capture in them are made safe, not cut."""
+    for text in code.rstrip("\n").splitlines():
+        yield StyledLine(INDENT + safe_text(text), "green")
+
+
+def cut_line(text: str, width: int | None) -> str:
+    """Cut the end off a line that is too wide."""
+    return text if width is None else shorten_end(text, width)
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Tell whether colors may be written to a stream."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return False
+    try:
+        "─▏…µ".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def screen_width() -> int:
+    """Return the reader's screen width: `COLUMNS`, else that of any terminal at hand."""
+    if os.environ.get("COLUMNS", "").isdigit():
+        return max(20, int(os.environ["COLUMNS"]))
+    for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
+        if stream is not None and not stream.closed and stream.isatty():
+            if stream is sys.__stdout__:
+                return shutil.get_terminal_size().columns
+            try:
+                return os.get_terminal_size(stream.fileno()).columns or UNKNOWN_WIDTH
+            except OSError:
+                return UNKNOWN_WIDTH
+    return UNKNOWN_WIDTH
