@@ -170,8 +170,8 @@ def ledger(
 
     capture = _opened(trace)
     selection = _selection(within, device, process)
-    found = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
-    return LedgerView(_with_warnings(found, [capture]))
+    answer = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
+    return LedgerView(_with_warnings(answer, [capture]))
 
 
 def utilisation(
@@ -510,8 +510,8 @@ def diagnose(
         warmup=warmup,
         extra_rules=user_rules(extra_rules),
     )
-    found = diagnose_captures([_opened(one) for one in given], question)
-    return DiagnosisView(_checked(found))
+    answer = diagnose_captures([_opened(capture) for capture in given], question)
+    return DiagnosisView(_checked(answer))
 
 
 def report(
@@ -536,11 +536,11 @@ def report(
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    captures = [_opened(one) for one in (trace, *ncu)]
+    captures = [_opened(capture) for capture in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     asked = ReportRequest(selection, steps, window, warmup, title)
-    found = build_report(captures, asked, base=base)
-    return ReportView(found, tuple(one.meta.path for one in captures))
+    contents = build_report(captures, asked, base=base)
+    return ReportView(contents, tuple(capture.meta.path for capture in captures))
 
 
 def compare(
@@ -569,8 +569,8 @@ def compare(
         _digests(side, selection, steps=steps, window=window, warmup=warmup)
         for side in (before, after)
     ]
-    found = analysis(*sides, confidence=confidence, least=least)
-    return ComparisonView(_checked(found))
+    answer = analysis(*sides, confidence=confidence, least=least)
+    return ComparisonView(_checked(answer))
 
 
 def baseline(
@@ -595,9 +595,9 @@ def baseline(
     if output is not None:
         check_place(Path(output))
     selection = _selection(within, device, process)
-    found = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
-    size = None if output is None else save_baseline(found, Path(output))
-    return BaselineView(Baseline(tuple(found), None if output is None else str(output), size))
+    digests = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
+    size = None if output is None else save_baseline(digests, Path(output))
+    return BaselineView(Baseline(tuple(digests), None if output is None else str(output), size))
 
 
 def gate(
@@ -633,7 +633,7 @@ def gate(
         _digests(side, selection, steps=steps, window=window, warmup=warmup)
         for side in (baseline, captures)
     )
-    found = analysis(
+    answer = analysis(
         before,
         after,
         read_limits(limits),
@@ -643,7 +643,7 @@ def gate(
         allow_missing=allow_missing,
         allow_changed=allow_changed,
     )
-    return GateView(_checked(found))
+    return GateView(_checked(answer))
 
 
 def serve(
@@ -781,7 +781,7 @@ def drill(
         rank=rank,
         overwrite=overwrite,
     )
-    found = analysis(
+    answer = analysis(
         _opened(trace),
         question,
         reports=[_opened(report) for report in reports],
@@ -789,7 +789,7 @@ def drill(
         announce=announce,
         open_report=lambda path: open_captures(path, cache=cache),
     )
-    return DrillView(_checked(found))
+    return DrillView(_checked(answer))
 
 
 def whatif(
@@ -832,10 +832,10 @@ def whatif(
     )
     capture = _opened(trace)
     selection = _selection(within, device, process)
-    found = analysis(
+    answer = analysis(
         capture, selection, scenarios=replayed, steps=steps, window=window, warmup=warmup
     )
-    return WhatIfView(_with_warnings(found, [capture]))
+    return WhatIfView(_with_warnings(answer, [capture]))
 
 
 def sql(trace: Capture, query: str) -> View:

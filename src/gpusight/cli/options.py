@@ -155,15 +155,15 @@ def add_actions(
     )
     for action in actions:
         lines = [line for line in examples if line.split()[2] == action.name]
-        one = chosen.add_parser(
+        subparser = chosen.add_parser(
             action.name,
             help=action.summary,
             description=action.description,
             epilog="examples:\n" + "\n".join(f"  {line}" for line in lines),
             formatter_class=parser.formatter_class,
         )
-        action.declare(one)
-        add_common(one)
+        action.declare(subparser)
+        add_common(subparser)
 
 
 class SelectionOptions(TypedDict):

@@ -186,13 +186,13 @@ def _write_host(
     nowhere = pl.DataFrame(schema=dict.fromkeys(_CALL_COLUMNS, pl.Int64))
     if not scope.trace.has(table):
         return nowhere
-    told = _HOST_ARGUMENTS[table]
-    columns = ["start_ns", "end_ns", "name", "process", "thread", *told.values()]
+    arguments = _HOST_ARGUMENTS[table]
+    columns = ["start_ns", "end_ns", "name", "process", "thread", *arguments.values()]
     frame = _on_host_tracks(scope.host(table, columns), tracks, kind)
-    args = {label: _number(column) for label, column in told.items()}
+    args = {label: _number(column) for label, column in arguments.items()}
     frame = frame.with_columns(_encoded(frame["name"], "label"))
     events.write(table, frame, _slice(kind, pl.col("label"), args))
-    if "correlation" not in told:
+    if "correlation" not in arguments:
         return nowhere
     drawn = frame.filter(pl.col("correlation").is_not_null())
     return drawn.select(
@@ -214,11 +214,11 @@ def _on_host_tracks(frame: pl.DataFrame, tracks: _Tracks, kind: str) -> pl.DataF
     keys = ["process", "thread", *(["domain"] if "domain" in frame.columns else [])]
     placed = _with_lanes(frame, keys, nested=True)
     used = placed.select(*keys, "lane").unique(maintain_order=True)
-    found = [
+    track_ids = [
         tracks.host(process, thread, " ".join((kind, *filter(None, domain))), lane)
         for process, thread, *domain, lane in used.iter_rows()
     ]
-    return _join_tracks(placed, used, found)
+    return _join_tracks(placed, used, track_ids)
 
 
 def _write_ranges(scope: ResolvedSelection, events: _Events, tracks: _Tracks) -> None:
@@ -268,8 +268,8 @@ def _write_gpu(
     )
     placed = _with_lanes(everything, _STREAM, nested=False)
     used = placed.select(*_STREAM, "lane").unique().sort(*_STREAM, "lane")
-    found = [tracks.stream(tuple(key), lane) for *key, lane in used.iter_rows()]
-    placed = _join_tracks(placed, used, found)
+    track_ids = [tracks.stream(tuple(key), lane) for *key, lane in used.iter_rows()]
+    placed = _join_tracks(placed, used, track_ids)
     placed = placed.join(calls, on=["process", "correlation"], how="left", nulls_equal=True)
     placed = placed.with_row_index("flow")
     for table in present:

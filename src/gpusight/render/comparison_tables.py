@@ -79,13 +79,13 @@ def side_value(value: float | None, fmt: Fmt) -> str:
 
 def before_after(before: float, after: float, fmt: Fmt) -> str:
     """Show what two sides have; once where they do not differ."""
-    texts = [shown(one, fmt) for one in (before, after)]
+    texts = [shown(value, fmt) for value in (before, after)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} {ARROW} {texts[1]}"
 
 
 def mark_legend(comparison: Comparison) -> str:
     """Say what the mark means."""
-    usual, rows = (f"{100 * one:g}%" for one in (comparison.confidence, comparison.of_rows))
+    usual, rows = (f"{100 * level:g}%" for level in (comparison.confidence, comparison.of_rows))
     return (
         f"{UNSURE} no change can be claimed: the {usual} interval ({rows} of kernels, API calls, "
         "copies and inner ranges, being many) holds zero, or the change may be below "
@@ -119,40 +119,40 @@ def time_change(name: str, change: MeasuredChange) -> str:
     return f"{name}: {verdict} ({amounts}, {ratio})"
 
 
-def side_line(one: ComparedSide) -> str:
+def side_line(side: ComparedSide) -> str:
     """Describe the captures of a side in one line."""
-    parts = [_steps(one), _gpus(one)]
-    if one.busy_share is not None:
-        parts.append(f"GPU busy {units.format_share(one.busy_share)}")
-    if one.limit != NOTHING:
-        parts.append(f"limited by {in_words(one.limit)}")
-    return f"{_captures(one)}: {', '.join(filter(None, parts))}"
+    parts = [_steps(side), _gpus(side)]
+    if side.busy_share is not None:
+        parts.append(f"GPU busy {units.format_share(side.busy_share)}")
+    if side.limit != NOTHING:
+        parts.append(f"limited by {in_words(side.limit)}")
+    return f"{_captures(side)}: {', '.join(filter(None, parts))}"
 
 
-def _captures(one: ComparedSide) -> str:
-    count = len(one.labels)
-    named = ", ".join(safe_text(label) for label in one.labels[:_MAX_NAMED_CAPTURES])
+def _captures(side: ComparedSide) -> str:
+    count = len(side.labels)
+    named = ", ".join(safe_text(label) for label in side.labels[:_MAX_NAMED_CAPTURES])
     if count == 1:
         return named
     more = f" and {count - _MAX_NAMED_CAPTURES} more" if count > _MAX_NAMED_CAPTURES else ""
     return f"{count} captures ({named}{more})"
 
 
-def _steps(one: ComparedSide) -> str:
-    times = [units.format_time(ns) for ns in one.step_ns[:_MAX_NAMED_CAPTURES]]
-    shown = ", ".join(times) + (" …" if len(one.step_ns) > _MAX_NAMED_CAPTURES else "")
-    if not any(one.steps):
+def _steps(side: ComparedSide) -> str:
+    times = [units.format_time(ns) for ns in side.step_ns[:_MAX_NAMED_CAPTURES]]
+    shown = ", ".join(times) + (" …" if len(side.step_ns) > _MAX_NAMED_CAPTURES else "")
+    if not any(side.steps):
         return shown
-    counts = [f"{steps:,}" for steps in dict.fromkeys(one.steps)]
-    several = "" if len(one.labels) == 1 else " each" if len(counts) == 1 else " together"
-    total = counts[0] if len(counts) == 1 else f"{sum(one.steps):,}"
+    counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
+    several = "" if len(side.labels) == 1 else " each" if len(counts) == 1 else " together"
+    total = counts[0] if len(counts) == 1 else f"{sum(side.steps):,}"
     noun = "step" if total == "1" else "steps"
     return f"{total} {noun}{several} of {shown}"
 
 
-def _gpus(one: ComparedSide) -> str:
-    names = [safe_text(name) for name in dict.fromkeys(one.gpus)]
-    many = f"{len(one.gpus)} x " if len(one.gpus) > 1 and len(names) == 1 else ""
+def _gpus(side: ComparedSide) -> str:
+    names = [safe_text(name) for name in dict.fromkeys(side.gpus)]
+    many = f"{len(side.gpus)} x " if len(side.gpus) > 1 and len(names) == 1 else ""
     return many + ", ".join(names)
 
 
@@ -288,7 +288,7 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
     )
     title = "Metrics" + _each(comparison)
     first, *others = comparison.metrics
-    worth = (one for one in others if one.change.before != 0 or one.change.after != 0)
+    worth = (metric for metric in others if metric.change.before != 0 or metric.change.after != 0)
     named = replace(first, label=time_label(comparison))
     rows = tuple(map(_metric, (named, *worth)))
     return ComparisonSection("metrics", title, columns, rows, whole=True)
@@ -395,49 +395,51 @@ def _kernels(comparison: Comparison) -> ComparisonSection:
     return ComparisonSection("kernels", title, columns, rows, small=_small(comparison))
 
 
-def _kernel(one: KernelChange) -> ComparisonRow:
-    means = (side_value(ns, Fmt.TIME) for ns in one.mean_ns)
+def _kernel(kernel: KernelChange) -> ComparisonRow:
+    means = (side_value(ns, Fmt.TIME) for ns in kernel.mean_ns)
     cells = (
-        *_change_first_cells(one.ns),
-        *_more(one.ns),
-        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
+        *_change_first_cells(kernel.ns),
+        *_more(kernel.ns),
+        before_after(kernel.calls_before, kernel.calls_after, Fmt.COUNT),
         *means,
-        _kernel_name(one),
-        one.category,
-        one.match.value,
-        one.ranges[0] if one.ranges else MISSING,
+        _kernel_name(kernel),
+        kernel.category,
+        kernel.match.value,
+        kernel.ranges[0] if kernel.ranges else MISSING,
     )
-    return ComparisonRow(cells, change_tone(one.ns), one.ns.delta)
+    return ComparisonRow(cells, change_tone(kernel.ns), kernel.ns.delta)
 
 
-def _kernel_name(one: KernelChange) -> ComparisonCell:
-    old, arrow, new = one.short.partition(f" {ARROW} ")
-    if one.match is KernelMatch.ROLE and arrow:
+def _kernel_name(kernel: KernelChange) -> ComparisonCell:
+    old, arrow, new = kernel.short.partition(f" {ARROW} ")
+    if kernel.match is KernelMatch.ROLE and arrow:
         return old, new
-    return one.short or _REST
+    return kernel.short or _REST
 
 
 def _calls(
     changes: Iterable[CallChange], noun: str
 ) -> tuple[tuple[ComparisonColumn, ...], tuple[ComparisonRow, ...]]:
-    found = list(changes)
-    on_gpu = any(one.gpu_ns is not None for one in found)
+    listed = list(changes)
+    on_gpu = any(change.gpu_ns is not None for change in listed)
     gpu = (ComparisonColumn("On GPU", units=True),) if on_gpu else ()
     name = ComparisonColumn(noun, name=True, quoted=True, right=False)
     columns = (*_change_first_columns(), *_EXTRA, *gpu, ComparisonColumn("Calls"), name)
-    return columns, tuple(_call(one, on_gpu=on_gpu) for one in found)
+    return columns, tuple(_call(change, on_gpu=on_gpu) for change in listed)
 
 
-def _call(one: CallChange, *, on_gpu: bool) -> ComparisonRow:
-    gpu = (MISSING if one.gpu_ns is None else marked_delta(one.gpu_ns, Fmt.TIME),) if on_gpu else ()
-    cells = (
-        *_change_first_cells(one.host_ns),
-        *_more(one.host_ns),
-        *gpu,
-        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
-        one.name or _REST,
+def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
+    gpu = (
+        (MISSING if call.gpu_ns is None else marked_delta(call.gpu_ns, Fmt.TIME),) if on_gpu else ()
     )
-    return ComparisonRow(cells, change_tone(one.host_ns), one.host_ns.delta)
+    cells = (
+        *_change_first_cells(call.host_ns),
+        *_more(call.host_ns),
+        *gpu,
+        before_after(call.calls_before, call.calls_after, Fmt.COUNT),
+        call.name or _REST,
+    )
+    return ComparisonRow(cells, change_tone(call.host_ns), call.host_ns.delta)
 
 
 def _ranges(comparison: Comparison) -> ComparisonSection:
@@ -464,15 +466,15 @@ def _copies(comparison: Comparison) -> ComparisonSection:
     return ComparisonSection("copies", "Copies" + _each(comparison), columns, rows)
 
 
-def _copy(one: CopyChange) -> ComparisonRow:
+def _copy(copy: CopyChange) -> ComparisonRow:
     cells = (
-        *_change_first_cells(one.ns),
-        *_more(one.ns),
-        before_after(one.bytes_before, one.bytes_after, Fmt.BYTES),
-        before_after(one.calls_before, one.calls_after, Fmt.COUNT),
-        copy_name(one),
+        *_change_first_cells(copy.ns),
+        *_more(copy.ns),
+        before_after(copy.bytes_before, copy.bytes_after, Fmt.BYTES),
+        before_after(copy.calls_before, copy.calls_after, Fmt.COUNT),
+        copy_name(copy),
     )
-    return ComparisonRow(cells, change_tone(one.ns), one.ns.delta)
+    return ComparisonRow(cells, change_tone(copy.ns), copy.ns.delta)
 
 
 def _findings(comparison: Comparison) -> ComparisonSection:
@@ -500,8 +502,15 @@ _TONES = {
 def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterator[ComparisonRow]:
     """Give findings by fate; of several captures, how many show it and which one says so."""
     for fate in FindingFate:
-        for one in (f for f in findings if f.fate is fate):
-            times = (side_value(one.before_ns, Fmt.TIME), side_value(one.after_ns, Fmt.TIME))
-            by = (one.shown_by,) if several else ()
-            title = f"{one.title} ({one.capture})" if several and one.capture else one.title
-            yield ComparisonRow((fate.value, *times, *by, one.rule, title), _TONES[fate], None)
+        for finding in (f for f in findings if f.fate is fate):
+            times = (
+                side_value(finding.before_ns, Fmt.TIME),
+                side_value(finding.after_ns, Fmt.TIME),
+            )
+            by = (finding.shown_by,) if several else ()
+            title = (
+                f"{finding.title} ({finding.capture})"
+                if several and finding.capture
+                else finding.title
+            )
+            yield ComparisonRow((fate.value, *times, *by, finding.rule, title), _TONES[fate], None)

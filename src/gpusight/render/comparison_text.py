@@ -194,16 +194,16 @@ def comparison_lines(
 def _text_section(section: ComparisonSection, look: TableOptions) -> Iterator[StyledLine]:
     rows = section.shown(look.limit)
     if not rows:
-        said = f"{section.quiet} ({look.rows_advice})"
-        yield from wrapped_lines(said, look.width, f"{section.title}: ", "dim")
+        text = f"{section.quiet} ({look.rows_advice})"
+        yield from wrapped_lines(text, look.width, f"{section.title}: ", "dim")
         return
     yield from wrapped_lines(section.title, look.width, "", "bold cyan")
     yield from section_lines(section, rows, look)
     left_out = len(section.rows) - len(rows)
     if left_out:
         what = "with smaller changes " if look.limit is None else ""
-        said = f"… and {left_out:,} more {what}({look.rows_advice})"
-        yield from wrapped_lines(said, look.width, "", "dim")
+        text = f"… and {left_out:,} more {what}({look.rows_advice})"
+        yield from wrapped_lines(text, look.width, "", "dim")
 
 
 MAX_COMMENT_CHARACTERS = 65_000
@@ -249,8 +249,8 @@ def _markdown_lines(comparison: Comparison, limit: int | None) -> Iterator[str]:
     yield from ("", escape_markdown(comparison_tables.mark_legend(comparison)))
 
 
-def _sentence(told: str) -> str:
-    return markdown_prose(told[:_MAX_SENTENCE_CHARACTERS], cell=False)
+def _sentence(text: str) -> str:
+    return markdown_prose(text[:_MAX_SENTENCE_CHARACTERS], cell=False)
 
 
 def _markdown_section(section: ComparisonSection, limit: int | None) -> Iterator[str]:

@@ -58,26 +58,26 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             yield _row(section, entry.entry, entry.change)
     for phase, change in comparison.phases:
         yield _row("phases", phase, change)
-    for one in comparison.kernels:
-        calls = _calls(one.calls_before, one.calls_after)
-        yield _row("kernels", one.short, one.ns, **calls)
+    for kernel in comparison.kernels:
+        calls = _calls(kernel.calls_before, kernel.calls_after)
+        yield _row("kernels", kernel.short, kernel.ns, **calls)
     yield from _timed("ranges", comparison.ranges)
     yield from _timed("api_calls", comparison.api)
     for copy in comparison.copies:
         calls = _calls(copy.calls_before, copy.calls_after)
         yield _row("copies", copy_name(copy), copy.ns, **calls)
-    for found in comparison.findings:
-        times = {"before": found.before_ns, "after": found.after_ns, "unit": "ns"}
-        yield {"section": "findings", "name": found.rule, "verdict": found.fate.value} | times
+    for finding in comparison.findings:
+        times = {"before": finding.before_ns, "after": finding.after_ns, "unit": "ns"}
+        yield {"section": "findings", "name": finding.rule, "verdict": finding.fate.value} | times
 
 
 def _timed(section: str, calls: tuple[CallChange, ...]) -> Iterator[dict[str, Any]]:
     """Give ranges and API calls: their time on the host and, where known, on the GPU."""
-    for one in calls:
-        often = _calls(one.calls_before, one.calls_after)
-        yield _row(section, one.name, one.host_ns, **often)
-        if one.gpu_ns is not None:
-            yield _row(f"{section}_gpu", one.name, one.gpu_ns, **often)
+    for call in calls:
+        often = _calls(call.calls_before, call.calls_after)
+        yield _row(section, call.name, call.host_ns, **often)
+        if call.gpu_ns is not None:
+            yield _row(f"{section}_gpu", call.name, call.gpu_ns, **often)
 
 
 def _calls(before: float, after: float) -> dict[str, float]:

@@ -170,8 +170,8 @@ def _readable(value: object) -> object:
     if isinstance(value, str):
         return encodable_text(value)
     if isinstance(value, dict):
-        return {_readable(key): _readable(one) for key, one in value.items()}
-    return [_readable(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def json_document(result: Answer, *, limit: int | None = None) -> dict[str, Any]:

@@ -68,12 +68,12 @@ def slices(device: DeviceLedger) -> list[LedgerSlice]:
 
 def computing(device: DeviceLedger) -> list[LedgerSlice]:
     """Give what the GPU computed, by category, the largest first."""
-    found = (e for e in device.entries if e.entry.startswith(f"{_COMPUTE}/"))
-    return _largest({e.entry.split("/", 1)[1]: e.share or 0.0 for e in found})
+    entries = (e for e in device.entries if e.entry.startswith(f"{_COMPUTE}/"))
+    return _largest({e.entry.split("/", 1)[1]: e.share or 0.0 for e in entries})
 
 
 def _largest(shares: dict[str, float]) -> list[LedgerSlice]:
-    ordered = sorted(shares.items(), key=lambda one: -one[1])
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
     shown = [LedgerSlice(name, share) for name, share in ordered if share >= _MIN_SLICE_SHARE]
     rest = sum(share for _, share in ordered if share < _MIN_SLICE_SHARE)
     return [*shown, LedgerSlice(REST, rest)] if rest > 0 else shown
@@ -81,7 +81,7 @@ def _largest(shares: dict[str, float]) -> list[LedgerSlice]:
 
 def slice_texts(parts: list[LedgerSlice]) -> list[str]:
     """Write parts as `idle/input 79.9%`."""
-    return [f"{one.name} {units.format_share(one.share)}" for one in parts]
+    return [f"{part.name} {units.format_share(part.share)}" for part in parts]
 
 
 def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
@@ -106,7 +106,7 @@ def _busy_text(diagnosis: TimelineDiagnosis) -> Iterator[str]:
     device = evaluated_device(diagnosis)
     if device is None:
         return
-    every = [one.busy_share for one in diagnosis.ledger.devices]
+    every = [device.busy_share for device in diagnosis.ledger.devices]
     if len(every) == 1:
         yield f"GPU busy {units.format_share(device.busy_share)}"
         return
@@ -134,7 +134,7 @@ def _activity(device: DeviceLedger | None) -> str:
         return ""
     working = device.busy_share
     if working < _MAIN_SHARE:
-        idle = [one for one in slices(device) if one.idle]
+        idle = [part for part in slices(device) if part.idle]
         return f", though the GPU is idle: {', '.join(slice_texts(idle))}"
     kinds = computing(device)[:2] or slices(device)[:1]
     kinds_text = ", ".join(slice_texts(kinds))
@@ -261,7 +261,7 @@ def timeline_finding_table(diagnosis: TimelineDiagnosis) -> TableResult:
     """Give one row for each finding."""
     keys = [f.key for f in TIMELINE_FINDING_FIELDS]
     documents = (finding.document() for finding in diagnosis.findings)
-    rows = [{"rank": rank} | one for rank, one in enumerate(documents, 1)]
+    rows = [{"rank": rank} | document for rank, document in enumerate(documents, 1)]
     data = [[row[key] for key in keys] for row in rows]
     return _table("findings", "Findings", TIMELINE_FINDING_FIELDS, data)
 

@@ -91,8 +91,8 @@ def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Ite
         yield from _finding_lines(finding, width)
     for finding in kernel.findings[1:]:
         yield from labeled_lines("then", f"{_headline(finding)}", width)
-    for said in kernel.profiler:
-        yield from labeled_lines("ncu", said, width, "dim")
+    for sentence in kernel.profiler:
+        yield from labeled_lines("ncu", sentence, width, "dim")
 
 
 def _finding_lines(finding: KernelFinding, width: int | None) -> Iterator[StyledLine]:
@@ -151,7 +151,7 @@ def kernel_markdown(kernel: ExplainedKernel, number: int) -> Iterator[str]:
         yield from _finding_markdown(finding)
     if kernel.profiler:
         yield from ("", "Nsight Compute's own rules:", "")
-        yield from (f"- {escape_markdown(said)}" for said in kernel.profiler)
+        yield from (f"- {escape_markdown(sentence)}" for sentence in kernel.profiler)
 
 
 def _finding_markdown(finding: KernelFinding) -> Iterator[str]:
@@ -237,32 +237,32 @@ def _ledger(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[Styled
     device = parts.evaluated_device(diagnosis)
     if device is None:
         return
-    found = parts.slices(device)
-    styles = _styles(found)
+    slices = parts.slices(device)
+    styles = _styles(slices)
     if look.bars:
-        yield _bar(found, styles, min(look.width or _UNLIMITED_BAR_WIDTH, _UNLIMITED_BAR_WIDTH))
-    yield from _legend(parts.slice_texts(found), styles, look.width)
+        yield _bar(slices, styles, min(look.width or _UNLIMITED_BAR_WIDTH, _UNLIMITED_BAR_WIDTH))
+    yield from _legend(parts.slice_texts(slices), styles, look.width)
     kinds = parts.computing(device)
     if len(kinds) > 1:
         text = " · ".join(parts.slice_texts(kinds))
         yield from wrapped_lines(text, look.width, "  compute: ", "dim")
 
 
-def _styles(found: list[parts.LedgerSlice]) -> list[str]:
+def _styles(slices: list[parts.LedgerSlice]) -> list[str]:
     """Give work the colours of work, and idle time, the largest cause first, those of alarm."""
     left = list(_IDLE)
-    work = (_WORK.get(one.name.split("/")[0]) for one in found)
+    work = (_WORK.get(part.name.split("/")[0]) for part in slices)
     return [
-        style or (left.pop(0) if one.idle and left else "dim")
-        for one, style in zip(found, work, strict=True)
+        style or (left.pop(0) if part.idle and left else "dim")
+        for part, style in zip(slices, work, strict=True)
     ]
 
 
-def _bar(found: list[parts.LedgerSlice], styles: list[str], width: int) -> StyledLine:
+def _bar(slices: list[parts.LedgerSlice], styles: list[str], width: int) -> StyledLine:
     """Draw the window as one bar; the ends of its parts are rounded to columns."""
     pieces, passed = [], 0.0
-    for one, style in zip(found, styles, strict=True):
-        start, passed = round(passed * width), passed + one.share
+    for part, style in zip(slices, styles, strict=True):
+        start, passed = round(passed * width), passed + part.share
         pieces.append(("█" * (round(passed * width) - start), style))
     return StyledLine("█" * width, parts=tuple(pieces))
 
@@ -281,7 +281,7 @@ def _legend(words: list[str], styles: list[str], width: int | None) -> Iterator[
 
 
 def _joined(row: list[tuple[str, str]]) -> StyledLine:
-    pieces = [piece for one in row for piece in ((_DOT, "dim"), one)][1:]
+    pieces = [piece for word in row for piece in ((_DOT, "dim"), word)][1:]
     return StyledLine(_DOT.join(word for word, _ in row), parts=tuple(pieces))
 
 
@@ -293,42 +293,43 @@ def _verdict(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[Style
 
 def _findings(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
     """List the findings: its title, and below it the rule and its numbers in columns."""
-    found = diagnosis.findings[: look.limit] if look.limit else diagnosis.findings
-    if not found:
+    shown = diagnosis.findings[: look.limit] if look.limit else diagnosis.findings
+    if not shown:
         return
-    headings, *rows = _columns(diagnosis, found)
+    headings, *rows = _columns(diagnosis, shown)
     if parts.timeline_verdict(diagnosis):
         yield StyledLine("")
     yield StyledLine(headings, "bold")
-    for number, (finding, row) in enumerate(zip(found, rows, strict=True), 1):
+    for number, (finding, row) in enumerate(zip(shown, rows, strict=True), 1):
         lead = f"{number:>{_RANK_WIDTH - 2}}. "
         yield from wrapped_lines(finding.title, look.width, lead, "cyan")
         yield StyledLine(row)
-    left_out = len(diagnosis.findings) - len(found)
+    left_out = len(diagnosis.findings) - len(shown)
     if left_out:
         yield StyledLine(f"… and {left_out:,} more; {look.rows_advice}", "dim")
 
 
-def _columns(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) -> list[str]:
+def _columns(diagnosis: TimelineDiagnosis, findings: tuple[TimelineFinding, ...]) -> list[str]:
     """Lay the numbers of findings out in columns, with a heading."""
     each = "Saves a step" if diagnosis.steps else "Saves"
     times = [
         align_units([parts.per_step(diagnosis, ns) for ns in column])
-        for column in ([f.recoverable_ns for f in found], [f.after_ns for f in found])
+        for column in ([f.recoverable_ns for f in findings], [f.after_ns for f in findings])
     ]
-    marks = ["" if f.robust else _UNSURE_MARK for f in found]
+    marks = ["" if f.robust else _UNSURE_MARK for f in findings]
     columns = (
-        TextColumn.natural("Finding", [f.rule for f in found]),
+        TextColumn.natural("Finding", [f.rule for f in findings]),
         TextColumn.natural(each, times[0], right=True),
-        TextColumn.natural("Share", [units.format_share(f.share) for f in found], right=True),
+        TextColumn.natural("Share", [units.format_share(f.share) for f in findings], right=True),
         TextColumn.natural("After above", times[1], right=True),
         TextColumn.natural(
-            "Confidence", [f.confidence.value + mark for f, mark in zip(found, marks, strict=True)]
+            "Confidence",
+            [f.confidence.value + mark for f, mark in zip(findings, marks, strict=True)],
         ),
     )
     indent, gap = " " * _RANK_WIDTH, " " * GAP
     heading = gap.join(c.padded_heading for c in columns)
-    rows = (gap.join(c.padded(row) for c in columns) for row in range(len(found)))
+    rows = (gap.join(c.padded(row) for c in columns) for row in range(len(findings)))
     return [f"{indent}{line}".rstrip() for line in (heading, *rows)]
 
 
@@ -366,9 +367,9 @@ def _locations(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, width: int | None
 ) -> Iterator[StyledLine]:
     """Name the places with their times in a column; long names lose their middle."""
-    told = [parts.location_amounts(diagnosis, where) for where in finding.where]
-    widest = max((display_width(time) for time, _ in told), default=0)
-    for number, (where, (time, often)) in enumerate(zip(finding.where, told, strict=True)):
+    amounts = [parts.location_amounts(diagnosis, where) for where in finding.where]
+    widest = max((display_width(time) for time, _ in amounts), default=0)
+    for number, (where, (time, often)) in enumerate(zip(finding.where, amounts, strict=True)):
         lead = f"   {'' if number else 'where':<{LABEL}}  {time.rjust(widest)}  {where.kind} "
         end = f", {often}" if often else ""
         name = safe_text(where.name)
@@ -394,9 +395,9 @@ def _timeline_markdown(diagnosis: TimelineDiagnosis, limit: int, details: int) -
     verdict = parts.timeline_verdict(diagnosis)
     if verdict:
         yield from ("", f"**{markdown_prose(verdict)}**")
-    found = diagnosis.findings[: limit or None]
-    if found:
-        yield from ("", _overview(diagnosis, found))
+    shown = diagnosis.findings[: limit or None]
+    if shown:
+        yield from ("", _overview(diagnosis, shown))
     for number, finding in enumerate(diagnosis.findings[: details or None], 1):
         yield from _explained_markdown(diagnosis, finding, number)
     yield from _foot_markdown(diagnosis)
@@ -404,13 +405,13 @@ def _timeline_markdown(diagnosis: TimelineDiagnosis, limit: int, details: int) -
 
 def _ledger_markdown(diagnosis: TimelineDiagnosis) -> Iterator[str]:
     for device in diagnosis.ledger.devices:
-        told = [escape_markdown(one) for one in parts.slice_texts(parts.slices(device))]
-        kinds = [escape_markdown(one) for one in parts.slice_texts(parts.computing(device))]
+        slices = [escape_markdown(text) for text in parts.slice_texts(parts.slices(device))]
+        kinds = [escape_markdown(text) for text in parts.slice_texts(parts.computing(device))]
         computing = f" Computing: {', '.join(kinds)}." if kinds else ""
-        yield from ("", f"GPU {device.device}: {', '.join(told)}.{computing}")
+        yield from ("", f"GPU {device.device}: {', '.join(slices)}.{computing}")
 
 
-def _overview(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) -> str:
+def _overview(diagnosis: TimelineDiagnosis, findings: tuple[TimelineFinding, ...]) -> str:
     each = "saves a step" if diagnosis.steps else "saves"
     rows = [
         (
@@ -421,7 +422,7 @@ def _overview(diagnosis: TimelineDiagnosis, found: tuple[TimelineFinding, ...]) 
             parts.per_step(diagnosis, finding.after_ns),
             parts.confidence(finding),
         )
-        for finding in found
+        for finding in findings
     ]
     headings = ("finding", "what was seen", each, "share", "after those above", "confidence")
     return markdown_table(headings, (False, False, True, True, True, False), rows)
@@ -437,9 +438,12 @@ def _explained_markdown(
     )
     yield from evidence_markdown(finding.evidence)
     for number, where in enumerate(finding.where):
-        told = ", ".join(filter(None, parts.location_amounts(diagnosis, where)))
+        amounts = ", ".join(filter(None, parts.location_amounts(diagnosis, where)))
         lead = ("",) if number == 0 else ()
-        yield from (*lead, f"- {where.kind} {markdown_code(where.name)}: {escape_markdown(told)}")
+        yield from (
+            *lead,
+            f"- {where.kind} {markdown_code(where.name)}: {escape_markdown(amounts)}",
+        )
     yield from ("", f"{markdown_prose(finding.why)} {markdown_prose(finding.fix)}")
     if finding.code:
         yield from fenced(finding.code, parts.language(finding.code))

@@ -44,8 +44,8 @@ def _after_page(drilled: MeasuredDrill, look: TableOptions) -> str:
     shown = shows_commands(drilled.drill)
     parts = ["", *command_lines(drilled.drill, look.width)] if shown else []
     text = "".join(f"{line}\n" for line in parts)
-    for found in drilled.joined:
-        text += f"\n{diagnosis_view.kernels_text(found, look, details=DETAILS)}"
+    for diagnosis in drilled.joined:
+        text += f"\n{diagnosis_view.kernels_text(diagnosis, look, details=DETAILS)}"
     return text
 
 
@@ -84,7 +84,9 @@ def as_fragment(drilled: MeasuredDrill, *, limit: int | None) -> str:
 def document(drilled: MeasuredDrill, *, limit: int | None = None) -> dict[str, Any]:
     """Give what `--format json` writes, whole."""
     del limit
-    return drilled.drill.document() | {"diagnoses": [found.document() for found in drilled.joined]}
+    return drilled.drill.document() | {
+        "diagnoses": [diagnosis.document() for diagnosis in drilled.joined]
+    }
 
 
 def shows_commands(drill: DrillResult) -> bool:

@@ -199,11 +199,11 @@ def evidence_value(evidence: Evidence) -> str:
     return f"{text} cycles" if evidence.unit == "cycle" else text
 
 
-def _foremost(said: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
+def _foremost(results: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
     """Choose what the profiler would do first; what it only mentions stays out."""
-    advice = [r for r in said if r.kind == "optimization" and r.message]
+    advice = [r for r in results if r.kind == "optimization" and r.message]
     if not advice:  # versions up to 2021 call it so; later ones warn of metrics that are missing
-        advice = [r for r in said if r.kind in {"warning", "error"} and r.message]
+        advice = [r for r in results if r.kind in {"warning", "error"} and r.message]
     of_launch = {"global": 1, "local": 0}
     return sorted(
         advice,
@@ -228,9 +228,9 @@ def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterato
     foremost = evidence[:_EVIDENCE]
     values = [evidence_value(e) for e in foremost]
     widest = max(map(display_width, values), default=0)
-    for number, (value, one) in enumerate(zip(values, foremost, strict=True)):
+    for number, (value, item) in enumerate(zip(values, foremost, strict=True)):
         label = "seen" if number == 0 else ""
-        yield from labeled_lines(label, one.meaning, width, lead=f"{value.rjust(widest)}  ")
+        yield from labeled_lines(label, item.meaning, width, lead=f"{value.rjust(widest)}  ")
 
 
 # The list of rules --------------------------------------------------------------------------------
@@ -254,10 +254,10 @@ def rule_text(rules: TableResult, width: int | None) -> str:
     widest = max(len(rule) for rule in rules.frame["rule"])
     lines: list[StyledLine] = []
     for kind, heading in _HEADINGS.items():
-        some = rules.frame.filter(pl.col("of") == kind)
-        if some.height:
+        of_kind = rules.frame.filter(pl.col("of") == kind)
+        if of_kind.height:
             lines += [*([StyledLine("")] if lines else []), StyledLine(heading)]
-        for rule, finds in some.select("rule", "finds").iter_rows():
+        for rule, finds in of_kind.select("rule", "finds").iter_rows():
             lines += wrapped_lines(finds.removeprefix("Looks for "), width, f"  {rule:<{widest}}  ")
     return plain_lines(lines)
 

@@ -79,10 +79,10 @@ def spread(check: GateCheck) -> str:
 def verdict(gate: Gate) -> str:
     """Say in one line whether the gate lets the captures through."""
     counts = {status: len(gate.having(status)) for status in CheckStatus}
-    told = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
+    parts = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
     doubts = counts[CheckStatus.UNSURE] or counts[CheckStatus.MISSING]
     with_doubts = ", with doubts" if gate.passed and doubts else ""
-    return f"Gate {gate.outcome}{with_doubts}: {', '.join(told)}"
+    return f"Gate {gate.outcome}{with_doubts}: {', '.join(parts)}"
 
 
 _COUNTED = (
@@ -123,8 +123,8 @@ def reason(check: GateCheck) -> str:
     """Say why a check has the status it has, in a sentence; empty where it just passed."""
     if check.status in (CheckStatus.MISSING, CheckStatus.INCONCLUSIVE):
         return check.reason
-    told = [_status_reason(check), check.reason]
-    return "; ".join(filter(None, told))
+    reasons = [_status_reason(check), check.reason]
+    return "; ".join(filter(None, reasons))
 
 
 def _status_reason(check: GateCheck) -> str:
@@ -159,12 +159,12 @@ _BASIS_WORDS = {
 
 def hints(gate: Gate) -> Iterator[str]:
     """Say what to do next."""
-    kinds = dict.fromkeys(one.kind for one in gate.differences)
+    kinds = dict.fromkeys(difference.kind for difference in gate.differences)
     if gate.having(CheckStatus.INCONCLUSIVE):
-        found = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
+        changed = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
         yield (
             "inconclusive: record both sides alike, save the baseline anew if the change is meant, "
-            f"or accept it with --allow-changed {found}"
+            f"or accept it with --allow-changed {changed}"
         )
     if gate.having(CheckStatus.UNSURE):
         yield "unsure: record 3 to 5 captures per side, or limit kernel_time too: it varies less"
@@ -187,9 +187,9 @@ def _missing_hints(gate: Gate) -> Iterator[str]:
 
 def accepted(gate: Gate) -> Iterator[str]:
     """Repeat the differences that the user accepted."""
-    for one in gate.differences:
-        if one.kind in gate.allow_changed:
-            yield f"accepted by --allow-changed {one.kind}: {one.text}"
+    for difference in gate.differences:
+        if difference.kind in gate.allow_changed:
+            yield f"accepted by --allow-changed {difference.kind}: {difference.text}"
     if gate.allow_missing:
         for check in gate.having(CheckStatus.MISSING):
             if not gate.fails(check):
@@ -343,12 +343,12 @@ _NO_TIME = "0.000"
 def to_junit(gate: Gate) -> str:
     """Write a verdict as one suite with a test case for each check; ends with a newline."""
     failing = sum(gate.fails(check) for check in gate.checks)
-    told = sum(check.status is CheckStatus.PASSED for check in gate.checks)
+    passed = sum(check.status is CheckStatus.PASSED for check in gate.checks)
     counts = {
         "tests": str(len(gate.checks)),
         "failures": str(failing),
         "errors": "0",
-        "skipped": str(len(gate.checks) - failing - told),
+        "skipped": str(len(gate.checks) - failing - passed),
         "time": _NO_TIME,
     }
     root = ET.Element("testsuites", counts)
@@ -385,8 +385,8 @@ def _case(suite: ET.Element, gate: Gate, check: GateCheck) -> None:
     if check.status is not CheckStatus.PASSED:
         message = safe_text(f"{check.limit.metric} {check.status.value}: {reason(check)}")
         if gate.fails(check):
-            told = {"message": message, "type": check.status.value}
-            ET.SubElement(case, "failure", told).text = _numbers(check)
+            attributes = {"message": message, "type": check.status.value}
+            ET.SubElement(case, "failure", attributes).text = _numbers(check)
         else:
             ET.SubElement(case, "skipped", {"message": message})
     lines = (_numbers(check), safe_text(check.reason))

@@ -52,9 +52,9 @@ LEDGER_RENDERER = Renderer(
 )
 
 
-def _whatif_document(found: WhatIf, *, limit: int | None) -> dict[str, Any]:
+def _whatif_document(whatif: WhatIf, *, limit: int | None) -> dict[str, Any]:
     del limit  # there are few changes
-    return found.document()
+    return whatif.document()
 
 
 WHATIF_RENDERER = Renderer(tables=whatif_page, document=_whatif_document, look=_LOOK)

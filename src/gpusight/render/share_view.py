@@ -83,15 +83,17 @@ def closing_sentences(shared: SharedCopy) -> list[str]:
     """Say in some sentences what a copy lacks, and what of the program's own words it has."""
     done = shared.path is not None
     removed = sum(leak.count for leak in shared.leaks if leak.fate is Treatment.REMOVED)
-    said = [f"Removed: {removed:,} values." if done else f"A copy would lack {removed:,} values."]
+    sentences = [
+        f"Removed: {removed:,} values." if done else f"A copy would lack {removed:,} values."
+    ]
     if shared.hash_names:
-        return [*said, "Names are hashed but for words such as gemm or forward."]
+        return [*sentences, "Names are hashed but for words such as gemm or forward."]
     kept = {words: _named(shared.leaks, category) for category, words in _PROGRAM_WORDS.items()}
     own = [f"{count:,} {words}" for words, count in kept.items() if count]
     if not own:
-        return [*said, "It has no names that the program gave."]
+        return [*sentences, "It has no names that the program gave."]
     return [
-        *said,
+        *sentences,
         f"{'Kept' if done else 'It would keep'}: {', '.join(own)}.",
         "These are the program's own words: --hash-names hashes them.",
     ]
@@ -133,8 +135,8 @@ def _categories(leaks: Iterable[Leak]) -> TableResult:
     for leak in leaks:
         groups.setdefault((leak.category.value, leak.fate.value), []).append(leak)
     rows = [
-        (category, fate, sum(leak.count for leak in some), ", ".join(leak.where for leak in some))
-        for (category, fate), some in groups.items()
+        (category, fate, sum(leak.count for leak in leaks), ", ".join(leak.where for leak in leaks))
+        for (category, fate), leaks in groups.items()
     ]
     return _table("categories", "What is in the capture", CATEGORY_FIELDS, rows)
 

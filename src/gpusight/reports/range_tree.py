@@ -132,8 +132,10 @@ def _numbered(texts: pl.Series) -> tuple[pl.Series, Ints]:
     """Give every text once, and where each stands among these."""
     once = texts.unique(maintain_order=True).alias("text")
     places = pl.DataFrame([once]).with_row_index("place")
-    found = pl.DataFrame({"text": texts}).join(places, on="text", how="left", maintain_order="left")
-    return once, found["place"].to_numpy().astype(np.int64)
+    numbered = pl.DataFrame({"text": texts}).join(
+        places, on="text", how="left", maintain_order="left"
+    )
+    return once, numbered["place"].to_numpy().astype(np.int64)
 
 
 def _chosen(known: _NodeNames, outer: Ints, name: Ints) -> Ints:
@@ -267,10 +269,10 @@ def range_tree(
 
 def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[Ints | None, tuple[str, ...]]:
     """Give the GPU work of each range, or why it is not known."""
-    found = project_ranges(trace)
-    if isinstance(found, NotApplicable):
-        return None, (f"GPU times of ranges are not known: {found.reason}",)
-    work = found.frame["work_ns"].gather(rows)
+    projected = project_ranges(trace)
+    if isinstance(projected, NotApplicable):
+        return None, (f"GPU times of ranges are not known: {projected.reason}",)
+    work = projected.frame["work_ns"].gather(rows)
     return work.fill_null(0).to_numpy().astype(np.int64), ()
 
 

@@ -73,8 +73,8 @@ def build_report(
     about = [info(trace) for trace in (*(() if captured is None else (captured,)), *reports)]
     program = None if captured is None else _program(captured, about[0], asked)
     measured = tuple(
-        _measured(report, one, (captured, program), asked)
-        for report, one in zip(reports, about[-len(reports) :] if reports else (), strict=True)
+        _measured(report, summary, (captured, program), asked)
+        for report, summary in zip(reports, about[-len(reports) :] if reports else (), strict=True)
     )
     comparison = _comparison(captured or reports[0], base, asked) if base else None
     parts = [*_program_parts(program), *_measured_parts(measured), ("Comparison", comparison)]
@@ -109,8 +109,8 @@ def _question(asked: ReportRequest) -> DiagnoseOptions:
     )
 
 
-def _about(trace: Trace, told: Composite, gpus: Sequence[str | None]) -> CaptureFacts:
-    facts = facts_of(told)
+def _about(trace: Trace, summary: Composite, gpus: Sequence[str | None]) -> CaptureFacts:
+    facts = facts_of(summary)
     return CaptureFacts(
         file=encodable_text(PurePath(trace.meta.path).name),
         tool=facts["tool"],
@@ -123,7 +123,7 @@ def _about(trace: Trace, told: Composite, gpus: Sequence[str | None]) -> Capture
 # A program ----------------------------------------------------------------------------------------
 
 
-def _program(trace: Trace, told: Composite, asked: ReportRequest) -> ProgramReport:
+def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramReport:
     selection = asked.selection
     focus: dict[str, Any] = {
         "steps": asked.steps,
@@ -132,15 +132,15 @@ def _program(trace: Trace, told: Composite, asked: ReportRequest) -> ProgramRepo
     }
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
-    found = diagnose_captures([trace], replace(_question(asked), known=known))
-    assert isinstance(found, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
+    diagnosis = diagnose_captures([trace], replace(_question(asked), known=known))
+    assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
     account = ledger_report(trace, selection, **focus, known=known)
     excerpt = timeline(trace, selection, **focus, known=known)
     del known
     counted = steps(trace, selection, **focus)
     return ProgramReport(
-        about=_about(trace, told, _gpus_of(trace, account)),
-        diagnosis=found,
+        about=_about(trace, summary, _gpus_of(trace, account)),
+        diagnosis=diagnosis,
         ledger=account,
         steps=counted,
         excerpt=excerpt,
@@ -201,18 +201,18 @@ def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
 
 def _measured(
     trace: Trace,
-    told: Composite,
+    summary: Composite,
     beside: tuple[Trace | None, ProgramReport | None],
     asked: ReportRequest,
 ) -> MeasuredReport:
     alone = beside[0] is None
     selection = asked.selection if alone else EVERYTHING
     question = _question(asked) if alone else DiagnoseOptions()
-    found = diagnose_captures([trace], question)
-    assert isinstance(found, (KernelReportDiagnosis, NotApplicable)), "a report was asked"
+    diagnosis = diagnose_captures([trace], question)
+    assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was asked"
     return MeasuredReport(
-        about=_about(trace, told, list(device_names(trace).values())),
-        diagnosis=_joined(found, trace, beside, asked),
+        about=_about(trace, summary, list(device_names(trace).values())),
+        diagnosis=_joined(diagnosis, trace, beside, asked),
         kernels=kernels(trace, selection),
         roofline=roofline(trace, selection),
         occupancy=occupancy(trace, selection),
@@ -220,25 +220,25 @@ def _measured(
 
 
 def _joined(
-    found: KernelReportDiagnosis | NotApplicable,
+    diagnosis: KernelReportDiagnosis | NotApplicable,
     trace: Trace,
     beside: tuple[Trace | None, ProgramReport | None],
     asked: ReportRequest,
 ) -> KernelReportDiagnosis | JoinedDiagnosis | NotApplicable:
     """Weigh what was measured by the time in the timeline, where there is one that was judged."""
     captured, program = beside
-    if isinstance(found, NotApplicable) or captured is None or program is None:
-        return found
+    if isinstance(diagnosis, NotApplicable) or captured is None or program is None:
+        return diagnosis
     if isinstance(program.diagnosis, NotApplicable):
-        return found
-    return join_diagnoses(program.diagnosis, found, (captured, trace), asked.selection)
+        return diagnosis
+    return join_diagnoses(program.diagnosis, diagnosis, (captured, trace), asked.selection)
 
 
 def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, Any]]:
-    for one in measured:
-        yield f"Findings of {one.about.file}", one.diagnosis
-        yield f"Roofline of {one.about.file}", one.roofline
-        yield f"Occupancy of {one.about.file}", one.occupancy
+    for report in measured:
+        yield f"Findings of {report.about.file}", report.diagnosis
+        yield f"Roofline of {report.about.file}", report.roofline
+        yield f"Occupancy of {report.about.file}", report.occupancy
 
 
 # Before and after ---------------------------------------------------------------------------------

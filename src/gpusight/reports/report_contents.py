@@ -86,12 +86,12 @@ def _notes(
     parts: Iterable[tuple[str, Any]], about: Sequence[Composite]
 ) -> Iterator[LimitationNote]:
     """Give every note once, with the parts that it was said of."""
-    said: dict[str, list[str]] = {}
-    of_captures = (("Capture", one) for one in about)
+    names_of: dict[str, list[str]] = {}
+    of_captures = (("Capture", facts) for facts in about)
     for name, answer in (*of_captures, *parts):
         for note in getattr(answer, "notes", ()):
-            said.setdefault(note, []).append(name)
-    return (_note(text, names) for text, names in said.items())
+            names_of.setdefault(note, []).append(name)
+    return (_note(text, names) for text, names in names_of.items())
 
 
 def _note(text: str, parts: Sequence[str]) -> LimitationNote:
@@ -99,8 +99,8 @@ def _note(text: str, parts: Sequence[str]) -> LimitationNote:
 
 
 def _tables(about: Sequence[Composite], name: str) -> tuple[TableResult, ...]:
-    found = (section for one in about for section in one.sections if section.command == name)
-    return tuple(s for s in found if isinstance(s, TableResult) and s.frame.height)
+    sections = (section for facts in about for section in facts.sections if section.command == name)
+    return tuple(s for s in sections if isinstance(s, TableResult) and s.frame.height)
 
 
 def facts_of(result: Composite) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ class Report:
     def captures(self) -> tuple[CaptureFacts, ...]:
         """Every capture that it was made of."""
         program = () if self.program is None else (self.program.about,)
-        return (*program, *(one.about for one in self.measured))
+        return (*program, *(report.about for report in self.measured))
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -199,8 +199,8 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know."""
-        said = (note.text for note in self.untold.notes)
-        return tuple(dict.fromkeys((*self.warnings, *said)))
+        texts = (note.text for note in self.untold.notes)
+        return tuple(dict.fromkeys((*self.warnings, *texts)))
 
 
 MAX_FIXES = 3
@@ -287,20 +287,22 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
     )
     if isinstance(program.diagnosis, NotApplicable):
         return Headline(numbers)
-    found = program.diagnosis
-    whole = "step" if found.steps else "window"
+    diagnosis = program.diagnosis
+    whole = "step" if diagnosis.steps else "window"
     cautions = tuple(
         HeadlineCaution(rank, finding.rule, finding.title)
-        for rank, finding in enumerate(found.findings, 1)
+        for rank, finding in enumerate(diagnosis.findings, 1)
         if _is_caution(finding)
     )
-    return Headline(numbers, tuple(_gains(found)), whole, found.step_ns, cautions)
+    return Headline(numbers, tuple(_gains(diagnosis)), whole, diagnosis.step_ns, cautions)
 
 
-def _gains(found: TimelineDiagnosis) -> Iterator[HeadlineFix]:
+def _gains(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
     """Give the findings that are worth naming first: what gives next to nothing is not."""
-    each = max(1, found.steps)
-    worth = [one for one in enumerate(found.findings, 1) if _is_worth(one[1], found)]
+    each = max(1, diagnosis.steps)
+    worth = [
+        ranked for ranked in enumerate(diagnosis.findings, 1) if _is_worth(ranked[1], diagnosis)
+    ]
     for rank, finding in worth[:MAX_FIXES]:
         after = None if finding.after_ns is None else finding.after_ns / each
         yield HeadlineFix(
@@ -314,11 +316,11 @@ def _gains(found: TimelineDiagnosis) -> Iterator[HeadlineFix]:
         )
 
 
-def _is_worth(finding: TimelineFinding, found: TimelineDiagnosis) -> bool:
+def _is_worth(finding: TimelineFinding, diagnosis: TimelineDiagnosis) -> bool:
     if _is_caution(finding):
         return False
     most = max(finding.recoverable_ns or 0.0, finding.after_ns or 0.0)
-    return most >= _MIN_FIX_SHARE * found.focus.length_ns
+    return most >= _MIN_FIX_SHARE * diagnosis.focus.length_ns
 
 
 def _is_caution(finding: TimelineFinding) -> bool:
@@ -343,10 +345,10 @@ def _time(program: ProgramReport) -> HeadlineNumber:
 
 def _without_steps(program: ProgramReport, window_ns: int) -> str:
     """Say that no steps are known, and how much of the window the findings are of."""
-    found = program.diagnosis
-    if isinstance(found, NotApplicable) or found.focus.length_ns >= window_ns:
+    diagnosis = program.diagnosis
+    if isinstance(diagnosis, NotApplicable) or diagnosis.focus.length_ns >= window_ns:
         return "no steps are known"
-    return f"no steps are known; findings are of {format_time(found.focus.length_ns)} of it"
+    return f"no steps are known; findings are of {format_time(diagnosis.focus.length_ns)} of it"
 
 
 def _spread(steps: Composite, mean_ns: float) -> str:
@@ -362,12 +364,12 @@ def _spread(steps: Composite, mean_ns: float) -> str:
 
 
 def _busy(program: ProgramReport) -> HeadlineNumber:
-    found = program.ledger
-    if isinstance(found, NotApplicable):
-        return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, found.reason)
-    device = _evaluated_report(program, found.devices)
+    ledger = program.ledger
+    if isinstance(ledger, NotApplicable):
+        return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, ledger.reason)
+    device = _evaluated_report(program, ledger.devices)
     share = device.ledger.busy_share
-    every = [one.ledger.busy_share for one in found.devices]
+    every = [report.ledger.busy_share for report in ledger.devices]
     if len(every) > 1:
         span = f"{format_share(min(every))} to {format_share(max(every))}"
         detail = f"GPU {device.ledger.device}; all {len(every)}: {span}"
@@ -378,15 +380,15 @@ def _busy(program: ProgramReport) -> HeadlineNumber:
 
 def evaluated_gpu(program: ProgramReport) -> int | None:
     """Give the number of the GPU that the findings are of; None where there are none."""
-    found = program.diagnosis
-    return None if isinstance(found, NotApplicable) else found.meta.get("device")
+    diagnosis = program.diagnosis
+    return None if isinstance(diagnosis, NotApplicable) else diagnosis.meta.get("device")
 
 
 def _evaluated_report(
     program: ProgramReport, devices: Sequence[DeviceLedgerReport]
 ) -> DeviceLedgerReport:
     wanted = evaluated_gpu(program)
-    return next((one for one in devices if one.ledger.device == wanted), devices[0])
+    return next((report for report in devices if report.ledger.device == wanted), devices[0])
 
 
 def _idle(device: DeviceLedgerReport) -> str:
@@ -435,15 +437,16 @@ def _memory(program: ProgramReport) -> HeadlineNumber:
 
 
 def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
-    found = [one for one in map(_diagnosis, measured) if one is not None]
-    total = sum(one.duration_ns for one in found) or None
-    launches = sum(len(one.kernels) for one in found)
+    diagnoses = [diagnosis for diagnosis in map(_diagnosis, measured) if diagnosis is not None]
+    total = sum(diagnosis.duration_ns for diagnosis in diagnoses) or None
+    launches = sum(len(diagnosis.kernels) for diagnosis in diagnoses)
     groups = sorted(
-        (group for one in found for group in one.groups), key=lambda group: -group.saved_ns
+        (group for diagnosis in diagnoses for group in diagnosis.groups),
+        key=lambda group: -group.saved_ns,
     )
     names = len({group.name for group in groups})
-    saved = sum(one.saved_ns for one in found)
-    reason = "" if found else "no launch was measured"
+    saved = sum(diagnosis.saved_ns for diagnosis in diagnoses)
+    reason = "" if diagnoses else "no launch was measured"
     part = "" if not total else f"{format_share(saved / total)} of the GPU time"
     gains = [
         HeadlineFix(
@@ -476,8 +479,8 @@ def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
     return Headline(numbers, tuple(gains), "GPU time" if gains else "", total)
 
 
-def _diagnosis(one: MeasuredReport) -> KernelReportDiagnosis | None:
-    found = one.diagnosis
-    if isinstance(found, NotApplicable):
+def _diagnosis(report: MeasuredReport) -> KernelReportDiagnosis | None:
+    diagnosis = report.diagnosis
+    if isinstance(diagnosis, NotApplicable):
         return None
-    return found.report if isinstance(found, JoinedDiagnosis) else found
+    return diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis

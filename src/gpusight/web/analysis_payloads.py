@@ -72,30 +72,34 @@ def event_payload(
     timeline: ViewerTimeline, table: str, row: int, reports: Sequence[Trace]
 ) -> EventDetails:
     """Tell everything about one event; `reports` are what Nsight Compute measured."""
-    found = _details(timeline.trace, table, row, reports)
+    details = _details(timeline.trace, table, row, reports)
     spot = timeline.spot(table, row)
     if spot is None:
         raise MissingDataError(f"no track shows row {row:,} of {table}")
-    linked = ((link.relation, timeline.spot(link.table, link.row)) for link in found.links)
+    linked = ((link.relation, timeline.spot(link.table, link.row)) for link in details.links)
     return EventDetails(
         spot=safe(spot),
-        kind=found.kind,
-        title=shown(found.title, MAX_TEXT_CHARS),
-        sections=tuple(ShownSection(one.title, _facts(one.facts)) for one in found.sections),
+        kind=details.kind,
+        title=shown(details.title, MAX_TEXT_CHARS),
+        sections=tuple(
+            ShownSection(section.title, _facts(section.facts)) for section in details.sections
+        ),
         links=tuple(LinkedEvent(how, safe(place)) for how, place in linked if place is not None),
     )
 
 
 def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> EventDescription:
     """Give the details with the counters of the report that tells most of the event."""
-    told = [event_details(trace, table, row, report=report) for report in reports or (None,)]
-    return max(told, key=lambda one: sum(len(section.facts) for section in one.sections))
+    candidates = [event_details(trace, table, row, report=report) for report in reports or (None,)]
+    return max(
+        candidates, key=lambda details: sum(len(section.facts) for section in details.sections)
+    )
 
 
 def _facts(facts: Iterable[Fact]) -> tuple[ShownFact, ...]:
     return tuple(
-        ShownFact(one.label, shown(show(one.value, one.fmt), MAX_TEXT_CHARS), one.meaning)
-        for one in facts
+        ShownFact(fact.label, shown(show(fact.value, fact.fmt), MAX_TEXT_CHARS), fact.meaning)
+        for fact in facts
     )
 
 
@@ -167,26 +171,35 @@ def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> Find
             return _finding_infos(timeline, joined.timeline, joined.kernels, notes)
         assert isinstance(joined, NotApplicable), "a timeline and a report were asked"
         notes.append(f"the report: {sentence(joined)}")
-    found = diagnose_captures([timeline.trace], question)
-    if isinstance(found, NotApplicable):
-        return FindingsInfo(FAILED, safe_text(sentence(found)))
-    assert isinstance(found, TimelineDiagnosis), "a timeline was asked"
-    return _finding_infos(timeline, found, (), notes)
+    diagnosis = diagnose_captures([timeline.trace], question)
+    if isinstance(diagnosis, NotApplicable):
+        return FindingsInfo(FAILED, safe_text(sentence(diagnosis)))
+    assert isinstance(diagnosis, TimelineDiagnosis), "a timeline was asked"
+    return _finding_infos(timeline, diagnosis, (), notes)
 
 
 def _finding_infos(
     timeline: ViewerTimeline,
-    found: TimelineDiagnosis,
+    diagnosis: TimelineDiagnosis,
     kernels: Iterable[TimedKernel],
     notes: Iterable[str],
 ) -> FindingsInfo:
-    located = FindingLocator(timeline.trace, found)
-    shown = [_of_timeline(one, _places(timeline, located.of(one))) for one in found.findings]
-    least = _MIN_SHOWN_SHARE * found.focus.length_ns
-    shown += [_of_kernel(timeline, found, one) for one in kernels if one.saved_ns > least]
-    unjudged = [f"{rule} could not be judged: {why}" for rule, why in found.not_applicable.items()]
-    told = dict.fromkeys(map(safe_text, (*notes, *found.notes, *unjudged)))
-    return FindingsInfo(READY, "", found.step_ns, found.steps, tuple(shown), tuple(told))
+    located = FindingLocator(timeline.trace, diagnosis)
+    shown = [
+        _of_timeline(finding, _places(timeline, located.of(finding)))
+        for finding in diagnosis.findings
+    ]
+    least = _MIN_SHOWN_SHARE * diagnosis.focus.length_ns
+    shown += [
+        _of_kernel(timeline, diagnosis, finding) for finding in kernels if finding.saved_ns > least
+    ]
+    unjudged = [
+        f"{rule} could not be judged: {why}" for rule, why in diagnosis.not_applicable.items()
+    ]
+    messages = dict.fromkeys(map(safe_text, (*notes, *diagnosis.notes, *unjudged)))
+    return FindingsInfo(
+        READY, "", diagnosis.step_ns, diagnosis.steps, tuple(shown), tuple(messages)
+    )
 
 
 def _of_timeline(finding: TimelineFinding, shown: tuple[ShownPlace, ...]) -> FindingInfo:
@@ -205,16 +218,16 @@ def _of_timeline(finding: TimelineFinding, shown: tuple[ShownPlace, ...]) -> Fin
 
 
 def _of_kernel(
-    timeline: ViewerTimeline, found: TimelineDiagnosis, kernel: TimedKernel
+    timeline: ViewerTimeline, diagnosis: TimelineDiagnosis, kernel: TimedKernel
 ) -> FindingInfo:
     """Tell of a measured kernel, weighed by its time in the judged steps."""
-    finding, focus = kernel.finding, found.focus
+    finding, focus = kernel.finding, diagnosis.focus
     assert finding is not None, "only a kernel with a finding saves time"
     shown = _places(timeline, locations_of_kernels(timeline.trace, kernel.group.name, focus))
     return FindingInfo(
         rule=finding.rule,
         title=safe_text(f"{kernel.group.label}: {finding.title}"),
-        recoverable_ns_per_step=kernel.saved_ns / max(1, found.steps),
+        recoverable_ns_per_step=kernel.saved_ns / max(1, diagnosis.steps),
         share=kernel.saved_ns / focus.length_ns if focus.length_ns else None,
         confidence=finding.confidence.value,
         why=safe_text(finding.why),
@@ -226,15 +239,17 @@ def _of_kernel(
 
 
 def _evidence(evidence: Iterable[Evidence]) -> tuple[ShownEvidence, ...]:
-    return tuple(ShownEvidence(evidence_value(one), safe_text(one.meaning)) for one in evidence)
+    return tuple(ShownEvidence(evidence_value(item), safe_text(item.meaning)) for item in evidence)
 
 
 def _code(text: str) -> str:
     return "\n".join(map(safe_text, text.split("\n")))
 
 
-def _places(timeline: ViewerTimeline, found: Iterable[TimelineLocation]) -> tuple[ShownPlace, ...]:
-    return tuple(_place(timeline, place) for place in found)
+def _places(
+    timeline: ViewerTimeline, locations: Iterable[TimelineLocation]
+) -> tuple[ShownPlace, ...]:
+    return tuple(_place(timeline, place) for place in locations)
 
 
 def _place(timeline: ViewerTimeline, place: TimelineLocation) -> ShownPlace:
@@ -253,9 +268,9 @@ def ledger_payload(trace: Trace) -> LedgerInfo:
     names = device_names(trace)
     entries = {device: _entries(line, focus) for device, line in lines.items()}
     devices = tuple(
-        DeviceInfo(device, safe_text(names.get(device) or ""), told)
-        for device, told in entries.items()
-        if any(not entry.entry.startswith(f"{IDLE}/") for entry in told)
+        DeviceInfo(device, safe_text(names.get(device) or ""), of_device)
+        for device, of_device in entries.items()
+        if any(not entry.entry.startswith(f"{IDLE}/") for entry in of_device)
     )
     if not devices:
         nothing = NotApplicable("ledger", "no GPU work ran", advice_for(trace.meta).gpu)
@@ -279,15 +294,15 @@ _METRICS = "metrics"
 def comparison_payload(before: Trace, after: Trace) -> CompareInfo:
     """Compare two captures, as `gpusight compare` does."""
     parts = sample_steps(before), sample_steps(after)
-    found = compare(_summed(before, parts[0]), _summed(after, parts[1]))
-    if isinstance(found, NotApplicable):
-        return CompareInfo(FAILED, safe_text(sentence(found)))
-    notes = (*(part.note for part in parts if part.note), *found.notes)
+    comparison = compare(_summed(before, parts[0]), _summed(after, parts[1]))
+    if isinstance(comparison, NotApplicable):
+        return CompareInfo(FAILED, safe_text(sentence(comparison)))
+    notes = (*(part.note for part in parts if part.note), *comparison.notes)
     return CompareInfo(
         state=READY,
         message="",
-        explanation=tuple(map(safe_text, found.explanation)),
-        metrics=_metrics(found),
+        explanation=tuple(map(safe_text, comparison.explanation)),
+        metrics=_metrics(comparison),
         notes=tuple(map(safe_text, notes)),
     )
 
@@ -301,8 +316,10 @@ def _summed(trace: Trace, part: StepSample) -> list[Digest]:
     return [replace(digest, scope="") for digest in digests]
 
 
-def _metrics(found: Comparison) -> tuple[MetricInfo, ...]:
-    rows = next(section.rows for section in comparison_sections(found) if section.key == _METRICS)
+def _metrics(comparison: Comparison) -> tuple[MetricInfo, ...]:
+    rows = next(
+        section.rows for section in comparison_sections(comparison) if section.key == _METRICS
+    )
     return tuple(_metric(row.cells) for row in rows)
 
 

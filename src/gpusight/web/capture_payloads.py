@@ -101,9 +101,9 @@ def _gpus(trace: Trace) -> tuple[str, ...]:
 
 def _notes(trace: Trace, focus: StepWindow | NotApplicable, steps: int) -> tuple[str, ...]:
     meta = trace.meta
-    told = [sentence(focus)] if isinstance(focus, NotApplicable) else focus.notes
+    window_notes = [sentence(focus)] if isinstance(focus, NotApplicable) else focus.notes
     messages = serious_messages(trace)["text"].to_list() if trace.has("diagnostics") else []
-    notes = [*trace.warnings, *told, *meta.notes]
+    notes = [*trace.warnings, *window_notes, *meta.notes]
     notes += [f"the profiler said: {text}" for text in messages[:MAX_MESSAGES]]
     if len(messages) > MAX_MESSAGES:
         notes.append(f"the profiler said {len(messages) - MAX_MESSAGES:,} things more")
@@ -155,7 +155,7 @@ def encode_window(window: TimelineWindow) -> bytes:
 
 def _header(window: TimelineWindow, columns: dict[str, dict[str, Any]]) -> bytes:
     """Give the header, padded to where the body may begin."""
-    told = {
+    header = {
         "start_ns": window.start_ns,
         "end_ns": window.end_ns,
         "bins": window.bins,
@@ -164,7 +164,7 @@ def _header(window: TimelineWindow, columns: dict[str, dict[str, Any]]) -> bytes
         "labels": [safe_text(label) for label in window.labels],
         "columns": columns,
     }
-    text = msgspec.json.encode(told)
+    text = msgspec.json.encode(header)
     return text.ljust(_aligned(len(text) + _PREFIX.size) - _PREFIX.size)
 
 

@@ -154,8 +154,8 @@ def search(asked: RouteRequest) -> object:
 
     text = asked.query.text("q", MAX_SEARCH_CHARS)
     limit = asked.query.whole("limit", 1, MAX_SEARCH_RESULTS, default=50)
-    found = find(asked.served.timeline.trace, text, limit)
-    return replace(found, groups=tuple(map(_readable, found.groups)))
+    matches = find(asked.served.timeline.trace, text, limit)
+    return replace(matches, groups=tuple(map(_readable, matches.groups)))
 
 
 def following(asked: RouteRequest) -> EventPosition | None:
@@ -175,9 +175,12 @@ def measure(asked: RouteRequest) -> object:
     """Add up what lies in a stretch of time."""
     from gpusight.viewer.selection_measures import measure as measured
 
-    found = measured(asked.served.timeline, *asked.query.stretch())
-    devices, kernels = tuple(map(_readable, found.devices)), tuple(map(_readable, found.kernels))
-    return replace(found, devices=devices, kernels=kernels)
+    measurement = measured(asked.served.timeline, *asked.query.stretch())
+    devices, kernels = (
+        tuple(map(_readable, measurement.devices)),
+        tuple(map(_readable, measurement.kernels)),
+    )
+    return replace(measurement, devices=devices, kernels=kernels)
 
 
 def findings(asked: RouteRequest) -> object:

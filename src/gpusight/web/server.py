@@ -92,7 +92,9 @@ class Server:
     @property
     def failures(self) -> list[str]:
         """Why captures cannot be shown, a line each."""
-        return [str(one.error) for one in self._session.captures if one.error is not None]
+        return [
+            str(capture.error) for capture in self._session.captures if capture.error is not None
+        ]
 
     def __enter__(self) -> Self:
         """Use as a context manager to have it stopped at the end."""
@@ -162,7 +164,7 @@ def serve(
     given = [captures] if isinstance(captures, (str, os.PathLike, Trace)) else list(captures)
     if not given:
         raise UsageError("no capture was given", hint="gpusight serve FILE")
-    server = Server(Session([_opened(one, cache=cache) for one in given]), port)
+    server = Server(Session([_opened(path, cache=cache) for path in given]), port)
     server.start()
     if open_browser:
         webbrowser.open(server.url)

@@ -59,8 +59,8 @@ class Session:
         self._turn = threading.Lock()
         """Held by who works something out in the background."""
         self._threads = [
-            threading.Thread(target=self._serve, args=(one,), name=one.name, daemon=True)
-            for one in self._served
+            threading.Thread(target=self._serve, args=(capture,), name=capture.name, daemon=True)
+            for capture in self._served
         ]
         self._threads.append(threading.Thread(target=self._compare, name="compare", daemon=True))
 
@@ -77,38 +77,45 @@ class Session:
     @property
     def captures(self) -> tuple[LoadedCapture, ...]:
         """All files but those that are known to be reports of measured launches."""
-        return tuple(one for one in self._served if not one.is_report)
+        return tuple(capture for capture in self._served if not capture.is_report)
 
     @property
     def reports(self) -> list[Trace]:
         """Reports of measured launches."""
-        return [one.trace for one in self._served if one.is_report and one.trace is not None]
+        return [
+            capture.trace
+            for capture in self._served
+            if capture.is_report and capture.trace is not None
+        ]
 
     def capture(self, number: int) -> LoadedCapture | None:
         """Give a capture by its number."""
-        return next((one for one in self.captures if one.number == number), None)
+        return next((capture for capture in self.captures if capture.number == number), None)
 
     def overview(self) -> Overview:
         """Say how far the captures are."""
-        ready = (one.timeline.colours for one in self.captures if one.is_ready)
+        ready = (capture.timeline.colours for capture in self.captures if capture.is_ready)
         return overview(
-            [one.state for one in self.captures], [key for keys in ready for key in keys]
+            [capture.state for capture in self.captures], [key for keys in ready for key in keys]
         )
 
     @property
     def failure(self) -> GpusightError | None:
         """Why nothing at all can be shown; None while something can, or may."""
-        if not all(one.settled.is_set() for one in self._served):
+        if not all(capture.settled.is_set() for capture in self._served):
             return None
-        if any(one.is_ready for one in self._served):
+        if any(capture.is_ready for capture in self._served):
             return None
-        errors = [one.error for one in self._served if one.error is not None]
+        errors = [capture.error for capture in self._served if capture.error is not None]
         return errors[0] if errors else _only_reports()
 
     @property
     def is_finished(self) -> bool:
         """Whether everything has been computed, or has failed."""
-        return all(one.done.is_set() for one in self._served) and not self._threads[-1].is_alive()
+        return (
+            all(capture.done.is_set() for capture in self._served)
+            and not self._threads[-1].is_alive()
+        )
 
     # Working --------------------------------------------------------------------------------------
 
@@ -117,95 +124,95 @@ class Session:
         for thread in self._threads:
             thread.start()
         until = time.monotonic() + patience_s
-        for one in self._served:
-            one.told.wait(max(0.0, until - time.monotonic()))
+        for capture in self._served:
+            capture.told.wait(max(0.0, until - time.monotonic()))
 
     def stop(self, patience_s: float = 1.0) -> None:
         """End every thread; one that computes ends when it next asks for data."""
         self.stopping.set()
-        for one in self._served:
-            one.seen.set()
+        for capture in self._served:
+            capture.seen.set()
         until = time.monotonic() + patience_s
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _serve(self, one: LoadedCapture) -> None:
+    def _serve(self, capture: LoadedCapture) -> None:
         """Read a capture, work out what there is to tell, and hold it until the end."""
         try:
-            self._read(one)
-            one.settles()
-            self._look_into(one)
+            self._read(capture)
+            capture.settles()
+            self._look_into(capture)
         except ServerStopped:
             pass
         except BaseException as error:  # a panic of Polars is no Exception
-            one.fails(internal_error(error))
+            capture.fails(internal_error(error))
             if shows_tracebacks() or not is_unexpected(error):
                 raise
         finally:
-            one.settles()
-            one.done.set()
+            capture.settles()
+            capture.done.set()
         self.stopping.wait()
-        self._close(one)
+        self._close(capture)
 
-    def _read(self, one: LoadedCapture) -> None:
+    def _read(self, capture: LoadedCapture) -> None:
         try:
-            if one.trace is not None and not self._is_report(one, one.trace):
-                self._build(one, one.trace)
+            if capture.trace is not None and not self._is_report(capture, capture.trace):
+                self._build(capture, capture.trace)
         except GpusightError as error:
-            one.fails(error)
+            capture.fails(error)
 
-    def _is_report(self, one: LoadedCapture, trace: Trace) -> bool:
-        one.is_report = trace.has("profiles")
-        one.told.set()
-        return one.is_report
+    def _is_report(self, capture: LoadedCapture, trace: Trace) -> bool:
+        capture.is_report = trace.has("profiles")
+        capture.told.set()
+        return capture.is_report
 
-    def _build(self, one: LoadedCapture, trace: Trace) -> None:
+    def _build(self, capture: LoadedCapture, trace: Trace) -> None:
         from gpusight.viewer.timeline_view import ViewerTimeline
         from gpusight.web.capture_payloads import capture_payload
 
         timeline = ViewerTimeline(trace)
-        one.succeeds(timeline, capture_payload(one.number, one.name, trace, timeline))
+        capture.succeeds(timeline, capture_payload(capture.number, capture.name, trace, timeline))
 
-    def _look_into(self, one: LoadedCapture) -> None:
+    def _look_into(self, capture: LoadedCapture) -> None:
         """Work out ledger and findings, once all captures can be looked at."""
         for other in self._served:
             other.settled.wait()
-        if not one.is_ready:
+        if not capture.is_ready:
             return
-        self._let_look(one)
+        self._let_look(capture)
         from gpusight.web import analysis_payloads  # noqa: F401 - so that the first click need not wait
         from gpusight.web.analysis_payloads import findings_payload, ledger_payload
 
-        timeline = one.timeline
+        timeline = capture.timeline
         with self._turn:
             try:
                 timeline.prepare_ledger()
-                one.ledger = ledger_payload(timeline.trace)
+                capture.ledger = ledger_payload(timeline.trace)
             except GpusightError as error:
-                one.ledger = LedgerInfo(FAILED, one.reason(error))
+                capture.ledger = LedgerInfo(FAILED, capture.reason(error))
         with self._turn:
             try:
-                one.findings = findings_payload(timeline, self.reports)
+                capture.findings = findings_payload(timeline, self.reports)
             except GpusightError as error:
-                one.fails(error)
+                capture.fails(error)
 
-    def _let_look(self, one: LoadedCapture) -> None:
+    def _let_look(self, capture: LoadedCapture) -> None:
         """Leave the processors to the first picture of a large capture, if anybody is looking."""
-        large = sum(track.events for track in one.timeline.tracks) > _LARGE
-        if large and one.seen.wait(_FIRST_LOOK_S):
+        large = sum(track.events for track in capture.timeline.tracks) > _LARGE
+        if large and capture.seen.wait(_FIRST_LOOK_S):
             self.stopping.wait(_DRAWING_S)
 
     def _compare(self) -> None:
         """Compare the first two captures, after everything else; then let go of what that took."""
-        for one in self._served:
-            one.done.wait()
-        ready = [one for one in self._served if one.is_ready]
+        for capture in self._served:
+            capture.done.wait()
+        ready = [capture for capture in self._served if capture.is_ready]
         try:
             self._compare_first(ready)
-            for one in ready:
-                assert one.trace is not None, "what is ready was opened"
-                one.trace.let_go()
+            for capture in ready:
+                assert capture.trace is not None, "what is ready was opened"
+                capture.trace.let_go()
             release_memory()
         except ServerStopped:
             pass
@@ -221,13 +228,15 @@ class Session:
         from gpusight.web.analysis_payloads import comparison_payload
 
         try:
-            self.comparison = comparison_payload(*(one.timeline.trace for one in ready[:_BOTH]))
+            self.comparison = comparison_payload(
+                *(capture.timeline.trace for capture in ready[:_BOTH])
+            )
         except GpusightError as error:
             self.comparison = CompareInfo(FAILED, ready[0].reason(ready[1].reason(error)))
 
-    def _close(self, one: LoadedCapture) -> None:
-        if one.trace is not None and self._files[one.number].owned:
-            one.trace.close()
+    def _close(self, capture: LoadedCapture) -> None:
+        if capture.trace is not None and self._files[capture.number].owned:
+            capture.trace.close()
 
 
 def _only_reports() -> UsageError:

@@ -161,7 +161,7 @@ def _list_rules(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
+def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
     """Say which findings are above what is allowed; gives the exit code."""
     if args.fail_over is None:
         return 0
@@ -169,11 +169,11 @@ def _gate(found: AnyDiagnosis, args: argparse.Namespace) -> int:
     from gpusight.rules.diagnosis_results import shares, unknowns
     from gpusight.units import format_share
 
-    over = [(what, share) for what, share in shares(found) if share > args.fail_over]
+    over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]
     for what, share in over:
-        told = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
-        write_error(f"gpusight: diagnose: {told}")
-    unknown = unknowns(found, args.rule)
+        text = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
+        write_error(f"gpusight: diagnose: {text}")
+    unknown = unknowns(diagnosis, args.rule)
     for why in unknown:
         write_error(f"gpusight: diagnose: inconclusive: {why}")
     return EXIT_GATE if over or unknown else 0

@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tools(text: str) -> list[str]:
-    found = options.names(text)
-    unknown = [name for name in found if name not in TOOLS]
-    if unknown or not found:
+    tools = options.names(text)
+    unknown = [name for name in tools if name not in TOOLS]
+    if unknown or not tools:
         raise argparse.ArgumentTypeError(f"{text!r} names no tools; tools are {', '.join(TOOLS)}")
-    return found
+    return tools
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,6 +78,6 @@ def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     verdicts = [checkup.verdict(Tool(name)) for name in args.require]
     unfit = [verdict for verdict in verdicts if verdict.can is not Ability.YES]
     for verdict in unfit:
-        told = f"{verdict.tool.value} can capture here: {verdict.can.value}"
-        write_error(f"gpusight: doctor: {told}; {safe_text('; '.join(verdict.why))}")
+        verdict_text = f"{verdict.tool.value} can capture here: {verdict.can.value}"
+        write_error(f"gpusight: doctor: {verdict_text}; {safe_text('; '.join(verdict.why))}")
     return EXIT_NOT_ABLE if unfit else 0

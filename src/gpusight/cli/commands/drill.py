@@ -60,9 +60,9 @@ def _cut_program_off(parser: argparse.ArgumentParser) -> None:
     ) -> tuple[argparse.Namespace, list[str]]:
         words = list(args or ())
         at = words.index("--") if "--" in words else len(words)
-        found, unknown = parse(words[:at], namespace)
-        found.program = words[at + 1 :]
-        return found, unknown
+        parsed, unknown = parse(words[:at], namespace)
+        parsed.program = words[at + 1 :]
+        return parsed, unknown
 
     parser.parse_known_args = parse_before  # type: ignore[method-assign, assignment]
 

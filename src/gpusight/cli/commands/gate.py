@@ -226,22 +226,22 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     path = Path(args.config) if args.config else find_config(Path.cwd())
     if path is None and args.gate:
         raise UsageError(f"--gate {args.gate} needs settings", hint=f"name them by --config {NAME}")
-    said = GateConfig() if path is None else load_config(path, args.gate)
-    limits = joined(said.limits, map(read_limit, args.max))
+    config = GateConfig() if path is None else load_config(path, args.gate)
+    limits = joined(config.limits, map(read_limit, args.max))
     if not any((args.steps, args.window, args.warmup)):
-        args.steps = said.steps
-    args.within = args.within or said.within
+        args.steps = config.steps
+    args.within = args.within or config.within
     _check_format(args)
     return replace(
-        said,
-        baseline=tuple(args.baseline) or said.baseline,
+        config,
+        baseline=tuple(args.baseline) or config.baseline,
         limits=limits or (read_limit(DEFAULT),),
-        confidence=args.confidence if args.confidence is not None else said.confidence,
-        strict=args.strict or said.strict,
-        allow_missing=args.allow_missing or said.allow_missing,
-        allow_changed=check_kinds((*said.allow_changed, *args.allow_changed)),
-        junit=Path(args.junit) if args.junit else said.junit,
-        markdown=Path(args.markdown) if args.markdown else said.markdown,
+        confidence=args.confidence if args.confidence is not None else config.confidence,
+        strict=args.strict or config.strict,
+        allow_missing=args.allow_missing or config.allow_missing,
+        allow_changed=check_kinds((*config.allow_changed, *args.allow_changed)),
+        junit=Path(args.junit) if args.junit else config.junit,
+        markdown=Path(args.markdown) if args.markdown else config.markdown,
     )
 
 

@@ -157,14 +157,14 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
     for label, path in captures.items():
-        found = _answer_or_reason(label, path, out / names[label], args)
-        if isinstance(found, BaseException):
-            kept, said = (skipped, "skipped") if _is_other(found) else (failed, "failed")
+        outcome = _answer_or_reason(label, path, out / names[label], args)
+        if isinstance(outcome, BaseException):
+            kept, status = (skipped, "skipped") if _is_other(outcome) else (failed, "failed")
             name = encodable_text(str(path.relative_to(folder)))
-            kept[name] = why = _reason(found, path)
-            write_error(f"gpusight: {said} {safe_text(name)}: {safe_text(why)}")
+            kept[name] = why = _reason(outcome, path)
+            write_error(f"gpusight: {status} {safe_text(name)}: {safe_text(why)}")
         else:
-            pages[encodable_text(label)] = found
+            pages[encodable_text(label)] = outcome
     if not pages and not failed:
         raise UsageError(f"no capture is in {folder}", hint="give a folder of captures")
     _make_folder(out)

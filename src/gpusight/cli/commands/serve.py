@@ -107,7 +107,7 @@ def _wait(server: Server, stopped: threading.Event) -> None:
     from gpusight.render.cell_text import safe_text
     from gpusight.web.pool import return_large_blocks
 
-    said: set[str] = set()
+    reported: set[str] = set()
     computing = True
     while not stopped.wait(_TICK_S):
         server.check()
@@ -115,6 +115,6 @@ def _wait(server: Server, stopped: threading.Event) -> None:
             computing = False
             return_large_blocks()
         for failure in server.failures:
-            if failure not in said:
+            if failure not in reported:
                 write_error(f"gpusight: serve: {safe_text(failure)}")
-                said.add(failure)
+                reported.add(failure)

@@ -108,9 +108,9 @@ def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
 
     if args.output or chosen_format(args) != "table":
         return
-    said = closing_sentences(shared)
+    sentences = closing_sentences(shared)
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
         check = f"Read it before you send it: gpusight share --check {path}"
-        said.append(check if shared.path else f"Write the copy: gpusight share {path}")
-    write_out("\n" + "\n".join(said) + "\n")
+        sentences.append(check if shared.path else f"Write the copy: gpusight share {path}")
+    write_out("\n" + "\n".join(sentences) + "\n")

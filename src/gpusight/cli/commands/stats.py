@@ -152,13 +152,13 @@ class StatsAnswer:
 
 def find_captures(paths: Sequence[Path]) -> dict[str, Path]:
     """Name the captures to read: files as given, and all captures that lie in a folder."""
-    found: list[Path] = []
+    captures: list[Path] = []
     for path in paths:
         inside = list(_captures_in(path)) if path.is_dir() else []
-        found += inside or [path]
-    if not found:
+        captures += inside or [path]
+    if not captures:
         raise UsageError("stats needs a capture", hint="type gpusight stats FILE")
-    return dict(zip(_labels(found), found, strict=True))
+    return dict(zip(_labels(captures), captures, strict=True))
 
 
 def _captures_in(folder: Path) -> Iterator[Path]:

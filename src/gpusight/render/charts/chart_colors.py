@@ -98,9 +98,9 @@ def text_on(colour: str) -> str:
     return max((_LIGHT_TEXT, _DARK_TEXT), key=lambda text: contrast(text, colour))
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """Give how far two colours stand apart in brightness, from 1 to 21, as WCAG counts it."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -271,18 +271,18 @@ def scales(figure: Figure) -> tuple[AxisScale, AxisScale]:
 def legend_entries(figure: Figure) -> list[FigureLegendEntry]:
     """List what the legend names, a stack from its top down."""
     slot = slots(figure)
-    found: dict[str, FigureLegendEntry] = {}
+    entries: dict[str, FigureLegendEntry] = {}
     for series in figure.series:
         if isinstance(series, StackSeries):
             for part in reversed(series.parts):
-                found.setdefault(
+                entries.setdefault(
                     part.name, FigureLegendEntry(key_text(part.name), slot[part.name], "area")
                 )
         elif series.x and (shape := _shape(series)):
-            found.setdefault(
+            entries.setdefault(
                 series.name, FigureLegendEntry(key_text(series.name), slot[series.name], shape)
             )
-    return list(found.values())
+    return list(entries.values())
 
 
 def _shape(series: LineSeries | DotSeries | BarSeries) -> str:

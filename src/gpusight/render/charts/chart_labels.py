@@ -212,12 +212,12 @@ def dot_names(frame: ChartFrame) -> list[DotLabel]:
         options = list(_options(x, y, rim, text))
         # A name may cross a line rather than be missing, but not hide a dot or another name.
         clear = (w for w in options if _is_free(frame, w.box, [*taken, *strokes]))
-        found = next(clear, None) or next(
+        label = next(clear, None) or next(
             (w for w in options if _is_free(frame, w.box, taken)), None
         )
-        if found is not None:
-            placed.append(found)
-            taken.append(found.box)
+        if label is not None:
+            placed.append(label)
+            taken.append(label.box)
     return placed
 
 

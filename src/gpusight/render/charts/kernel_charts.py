@@ -72,8 +72,8 @@ def roofline_figure(result: Composite) -> Figure:
     rows, roof_rows, others = _of_one_gpu(result)
     roofs = _roofs(roof_rows)
     dots = rows.filter((pl.col("tflop_per_s") > 0) & (pl.col("dram_intensity") > 0))
-    told = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
-    if dots.is_empty() and not told:
+    has_roofs = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
+    if dots.is_empty() and not has_roofs:
         raise MissingDataError(
             "no kernel can be placed under a roof",
             why="the capture counts no FLOPs or no DRAM bytes, or its GPU is not known",
@@ -99,10 +99,10 @@ def _of_one_gpu(result: Composite) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     rows = tables["launches"] if "launches" in tables else tables["kernels"]
     rows = rows.rename({"duration_ns": "total_ns"}, strict=False)
     first = rows["device"][0] if rows.height else None
-    mine = rows.filter(pl.col("device").eq_missing(pl.lit(first)))
+    of_gpu = rows.filter(pl.col("device").eq_missing(pl.lit(first)))
     roofs = tables["roofs"] if "roofs" in tables else pl.DataFrame(schema={"device": pl.Int64})
     own = roofs.filter(pl.col("device").eq_missing(pl.lit(first)))
-    return mine, own, rows.height - mine.height
+    return of_gpu, own, rows.height - of_gpu.height
 
 
 def _roofs(rows: pl.DataFrame) -> _Roofs:
@@ -163,13 +163,13 @@ def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
 
 def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
     """Name roofs of one height together: two lines there would look like one."""
-    found: list[tuple[str, float]] = []
+    roofs: list[tuple[str, float]] = []
     for kind, peak in sorted(compute.items(), key=lambda roof: roof[1]):
-        if found and peak <= found[-1][1] * _SAME_HEIGHT:
-            found[-1] = (f"{found[-1][0]}, {kind}", found[-1][1])
+        if roofs and peak <= roofs[-1][1] * _SAME_HEIGHT:
+            roofs[-1] = (f"{roofs[-1][0]}, {kind}", roofs[-1][1])
         else:
-            found.append((kind, peak))
-    return found
+            roofs.append((kind, peak))
+    return roofs
 
 
 def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand, ...]:
@@ -193,15 +193,15 @@ def _kernels(dots: pl.DataFrame, x: ChartAxis) -> Iterator[DotSeries]:
     total = float(dots["total_ns"].sum()) or 1.0
     for bound, name in _BOUNDS.items():
         rows = dots.filter(pl.col("bound").eq_missing(pl.lit(bound, pl.String)))
-        found = rows.rows(named=True)
+        kernels = rows.rows(named=True)
         yield DotSeries(
             name,
             tuple(rows["dram_intensity"].to_list()),
             tuple((rows["tflop_per_s"] * _TERA).to_list()),
-            tuple(row["short_name"] for row in found),
-            sizes=tuple(_size((row["total_ns"] or 0) / total) for row in found),
-            names=tuple(_name(row, x) for row in found),
-            details=tuple(tuple(_detail(row)) for row in found),
+            tuple(row["short_name"] for row in kernels),
+            sizes=tuple(_size((row["total_ns"] or 0) / total) for row in kernels),
+            names=tuple(_name(row, x) for row in kernels),
+            details=tuple(tuple(_detail(row)) for row in kernels),
         )
 
 

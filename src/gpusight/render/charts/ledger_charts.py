@@ -178,8 +178,8 @@ def _steps(bar: _LedgerBar) -> Iterator[ChartStrip]:
     for number, row in enumerate(drawn):
         gap = 8.0 if number == 0 else 2.0 if is_named else 0.0
         name = bar.step_names[number] if is_named else ""
-        told = [f"{name}: {e} {format_time(ns)}" for e, ns in zip(bar.entries, row, strict=True)]
-        cells = _cells(row, bar.entries, titles=told if is_named else ())
+        titles = [f"{name}: {e} {format_time(ns)}" for e, ns in zip(bar.entries, row, strict=True)]
+        cells = _cells(row, bar.entries, titles=titles if is_named else ())
         all_of_them = f"{len(bar.steps):,} steps" if number == len(drawn) // 2 else ""
         yield ChartStrip(name if is_named else all_of_them, cells, height, gap)
 
@@ -194,12 +194,15 @@ def _cells(
 ) -> StripCells:
     """Lay times end to end; those of no length are left out."""
     ends = np.cumsum(ns)
-    some = np.flatnonzero(ns).tolist()
-    texts = [tuple(given[n] for n in some) if given else () for given in (labels, brief, titles)]
+    nonzero = np.flatnonzero(ns).tolist()
+    texts = [
+        tuple(texts_of[n] for n in nonzero) if texts_of else ()
+        for texts_of in (labels, brief, titles)
+    ]
     return StripCells(
-        tuple(np.append(0.0, ends[:-1])[some].tolist()),
-        tuple(ends[some].tolist()),
-        tuple(entries[n] for n in some),
+        tuple(np.append(0.0, ends[:-1])[nonzero].tolist()),
+        tuple(ends[nonzero].tolist()),
+        tuple(entries[n] for n in nonzero),
         labels=texts[0],
         brief=texts[1],
         titles=texts[2],
@@ -346,7 +349,7 @@ def _waterfall_axis(comparison: Comparison) -> str:
 
 def _changed_entries(comparison: Comparison) -> list[tuple[str, str, MeasuredChange]]:
     """Give name, kind and change of what the whole is made of, those that changed most first."""
-    parts = [(one.entry, kind_of(one.entry), one.change) for one in comparison.ledger]
+    parts = [(entry.entry, kind_of(entry.entry), entry.change) for entry in comparison.ledger]
     if comparison.is_apart:
         parts.append((_BETWEEN, _BETWEEN, comparison.metric("between_steps").change))
     return sorted(parts, key=lambda part: -abs(part[2].delta or 0.0))
@@ -366,10 +369,10 @@ def _waterfall_bars(comparison: Comparison) -> Iterator[_WaterfallBar]:
     yield from _side(comparison, "after", after)
     if whole.low is not None and whole.high is not None:
         low, high = (max(0.0, before + end) for end in (whole.low, whole.high))
-        told = spread(whole.low, whole.high)
+        interval = spread(whole.low, whole.high)
         row = f"{100 * comparison.confidence:g}% interval"
-        told_of = f"{row} of the change: {told}"
-        yield _WaterfallBar(row, _OTHER, low, high, told, told_of, joined=False)
+        title = f"{row} of the change: {interval}"
+        yield _WaterfallBar(row, _OTHER, low, high, interval, title, joined=False)
 
 
 def _side(comparison: Comparison, side: str, total: float) -> Iterator[_WaterfallBar]:
@@ -382,10 +385,10 @@ def _side(comparison: Comparison, side: str, total: float) -> Iterator[_Waterfal
     for number, (kind, ns) in enumerate(held, 1):
         is_last = number == len(held)
         end = total if is_last else start + ns
-        told = f"{side}: {_LABELS.get(kind, kind)} {format_time(ns)}"
+        title = f"{side}: {_LABELS.get(kind, kind)} {format_time(ns)}"
         label = format_time(total) if is_last else ""
         yield _WaterfallBar(
-            side, kind, start, end, label, told, joined=is_last and side == "before"
+            side, kind, start, end, label, title, joined=is_last and side == "before"
         )
         start = end
 
@@ -411,7 +414,7 @@ def _changes(
     least = _MIN_ENTRY_SHARE * max(before, after)
     count = sum(abs(change.delta or 0.0) >= least for _, _, change in parts[:_MAX_ENTRIES])
     worth = [(name, kind, c.delta or 0.0, c.claimed) for name, kind, c in parts[:count]]
-    yield from sorted(worth, key=lambda one: (one[2] >= 0, -abs(one[2])))
+    yield from sorted(worth, key=lambda change: (change[2] >= 0, -abs(change[2])))
     rest = after - before - sum(delta for _, _, delta, _ in worth)
     if count < len(parts) and abs(rest) > 0.5:
         yield _OTHER, _OTHER, rest, any(change.claimed for _, _, change in parts[count:])

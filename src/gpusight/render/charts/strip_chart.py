@@ -253,7 +253,7 @@ def _cells(
 ) -> Iterator[ChartMark]:
     """Draw those that tell something one by one, all others of a colour together."""
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
-    told: list[ChartMark] = []
+    marks: list[ChartMark] = []
     for number, slot in enumerate(cells.colours):
         left, width = _placed(across, cells.x[number], cells.ends[number])
         tall = height * (cells.parts[number] if cells.parts else 1.0)
@@ -262,14 +262,14 @@ def _cells(
             safe_text(cells.titles[number]) if cells.titles and width >= _MIN_TITLED_PIXELS else ""
         )
         if title:
-            told.append(BoxMark(*place, slot, title))
+            marks.append(BoxMark(*place, slot, title))
         else:
             plain[slot].append(place)
         if height >= FINE_FONT and (text := _fitting(cells, number, width)):
             middle, below = left + width / 2, top + height / 2 + 4
-            told.append(TextMark(text, middle, below, "fine", "middle", slot))
+            marks.append(TextMark(text, middle, below, "fine", "middle", slot))
     yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
-    yield from told
+    yield from marks
 
 
 def _placed(across: TimeAxisScale, start: float, end: float) -> tuple[float, float]:

@@ -157,7 +157,9 @@ class _TimelineDrawing:
         sums = pl.concat(both).group_by("category").agg(pl.col("ns").sum())
         shown = sums.sort(["ns", "category"], descending=[True, False])["category"].to_list()
         known = [category for category in shown if _group(category) in _ORDER][:_MAX_KEYS]
-        for category in sorted(known, key=lambda one: _ORDER.index(_group(one))):
+        for category in sorted(
+            known, key=lambda category_name: _ORDER.index(_group(category_name))
+        ):
             yield category, _CATEGORY_WORDS.get(category, category.replace("/", ": "))
 
     def bands(self) -> Iterator[ShadedBand]:

@@ -99,21 +99,23 @@ class _LedgerBar(NamedTuple):
 
 
 def _ledger_bar(device: DeviceLedger) -> _LedgerBar:
-    found = parts.slices(device)
-    shares = [one.share for one in found]
-    slices = list(zip(shares, _colors(found), parts.slice_texts(found), strict=True))
+    ledger_slices = parts.slices(device)
+    shares = [part.share for part in ledger_slices]
+    slices = list(
+        zip(shares, _colors(ledger_slices), parts.slice_texts(ledger_slices), strict=True)
+    )
     return _LedgerBar(device.device, slices, parts.slice_texts(parts.computing(device)))
 
 
-def _colors(found: list[parts.LedgerSlice]) -> list[str]:
+def _colors(slices: list[parts.LedgerSlice]) -> list[str]:
     """Give each part a colour of the theme, with one to fall back on outside of the page."""
     left = list(_IDLE)
     colours = []
-    for one in found:
-        work = _WORK.get(one.name.split("/")[0])
+    for part in slices:
+        work = _WORK.get(part.name.split("/")[0])
         if work is not None:
             colours.append(_palette(work))
-        elif one.idle and left:
+        elif part.idle and left:
             colours.append(_palette(left.pop(0)))
         else:
             colours.append(f"var(--quiet,{LIGHT.quiet})")

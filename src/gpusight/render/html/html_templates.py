@@ -134,10 +134,10 @@ def css_color(key: str) -> str:
 
 def _slot(key: str) -> str:
     if key not in COLORS:
-        found = color_of(key)
-        if found in HOST_COLORS:
-            return f"host-{HOST_COLORS.index(found)}"
-        key = next(name for name, colour in COLORS.items() if colour == found)
+        color = color_of(key)
+        if color in HOST_COLORS:
+            return f"host-{HOST_COLORS.index(color)}"
+        key = next(name for name, colour in COLORS.items() if colour == color)
     return key.replace("/", "-")
 
 

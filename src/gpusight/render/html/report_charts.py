@@ -52,7 +52,7 @@ def _draw(figure: Figure | StripChart) -> _DrawnChart:
 
 
 def _section(
-    told: str,
+    lead: str,
     *,
     result: Composite | None = None,
     facts: Sequence[str] = (),
@@ -65,7 +65,7 @@ def _section(
     """Write a sentence, `facts` of the result, a chart or why there is none, and tables."""
     return render(
         "report_chart.html",
-        told=told,
+        intro=lead,
         result=result,
         facts_shown=facts,
         drawn=drawn,
@@ -79,7 +79,8 @@ def _section(
 def _cut(data: dict[str, Any]) -> dict[str, Any]:
     """Cut names that a hostile capture may have made long without end."""
     series = [
-        {**one, "name": shorten_middle(one["name"], _MAX_NAME_CHARACTERS)} for one in data["series"]
+        {**series, "name": shorten_middle(series["name"], _MAX_NAME_CHARACTERS)}
+        for series in data["series"]
     ]
     marks = [
         {
@@ -106,7 +107,7 @@ def chart_styles() -> str:
 
 def scoped(css: str, scope: str) -> str:
     """Let rules hold only within a scope."""
-    return _SELECTOR.sub(lambda found: f"{scope} {found[1]}{{", css)
+    return _SELECTOR.sub(lambda match: f"{scope} {match[1]}{{", css)
 
 
 def _theme(theme: ChartTheme) -> str:
@@ -119,24 +120,22 @@ def _theme(theme: ChartTheme) -> str:
 _TIMELINE_FACTS = ("busy_share", "busiest", "least_busy", "longest_idle_ns", "longest_idle_at_ns")
 
 
-def timeline_section(found: Composite | NotApplicable) -> ReportSection | None:
+def timeline_section(page: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where nothing has a time."""
-    if isinstance(found, NotApplicable):
+    if isinstance(page, NotApplicable):
         return None
-    what = next((fact.value for fact in found.facts if fact.key == "what"), "")
-    told = f"What the GPU and its host did{f' in {what}' if what else ''}."
-    return ReportSection(
-        "timeline", "Timeline", _section(told, drawn=_draw(timeline_figure(found)))
-    )
+    what = next((fact.value for fact in page.facts if fact.key == "what"), "")
+    lead = f"What the GPU and its host did{f' in {what}' if what else ''}."
+    return ReportSection("timeline", "Timeline", _section(lead, drawn=_draw(timeline_figure(page))))
 
 
-def utilisation_section(found: Composite | NotApplicable) -> ReportSection | None:
+def utilisation_section(page: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where no GPU worked."""
-    if isinstance(found, NotApplicable):
+    if isinstance(page, NotApplicable):
         return None
-    told = "How busy the GPU was over time, by what it did."
-    drawn = _draw(utilisation_figure(found))
-    body = _section(told, result=found, facts=_TIMELINE_FACTS, drawn=drawn)
+    lead = "How busy the GPU was over time, by what it did."
+    drawn = _draw(utilisation_figure(page))
+    body = _section(lead, result=page, facts=_TIMELINE_FACTS, drawn=drawn)
     return ReportSection("utilisation", "Utilisation", body)
 
 
@@ -152,16 +151,16 @@ _MEMORY_FACTS = (
 _HOLDERS = 16
 
 
-def memory_section(found: Composite | NotApplicable) -> ReportSection | None:
+def memory_section(page: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where no memory was recorded."""
-    if isinstance(found, NotApplicable):
+    if isinstance(page, NotApplicable):
         return None
-    holders = [s for s in found.sections if isinstance(s, TableResult) and s.command == "peak"][:1]
+    holders = [s for s in page.sections if isinstance(s, TableResult) and s.command == "peak"][:1]
     body = _section(
-        f"{found.title}.",
-        result=found,
+        f"{page.title}.",
+        result=page,
         facts=_MEMORY_FACTS,
-        drawn=_draw(memory_figure(found)),
+        drawn=_draw(memory_figure(page)),
         tables=[(table.title, table) for table in holders if not table.frame.is_empty()],
         rows=_HOLDERS,
     )
@@ -180,12 +179,12 @@ _MAX_DOTS = 300
 
 
 def roofline_section(
-    found: Composite | NotApplicable, *, key: str, title: str
+    page: Composite | NotApplicable, *, key: str, title: str
 ) -> ReportSection | None:
     """Write the section, or in it why no kernel can be placed; None where nothing was counted."""
-    if isinstance(found, NotApplicable):
+    if isinstance(page, NotApplicable):
         return None
-    shown, left_out = _foremost(found)
+    shown, left_out = _foremost(page)
     drawn, undrawn, notes = None, "", []
     try:
         drawn = _draw(roofline_figure(shown))
@@ -195,24 +194,24 @@ def roofline_section(
         notes = [f"The {_MAX_DOTS} kernels with most time are drawn; {left_out:,} more are not."]
     body = _section(
         "Kernels under the roofs of their GPU: one that lies on a roof cannot be faster.",
-        result=found,
+        result=page,
         facts=_ROOFLINE_FACTS,
         drawn=drawn,
         undrawn=undrawn,
         notes=notes,
-        tables=[("", s) for s in found.sections if isinstance(s, TableResult)][:1],
+        tables=[("", s) for s in page.sections if isinstance(s, TableResult)][:1],
         rows=_MAX_ROOFLINE_ROWS,
     )
     return ReportSection(key, title, body, "Roofline")
 
 
-def _foremost(found: Composite) -> tuple[Composite, int]:
+def _foremost(page: Composite) -> tuple[Composite, int]:
     """Leave out of the picture what nobody could tell apart, so that the page stays small."""
-    table = found.sections[0]
+    table = page.sections[0]
     if not isinstance(table, TableResult) or table.frame.height <= _MAX_DOTS:
-        return found, 0
+        return page, 0
     cut = replace(table, frame=table.frame.head(_MAX_DOTS))
-    return replace(found, sections=(cut, *found.sections[1:])), table.frame.height - _MAX_DOTS
+    return replace(page, sections=(cut, *page.sections[1:])), table.frame.height - _MAX_DOTS
 
 
 _OCCUPANCY_FACTS = ("theoretical", "achieved", "launches", "total_ns")
@@ -221,15 +220,15 @@ _MAX_OCCUPANCY_ROWS = 12
 
 
 def occupancy_section(
-    found: Composite | NotApplicable, *, key: str, title: str
+    page: Composite | NotApplicable, *, key: str, title: str
 ) -> ReportSection | None:
     """Write the section; None where it cannot be worked out."""
-    if isinstance(found, NotApplicable):
+    if isinstance(page, NotApplicable):
         return None
-    tables = [s for s in found.sections if isinstance(s, TableResult) and s.frame.height]
+    tables = [s for s in page.sections if isinstance(s, TableResult) and s.frame.height]
     body = _section(
         "Warps that kernels have on an SM, of those that it can hold.",
-        result=found,
+        result=page,
         facts=_OCCUPANCY_FACTS,
         tables=[(t.title, t) for t in tables if t.command in _OCCUPANCY_COLUMNS],
         rows=_MAX_OCCUPANCY_ROWS,

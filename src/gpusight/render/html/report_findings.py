@@ -50,8 +50,8 @@ _MIN_SPEEDUP = 1.005
 def report_header(report: Report) -> Markup:
     """Write what the page begins with: of a program, the foremost fixes and what they give."""
     headline = report.headline
-    found = None if report.program is None else report.program.diagnosis
-    diagnosis = None if isinstance(found, NotApplicable) else found
+    answer = None if report.program is None else report.program.diagnosis
+    diagnosis = None if isinstance(answer, NotApplicable) else answer
     return render(
         "report_header.html",
         report=report,
@@ -63,7 +63,7 @@ def report_header(report: Report) -> Markup:
             .replace(".", ".<wbr>")
         ),
         captures=[_about(capture, report.title) for capture in report.captures],
-        has_advice=not isinstance(found, NotApplicable),
+        has_advice=not isinstance(answer, NotApplicable),
         verdict="" if diagnosis is None else diagnosis_summary.timeline_verdict(diagnosis),
         fixes=[(fix, _anchor(fix, report)) for fix in headline.gains],
         speedup=_speedup(headline),
@@ -110,32 +110,32 @@ _MAX_TITLE_CHARACTERS = 400
 """Letters of a name or title."""
 
 
-def findings_section(found: TimelineDiagnosis | NotApplicable) -> ReportSection:
+def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSection:
     """Write the findings of a program."""
-    if isinstance(found, NotApplicable):
-        return absent_section("findings", "What to fix", found, "Findings")
-    shown = [_bounded(finding) for finding in found.findings[:_MAX_FINDINGS]]
+    if isinstance(diagnosis, NotApplicable):
+        return absent_section("findings", "What to fix", diagnosis, "Findings")
+    shown = [_bounded(finding) for finding in diagnosis.findings[:_MAX_FINDINGS]]
     body = render(
         "report_findings.html",
         summary=diagnosis_summary,
-        diagnosis=found,
-        head=f"{diagnosis_summary.diagnosis_head(found)}.",
-        verdict=diagnosis_summary.timeline_verdict(found),
-        findings=[(finding, _saves(found, finding)) for finding in shown],
+        diagnosis=diagnosis,
+        head=f"{diagnosis_summary.diagnosis_head(diagnosis)}.",
+        verdict=diagnosis_summary.timeline_verdict(diagnosis),
+        findings=[(finding, _saves(diagnosis, finding)) for finding in shown],
         unfolded=_UNFOLDED_FINDINGS,
-        left_out=len(found.findings) - len(shown),
+        left_out=len(diagnosis.findings) - len(shown),
     )
     return ReportSection("findings", "What to fix", body, "Findings")
 
 
-def _saves(found: TimelineDiagnosis, finding: TimelineFinding) -> str:
+def _saves(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
     """Say in few words what a fix gives back; its explanation says it in full."""
-    each = " a step" if found.steps else ""
+    each = " a step" if diagnosis.steps else ""
     if finding.recoverable_ns:
-        return f"{diagnosis_summary.per_step(found, finding.recoverable_ns)}{each}"
+        return f"{diagnosis_summary.per_step(diagnosis, finding.recoverable_ns)}{each}"
     if finding.after_ns:
-        return f"{diagnosis_summary.per_step(found, finding.after_ns)}{each}, after those above"
-    return diagnosis_summary.timeline_gain(found, finding)
+        return f"{diagnosis_summary.per_step(diagnosis, finding.after_ns)}{each}, after those above"
+    return diagnosis_summary.timeline_gain(diagnosis, finding)
 
 
 def _bounded(finding: TimelineFinding) -> TimelineFinding:
@@ -144,8 +144,8 @@ def _bounded(finding: TimelineFinding) -> TimelineFinding:
         replace(w, name=shorten_middle(w.name, _MAX_TITLE_CHARACTERS)) for w in finding.where
     )
     evidence = tuple(
-        replace(one, meaning=shorten_middle(one.meaning, _MAX_TITLE_CHARACTERS))
-        for one in finding.evidence
+        replace(evidence, meaning=shorten_middle(evidence.meaning, _MAX_TITLE_CHARACTERS))
+        for evidence in finding.evidence
     )
     title = shorten_middle(finding.title, _MAX_TITLE_CHARACTERS)
     return replace(finding, title=title, where=places, evidence=evidence)
@@ -156,31 +156,31 @@ def _bounded(finding: TimelineFinding) -> TimelineFinding:
 
 def kernel_findings(measured: MeasuredReport, *, key: str, title: str) -> ReportSection | None:
     """Write what a report of Nsight Compute says of its kernels."""
-    found = measured.diagnosis
-    if isinstance(found, NotApplicable):
+    diagnosis = measured.diagnosis
+    if isinstance(diagnosis, NotApplicable):
         return None
-    if isinstance(found, JoinedDiagnosis):
-        told = "Kernels of the timeline, weighed by their time in it, with what holds each."
-        explained = diagnosis_view.explained_kernels(found, _MAX_EXPLAINED_KERNELS)
-        body = _kernel_findings(key, told, measured_kernel_table(found), explained)
+    if isinstance(diagnosis, JoinedDiagnosis):
+        lead = "Kernels of the timeline, weighed by their time in it, with what holds each."
+        explained = diagnosis_view.explained_kernels(diagnosis, _MAX_EXPLAINED_KERNELS)
+        body = _kernel_findings(key, lead, measured_kernel_table(diagnosis), explained)
     else:
-        saved, whole = format_time(found.saved_ns), format_time(found.duration_ns)
-        told = f"The first fix of each kernel together gives back {saved} of {whole}."
-        worth = [group for group in found.groups if group.findings]
+        saved, whole = format_time(diagnosis.saved_ns), format_time(diagnosis.duration_ns)
+        lead = f"The first fix of each kernel together gives back {saved} of {whole}."
+        worth = [group for group in diagnosis.groups if group.findings]
         body = _kernel_findings(
             key,
-            told if found.duration_ns else "",
-            kernel_overview(found),
-            [explain_kernel(found, group) for group in worth[:_MAX_EXPLAINED_KERNELS]],
+            lead if diagnosis.duration_ns else "",
+            kernel_overview(diagnosis),
+            [explain_kernel(diagnosis, group) for group in worth[:_MAX_EXPLAINED_KERNELS]],
             left_out=len(worth) - _MAX_EXPLAINED_KERNELS,
-            notes=found.notes,
+            notes=diagnosis.notes,
         )
     return ReportSection(key, title, body, "Kernel findings")
 
 
 def _kernel_findings(
     key: str,
-    told: str,
+    lead: str,
     table: TableResult,
     explained: list[ExplainedKernel],
     *,
@@ -190,7 +190,7 @@ def _kernel_findings(
     return render(
         "report_kernel_findings.html",
         key=key,
-        told=told,
+        intro=lead,
         kernels=table,
         columns=shown_columns(table),
         limit=_MAX_LISTED_KERNELS,

@@ -38,7 +38,7 @@ class StackedBarPart:
     colour: str
     """Key of the palette."""
     share: float
-    told: str
+    title: str
     """What shows when it is pointed at."""
 
 
@@ -65,7 +65,7 @@ class _StepBar:
 class _StepsStrip:
     """The steps of one GPU: bars with names, or columns of one drawing where there are many."""
 
-    told: str
+    caption: str
     bars: list[_StepBar]
     columns: int
     height: float
@@ -82,14 +82,14 @@ def _steps_strip(times: StepTimes) -> _StepsStrip | None:
     longest, shortest = (format_time(int(end)) for end in (took.max(), took.min()))
     # What a thread's range marks is the host's part; the GPU may work on steps long after it.
     where = "" if times.steps[0].thread is None else " on the host"
-    told = f"Step by step, from beginning to end{where}: {shortest} to {longest}."
+    caption = f"Step by step, from beginning to end{where}: {shortest} to {longest}."
     if count > _MAX_STEPS:
-        told += f" {_MAX_STEPS} of {count:,} are drawn, evenly chosen."
+        caption += f" {_MAX_STEPS} of {count:,} are drawn, evenly chosen."
     if count <= _MAX_NAMED_STEPS:
-        return _StepsStrip(told, _step_bars(times), 0, _STRIP_HEIGHT, [])
+        return _StepsStrip(caption, _step_bars(times), 0, _STRIP_HEIGHT, [])
     places = np.linspace(0, count - 1, min(count, _MAX_STEPS)).round().astype(np.int64)
     paths = list(_paths(times, times.ns[places]))
-    return _StepsStrip(told, [], len(places), _STRIP_HEIGHT, paths)
+    return _StepsStrip(caption, [], len(places), _STRIP_HEIGHT, paths)
 
 
 def _step_bars(times: StepTimes) -> list[_StepBar]:
@@ -183,7 +183,7 @@ def ledger_section(
     extra = ("kind", "ns", "count")
     body = render(
         "report_ledger.html",
-        told=_lead(report),
+        intro=_lead(report),
         steps=len(report.focus.steps),
         meanings=_MEANINGS,
         bars=[_device(device) for device in report.devices[:_MAX_BARS]],
@@ -234,7 +234,7 @@ def _ordered(ledger: DeviceLedger) -> list[LedgerEntry]:
     """Put entries in the order of the groups, and within each the largest first."""
     groups = [group for group, _ in _GROUPS]
     return sorted(
-        ledger.entries, key=lambda one: (groups.index(one.entry.partition("/")[0]), -one.ns)
+        ledger.entries, key=lambda entry: (groups.index(entry.entry.partition("/")[0]), -entry.ns)
     )
 
 
@@ -242,7 +242,7 @@ def _steps(device: DeviceLedgerReport) -> StepTimes:
     """Put the entries of each step in the order of the whole."""
     times = device.steps
     places = {entry: place for place, entry in enumerate(times.entries)}
-    order = [places[one.entry] for one in _ordered(device.ledger) if one.entry in places]
+    order = [places[entry.entry] for entry in _ordered(device.ledger) if entry.entry in places]
     entries = tuple(times.entries[place] for place in order)
     return replace(times, entries=entries, ns=times.ns[:, order])
 
@@ -250,8 +250,8 @@ def _steps(device: DeviceLedgerReport) -> StepTimes:
 def _idle_table(report: LedgerReport, device: DeviceLedgerReport) -> TableResult | None:
     """Give what idle time is made of, as the command does."""
     tables = ledger_page(replace(report, devices=(device,))).sections
-    found = next((section for section in tables if section.command == _IDLE_TABLE), None)
-    return found if isinstance(found, TableResult) and found.frame.height else None
+    table = next((section for section in tables if section.command == _IDLE_TABLE), None)
+    return table if isinstance(table, TableResult) and table.frame.height else None
 
 
 # Phases -------------------------------------------------------------------------------------------

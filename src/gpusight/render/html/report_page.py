@@ -49,35 +49,38 @@ _RANGES = 3
 """Ranges that a kernel is said to have been launched in."""
 
 
-def comparison_section(found: Comparison | NotApplicable | None) -> ReportSection | None:
+def comparison_section(comparison: Comparison | NotApplicable | None) -> ReportSection | None:
     """Write the section; None where nothing was to be compared."""
-    if found is None:
+    if comparison is None:
         return None
-    if isinstance(found, NotApplicable):
-        return absent_section("comparison", "Before and after", found)
-    body = comparison_body(_bounded(found), level=3)
+    if isinstance(comparison, NotApplicable):
+        return absent_section("comparison", "Before and after", comparison)
+    body = comparison_body(_bounded(comparison), level=3)
     return ReportSection(
         "comparison", "Before and after", markup(f'<div class="comparison">{body}</div>')
     )
 
 
-def _bounded(found: Comparison) -> Comparison:
+def _bounded(comparison: Comparison) -> Comparison:
     """Cut names that a hostile capture may have made long without end."""
     kernels = tuple(
         replace(
-            one,
-            short=shorten_middle(one.short, _MAX_NAME_CHARACTERS),
+            change,
+            short=shorten_middle(change.short, _MAX_NAME_CHARACTERS),
             ranges=tuple(
-                shorten_middle(name, _MAX_NAME_CHARACTERS) for name in one.ranges[:_RANGES]
+                shorten_middle(name, _MAX_NAME_CHARACTERS) for name in change.ranges[:_RANGES]
             ),
         )
-        for one in found.kernels
+        for change in comparison.kernels
     )
     ranges, api = (
-        tuple(replace(one, name=shorten_middle(one.name, _MAX_NAME_CHARACTERS)) for one in calls)
-        for calls in (found.ranges, found.api)
+        tuple(
+            replace(change, name=shorten_middle(change.name, _MAX_NAME_CHARACTERS))
+            for change in calls
+        )
+        for calls in (comparison.ranges, comparison.api)
     )
-    return replace(found, kernels=kernels, ranges=ranges, api=api)
+    return replace(comparison, kernels=kernels, ranges=ranges, api=api)
 
 
 _MAX_LIMITATIONS = 200
@@ -140,10 +143,12 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
 
 def _measured(report: Report) -> Iterator[ReportSection | None]:
     several = len(report.measured) > 1
-    for number, one in enumerate(report.measured, 1):
-        of = f" of {one.about.file}" if several else ""
-        yield roofline_section(one.roofline, key=f"roofline-{number}", title=f"Roofline{of}")
-        yield occupancy_section(one.occupancy, key=f"occupancy-{number}", title=f"Occupancy{of}")
+    for number, measured in enumerate(report.measured, 1):
+        of = f" of {measured.about.file}" if several else ""
+        yield roofline_section(measured.roofline, key=f"roofline-{number}", title=f"Roofline{of}")
+        yield occupancy_section(
+            measured.occupancy, key=f"occupancy-{number}", title=f"Occupancy{of}"
+        )
 
 
 # What the page brings with it ---------------------------------------------------------------------
@@ -166,8 +171,8 @@ def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
 
 
 def _file(name: str) -> str:
-    found = resources.files(__package__ or "").joinpath("assets", name)
-    return found.read_text(encoding="utf-8")
+    path = resources.files(__package__ or "").joinpath("assets", name)
+    return path.read_text(encoding="utf-8")
 
 
 def _page(report: Report, *, limit: int | None) -> str:

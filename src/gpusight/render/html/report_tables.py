@@ -30,7 +30,7 @@ class _KernelTable:
     """Kernels as the page lists them."""
 
     title: str
-    told: str
+    intro: str
     columns: list[HtmlColumn]
     rows: list[dict[str, Any]]
     categories: list[tuple[str, float]]
@@ -70,8 +70,8 @@ def _kernels_lead(table: TableResult, report: Report) -> str:
     calls = int(table.frame["calls"].sum())
     launches = "1 launch" if calls == 1 else f"{calls:,} launches"
     of = "1 kernel" if names == 1 else f"{names:,} kernels"
-    told = f"{launches} of {of}, {format_time(total)} of GPU time in all."
-    return told + (" Steps of warm-up are counted here." if _has_warmup_left_out(report) else "")
+    lead = f"{launches} of {of}, {format_time(total)} of GPU time in all."
+    return lead + (" Steps of warm-up are counted here." if _has_warmup_left_out(report) else "")
 
 
 def _has_warmup_left_out(report: Report) -> bool:
@@ -116,10 +116,10 @@ def copies_section(table: TableResult | NotApplicable) -> ReportSection | None:
     if isinstance(table, NotApplicable) or table.frame.is_empty():
         return None
     total, exposed = (format_time(table.meta[key]) for key in ("total_ns", "exposed_ns"))
-    told = f"Copies and memory fills took {total}, of which {exposed} beside no kernel."
+    lead = f"Copies and memory fills took {total}, of which {exposed} beside no kernel."
     columns = columns_of(table, _COPY_FIELDS, bars=("share",), extra=("share", "exposed_ns"))
     return ReportSection(
-        "copies", "Copies", render("report_copies.html", told=told, copies=table, columns=columns)
+        "copies", "Copies", render("report_copies.html", intro=lead, copies=table, columns=columns)
     )
 
 
@@ -155,7 +155,7 @@ def ranges_section(tree: RangeTree | NotApplicable) -> ReportSection | None:
         inside.setdefault(parent, []).append(node)
     body = render(
         "report_ranges.html",
-        told=_ranges_lead(tree),
+        intro=_ranges_lead(tree),
         flame=markup(safe_json(flame_data(tree))),
         nodes=_nodes(tree, inside, -1),
         has_gpu=tree.gpu_ns is not None,
