@@ -91,12 +91,12 @@ _inputs: set[Path] = set()
 
 
 def check_capture_apart(capture: Path) -> None:
-    """Never delete an entry that this capture lies in, as long as the process runs."""
+    """Protect a capture inside a cache entry: this process never deletes that entry."""
     _inputs.add(Path(os.path.realpath(capture)))
 
 
 def check_cache_folder(capture: Path | None = None) -> Path:
-    """Give the chosen folder, with links resolved; raises CacheError if it must not be used."""
+    """Return the chosen folder, links resolved; raise CacheError if it must not be used."""
     shown = cache_dir()
     chosen = Path(os.path.realpath(shown))
     if capture is not None:
@@ -133,7 +133,7 @@ def _check_apart(shown: Path, chosen: Path, capture: Path) -> None:
 
 
 def _is_expected(entry: os.DirEntry[str]) -> bool:
-    """Tell what belongs beside our folder: caches of gpusight before it had a folder of its own."""
+    """Return whether an entry may lie next to our folder: older caches, litter."""
     if _ENTRY.fullmatch(entry.name):
         return entry.is_dir(follow_symlinks=False)
     return entry.name == _ROOT or bool(_LITTER.fullmatch(entry.name))
@@ -146,7 +146,7 @@ def _refused(
 
 
 class CacheFolder:
-    """A folder held open: what it is asked for is in it, whatever becomes of its path."""
+    """A folder held open: files are looked up in it, whatever becomes of its path."""
 
     def __init__(self, path: Path, inside: CacheFolder | None = None) -> None:
         self.path = path
@@ -195,7 +195,7 @@ class CacheFolder:
         return True
 
     def close_to_others(self) -> None:
-        """Take rights away that a default ACL added when it was made."""
+        """Remove access rights that a default ACL added when it was made."""
         if self._fd is not None:
             os.chmod(self._fd, 0o700)
 
@@ -204,8 +204,8 @@ class CacheFolder:
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         fd = os.open(self._at(name), flags, 0o600, dir_fd=self._fd)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or _is_foreign(found):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or _is_foreign(status):
             os.close(fd)
             raise PermissionError(errno.EPERM, "not a file of this user", name)
         return fd
@@ -218,16 +218,12 @@ class CacheFolder:
         """Give a finished file its name."""
         os.replace(self._at(part), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str) -> None:
         """Delete a regular file if it is there."""
-        try:
+        # Deleted by another process, in use (Windows), or a read-only disk: it is left.
+        with contextlib.suppress(OSError):
             if self.is_file(name):
                 os.unlink(self._at(name), dir_fd=self._fd)
-                return True
-        except OSError:
-            # Deleted by another process, in use (Windows), or a read-only disk: it is left.
-            return False
-        return False
 
     def delete_folder(self, name: str) -> bool:
         """Delete an empty folder."""
@@ -241,8 +237,8 @@ class CacheFolder:
         return name if self._fd is not None else str(self.path / name)
 
 
-def _is_foreign(found: os.stat_result) -> bool:
-    return hasattr(os, "geteuid") and found.st_uid != os.geteuid()
+def _is_foreign(status: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and status.st_uid != os.geteuid()
 
 
 @contextlib.contextmanager
@@ -295,13 +291,13 @@ def _marked(
 
 
 def _check_owner(folder: CacheFolder) -> None:
-    found = folder.status()
+    status = folder.status()
     if not hasattr(os, "geteuid"):
         return
-    if _is_foreign(found):
-        raise _refused(folder.path, f"its folder belongs to another user (uid {found.st_uid})")
-    if found.st_mode & 0o077:
-        mode = stat.S_IMODE(found.st_mode)
+    if _is_foreign(status):
+        raise _refused(folder.path, f"its folder belongs to another user (uid {status.st_uid})")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
         why = f"other users have access to its folder (mode {mode:04o})"
         raise _refused(folder.path, why, f"chmod 700 {folder.path}")
 
@@ -326,7 +322,7 @@ def _write_marker(folder: CacheFolder, marker: str, text: bytes) -> None:
 
 @contextlib.contextmanager
 def lock_entry(entry: CacheFolder, *, alone: bool) -> Iterator[bool]:
-    """Keep others from deleting an entry that is written to; says whether that worked.
+    """Keep others from deleting an entry that is written to; yield whether that worked.
 
     The system releases the lock with the process, however that ends: no clock, no process ids.
     """
@@ -339,12 +335,12 @@ def lock_entry(entry: CacheFolder, *, alone: bool) -> Iterator[bool]:
         taken = True
         if fcntl is not None:
             try:
-                # Who deletes goes on elsewhere; who writes waits, since deleting takes a moment.
+                # A deleter skips a locked entry; a writer waits, since deleting takes a moment.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
             except BlockingIOError:
                 taken = False
             except OSError:
-                # A disk without locks. Whoever loses a file while writing it does without.
+                # A disk without locks: a file lost while it is written is read again later.
                 taken = True
         yield taken and (alone or os.fstat(fd).st_nlink > 0)
     finally:
@@ -367,7 +363,10 @@ def cache_info() -> CacheInfo:
         notes.append(f"not used: {error.why}; {error.hint}")
     except OSError as error:
         notes.append(f"cannot be read: {error.strerror or error}")
-    old = _old_entries()
+    old = 0
+    with contextlib.suppress(OSError):
+        folders = [entry for entry in os.scandir(cache_dir()) if _ENTRY.fullmatch(entry.name)]
+        old = sum(entry.is_dir(follow_symlinks=False) for entry in folders)
     if old:
         notes.append(
             f"{old} folders of an earlier version beside it are neither used nor deleted: "
@@ -377,7 +376,7 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> CacheInfo:
-    """Delete everything that the cache holds; gives what was deleted, and notes on what was not."""
+    """Delete everything in the cache; return what was deleted, and notes on what was not."""
     shown = cache_dir()
     check_cache_folder()
     captures, total, kept = 0, 0, 0
@@ -405,11 +404,14 @@ def clear_cache() -> CacheInfo:
 
 
 def trim_cache(keep: str, limit: int) -> None:
-    """Delete what killed processes left, and captures over the limit, the oldest first."""
+    """Delete leftovers of killed processes, and captures over the limit, oldest first."""
     with open_root() as root:
-        ages = {name: _changed_ns(root, name) for name in _entries(root)}
+        changed_ns: dict[str, int] = {}
+        for name in _entries(root):
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                changed_ns[name] = root.status(name).st_mtime_ns
         total = 0
-        for name in sorted(ages, key=lambda entry: (entry != keep, -ages[entry])):
+        for name in sorted(changed_ns, key=lambda entry: (entry != keep, -changed_ns[entry])):
             _sweep(root, name)
             total += _size(root, name)
             if total > limit and name != keep:
@@ -417,7 +419,7 @@ def trim_cache(keep: str, limit: int) -> None:
 
 
 def _entries(root: CacheFolder) -> list[str]:
-    """Name the entries that gpusight can prove to have made."""
+    """List the entries that carry gpusight's marker."""
     return [n for n in root.names() if _ENTRY.fullmatch(n) and _is_ours(root, n)]
 
 
@@ -467,31 +469,10 @@ def _holds_input(folder: Path) -> bool:
 
 
 def _size(root: CacheFolder, name: str) -> int:
-    try:
-        with CacheFolder(root.path / name, root) as entry:
-            return sum(_file_size(entry, file) for file in entry.names() if _FILE.fullmatch(file))
-    except OSError:
-        return 0  # deleted meanwhile
-
-
-def _file_size(entry: CacheFolder, name: str) -> int:
-    try:
-        found = entry.status(name)
-    except OSError:
-        return 0  # deleted meanwhile
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
-
-
-def _changed_ns(root: CacheFolder, name: str) -> int:
-    try:
-        return root.status(name).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _old_entries() -> int:
-    try:
-        found = [entry for entry in os.scandir(cache_dir()) if _ENTRY.fullmatch(entry.name)]
-    except OSError:
-        return 0
-    return sum(entry.is_dir(follow_symlinks=False) for entry in found)
+    size = 0
+    with contextlib.suppress(OSError), CacheFolder(root.path / name, root) as entry:
+        for file in filter(_FILE.fullmatch, entry.names()):
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                status = entry.status(file)
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size

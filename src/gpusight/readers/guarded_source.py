@@ -61,70 +61,60 @@ def file_status(path: Path) -> tuple[FileStatus, ...]:
         files = sorted(table_files(path).values())
     else:
         logs = (Path(f"{path}{suffix}") for suffix in _LOGS)
-        files = [path, *(log for log in logs if _bytes(log))]
+        files = [path, *(log for log in logs if (status := _status(log)) and status.bytes)]
     return tuple(status for file in files if (status := _status(file)) is not None)
 
 
 def capture_identity(path: Path, files: Sequence[FileStatus]) -> str:
-    """Name a capture after what it is, from the status of its files and their content."""
+    """Return a hash that identifies a capture by the status of its files and their content."""
     digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
-    whole = sum(file.bytes for file in files) <= _WHOLE_BYTES
+    read_all = sum(file.bytes for file in files) <= _WHOLE_BYTES
     samples = max(4, _SAMPLES // max(1, len(files)))
     for file in files:
         digest.update(os.fsencode(file.name))
         digest.update(repr(file[1:]).encode())
         blocks = -(-file.bytes // _BLOCK_BYTES)
-        if not whole and not _is_fresh(file) and blocks > samples:
-            places: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
+        if not read_all and not _is_fresh(file) and blocks > samples:
+            indices: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
         else:
-            places = range(blocks)
-        for crc in _checksums(folder / file.name, places):
+            indices = range(blocks)
+        for crc in _checksums(folder / file.name, indices):
             digest.update(crc.to_bytes(4, "little"))
     return digest.hexdigest()[:32]
 
 
-def check_unchanged(path: Path, files: tuple[FileStatus, ...]) -> None:
-    """Raise if a capture is no longer what it was when its status was taken."""
-    if file_status(path) != files:
-        raise DamagedCaptureError(
-            f"{path} changed while it was read",
-            why="numbers of two versions of it would be mixed",
-            hint="run again when nothing writes to it",
-        )
-
-
 def _status(file: Path) -> FileStatus | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
-        # Missing, or not for us to see: opening it gives the error that says so.
+        # Missing or not accessible: opening it raises the error that tells the user.
         return None
     return FileStatus(
-        file.name, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        file.name,
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
     )
 
 
-def _bytes(file: Path) -> int:
-    status = _status(file)
-    return 0 if status is None else status.bytes
-
-
 def _is_fresh(file: FileStatus) -> bool:
-    """Tell whether the file may change without its times changing, or has times of the future."""
+    """Return whether the file may change without its times changing, or has future times."""
     newest = max(file.modified_ns, file.changed_ns)
     tick_ns = _TICK_NS if newest % 1_000_000_000 else _COARSE_TICK_NS
     return time.time_ns() - newest < tick_ns
 
 
-def _checksums(file: Path, places: Iterable[int]) -> Iterator[int]:
+def _checksums(file: Path, block_indices: Iterable[int]) -> Iterator[int]:
     # Not every file of a folder need be regular, and opening a pipe would wait for its writer.
     if not stat.S_ISREG(file.stat().st_mode):
         return
     with file.open("rb", buffering=0) as handle:
-        for place in places:
-            handle.seek(place * _BLOCK_BYTES)
+        for index in block_indices:
+            handle.seek(index * _BLOCK_BYTES)
             yield isal_zlib.crc32(handle.read(_BLOCK_BYTES))
 
 
@@ -142,10 +132,10 @@ def reading(path: Path, table: str = "") -> Iterator[None]:
     except BaseException as error:  # a panic of Polars is no Exception
         if not is_unexpected(error):
             raise
-        raise _named(path, table, error) from error
+        raise _capture_error(path, table, error) from error
 
 
-def _named(path: Path, table: str, error: BaseException) -> CaptureError:
+def _capture_error(path: Path, table: str, error: BaseException) -> CaptureError:
     where = f"table {table}: " if table else ""
     if isinstance(error, MemoryError):
         return CaptureError(
@@ -168,7 +158,7 @@ def _named(path: Path, table: str, error: BaseException) -> CaptureError:
 
 
 class GuardedSource:
-    """A source of which every failure names the capture, one that changes meanwhile included."""
+    """A source whose every failure names the capture; one that changes meanwhile is a failure."""
 
     def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:
         self._source = source
@@ -178,16 +168,21 @@ class GuardedSource:
 
     def check(self) -> None:
         """Raise if the capture is no longer what it was when it was opened."""
-        check_unchanged(self._path, self._files)
+        if file_status(self._path) != self._files:
+            raise DamagedCaptureError(
+                f"{self._path} changed while it was read",
+                why="numbers of two versions of it would be mixed",
+                hint="run again when nothing writes to it",
+            )
 
     @contextlib.contextmanager
     def _reading(self, table: str = "") -> Iterator[None]:
-        """Read from the file: nothing counts that was read while the file changed."""
+        """Read from the file; what was read while the file changed is refused."""
         try:
             with reading(self._path, table):
                 yield
         except CaptureError:
-            self.check()  # a file that changed explains whatever went wrong
+            self.check()  # a changed file explains any other error
             raise
         self.check()
 

@@ -212,18 +212,16 @@ class Trace:
         """Read a table, or only some of its columns. What was read before is not read again."""
         table = _known(name)
         wanted = table.column_names if columns is None else _known_columns(table, columns)
-        have = self._loaded.get(name)
-        missing = [c for c in wanted if have is None or c not in have.columns]
+        loaded = self._loaded.get(name)
+        missing = [c for c in wanted if loaded is None or c not in loaded.columns]
         if missing:
-            self._add(name, [c for c in missing if not table.column(c).derived])
-            if any(table.column(c).derived for c in missing):
-                self._add_nesting(name)
+            stored = [c for c in missing if not table.column(c).derived]
+            if stored:
+                # A column in one chunk is handed to NumPy without a copy.
+                self._extend(name, self._source.load(name, stored).rechunk())
+            if len(stored) < len(missing):
+                self._extend(name, self.derive(f"{name}-nesting-1", lambda: self._nesting(name)))
         return self._loaded[name].select(wanted)
-
-    def _add(self, name: str, columns: Sequence[str]) -> None:
-        if columns:
-            # A column in one piece is handed to NumPy without a copy.
-            self._extend(name, self._source.load(name, columns).rechunk().get_columns())
 
     def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """Compute something from the tables once, and find it again, in this process or the next.
@@ -231,34 +229,28 @@ class Trace:
         `key` names what is computed and the version of how; the capture is part of it already.
         """
         if key not in self._derived:
-            known = self._memory.recall(key) if self._memory is not None else None
-            self._derived[key] = self._compute(key, compute) if known is None else known
+            frame = self._memory.recall(key) if self._memory is not None else None
+            if frame is None:
+                started = time.perf_counter()
+                frame = compute()
+                elapsed_s = time.perf_counter() - started
+                min_s = max(_MIN_KEEP_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
+                if self._memory is not None and elapsed_s > min_s:
+                    self._memory.remember(key, frame)
+            self._derived[key] = frame
         return self._derived[key]
-
-    def _compute(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        began = time.perf_counter()
-        frame = compute()
-        took = time.perf_counter() - began
-        least = max(_MIN_KEEP_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
-        if self._memory is not None and took > least:
-            self._memory.remember(key, frame)
-        return frame
-
-    def _add_nesting(self, name: str) -> None:
-        frame = self.derive(f"{name}-nesting-1", lambda: self._nesting(name))
-        self._extend(name, frame.get_columns())
 
     def _nesting(self, name: str) -> pl.DataFrame:
         # NumPy costs a tenth of a second to import, which most commands need not pay.
-        from gpusight.trace import nesting
+        from gpusight.trace import intervals
 
         if name == "ranges":
-            return pl.DataFrame(nesting.nest_ranges(self.table(name, nesting.RANGES_NEED)))
-        return pl.DataFrame(nesting.nest_calls(self.table(name, nesting.CALLS_NEED)))
+            return pl.DataFrame(intervals.nest_ranges(self.table(name, intervals.RANGES_NEED)))
+        return pl.DataFrame(intervals.nest_calls(self.table(name, intervals.CALLS_NEED)))
 
-    def _extend(self, name: str, columns: list[pl.Series]) -> None:
-        have = self._loaded.get(name)
-        self._loaded[name] = pl.DataFrame(columns) if have is None else have.hstack(columns)
+    def _extend(self, name: str, columns: pl.DataFrame) -> None:
+        loaded = self._loaded.get(name)
+        self._loaded[name] = columns if loaded is None else loaded.hstack(columns)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Give a whole table as an attribute."""
@@ -295,10 +287,6 @@ def check_table(name: str, frame: pl.DataFrame) -> None:
             raise DamagedCaptureError(
                 f"{name}.{column.name}", why=f"{series.null_count()} of {len(series)} rows are null"
             )
-    _check_times(table, frame)
-
-
-def _check_times(table: TraceTable, frame: pl.DataFrame) -> None:
     key = table.sort_column
     if key is not None and not frame.get_column(key).is_sorted():
         raise DamagedCaptureError(f"table {table.name}", why=f"rows are not sorted by {key}")
