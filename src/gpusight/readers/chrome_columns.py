@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.frame_source import MAX_DURATION_NS
 from gpusight.readers.name_columns import NAMELESS, encode_names
 
 if TYPE_CHECKING:
@@ -228,8 +229,6 @@ _LAST_NUMBER = re.compile(r"-?\d{1,18}")
 _TIME_LIMIT = 1 << 61
 """Beyond any clock, in nanoseconds; what lies outside is no time."""
 _LIMIT_US = _TIME_LIMIT / 1000
-_LONGEST_NS = 30 * 86_400 * 10**9
-"""No profiler records for longer than 30 days, so nothing in a trace lasts longer."""
 
 
 class Interner(dict[str, int]):
@@ -371,7 +370,7 @@ def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
 
 
 def _longest(durations: pl.Series) -> int:
-    return _LONGEST_NS if durations.dtype == pl.Int64 else _LONGEST_NS // 1000
+    return MAX_DURATION_NS if durations.dtype == pl.Int64 else MAX_DURATION_NS // 1000
 
 
 def _nanoseconds(parts: list[pl.Series]) -> pl.Series:

@@ -23,6 +23,8 @@ EPOCH_NS = 10**18
 
 _LATEST = 1 << 61
 """Beyond any clock, the nanoseconds since 1970 included, and beyond any size in bytes."""
+MAX_DURATION_NS = 30 * 86_400 * 10**9
+"""No profiler records for longer than 30 days, so no event lasts longer."""
 TIME_LIMITS, DEVICE_LIMITS, BYTE_LIMITS = (-_LATEST, _LATEST), (-(1 << 20), 1 << 20), (0, _LATEST)
 _COUNT_LIMITS = (0, 1 << 32)
 _COUNTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")

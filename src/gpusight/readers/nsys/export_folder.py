@@ -16,8 +16,12 @@ from gpusight.readers.nsys.columnar_files import (
     max_unpacked_bytes,
     parquet_bytes,
 )
-from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, decode_text
-from gpusight.readers.nsys.row_checks import whole_numbers
+from gpusight.readers.nsys.raw_tables import (
+    NOT_A_NUMBER,
+    REAL_COLUMNS,
+    decode_text,
+    whole_numbers,
+)
 from gpusight.readers.protobuf_wire import WireError
 from gpusight.units import format_bytes
 
@@ -29,11 +33,6 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = {".parquet": "nsys-parquet", ".arrow": "nsys-arrow", ".feather": "nsys-arrow"}
-
-
-_REALS = frozenset({"doubleValue", "floatValue"})
-"""The columns in which nsys stores real numbers."""
-
 
 _SPARE_ROWS, _ROWS_A_BYTE = 1_000_000, 16
 """Rows that a table may have, and further ones for each byte of its file: events differ in their
@@ -208,7 +207,7 @@ def _plain(series: pl.Series, *, marked: bool) -> pl.Series:
     if dtype == pl.UInt64:
         # SQLite has no unsigned type, so nsys's own export stores the same 64 bits as signed.
         return series.reinterpret(signed=True)
-    if dtype.is_float() and series.name in _REALS:
+    if dtype.is_float() and series.name in REAL_COLUMNS:
         return series.cast(pl.Float64)
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         numbers = whole_numbers(series)

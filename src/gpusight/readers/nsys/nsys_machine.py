@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from gpusight.readers.frame_source import DEVICE_LIMITS
 from gpusight.readers.name_columns import encode_names, file_name
 from gpusight.readers.nsys import raw_tables
-from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, StringTable
-from gpusight.readers.nsys.table_mapping import process_of
+from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, process_of
 from gpusight.trace.schema import DEVICES
 from gpusight.trace.schema_columns import ColumnKind
 from gpusight.trace.trace import Meta
 
 if TYPE_CHECKING:
-    from gpusight.readers.nsys.raw_tables import RawTables
+    from collections.abc import Callable, Mapping
 
-
-class NsysCapture(Protocol):
-    """What the tables here are made from."""
-
-    raw: RawTables
-    strings: StringTable
-
-    def owners(self, table: str, column: str) -> pl.Series:
-        """List the distinct threads or processes of a raw table."""
-        ...
-
-
-Build = Callable[[NsysCapture], pl.DataFrame]
+    from gpusight.readers.nsys.nsys_source import NsysSource
+    from gpusight.readers.nsys.raw_tables import RawTables, StringTable
 
 
 USED_RAW_TABLES = frozenset(
@@ -72,7 +59,7 @@ class TargetTable(NamedTuple):
 
     raw: tuple[str, ...]
     """Any of these is enough."""
-    build: Build
+    build: Callable[[NsysSource], pl.DataFrame]
 
     def has(self, raw: RawTables) -> bool:
         """Tell whether the capture has one of the raw tables, with rows."""
@@ -164,7 +151,7 @@ _GPU_COLUMNS = {
 }
 
 
-def _devices(capture: NsysCapture) -> pl.DataFrame:
+def _devices(capture: NsysSource) -> pl.DataFrame:
     frames = [_gpu_rows(capture.raw, t) for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")]
     described = pl.concat([f for f in frames if f is not None])
     # 2020 exports describe a GPU in both tables, each with columns that the other lacks.
@@ -225,7 +212,7 @@ def _in_base_unit(column: str) -> pl.Expr:
     return value
 
 
-def renamed_devices(capture: NsysCapture) -> pl.DataFrame:
+def renamed_devices(capture: NsysSource) -> pl.DataFrame:
     """List where a process's CUDA device number is not the GPU's: CUDA_VISIBLE_DEVICES renames."""
     raw, table = capture.raw, "TARGET_INFO_CUDA_DEVICE"
     if raw.is_empty(table) or not {"gpuId", "cudaId", "pid"} <= raw.columns(table):
@@ -245,7 +232,7 @@ def renamed_devices(capture: NsysCapture) -> pl.DataFrame:
 # Processes, threads, streams ---------------------------------------------------------------------
 
 
-def _processes(capture: NsysCapture) -> pl.DataFrame:
+def _processes(capture: NsysSource) -> pl.DataFrame:
     keys = [
         process_of(capture.owners(table, column)).alias("process")
         for table, column in (
@@ -291,7 +278,7 @@ def _process_names(raw: RawTables, strings: StringTable) -> pl.DataFrame:
     )
 
 
-def _threads(capture: NsysCapture) -> pl.DataFrame:
+def _threads(capture: NsysSource) -> pl.DataFrame:
     raw, frames = capture.raw, []
     if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
         wanted = dict.fromkeys(("globalTid", "nameId", "priority"), pl.Int64)
@@ -314,7 +301,7 @@ def _threads(capture: NsysCapture) -> pl.DataFrame:
     )
 
 
-def _streams(capture: NsysCapture) -> pl.DataFrame:
+def _streams(capture: NsysSource) -> pl.DataFrame:
     raw, table = capture.raw, "TARGET_INFO_CUDA_STREAM"
     wanted = ("streamId", "hwId", "vmId", "processId", "contextId", "priority")
     rows = _read_as(raw, table, dict.fromkeys(wanted, pl.Int64))

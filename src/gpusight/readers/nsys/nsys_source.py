@@ -12,29 +12,29 @@ from gpusight.errors import DamagedCaptureError
 from gpusight.readers.frame_source import concat_tables, time_order, within_limits
 from gpusight.readers.name_columns import encode_names, first_name_of
 from gpusight.readers.nsys import nsys_machine, raw_tables
-from gpusight.readers.nsys.raw_tables import MISSING, NOT_A_NUMBER, RowFilter, StringTable
-from gpusight.readers.nsys.row_checks import (
+from gpusight.readers.nsys.column_rules import ROW
+from gpusight.readers.nsys.raw_tables import (
+    MISSING,
+    NOT_A_NUMBER,
     CheckedRows,
+    Ends,
     RowCheck,
+    RowFilter,
+    StringTable,
     as_declared,
     checks_of,
     keep_rows,
+    process_of,
     without_wrong,
 )
-from gpusight.readers.nsys.table_mapping import (
-    PARTS,
-    ROW,
-    Ends,
-    RawColumnRule,
-    RawTablePart,
-    process_of,
-)
+from gpusight.readers.nsys.table_mapping import PARTS
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpusight.readers.nsys.column_rules import RawColumnRule, RawTablePart
     from gpusight.readers.nsys.raw_tables import RawTables
     from gpusight.trace.trace import Meta
 
@@ -286,7 +286,7 @@ class NsysSource:
             known = as_declared(self.raw.read(table, [column])).to_series()
         return known.filter(known != NOT_A_NUMBER).unique()
 
-    # What rules ask for (tables.Context) ----------------------------------------------------------
+    # What column rules use -----------------------------------------------------------------------
 
     def only_device(self) -> int | None:
         """Give the key of the capture's only GPU; None where it tells of none, or of several."""
@@ -306,16 +306,9 @@ class NsysSource:
     def _renamed_devices(self) -> pl.DataFrame:
         return nsys_machine.renamed_devices(self)
 
-    def metric_names(self, samples: pl.DataFrame) -> pl.Series:
-        """Name the metric of every sampled value."""
-        return nsys_machine.metric_names(self.raw, samples)
-
-    def end_of_capture(self) -> int:
-        """The time at which an open range is cut."""
-        return self._end_of_capture
-
     @cached_property
-    def _end_of_capture(self) -> int:
+    def end_of_capture_ns(self) -> int:
+        """The time at which an open range is cut."""
         if self.meta.duration_ns is not None:
             return self.meta.duration_ns
         return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
