@@ -160,7 +160,7 @@ class CacheFolder:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def __enter__(self) -> Self:
-        """Hold it open."""
+        """Keep it open."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,7 +180,7 @@ class CacheFolder:
         return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
 
     def is_file(self, name: str) -> bool:
-        """Tell whether there is a regular file of this name."""
+        """Return whether there is a regular file of this name."""
         try:
             return stat.S_ISREG(self.status(name).st_mode)
         except FileNotFoundError:
@@ -215,7 +215,7 @@ class CacheFolder:
         return f"part-{secrets.token_hex(8)}{suffix}"
 
     def replace(self, part: str, name: str) -> None:
-        """Give a finished file its name."""
+        """Rename a finished file to its final name."""
         os.replace(self._at(part), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def delete(self, name: str) -> None:

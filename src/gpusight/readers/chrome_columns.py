@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
+from itertools import count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import polars as pl
@@ -23,33 +24,19 @@ if TYPE_CHECKING:
 _NOTHING = msgspec.Raw(b"")
 
 
-class ColumnBuilder(Protocol):
-    """Gathers the values of one key, some thousand at a time, into a column."""
-
-    raw: bool
-    """Wants values as JSON text rather than decoded."""
-
-    def add(self, values: list[Any]) -> None:
-        """Take some more values."""
-        ...
-
-    def column(self) -> pl.Series:
-        """Give the column."""
-        ...
-
-
 class ArgumentColumn(NamedTuple):
     """A column to make of arguments."""
 
     keys: tuple[str, ...]
     """Names of the argument in all versions; the first one that an event has counts."""
-    builder: Callable[[], ColumnBuilder]
+    builder: Callable[[], NumberBuilder | TextBuilder]
 
 
 class NumberBuilder:
     """Builds a column of numbers; other values become null."""
 
     raw = False
+    """Takes values decoded rather than as JSON text."""
 
     def __init__(self, dtype: type[pl.DataType], of: Callable[[Any], Any] | None = None) -> None:
         self._dtype = dtype
@@ -59,7 +46,7 @@ class NumberBuilder:
         """Values that are no numbers."""
 
     def add(self, values: list[Any]) -> None:
-        """Take some more values."""
+        """Add more values."""
         if self._of is not None:
             values = [self._of(value) for value in values]
         try:
@@ -72,7 +59,7 @@ class NumberBuilder:
         self._parts.append(part)
 
     def column(self) -> pl.Series:
-        """Give the column."""
+        """Return the column."""
         return _joined(self._parts, self._dtype)
 
 
@@ -87,7 +74,7 @@ class TextBuilder:
         self._distinct: list[Any] = []
 
     def add(self, values: list[Any]) -> None:
-        """Take some more values."""
+        """Add more values."""
         if self.raw:
             values = [bytes(value) for value in values]
         else:
@@ -101,7 +88,7 @@ class TextBuilder:
         self._codes.append(pl.Series([known[value] for value in values], dtype=pl.UInt32))
 
     def column(self) -> pl.Series:
-        """Give the column."""
+        """Return the column."""
         texts = [compact(value) for value in self._distinct] if self.raw else self._distinct
         words = pl.Series([self._change(text) for text in texts], dtype=pl.String)
         codes = _joined(self._codes, pl.UInt32)
@@ -119,16 +106,16 @@ class EventArguments:
         """Values that are no numbers, by their key."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
-        """Take the arguments of some more events."""
+        """Add the arguments of more events."""
         self._blocks.append(b",".join(raw))
 
     def mention(self, key: str) -> bool:
-        """Tell whether any event has this key."""
+        """Return whether any event has this key."""
         quoted = msgspec.json.encode(key)
         return any(quoted in block for block in self._blocks)
 
     def ends_with_mention(self, quoted: bytes) -> bool:
-        """Tell whether the events added last have a key, given in its quotes."""
+        """Return whether the events added last have a key, which is quoted."""
         return quoted in self._blocks[-1]
 
     def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
@@ -182,7 +169,7 @@ def _objects(text: bytes, decoder: Any) -> Iterator[bytes]:
 
 
 def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
-    """Take from each struct the first of the fields that is there."""
+    """Return for each struct the first of these fields that it has."""
     values = list(map(attrgetter(fields[0]), structs))
     for field in fields[1:]:
         get = attrgetter(field)
@@ -231,20 +218,12 @@ _TIME_LIMIT = 1 << 61
 _LIMIT_US = _TIME_LIMIT / 1000
 
 
-class Interner(dict[str, int]):
-    """Numbers texts in order of first appearance."""
-
-    def __missing__(self, text: str) -> int:
-        """Give the next number to a text not seen before."""
-        number = self[text] = len(self)
-        return number
-
-
 class EventRows:
     """The events of one kind, in file order."""
 
     def __init__(self) -> None:
-        self._names = Interner()
+        self._names: defaultdict[str, int] = defaultdict(count().__next__)
+        """Numbers names in order of first appearance."""
         self._codes: list[pl.Series] = []
         self._starts: list[pl.Series] = []
         self._durations: list[pl.Series] = []
@@ -256,7 +235,7 @@ class EventRows:
         """Why events were left out, and how many."""
 
     def add(self, events: Sequence[Any], *, exact: bool, instant: bool = False) -> None:
-        """Take some more events; an instant has no duration."""
+        """Add more events; an instant has no duration."""
         times = exact_ns if exact else microseconds
         starts = times([e.ts for e in events])
         durations = starts.clip(0, 0) if instant else times([e.dur for e in events])
@@ -437,7 +416,7 @@ def process_labels(settings: Iterable[Any]) -> dict[int | None, str]:
 
 
 def thread_labels(settings: Iterable[Any]) -> dict[tuple[int | None, int | None], str]:
-    """Give the name of each thread, by the numbers of its process and its own."""
+    """Return the name of each thread, by the numbers of its process and its own."""
     return {
         (number_of(event.pid), number_of(event.tid)): name
         for event in settings

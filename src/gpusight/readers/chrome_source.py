@@ -68,7 +68,7 @@ class EventSorter:
         """Categories and phases that no table is made of."""
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
-        """Take some more events."""
+        """Add more events."""
         by_category: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
         for event in events:
             by_category[event.ph, event.cat].append(event)
@@ -106,7 +106,7 @@ class EventSorter:
         return self.rows.setdefault(kind, EventRows())
 
     def of(self, kind: str) -> EventRows:
-        """Give the rows of a kind, none where there are none."""
+        """Return the rows of a kind; an empty table if there are none."""
         return self.rows.get(kind) or EventRows()
 
 
@@ -248,15 +248,15 @@ class ChromeSource:
         return self._source.meta
 
     def outline(self) -> Outline | None:
-        """Say what is in the file."""
+        """Return what is in the file."""
         return self._source.outline()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         return self._source.has(table)
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         return self._source.has_column(table, column)
 
     def row_count(self, table: str) -> int:
@@ -271,9 +271,9 @@ class ChromeSource:
         """Do nothing: one pass over the file serves all tables."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
+        """Return warnings about rows and values left out so far."""
         # If everything came from the cache, the file need not be read for this.
         return self._source.warnings() if "_source" in self.__dict__ else ()
 
     def close(self) -> None:
-        """Hold no file open."""
+        """Do nothing: no file is open."""

@@ -218,12 +218,12 @@ class CachedSource:
             return None
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         known = self.outline()
         return self._source.has(table) if known is None else known.rows.get(table, 0) > 0
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         known = self.outline()
         if known is None:
             return self._source.has_column(table, column)
@@ -248,7 +248,7 @@ class CachedSource:
         self._source.prepare([table for table in tables if table not in cached])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Take columns from the cache, read the others and keep them."""
+        """Return columns from the cache; read the others and cache them."""
         kept = {c: self._column(table, c) for c in columns}
         missing = [c for c, series in kept.items() if series is None]
         if missing:
@@ -288,12 +288,12 @@ class CachedSource:
         self._warnings.setdefault(what, {}).update(dict.fromkeys(warnings))
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out, now or when the cache was filled."""
+        """Return warnings about rows and values left out, now or when the cache was filled."""
         kept = (warning for warnings in self._warnings.values() for warning in warnings)
         return tuple(dict.fromkeys((*self._source_warnings(), *kept)))
 
     def notes(self) -> tuple[str, ...]:
-        """Say why the cache was not used, in part or at all."""
+        """Return why the cache was not used, in part or at all."""
         notes = [f"cache not used: {self._refused}"] if self._refused else []
         if self._damaged:
             files = "1 file" if len(self._damaged) == 1 else f"{len(self._damaged)} files"
@@ -301,7 +301,7 @@ class CachedSource:
         return (*notes, *self.failures)
 
     def holds(self, table: str, columns: Sequence[str]) -> bool:
-        """Tell whether all these columns are in the cache."""
+        """Return whether all these columns are in the cache."""
         return {_file(table, c) for c in columns} <= self._names()
 
     def recall(self, key: str) -> pl.DataFrame | None:
@@ -328,7 +328,7 @@ class CachedSource:
             self.failures = (f"cache not written: {self._failure}",)
 
     def _names(self) -> frozenset[str]:
-        """Name the files of the entry that can be read."""
+        """List the files of the entry that can be read."""
         if self._refused:
             return frozenset()
         try:

@@ -193,17 +193,17 @@ class GuardedSource:
             return self._source.meta
 
     def outline(self) -> Outline | None:
-        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        """Return what is in the file, if knowing that takes a pass over all of it; else None."""
         with self._reading():
             return self._source.outline()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         with reading(self._path, table):
             return self._source.has(table)
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         with reading(self._path, table):
             return self._source.has_column(table, column)
 
@@ -225,12 +225,12 @@ class GuardedSource:
         return frame
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Pass on which tables will be asked for."""
+        """Pass on which tables will be read."""
         with reading(self._path):
             self._source.prepare(tables)
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
+        """Return warnings about rows and values left out so far."""
         with reading(self._path):
             return self._source.warnings()
 

@@ -9,7 +9,7 @@ loop per interval. Lengths are taken in uint64, where the difference of any two 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -93,7 +93,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     # A common span starts where one side starts inside the other, and ends likewise. Spans of
     # canonical sets never touch, so these starts and ends pair up in sorted order.
     starts = (a.starts[contains(b, a.starts)], b.starts[contains(a, b.starts)])
-    ends = (a.ends[_contains_before(b, a.ends)], b.ends[_contains_before(a, b.ends)])
+    ends = (a.ends[_inside(b, a.ends, "left")], b.ends[_inside(a, b.ends, "left")])
     return Intervals(distinct(*starts), distinct(*ends))
 
 
@@ -156,18 +156,15 @@ def distinct(*times: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def contains(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each time whether it is an instant of a."""
-    times = _as_int64(times)
-    begun = np.searchsorted(a.starts, times, side="right")
-    ended = np.searchsorted(a.ends, times, side="right")
-    inside: NDArray[np.bool_] = begun > ended
-    return inside
+    return _inside(a, _as_int64(times), "right")
 
 
-def _contains_before(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each time whether the instant just before it is in a; time - 1 may overflow."""
-    begun = np.searchsorted(a.starts, times, side="left")
-    ended = np.searchsorted(a.ends, times, side="left")
-    inside: NDArray[np.bool_] = begun > ended
+def _inside(
+    a: Intervals, times: NDArray[np.int64], side: Literal["left", "right"]
+) -> NDArray[np.bool_]:
+    """Return whether each time is in a; on the left side, the instant just before it."""
+    begun = np.searchsorted(a.starts, times, side=side)
+    inside: NDArray[np.bool_] = begun > np.searchsorted(a.ends, times, side=side)
     return inside
 
 
@@ -198,7 +195,7 @@ def _valid_spans(
 
 
 def _as_int64(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Take integers of any width; refuse floats, whose nanoseconds are already rounded."""
+    """Convert integers of any width; refuse floats, whose nanoseconds are already rounded."""
     array = np.asarray(values)
     if array.size == 0:
         return np.empty(array.shape, np.int64)
@@ -273,7 +270,7 @@ def _open_before(opens: Ints, closes: Ints, groups: Ints) -> Ints:
 
 
 def _parents(depth: Ints, rows: Ints, group: Ints) -> Ints:
-    """Take, for each interval, the last one before it that lies one level up in the same group."""
+    """Return, for each interval, the last one before it, one level up in the same group."""
     parents = np.full(len(depth), -1, dtype=np.int64)
     if not len(depth):
         return parents

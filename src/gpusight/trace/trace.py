@@ -76,15 +76,15 @@ class TraceSource(Protocol):
         ...
 
     def outline(self) -> Outline | None:
-        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        """Return what is in the file, if knowing that takes a pass over all of it; else None."""
         ...
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         ...
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         ...
 
     def row_count(self, table: str) -> int:
@@ -96,15 +96,15 @@ class TraceSource(Protocol):
         ...
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Hear which tables will be asked for, so that one pass over the file can serve them."""
+        """Announce which tables will be read, so that one pass over the file serves them all."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far; tables not read yet may add."""
+        """Return warnings about rows and values left out so far; tables read later may add more."""
         ...
 
     def close(self) -> None:
-        """Give the file back; what was read stays readable."""
+        """Close the file; what was read stays readable."""
         ...
 
 
@@ -112,7 +112,7 @@ class FrameStore(Protocol):
     """Where frames derived from a large capture outlive the process."""
 
     def holds(self, table: str, columns: Sequence[str]) -> bool:
-        """Tell whether all these columns are kept."""
+        """Return whether all these columns are kept."""
         ...
 
     def recall(self, key: str) -> pl.DataFrame | None:
@@ -128,7 +128,7 @@ class FrameStore(Protocol):
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """Say why frames were not found or could not be kept."""
+        """Return why frames were not found or could not be kept."""
         ...
 
 
@@ -143,15 +143,15 @@ class Trace:
         self._derived: dict[str, pl.DataFrame] = {}
 
     def __enter__(self) -> Self:
-        """Use as a context manager to be done with it at the end."""
+        """Use as a context manager to close it at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Be done with it."""
+        """Close it."""
         self.close()
 
     def close(self) -> None:
-        """Give the file back, once what was read is in the cache; tables read stay usable."""
+        """Close the file once the cache is written; tables read stay usable."""
         if self._memory is not None:
             self._memory.flush()
         self._source.close()
@@ -174,7 +174,7 @@ class Trace:
         return tuple(dict.fromkeys((*self.meta.warnings, *sorted(self._source.warnings()))))
 
     def has(self, table: str, column: str | None = None) -> bool:
-        """Tell whether the capture holds a table (or fills a column), before anything is read."""
+        """Return whether the capture has a table (or fills a column), without reading it."""
         if column is not None:
             _known_columns(_known(table), (column,))
             derived = TABLES[table].column(column).derived
@@ -192,7 +192,7 @@ class Trace:
         return self._source.row_count(table) if loaded is None else loaded.height
 
     def prepare(self, *tables: str) -> None:
-        """Say which tables are about to be used; some readers then need fewer passes."""
+        """Announce which tables will be used; some readers then need fewer passes."""
         self._source.prepare([t for t in tables if self.has(t)])
 
     def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
@@ -253,7 +253,7 @@ class Trace:
         self._loaded[name] = columns if loaded is None else loaded.hstack(columns)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
-        """Give a whole table as an attribute."""
+        """Return a whole table as an attribute."""
         if name in TABLES:
             return self.table(name)
         raise AttributeError(f"a Trace has no table or attribute {name!r}")
@@ -263,7 +263,7 @@ class Trace:
         return [*super().__dir__(), *TABLES]
 
     def __repr__(self) -> str:
-        """Say what was captured and which tables have rows."""
+        """Return what was captured and which tables have rows."""
         rows = ", ".join(f"{t}: {self.row_count(t):,}" for t in TABLES if self.has(t))
         return f"<Trace {self.meta.path} ({self.meta.tool}) {rows}>"
 

@@ -256,7 +256,7 @@ def shared_bytes(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
 
 
 def _other_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Take the linker's name, which says as much as a demangled one; else the short one."""
+    """Take the mangled name, which holds as much as a demangled one; else the short one."""
     names = [context.strings.names(raw.get_column("shortName"), base_name)]
     if "mangledName" in raw.columns:
         names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle_names))
@@ -264,7 +264,7 @@ def _other_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 
 
 def base_name(short: str) -> str:
-    """Take the function's own name out of a linker's name, which `gpusight record` stores."""
+    """Take the function's own name out of a mangled name, which `gpusight record` stores."""
     if not short.startswith("_Z"):
         return short
     from gpusight.naming.kernel_name_parts import split  # slow to import, and seldom needed

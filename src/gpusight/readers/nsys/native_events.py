@@ -257,7 +257,7 @@ class PassResult(NamedTuple):
 
 
 def table_columns(name: str) -> tuple[str, ...]:
-    """Name the columns of a table that is made from events; none for any other."""
+    """List the columns of a table that is made from events; none for any other."""
     if name in native_fields.BY_NAME:
         return tuple(native_fields.BY_NAME[name].columns)
     if name in native_fields.CHAINS_BY_NAME:

@@ -61,15 +61,15 @@ class RepTables:
             self._info = InfoTables(self._container, self._types)
 
     def __enter__(self) -> Self:
-        """Use as a context manager to give the file back at the end."""
+        """Use as a context manager to close the file at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.close()
 
     def close(self) -> None:
-        """Give the file back; tables already decoded stay readable."""
+        """Close the file; tables already decoded stay readable."""
         self._container.close()
 
     @property
@@ -84,13 +84,13 @@ class RepTables:
             self._run(wanted)
 
     def tables(self) -> frozenset[str]:
-        """Name every table that has rows."""
+        """List every table that has rows."""
         with self._checked():
             small = {name for name in self._info.names if self._info.read(name).height}
         return frozenset(small | {name for name in _EVENT_TABLES if self._has_events(name)})
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         if table in _EVENT_TABLES:
             return frozenset(table_columns(table)) if self._has_events(table) else frozenset()
         return frozenset(self._small(table).columns)
@@ -114,7 +114,7 @@ class RepTables:
         return self._counts().rows[table]
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those; costs a pass over the file, once."""
+        """Return whether a table has no rows, or none of those; takes one pass over the file."""
         if only is not None:
             return self.row_count(table, only) == 0
         if table in _EVENT_TABLES:
@@ -142,11 +142,11 @@ class RepTables:
         return frame.select(columns)
 
     def warnings(self) -> list[str]:
-        """Name tables that were not read: none."""
+        """Return none: no table is left out."""
         return []
 
     def notes(self) -> list[str]:
-        """Say what of the file this reader does not decode."""
+        """Return notes on what of the file is not decoded."""
         census = self._counts()
         notes = []
         for payload, count in sorted(census.unknown_payloads.items()):
@@ -237,11 +237,11 @@ class ReportTables:
             self._tables = self._exported(error)
 
     def tables(self) -> frozenset[str]:
-        """Name every table that has rows."""
+        """List every table that has rows."""
         return self._try(lambda tables: tables.tables())
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         return self._try(lambda tables: tables.columns(table))
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
@@ -249,7 +249,7 @@ class ReportTables:
         return self._try(lambda tables: tables.row_count(table, only))
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those."""
+        """Return whether a table has no rows, or none of those."""
         return self._try(lambda tables: tables.is_empty(table, only))
 
     def read(
@@ -264,7 +264,7 @@ class ReportTables:
         return self._try(lambda tables: tables.read(table, columns, only, marked=marked))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._tables.close()
         self._export_stack.close()
 
@@ -273,11 +273,11 @@ class ReportTables:
         self._try(lambda own: own.preload(tables))
 
     def warnings(self) -> list[str]:
-        """Name tables that were not read."""
+        """Return warnings about tables that were not read."""
         return self._try(lambda tables: tables.warnings())
 
     def notes(self) -> list[str]:
-        """Say what is not decoded, and who decoded the rest."""
+        """Return notes on what is not decoded, and on how the rest was."""
         notes = self._try(lambda tables: tables.notes())
         if self._reason is not None:
             notes.append(f"read through the installed nsys, because natively {self._reason.why}")

@@ -62,7 +62,7 @@ class TargetTable(NamedTuple):
     build: Callable[[NsysSource], pl.DataFrame]
 
     def has(self, raw: RawTables) -> bool:
-        """Tell whether the capture has one of the raw tables, with rows."""
+        """Return whether the capture has one of the raw tables, with rows."""
         return any(not raw.is_empty(table) for table in self.raw)
 
 

@@ -75,7 +75,7 @@ class NsysSource:
         return msgspec.structs.replace(known, warnings=warnings)
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
+        """Return warnings about rows and values left out so far."""
         left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
         return (*left_out, *self._wrong_values.values())
 
@@ -112,7 +112,7 @@ class NsysSource:
         self.raw.close()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         if table in nsys_machine.TABLES:
             return nsys_machine.TABLES[table].has(self.raw)
         return any(not self._is_empty(part) for part in PARTS.get(table, ()))
@@ -126,7 +126,7 @@ class NsysSource:
         return part.only if known else None
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if table in nsys_machine.TABLES:
             return nsys_machine.TABLES[table].has(self.raw)
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))

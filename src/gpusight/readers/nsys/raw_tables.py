@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import polars as pl
@@ -52,11 +53,11 @@ class RawTables(Protocol):
     """`nsys-sqlite`, `nsys-parquet`, `nsys-arrow` or `nsys-rep`."""
 
     def tables(self) -> frozenset[str]:
-        """Name every table that the capture has."""
+        """List every table of the capture."""
         ...
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         ...
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
@@ -64,7 +65,7 @@ class RawTables(Protocol):
         ...
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those, cheaply."""
+        """Return whether a table has no rows, or none of those, cheaply."""
         ...
 
     def read(
@@ -83,19 +84,19 @@ class RawTables(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file back; what was read stays readable."""
+        """Close the file; what was read stays readable."""
         ...
 
     def preload(self, tables: Sequence[str]) -> None:
-        """Hear which tables will be read, so that one pass over the file can serve them all."""
+        """Announce which tables will be read, so that one pass over the file serves them all."""
         ...
 
     def notes(self) -> list[str]:
-        """Say what of the file this reader does not decode."""
+        """Return notes on what of the file is not decoded."""
         ...
 
     def warnings(self) -> list[str]:
-        """Name tables that the file has but that were not read."""
+        """Return warnings about tables that were not read."""
         ...
 
 
@@ -107,12 +108,11 @@ class StringTable:
 
     def __init__(self, raw: RawTables) -> None:
         self._raw = raw
-        self._table: pl.DataFrame | None = None
 
     def texts(self, ids: pl.Series) -> pl.Series:
         """Look up the text of each id; null where the id is null or unknown."""
         frame = pl.DataFrame({"id": ids.cast(pl.Int64, strict=False)}).join(
-            self._strings(), on="id", how="left", maintain_order="left"
+            self._strings, on="id", how="left", maintain_order="left"
         )
         return frame.get_column("value")
 
@@ -127,17 +127,15 @@ class StringTable:
             texts = pl.Series([change(t) for t in texts.to_list()], dtype=pl.String)
         return gather_names(encode_names(texts), used, ids)
 
+    @cached_property
     def _strings(self) -> pl.DataFrame:
-        if self._table is None:
-            if {"id", "value"} <= self._raw.columns("StringIds"):
-                # A program that rewrites an export may store numbers as text, and text as numbers.
-                rows = self._raw.read("StringIds", ["id", "value"]).select(
-                    pl.col("id").cast(pl.Int64, strict=False), pl.col("value").cast(pl.String)
-                )
-                self._table = rows.unique("id", keep="first")
-            else:
-                self._table = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
-        return self._table
+        if not {"id", "value"} <= self._raw.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+        # A program that rewrites an export may store numbers as text, and text as numbers.
+        rows = self._raw.read("StringIds", ["id", "value"]).select(
+            pl.col("id").cast(pl.Int64, strict=False), pl.col("value").cast(pl.String)
+        )
+        return rows.unique("id", keep="first")
 
 
 def decode_text(raw: pl.Series) -> pl.Series:
@@ -277,7 +275,7 @@ class CheckedRows:
     """Why the table cannot be used at all."""
 
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Give the rows that count."""
+        """Return the rows that count."""
         return frame if self.mask is None else frame.filter(self.mask)
 
 
@@ -307,7 +305,7 @@ def as_declared(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def whole_numbers(series: pl.Series) -> pl.Series:
-    """Give whole numbers as Int64; what is none becomes `NOT_A_NUMBER`, a NaN null."""
+    """Return whole numbers as Int64; other values become `NOT_A_NUMBER`, NaN becomes null."""
     if series.dtype.is_float():
         # Programs that rewrite an export turn integers with nulls into floats.
         series = series.fill_nan(None)
