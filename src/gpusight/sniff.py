@@ -38,7 +38,7 @@ OWN_TIMELINE = '"writer":"gpusight"'
 SQLITE = b"SQLite format 3\0"
 NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 NCU_REPORT = b"NVR\0"
-_ARROW_STREAM = b"\xff\xff\xff\xff"
+ARROW_STREAM = b"\xff\xff\xff\xff"
 _TABLES = (b"PAR1", b"ARROW1")
 """How tables in folders begin; those of nsys have capitals in their names, ours have none."""
 _LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", bytes.fromhex("d9d505f920a163d7"))
@@ -49,7 +49,7 @@ JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
 """How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
 _TRACE = re.compile(rb'"traceEvents"|"ph"')
 """What the JSON of a trace holds."""
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _PRINTED = b"CPU total %"
 """A heading of every table of key_averages, and of none of ours."""
 NCU_PRINTED = re.compile(
@@ -119,12 +119,12 @@ def _is_capture(path: Path) -> bool:
         head = inflated_head(file.read(_HEAD_BYTES)) or b""
     if OWN_TIMELINE.encode() in head[:_MARK_BYTES]:
         return False
-    is_json = head.removeprefix(_BOM).lstrip().startswith((b"{", b"["))
+    is_json = head.removeprefix(BOM).lstrip().startswith((b"{", b"["))
     # The events may come late: a large job lists its ranks first, for instance.
     is_long = len(head) == _HEAD_BYTES
     events = is_json and (_TRACE.search(head) or (is_long and _holds(path, _TRACE)))
     printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
-    magic = (*_MAGIC, *_LOGS, _ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
+    magic = (*_MAGIC, *_LOGS, ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
     if head.startswith(magic) or JAX_PLANE.match(head) or events or printed:
         return True
     return is_long and b"\0" not in head and _holds(path, NCU_PRINTED)

@@ -56,9 +56,9 @@ class CacheInfo(NamedTuple):
 def cache_dir() -> Path:
     """Where the cache is: `GPUSIGHT_CACHE_DIR`, else the platform's own cache folder."""
     try:
-        chosen = os.environ.get("GPUSIGHT_CACHE_DIR")
-        if chosen:
-            return Path(chosen).expanduser().absolute()
+        configured = os.environ.get("GPUSIGHT_CACHE_DIR")
+        if configured:
+            return Path(configured).expanduser().absolute()
         if sys.platform == "win32":
             base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
         elif sys.platform == "darwin":
@@ -75,61 +75,61 @@ def cache_dir() -> Path:
 
 def limit_bytes() -> int:
     """How large the cache may grow: `GPUSIGHT_CACHE_BYTES`, else 20 GB."""
-    chosen = os.environ.get("GPUSIGHT_CACHE_BYTES", "").strip()
-    if not chosen:
+    configured = os.environ.get("GPUSIGHT_CACHE_BYTES", "").strip()
+    if not configured:
         return _DEFAULT_LIMIT_BYTES
-    if not re.fullmatch(r"[0-9]{1,18}", chosen):
+    if not re.fullmatch(r"[0-9]{1,18}", configured):
         raise UsageError(
-            f"GPUSIGHT_CACHE_BYTES is {chosen[:40]!r}",
+            f"GPUSIGHT_CACHE_BYTES is {configured[:40]!r}",
             why="not a number of bytes",
             hint="write it in digits, such as 20000000000",
         )
-    return int(chosen)
+    return int(configured)
 
 
 _inputs: set[Path] = set()
 
 
-def check_capture_apart(capture: Path) -> None:
+def protect_capture(capture: Path) -> None:
     """Protect a capture inside a cache entry: this process never deletes that entry."""
     _inputs.add(Path(os.path.realpath(capture)))
 
 
 def check_cache_folder(capture: Path | None = None) -> Path:
-    """Return the chosen folder, links resolved; raise CacheError if it must not be used."""
-    shown = cache_dir()
-    chosen = Path(os.path.realpath(shown))
+    """Return the folder of the cache, links resolved; raise CacheError if it must not be used."""
+    folder = cache_dir()
+    resolved = Path(os.path.realpath(folder))
     if capture is not None:
-        _check_apart(shown, chosen, Path(os.path.realpath(capture)))
-    if not os.path.lexists(shown):
-        return chosen
-    if not chosen.exists():
-        raise _refused(shown, "its folder is a link to one that does not exist")
-    if not chosen.is_dir():
-        raise _refused(shown, "it is not a folder")
+        _check_apart(folder, resolved, Path(os.path.realpath(capture)))
+    if not os.path.lexists(folder):
+        return resolved
+    if not resolved.exists():
+        raise _refused(folder, "its folder is a link to one that does not exist")
+    if not resolved.is_dir():
+        raise _refused(folder, "it is not a folder")
     try:
-        owner = chosen.stat().st_uid
-        foreign = [entry.name for entry in os.scandir(chosen) if not _is_expected(entry)]
+        owner = resolved.stat().st_uid
+        foreign = [entry.name for entry in os.scandir(resolved) if not _is_expected(entry)]
     except OSError as error:
-        raise _refused(shown, error.strerror or str(error)) from error
+        raise _refused(folder, error.strerror or str(error)) from error
     if hasattr(os, "geteuid") and owner not in (os.geteuid(), 0):
-        raise _refused(shown, f"its folder belongs to another user (uid {owner})")
+        raise _refused(folder, f"its folder belongs to another user (uid {owner})")
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         # The reason goes into answers, which people pass on: names stay out of it.
         raise _refused(
-            shown,
+            folder,
             "its folder holds files that gpusight did not make",
             f"set GPUSIGHT_CACHE_DIR to an empty folder (this one holds {min(foreign)!r}{more})",
         )
-    return chosen
+    return resolved
 
 
-def _check_apart(shown: Path, chosen: Path, capture: Path) -> None:
-    if chosen in (capture, *capture.parents):
-        raise _refused(shown, "the capture is inside its folder")
-    if capture in chosen.parents:
-        raise _refused(shown, "its folder is inside the capture")
+def _check_apart(folder: Path, resolved: Path, capture: Path) -> None:
+    if resolved in (capture, *capture.parents):
+        raise _refused(folder, "the capture is inside its folder")
+    if capture in resolved.parents:
+        raise _refused(folder, "its folder is inside the capture")
 
 
 def _is_expected(entry: os.DirEntry[str]) -> bool:
@@ -244,10 +244,10 @@ def _is_foreign(status: os.stat_result) -> bool:
 @contextlib.contextmanager
 def open_root(*, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of the cache; raises FileNotFoundError if there is none, or CacheError."""
-    chosen = Path(os.path.realpath(cache_dir()))
+    path = Path(os.path.realpath(cache_dir()))
     if make:
-        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with CacheFolder(chosen) as place, _marked(place, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with CacheFolder(path) as parent, _marked(parent, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
         yield root
 
 
@@ -256,24 +256,25 @@ def open_entry(name: str, *, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of a capture, like `open_root`."""
     with (
         open_root(make=make) as root,
-        _marked(root, name, _MARKER, _text(name), make=make) as entry,
+        _marked(root, name, _MARKER, _marker_text(name), make=make) as entry,
     ):
         yield entry
 
 
-def _text(name: str) -> bytes:
+def _marker_text(name: str) -> bytes:
     return f"gpusight cache entry {name}\n".encode()
 
 
 @contextlib.contextmanager
 def _marked(
-    place: CacheFolder, name: str, marker: str, text: bytes, *, make: bool
+    parent: CacheFolder, name: str, marker: str, text: bytes, *, make: bool
 ) -> Iterator[CacheFolder]:
-    made = make and place.make(name)
-    path = place.path / name
-    if stat.S_ISLNK(place.status(name).st_mode):
+    """Open or make a folder that carries gpusight's marker; refuse any other."""
+    made = make and parent.make(name)
+    path = parent.path / name
+    if stat.S_ISLNK(parent.status(name).st_mode):
         raise _refused(path, "its folder is a link", "delete the link")
-    with CacheFolder(path, place) as folder:
+    with CacheFolder(path, parent) as folder:
         if made:
             folder.close_to_others()
         _check_owner(folder)
@@ -377,7 +378,7 @@ def cache_info() -> CacheInfo:
 
 def clear_cache() -> CacheInfo:
     """Delete everything in the cache; return what was deleted, and notes on what was not."""
-    shown = cache_dir()
+    folder = cache_dir()
     check_cache_folder()
     captures, total, kept = 0, 0, 0
     try:
@@ -394,13 +395,13 @@ def clear_cache() -> CacheInfo:
     except FileNotFoundError:
         pass  # nothing was kept yet
     except OSError as error:
-        raise _refused(shown, error.strerror or str(error), "check its access rights") from error
+        raise _refused(folder, error.strerror or str(error), "check its access rights") from error
     notes = cache_info().notes
     if kept:
         why = "in use, not deletable, or with files that gpusight did not make"
         count = "1 capture was" if kept == 1 else f"{kept} captures were"
         notes += (f"{count} left: {why}",)
-    return CacheInfo(shown, captures, total, notes)
+    return CacheInfo(folder, captures, total, notes)
 
 
 def trim_cache(keep: str, limit: int) -> None:
@@ -425,7 +426,7 @@ def _entries(root: CacheFolder) -> list[str]:
 
 def _is_ours(root: CacheFolder, name: str) -> bool:
     try:
-        with _marked(root, name, _MARKER, _text(name), make=False):
+        with _marked(root, name, _MARKER, _marker_text(name), make=False):
             return True
     except FileNotFoundError:
         return True  # made by a process that was killed before it wrote the marker, or gone

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.sniff import BOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,6 @@ _MAX_EVENT_BYTES = 1 << 27
 _MAX_HEAD_BYTES = 1 << 26
 _MAX_KEYS = 16
 """Places that only look like the beginning of the events: no head has as many."""
-_BOM = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
 _EXACT_BELOW = float(1 << 43)
@@ -159,7 +159,7 @@ class EventReader:
 
     def _read_head(self, blocks: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what was read beyond."""
-        buffer = next(blocks, b"").removeprefix(_BOM).lstrip()
+        buffer = next(blocks, b"").removeprefix(BOM).lstrip()
         if buffer.startswith(b"["):
             return buffer[1:]
         searched = tried = 0

@@ -27,12 +27,17 @@ _AHEAD = 2
 """Pieces of that size that may lie ready before the parser takes them."""
 _GZIP_FORMAT = 31
 _FREE_BYTES, _MOST_RATIO = 1 << 28, 200
-"""A packed file may grow to the first in any case, beyond it this many times; text of profilers
-shrinks five- to fiftyfold."""
+"""A compressed file may grow to the first in any case, beyond it this many times; text of
+profilers shrinks five- to fiftyfold."""
 _XZ_MEMORY_BYTES = 1 << 28
 """What decompressing a file may take; `xz -9` takes a quarter."""
 _ZSTD_WINDOW_LOG = 27
 """The same for Zstandard: 128 MiB, which `zstd` itself does not exceed without `--long`."""
+
+
+def max_unpacked_bytes(size: int) -> int:
+    """Return the bytes to which a file of this size may grow."""
+    return max(_FREE_BYTES, _MOST_RATIO * size)
 
 
 class FileBlocks:
@@ -56,14 +61,14 @@ class FileBlocks:
 
     def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Raise if a small file turns out to hold more than any profiler writes."""
-        most = max(_FREE_BYTES, _MOST_RATIO * self._path.stat().st_size)
+        limit = max_unpacked_bytes(self._path.stat().st_size)
         size = 0
         for block in blocks:
             size += len(block)
-            if size > most:
+            if size > limit:
                 raise DamagedCaptureError(
                     f"{self._path} cannot be unpacked",
-                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(most)}",
+                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(limit)}",
                     hint="if you trust it, unpack it first",
                 )
             yield block

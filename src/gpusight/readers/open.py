@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.readers.cache_folder import check_capture_apart
+from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.sniff import (
+    ARROW_STREAM,
+    BOM,
     GZIP,
     JAX_PLANE,
     LOG_BYTES,
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
 
 _SNIFF_BYTES = 16_384
 _MAX_PROFILES_LISTED = 1000
-_ARROW_STREAM = b"\xff\xff\xff\xff"
-_BOM = b"\xef\xbb\xbf"
 _KEY_AVERAGES = "Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
 _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
@@ -75,7 +75,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     with contextlib.suppress(RuntimeError):  # no such user: then the tilde is part of the name
         location = location.expanduser()
     with reading(location):
-        check_capture_apart(location)
+        protect_capture(location)
         files = file_status(location)
         source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
@@ -117,7 +117,7 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
         from gpusight.readers.nsys.native_report import ReportTables
 
         return ReportTables(path, cache=cache)
-    if head.startswith(_ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
+    if head.startswith(ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
         from gpusight.readers.nsys.export_folder import FolderTables
 
         return FolderTables.from_arrow_file(path)
@@ -147,11 +147,11 @@ class FileStart(NamedTuple):
     @property
     def letters(self) -> bytes:
         """The text without the zeros that UTF-16 has between its letters."""
-        return self.text.removeprefix(_BOM).replace(b"\0", b"")
+        return self.text.removeprefix(BOM).replace(b"\0", b"")
 
     def is_json(self) -> bool:
         """Find an object or list; the length of a JAX profile's first plane may look like one."""
-        start = self.text.removeprefix(_BOM).lstrip()[:1]
+        start = self.text.removeprefix(BOM).lstrip()[:1]
         return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
     def is_ncu_table(self) -> bool:

@@ -34,14 +34,14 @@ class RawColumnRule:
     build: Callable[[NsysSource, pl.DataFrame], pl.Series]
     needs: tuple[str, ...]
     """Without these there is no value."""
-    likes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     """Read too when the capture has them."""
-    instead: RawColumnRule | None = None
+    fallback: RawColumnRule | None = None
     """The rule to use where the capture lacks what this one needs."""
-    says: str = ""
-    """Of a rule used instead of another: the warning about its values."""
-    holds: Callable[[NsysSource], bool] = lambda _: True
-    """Tells whether the rule is right for this capture."""
+    warning: str = ""
+    """Of a fallback: what to know about its values."""
+    applies: Callable[[NsysSource], bool] = lambda _: True
+    """Whether the rule is right for this capture."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def _only_device(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 _ON_ONLY_DEVICE = RawColumnRule(
     _only_device,
     (),
-    says="all of it counts for the only GPU",
-    holds=lambda context: context.only_device() is not None,
+    warning="all of it counts for the only GPU",
+    applies=lambda context: context.only_device() is not None,
 )
-DEVICE = RawColumnRule(_device, ("deviceId",), ("globalPid",), instead=_ON_ONLY_DEVICE)
+DEVICE = RawColumnRule(_device, ("deviceId",), ("globalPid",), fallback=_ON_ONLY_DEVICE)
 TIMES = {"start_ns": column("start"), "end_ns": RawColumnRule(_end, ("start", "end"))}
 ON_THREAD = {"thread": column("globalTid"), "process": process("globalTid")}
 ON_DEVICE = {
@@ -273,5 +273,5 @@ def base_name(short: str) -> str:
 
 
 OTHER_NAME = RawColumnRule(
-    _other_name, ("shortName",), ("mangledName",), says="kernels go by their other names"
+    _other_name, ("shortName",), ("mangledName",), warning="kernels go by their other names"
 )

@@ -133,9 +133,6 @@ def _damaged(path: Path, at: int, why: object) -> DamagedCaptureError:
     )
 
 
-_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
-"""A file may grow to the first in any case, beyond it this many times."""
-
 # Parquet: numbers of the fields that say where pieces lie (parquet.thrift).
 _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _PACKED_BYTES, _FIRST_PAGE, _DICTIONARY = 7, 9, 11
@@ -150,11 +147,6 @@ _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _FILE_MAGIC = b"ARROW1\0\0"
 _FOOTER_END_BYTES, _FOOTER_BLOCKS = 10, (2, 3)
 """Behind the footer stand its length and `ARROW1`; these fields of it list batches."""
-
-
-def max_unpacked_bytes(size: int) -> int:
-    """Return the bytes to which a file of this size may grow."""
-    return max(_FREE_BYTES, _MOST_RATIO * size)
 
 
 def parquet_bytes(path: Path) -> int:

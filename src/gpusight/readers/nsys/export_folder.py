@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.file_blocks import max_unpacked_bytes
 from gpusight.readers.nsys.columnar_files import (
     CONTINUATION,
     StreamSpan,
     arrow_bytes,
     find_streams,
-    max_unpacked_bytes,
     parquet_bytes,
 )
 from gpusight.readers.nsys.raw_tables import (

@@ -17,6 +17,7 @@ from gpusight.errors import CaptureError, NotACaptureError, UndecodableReportErr
 from gpusight.readers import protobuf_wire
 from gpusight.readers.protobuf_columns import MessageBuffer, MessageCursor, value_counts
 from gpusight.readers.protobuf_wire import WireError
+from gpusight.sniff import NSYS_REPORT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from gpusight.readers.protobuf_columns import Int64
 
 
-HEADER = b"NVIDIA Tegra Profiler Report "
-TRAILER = b"U3w[END]"
-RAW_MAGIC = b"QDTEXT00"
+_TRAILER = b"U3w[END]"
+_RAW_MAGIC = b"QDTEXT00"
 
 MAX_BLOCK_BYTES = 64 << 20
 """Twenty times the largest block ever seen; the file's own word for it is not trusted further."""
@@ -121,10 +121,10 @@ class NsysContainer:
 
     def _read_directory(self) -> dict[str, tuple[int, int]]:
         size = len(self._file)
-        if self._file[size - 8 :] != TRAILER:
+        if self._file[size - 8 :] != _TRAILER:
             raise WireError("the end of the file is missing")
         directory = int.from_bytes(self._file[size - 16 : size - 8], "little")
-        if not len(HEADER) <= directory <= size - 16:
+        if not len(NSYS_REPORT) <= directory <= size - 16:
             raise WireError("the section directory lies outside the file")
         sections: dict[str, tuple[int, int]] = {}
         entries = protobuf_wire.parse(self._file[directory : size - 16])
@@ -146,12 +146,12 @@ class NsysContainer:
             raise WireError("the section 'Raw Sampling Data' is missing")
         start, size = self.sections["Raw Sampling Data"]
         end = start + size
-        if self._file[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
+        if self._file[start : start + 8] != _RAW_MAGIC or size < len(_RAW_MAGIC):
             raise WireError("the event section does not start as it should")
-        strings_at = start + len(RAW_MAGIC) + (protobuf_wire.integer(offsets, 2) or 0)
+        strings_at = start + len(_RAW_MAGIC) + (protobuf_wire.integer(offsets, 2) or 0)
         if not start < strings_at < end:
             raise WireError("the string block lies outside its section")
-        system, at = self._message_at(start + len(RAW_MAGIC), strings_at)
+        system, at = self._message_at(start + len(_RAW_MAGIC), strings_at)
         header, at = self._message_at(at, strings_at)
         for codec in (protobuf_wire.text(offsets, 1), protobuf_wire.text(header, 9)):
             if codec != "lz4":
@@ -234,11 +234,11 @@ def _open_report(path: Path) -> _Bytes:
         reason = error.strerror or type(error).__name__
         raise CaptureError(f"{path} cannot be opened", why=reason) from error
     try:
-        start = file[: len(HEADER)]
+        start = file[: len(NSYS_REPORT)]
     except WireError as error:  # a folder, a pipe
         file.close()
         raise CaptureError(f"{path} cannot be opened", why=str(error)) from error
-    if start == HEADER:
+    if start == NSYS_REPORT:
         return file
     file.close()
     why, hint = "its first bytes are not those of one", ""

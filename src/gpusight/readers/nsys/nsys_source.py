@@ -99,7 +99,7 @@ class NsysSource:
                     missing = self._missing(part, column.name) if column.required else ""
                     if missing and not self.raw.is_empty(part.raw):
                         rule = self._rule(part, column.name)
-                        consequence = rule.says if rule else f"{table} cannot be read"
+                        consequence = rule.warning if rule else f"{table} cannot be read"
                         yield f"{part.raw} has no column {missing}: {consequence}"
 
     def _missing(self, part: RawTablePart, column: str) -> str:
@@ -202,7 +202,9 @@ class NsysSource:
         needed: dict[str, None] = {}
         for rule in rules.values():
             if rule is not None:
-                needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in available)])
+                needed |= dict.fromkeys(
+                    [*rule.needs, *(c for c in rule.optional if c in available)]
+                )
         # Any column gives the number of rows.
         wanted = list(needed) or sorted(available)[:1]
         raw = self._usable(table, part, wanted, numbered="record" in columns)
@@ -259,8 +261,8 @@ class NsysSource:
         available, rule = self.raw.columns(part.raw), part.rules.get(column)
         if part.only is not None and part.only.column not in available:
             return None
-        while rule is not None and not (available.issuperset(rule.needs) and rule.holds(self)):
-            rule = rule.instead
+        while rule is not None and not (available.issuperset(rule.needs) and rule.applies(self)):
+            rule = rule.fallback
         return rule
 
     def owners(self, table: str, column: str) -> pl.Series:

@@ -59,7 +59,7 @@ def _library_calls(raw: str, api: str) -> RawTablePart:
 
 _KERNEL_RULES: dict[str, RawColumnRule] = {
     **GPU_ACTIVITY,
-    "name": replace(string("demangledName", demangle_names), instead=rules.OTHER_NAME),
+    "name": replace(string("demangledName", demangle_names), fallback=rules.OTHER_NAME),
     "base_name": string("shortName", rules.base_name),
     "mangled_name": string("mangledName"),
     "grid_x": column("gridX"),
