@@ -137,8 +137,8 @@ class RepTables:
         if unknown:
             raise UsageError(f"{self.path}: table {table} has no column {', '.join(unknown)}")
         if only is not None:
-            unknown = pl.col(only.column).is_null() & only.or_unknown
-            frame = frame.filter(pl.col(only.column).is_in(only.values) | unknown)
+            is_unknown = pl.col(only.column).is_null() & only.or_unknown
+            frame = frame.filter(pl.col(only.column).is_in(only.values) | is_unknown)
         return frame.select(columns)
 
     def warnings(self) -> list[str]:

@@ -60,7 +60,7 @@ class NsysSource:
     """Reads model tables out of an nsys capture's raw tables."""
 
     def __init__(self, raw: RawTables) -> None:
-        self.raw = raw
+        self.raw: RawTables = raw
         self.strings = StringTable(raw)
         self._order: dict[str, pl.Series | None] = {}
         self._owners: dict[tuple[str, str], pl.Series] = {}
