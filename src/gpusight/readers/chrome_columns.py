@@ -214,7 +214,7 @@ def compact(raw: bytes) -> str:
 THREAD_SHIFT = 1 << 32
 _LAST_NUMBER = re.compile(r"-?\d{1,18}")
 _TIME_LIMIT = 1 << 61
-"""Beyond any clock, in nanoseconds; what lies outside is no time."""
+"""Nanoseconds beyond any clock: larger values are no times."""
 _LIMIT_US = _TIME_LIMIT / 1000
 
 

@@ -32,7 +32,7 @@ _TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 
 
 class JsonChunk(NamedTuple):
-    """Where whole objects stand in a buffer, and what follows them."""
+    """Positions of whole objects in a buffer, and what follows them."""
 
     ends: list[tuple[int, int]]
     """First byte and last-plus-one of each object."""
@@ -71,7 +71,7 @@ _MAX_KEYS = 16
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
 _EXACT_BELOW = float(1 << 43)
-"""Microseconds below which a double still tells nanoseconds apart."""
+"""Microseconds below which a double still resolves nanoseconds."""
 _NO_ARGS = msgspec.Raw(b"{}")
 _NULL = msgspec.Raw(b"null")
 

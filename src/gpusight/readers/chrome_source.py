@@ -58,14 +58,14 @@ _OLD_TRACKS = {"CPU functions": OPERATOR, "CUDA functions": KERNEL}
 
 
 class EventSorter:
-    """Sorts events into rows by kind, and counts those that no table is made of."""
+    """Sorts events into rows by kind, and counts those that belong to no table."""
 
     def __init__(self) -> None:
         self.rows: dict[str, EventRows] = {}
         self.settings: list[Any] = []
         """Events that name processes and threads."""
         self.unknown: Counter[str] = Counter()
-        """Categories and phases that no table is made of."""
+        """Categories and phases that belong to no table."""
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Add more events."""

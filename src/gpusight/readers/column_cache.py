@@ -178,8 +178,8 @@ class CachedSource:
     @property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        known = self.outline()
-        return self._source.meta if known is None else known.meta
+        outline = self.outline()
+        return self._source.meta if outline is None else outline.meta
 
     def outline(self) -> Outline | None:
         """Return what is in the file, from the cache if an earlier pass over it is there."""
@@ -187,12 +187,12 @@ class CachedSource:
 
     @cached_property
     def _outline(self) -> Outline | None:
-        kept = self._kept_outline()
-        if kept is not None:
-            self._costly = True  # else it would not have been kept
-            # The capture may be named by another path now, which is not part of its identity.
-            meta = msgspec.structs.replace(kept.meta, path=str(self._path))
-            return msgspec.structs.replace(kept, meta=meta)
+        outline = self._cached_outline()
+        if outline is not None:
+            self._costly = True  # else it would not have been cached
+            # The capture may have another path now, which is not part of its identity.
+            meta = msgspec.structs.replace(outline.meta, path=str(self._path))
+            return msgspec.structs.replace(outline, meta=meta)
         began = time.perf_counter()
         with self._collecting_warnings(_OUTLINE):
             outline = self._source.outline()
@@ -206,7 +206,7 @@ class CachedSource:
             self._write({_OUTLINE: CacheRecord(frame, tuple(self._warnings[_OUTLINE]))})
         return outline
 
-    def _kept_outline(self) -> Outline | None:
+    def _cached_outline(self) -> Outline | None:
         record = self._read(_OUTLINE)
         if record is None:
             return None
@@ -219,26 +219,26 @@ class CachedSource:
 
     def has(self, table: str) -> bool:
         """Return whether the table has rows."""
-        known = self.outline()
-        return self._source.has(table) if known is None else known.rows.get(table, 0) > 0
+        outline = self.outline()
+        return self._source.has(table) if outline is None else outline.rows.get(table, 0) > 0
 
     def has_column(self, table: str, column: str) -> bool:
         """Return whether the capture can fill this column."""
-        known = self.outline()
-        if known is None:
+        outline = self.outline()
+        if outline is None:
             return self._source.has_column(table, column)
-        return column in known.columns.get(table, ())
+        return column in outline.columns.get(table, ())
 
     def row_count(self, table: str) -> int:
         """Count rows."""
-        known = self.outline()
-        if known is not None:
-            return known.rows.get(table, 0)
+        outline = self.outline()
+        if outline is not None:
+            return outline.rows.get(table, 0)
         names = self._names()
         for column in TABLES[table].column_names:
-            kept = self._column(table, column) if _file(table, column) in names else None
-            if kept is not None:
-                return len(kept)
+            series = self._column(table, column) if _file(table, column) in names else None
+            if series is not None:
+                return len(series)
         with self._collecting_warnings(table):
             return self._source.row_count(table)
 
@@ -249,17 +249,17 @@ class CachedSource:
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Return columns from the cache; read the others and cache them."""
-        kept = {c: self._column(table, c) for c in columns}
-        missing = [c for c, series in kept.items() if series is None]
+        cached = {c: self._column(table, c) for c in columns}
+        missing = [c for c, series in cached.items() if series is None]
         if missing:
             began = time.perf_counter()
             with self._collecting_warnings(table):
                 fresh = self._source.load(table, missing)
             slow = time.perf_counter() - began > _MIN_CACHED_S
-            if any(s is not None and len(s) != fresh.height for s in kept.values()):
-                self._damaged |= {_file(table, c) for c, s in kept.items() if s is not None}
+            if any(s is not None and len(s) != fresh.height for s in cached.values()):
+                self._damaged |= {_file(table, c) for c, s in cached.items() if s is not None}
                 fresh = self._source.load(table, columns)
-                kept, missing = {}, list(columns)
+                cached, missing = {}, list(columns)
             damaged = any(_file(table, c) in self._damaged for c in missing)
             if slow or damaged or self._costly or fresh.height >= _MIN_CACHED_ROWS:
                 warnings = tuple(self._warnings.get(table, ()))
@@ -269,8 +269,8 @@ class CachedSource:
                         for series in fresh.get_columns()
                     }
                 )
-            kept.update({c: fresh.get_column(c) for c in missing})
-        return pl.DataFrame([kept[c] for c in columns])
+            cached.update({c: fresh.get_column(c) for c in missing})
+        return pl.DataFrame([cached[c] for c in columns])
 
     @contextlib.contextmanager
     def _collecting_warnings(self, table: str) -> Iterator[None]:
@@ -284,13 +284,13 @@ class CachedSource:
         # A source that has read nothing yet may need a pass over the file to know its warnings.
         return self._source.warnings() if self._source_used else ()
 
-    def _add_warnings(self, what: str, warnings: Iterable[str]) -> None:
-        self._warnings.setdefault(what, {}).update(dict.fromkeys(warnings))
+    def _add_warnings(self, origin: str, warnings: Iterable[str]) -> None:
+        self._warnings.setdefault(origin, {}).update(dict.fromkeys(warnings))
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out, now or when the cache was filled."""
-        kept = (warning for warnings in self._warnings.values() for warning in warnings)
-        return tuple(dict.fromkeys((*self._source_warnings(), *kept)))
+        recorded = (warning for warnings in self._warnings.values() for warning in warnings)
+        return tuple(dict.fromkeys((*self._source_warnings(), *recorded)))
 
     def notes(self) -> tuple[str, ...]:
         """Return why the cache was not used, in part or at all."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 19
 _PACKED_BYTES = 1 << 18
-"""Compressed bytes taken at a time: as many are lost where the file is damaged."""
+"""Compressed bytes read at a time: as many are lost where the file is damaged."""
 _INFLATED_BYTES = 1 << 22
 """Inflated at a time: the parser lets go of the interpreter only every few milliseconds."""
 _AHEAD = 2
-"""Pieces of that size that may lie ready before the parser takes them."""
+"""Pieces of that size that may be ready before the parser needs them."""
 _GZIP_FORMAT = 31
 _FREE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A compressed file may grow to the first in any case, beyond it this many times; text of
@@ -41,7 +41,7 @@ def max_unpacked_bytes(size: int) -> int:
 
 
 class FileBlocks:
-    """Blocks of a file's text; `problem` says, at the end, why there are no more than these."""
+    """Blocks of a file's decompressed content; `problem` is why they end early, if they do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A source whose tables are whole frames, for files that are read in one go."""
+"""A source whose tables are whole frames, for files that are read in one pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "regis
 
 
 class FrameSource:
-    """Serves tables out of frames that `read` builds when the first of them is asked for.
+    """Serves tables from frames that `read` builds when the first of them is used.
 
     A frame holds the columns that the file fills, in any order and any fitting type: text becomes
     an Enum, rows are sorted, columns that are missing are null.

@@ -37,11 +37,11 @@ _SAMPLES = 32
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_500_000_000
 """How far apart two changes surely differ in time; coarse where a disk keeps whole seconds."""
 _LOGS = ("-wal", "-journal")
-"""Files beside a SQLite database that hold a part of it."""
+"""Endings of files next to a SQLite database that hold a part of it."""
 
 
 class FileStatus(NamedTuple):
-    """What tells one version of a file from the next."""
+    """What distinguishes versions of a file."""
 
     name: str
     device: int
@@ -53,7 +53,7 @@ class FileStatus(NamedTuple):
 
 def file_status(path: Path) -> tuple[FileStatus, ...]:
     """List the files of a capture with their status; no file is opened."""
-    path = path.resolve()  # SQLite looks for logs beside the file itself, not beside a link to it
+    path = path.resolve()  # SQLite looks for logs next to the file itself, not next to a link
     if path.is_dir():
         # The reader of folders knows which files are tables; it imports what only it needs.
         from gpusight.readers.nsys.export_folder import table_files

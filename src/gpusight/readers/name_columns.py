@@ -96,7 +96,7 @@ def shown_file(path: str) -> str | None:
     A path that the recorder had shortened already, to one below a package, stays as it is.
 
     `.../site-packages/torch/nn/modules/linear.py` is `torch/nn/modules/linear.py`, a script in a
-    home directory `~/train.py`. None where the recorder did not know the file.
+    home directory `~/train.py`. None if the recorder did not know the file.
     """
     if path in _UNKNOWN:
         return None

@@ -50,7 +50,7 @@ _KEY_AVERAGES = "Self CPU"
 _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
 """How a page of Nsight Compute begins; a list in JSON could not go on like this."""
 _NCU_ROWS = re.compile(rb'"?\d+"?[,;\t][^\n]*?\(\d+, *\d+, *\d+\)"?[,;\t]"?\(\d+, *\d+, *\d+\)')
-"""A launch with the sizes of its block and grid, as it stands in the rows of a CSV."""
+"""A launch with the sizes of its block and grid, as in the rows of a CSV."""
 _LOG_BLOCKS = LOG_BYTES // BLOCK_BYTES
 _PROTOBUF_FIELD_1 = b"\x0a"
 _REPORTS = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu", ".ncu-repz": "ncu"}
@@ -249,7 +249,7 @@ def _folder_source(path: Path) -> TraceSource:
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
         return _nsys_source(FolderTables(path, files))
     inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
-    # What jax.profiler.trace(FOLDER) writes lies deeper.
+    # jax.profiler.trace(FOLDER) writes into subfolders.
     profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MAX_PROFILES_LISTED)
     inside = inside or sorted(str(f.relative_to(path)) for f in profiles)
     if inside:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Capture: TypeAlias = "Trace | PathLike"
-"""An opened capture, or where it lies."""
+"""An opened capture, or its path."""
 _MIN_KEEP_S = 0.02
 """What is computed faster than this need not outlive the process."""
 _KEPT_BYTES_A_SECOND = 200_000_000
@@ -169,7 +169,7 @@ class Trace:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What the capture lacks: the warnings without those of the cache."""
+        """What is missing from the capture: the warnings without those of the cache."""
         # Sorted: they come in the order in which tables are read, from the file or from the cache.
         return tuple(dict.fromkeys((*self.meta.warnings, *sorted(self._source.warnings()))))
 
@@ -196,11 +196,11 @@ class Trace:
         self._source.prepare([t for t in tables if self.has(t)])
 
     def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
-        """Read these columns of these tables, each table in one go; then `table` finds them here.
+        """Read these columns of these tables, each table in one pass, for `table` to return.
 
-        Reading a table is one walk through the file, whether for one column or for ten.
+        Reading a table is one pass over the file, whether for one column or for ten.
         """
-        # What is kept column by column costs nothing to read one at a time, or not at all.
+        # Cached columns cost nothing to read one at a time, or not at all.
         kept = self._memory.holds if self._memory is not None else lambda *_: False
         wanted = {name: names for name, names in columns.items() if not kept(name, names)}
         self._source.prepare(wanted)
@@ -259,7 +259,7 @@ class Trace:
         raise AttributeError(f"a Trace has no table or attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        """List the tables beside the methods, for completion."""
+        """List the tables and the methods, for completion."""
         return [*super().__dir__(), *TABLES]
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ROW = "@row"
-"""Column with the number of a raw row in its table, from 1; there when `record` is asked for."""
+"""Column with the number of a raw row in its table, from 1; present when `record` is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def range_payload_text(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 
 
 def os_callchain(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Chains of OS calls count from 1, and 0 says that there is none; those of API calls from 0."""
+    """Chains of OS calls count from 1, where 0 is none; those of API calls from 0."""
     chain = raw.get_column("callchainId")
     return chain.set(chain == 0, None)
 
@@ -242,7 +242,7 @@ def metric_value(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
 
 
 def sync_kind(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Take the kind where newer exports of older reports put it."""
+    """Take the kind; newer exports of older reports have it in another column."""
     kind = raw.get_column("syncType")
     if "deprecatedSyncType" in raw.columns:
         older = raw.get_column("deprecatedSyncType")

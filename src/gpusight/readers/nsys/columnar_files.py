@@ -22,7 +22,7 @@ _SCHEMA_METADATA = 2
 
 
 class StreamSpan(NamedTuple):
-    """Where in a file one table's stream lies."""
+    """Byte range of one table's stream in a file."""
 
     start: int
     end: int
@@ -133,7 +133,7 @@ def _damaged(path: Path, at: int, why: object) -> DamagedCaptureError:
     )
 
 
-# Parquet: numbers of the fields that say where pieces lie (parquet.thrift).
+# Parquet: numbers of the fields that locate pages (parquet.thrift).
 _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _PACKED_BYTES, _FIRST_PAGE, _DICTIONARY = 7, 9, 11
 _PAGE_INFLATED, _PAGE_PACKED = 2, 3
@@ -146,7 +146,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _FILE_MAGIC = b"ARROW1\0\0"
 _FOOTER_END_BYTES, _FOOTER_BLOCKS = 10, (2, 3)
-"""Behind the footer stand its length and `ARROW1`; these fields of it list batches."""
+"""After the footer come its length and `ARROW1`; these of its fields list batches."""
 
 
 def parquet_bytes(path: Path) -> int:

@@ -36,7 +36,7 @@ _MIN_EVENT_BYTES = 2
 
 
 class EventBlock(NamedTuple):
-    """One compressed block: where it lies in the file and how long it is inflated."""
+    """One compressed block: its position in the file and its decompressed size."""
 
     offset: int
     size: int
@@ -57,12 +57,12 @@ class RawSections:
 
     @property
     def event_count(self) -> int:
-        """Number of events that the file says it holds."""
+        """Number of events according to the header."""
         return protobuf_wire.integer(self.header, 1) or 0
 
     @property
     def generic_event_count(self) -> int:
-        """Number of generic events among them that the file says it holds."""
+        """Number of generic events among them according to the header."""
         return protobuf_wire.integer(self.header, 15) or 0
 
 

@@ -70,7 +70,7 @@ class TableRows:
 
 
 def read_classes(batch: BlockBatch) -> Classes:
-    """Read the field that tells the tables of one payload apart."""
+    """Read the field that distinguishes the tables of one payload."""
     classes: Classes = {}
     for payload, events in batch.payloads.items():
         path = native_fields.CLASS_PATHS.get(payload)
@@ -249,13 +249,6 @@ _REAL_COLUMNS = {
 }
 
 
-class PassResult(NamedTuple):
-    """What one pass found."""
-
-    census: EventCensus | None
-    tables: dict[str, pl.DataFrame]
-
-
 def table_columns(name: str) -> tuple[str, ...]:
     """List the columns of a table that is made from events; none for any other."""
     if name in native_fields.BY_NAME:
@@ -267,8 +260,8 @@ def table_columns(name: str) -> tuple[str, ...]:
 
 def run_pass(
     container: NsysContainer, wanted: frozenset[str], types: MetricTypes, *, count: bool
-) -> PassResult:
-    """Decode the wanted tables and, if asked to, count the rows of all of them."""
+) -> tuple[EventCensus | None, dict[str, pl.DataFrame]]:
+    """Decode the wanted tables; with `count`, count the rows of all tables too."""
 
     def decode(
         blocks: Sequence[EventBlock],
@@ -295,7 +288,7 @@ def run_pass(
                 parts[name].append(part)
     _check_event_count(container, total, census if count else None)
     tables = {name: _assemble(name, table_parts) for name, table_parts in parts.items()}
-    return PassResult(census if count else None, tables)
+    return census if count else None, tables
 
 
 def _batches(blocks: Sequence[EventBlock]) -> Iterator[list[EventBlock]]:

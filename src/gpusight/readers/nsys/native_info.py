@@ -233,7 +233,7 @@ _TEXTS = frozenset(
 
 
 class InfoTables:
-    """Builds each small table when it is first asked for."""
+    """Builds each small table when it is first read."""
 
     def __init__(self, container: NsysContainer, types: MetricTypes) -> None:
         self._container = container

@@ -43,7 +43,7 @@ _OVERHEAD_TYPE_SINCE = (2025, 5, 2)
 
 
 class RepTables:
-    """The tables of one `.nsys-rep` or `.qdrep` file, decoded when asked for and then kept.
+    """The tables of one `.nsys-rep` or `.qdrep` file, decoded when first read.
 
     Decoding goes through the whole file: `preload` the tables that will be needed together.
     Raises `DamagedCaptureError` when the file contradicts itself, now or in any later call.
@@ -177,18 +177,17 @@ class RepTables:
         if count:
             wanted |= _ALWAYS_SMALL - self._tables.keys()
         with self._checked():
-            result = run_pass(self._container, wanted, self._types, count=count)
-        if result.census is not None:
-            self._census = result.census
-        self._tables |= result.tables
-        if "PROFILER_OVERHEAD" in result.tables:
+            census, tables = run_pass(self._container, wanted, self._types, count=count)
+        if census is not None:
+            self._census = census
+        if "PROFILER_OVERHEAD" in tables:
             # Which of two columns the field is depends on the version that recorded the file.
             numbers = self.version.partition("-")[0].split(".")
             version = tuple(int(number) for number in numbers if number.isdecimal())
             unused = "returnValue" if version >= _OVERHEAD_TYPE_SINCE else "overheadType"
-            frame = result.tables["PROFILER_OVERHEAD"]
-            frame = frame.with_columns(pl.lit(None, pl.Int64).alias(unused))
-            self._tables["PROFILER_OVERHEAD"] = frame
+            null_column = pl.lit(None, pl.Int64).alias(unused)
+            tables["PROFILER_OVERHEAD"] = tables["PROFILER_OVERHEAD"].with_columns(null_column)
+        self._tables |= tables
 
     def _counts(self) -> EventCensus:
         if self._census is None:
@@ -220,7 +219,7 @@ _BLOCK_BYTES = 1 << 24
 
 
 class ReportTables:
-    """The tables of a native report, whoever decodes them."""
+    """The tables of a native report, decoded here or by an installed nsys."""
 
     source = "nsys-rep"
 
@@ -361,7 +360,7 @@ def _checksum(entry: CacheFolder, name: str) -> tuple[int, int]:
 
 
 def _export(nsys: str, report: Path, target: Path) -> bool:
-    """Let nsys export the report; False if it fails, and then the native reader's error stands."""
+    """Let nsys export the report; return False if it fails."""
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
     try:
         subprocess.run(

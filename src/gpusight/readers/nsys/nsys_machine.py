@@ -1,4 +1,4 @@
-"""What an nsys capture says about the machine: GPUs, processes, threads, streams, versions."""
+"""The machine of an nsys capture: GPUs, processes, threads, streams, versions."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
 
 
 def _read_as(raw: RawTables, table: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Read columns as these types; one that the capture lacks, or holds otherwise, is null.
+    """Read columns as these types; missing columns and values of other types are null.
 
     SQLite takes any type in any column, and exporters differ in what they write and declare.
     """

@@ -33,7 +33,7 @@ NOT_A_NUMBER = -(1 << 63)
 """Stands in a column of whole numbers for text, bytes or a fraction; null means no value."""
 
 PAYLOADS = frozenset({"int64Value", "uint64Value", "int32Value", "uint32Value"})
-"""Columns of programs' own numbers, of which each may occur: there nothing stands for another."""
+"""Columns of programs' own numbers: any value may occur, so none can mark a wrong one."""
 
 
 class RowFilter(NamedTuple):
@@ -104,7 +104,7 @@ MISSING = "[name missing from capture]"
 
 
 class StringTable:
-    """The capture's string table, read once and only when a name is asked for."""
+    """The capture's string table, read once and only when a name is needed."""
 
     def __init__(self, raw: RawTables) -> None:
         self._raw = raw
@@ -230,7 +230,7 @@ class Ends(enum.Enum):
     """What it means that a row has no end, or one in the far future."""
 
     NEEDED = "needed"
-    """The row cannot be used: GPU work is recorded once it has ended."""
+    """The row cannot be used: GPU activity is recorded once it has ended."""
     LOST = "lost"
     """A call that was running when the capture stopped: counts as an instant, with a warning."""
     OPEN = "open"
@@ -403,7 +403,7 @@ def _problem_of_end(
     part: RawTablePart, frame: pl.DataFrame, check: RowCheck, otherwise: pl.Expr
 ) -> pl.Expr:
     start, end = pl.col(_START), pl.col(_END)
-    # A mark is an instant, whatever stands as its end.
+    # A mark is an instant, whatever its end.
     mark = pl.col(_KIND) == NVTX_MARK if _KIND in frame.columns else pl.lit(value=False)
     needed = pl.lit(part.ends is Ends.NEEDED)
     return (

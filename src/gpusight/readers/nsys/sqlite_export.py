@@ -257,7 +257,7 @@ class SqliteTables:
         return [_Span.between(str(row_id), lo, hi, hi - lo) for lo, hi in pairwise(bounds)]
 
     def _sparse_spans(self, table: str, row_id: str, first: int) -> list[_Span]:
-        """Cut where rows are, which takes a walk through the table."""
+        """Cut where rows are, which takes a pass over the table."""
         spans: list[_Span] = []
         while True:
             step = f"ORDER BY {row_id} LIMIT 1 OFFSET {_PIECE_ROWS}"
@@ -327,7 +327,7 @@ class SqliteTables:
         )
         types: dict[str, dict[str, str]] = {}
         for table, column, declared in self._rows(query):
-            # Names that are not UTF-8 cannot be asked for, and are none of nsys's.
+            # Names that are not UTF-8 cannot be queried, and are not nsys's.
             if "\N{REPLACEMENT CHARACTER}" in table + column:
                 continue
             types.setdefault(table, {})[column] = declared
@@ -398,7 +398,7 @@ def _from(table: str) -> str:
 
 
 class _Wrong(enum.Enum):
-    """What stands in a column of integers for a value of another type."""
+    """What replaces a value of another type in a column of integers."""
 
     NONE = ""
     """Reading fails instead, which is the quick way where there are none."""

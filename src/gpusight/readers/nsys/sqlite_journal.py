@@ -68,7 +68,7 @@ def settled_copy(path: Path, folder: Path) -> Path:
 
 def _has_changes(file: Path) -> bool:
     """Return whether a log or a journal holds changes that SQLite would apply."""
-    if not file.is_file():  # a pipe would block who opens it
+    if not file.is_file():  # opening a pipe would block
         raise CaptureError(f"{file} is not a regular file", hint="move it elsewhere")
     with file.open("rb") as opened:
         return _is_log(opened) if file.name.endswith("-wal") else _is_journal(opened, file)
