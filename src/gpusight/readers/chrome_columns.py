@@ -70,7 +70,7 @@ class TextBuilder:
         self.raw = raw
         self._change = change
         self._codes: list[pl.Series] = []
-        self._known: dict[Any, int | None] = {} if not raw else {b"": None, b"null": None}
+        self._known: dict[Any, int | None] = {b"": None, b"null": None} if raw else {None: None}
         self._distinct: list[Any] = []
 
     def add(self, values: list[Any]) -> None:
@@ -78,8 +78,10 @@ class TextBuilder:
         if self.raw:
             values = [bytes(value) for value in values]
         else:
-            values = [v if v is None or type(v) is str else as_text(v) for v in values]
-            self._known.setdefault(None, None)
+            values = [
+                v if v is None or type(v) is str else msgspec.json.encode(v).decode()
+                for v in values
+            ]
         known = self._known
         for value in dict.fromkeys(values):
             if value not in known:
@@ -196,11 +198,6 @@ def _as_integer(value: object, real: float) -> int | None:
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
         return int(value) if len(value) < 24 else None
     return int(real) if abs(real) < 1 << 63 else None
-
-
-def as_text(value: object) -> str:
-    """Write a value that was expected to be text as JSON."""
-    return msgspec.json.encode(value).decode()
 
 
 def compact(raw: bytes) -> str:

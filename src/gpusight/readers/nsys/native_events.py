@@ -43,7 +43,6 @@ _NO_CLASS = -1
 class EventCensus:
     """What the events are, without their values."""
 
-    events: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     """Table -> rows. A table of call chains counts the events that have one."""
     unknown_payloads: Counter[int] = field(default_factory=Counter)
@@ -53,7 +52,6 @@ class EventCensus:
 
     def add(self, other: EventCensus) -> None:
         """Add the counts of another part of the file."""
-        self.events += other.events
         self.rows += other.rows
         self.unknown_payloads += other.unknown_payloads
         self.unknown_classes += other.unknown_classes
@@ -88,7 +86,7 @@ def read_classes(batch: BlockBatch) -> Classes:
 def _events_of(
     table: EventTableFields, batch: BlockBatch, classes: Classes
 ) -> PayloadEvents | None:
-    """Pick the events that are rows of the table; None when there are none."""
+    """Return the events that are rows of the table; None if there are none."""
     events = batch.payloads.get(table.payload)
     if events is None or not table.class_path:
         return events
@@ -101,7 +99,7 @@ def _events_of(
 
 def take_census(batch: BlockBatch, classes: Classes) -> EventCensus:
     """Count the events of a batch by table."""
-    census = EventCensus(events=batch.total)
+    census = EventCensus()
     for payload, events in batch.payloads.items():
         if payload not in native_fields.TABLES_OF_PAYLOAD:
             census.unknown_payloads[payload] += len(events.start)
@@ -184,15 +182,15 @@ def _table_rows(table: EventTableFields, decoded: pl.DataFrame) -> TableRows:
     if not table.id_column:
         return TableRows(frame)
     if not table.numbered:
-        return TableRows(
-            frame.with_columns(pl.int_range(1, pl.len() + 1).alias(table.id_column)), frame.height
-        )
+        number = pl.int_range(1, pl.len() + 1)
+        return TableRows(frame.with_columns(number.alias(table.id_column)), frame.height)
     if table.numbered not in decoded.columns:
-        empty = pl.lit(table.unnumbered, pl.Int64).alias(table.id_column)
-        return TableRows(frame.with_columns(empty))
-    has = decoded[table.numbered].is_not_null()
-    number = pl.when(has).then(has.cum_sum().cast(pl.Int64)).otherwise(table.unnumbered)
-    return TableRows(frame.with_columns(number.alias(table.id_column)), int(has.sum()))
+        number = pl.lit(table.unnumbered, pl.Int64)
+        return TableRows(frame.with_columns(number.alias(table.id_column)))
+    is_numbered = decoded[table.numbered].is_not_null()
+    running = is_numbered.cum_sum().cast(pl.Int64)
+    number = pl.when(is_numbered).then(running).otherwise(table.unnumbered)
+    return TableRows(frame.with_columns(number.alias(table.id_column)), int(is_numbered.sum()))
 
 
 def _chain_rows(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from gpusight.readers.nsys.column_rules import RawColumnRule, RawTablePart
     from gpusight.readers.nsys.raw_tables import RawTables
+    from gpusight.trace.schema_columns import TraceColumn
     from gpusight.trace.trace import Meta
 
 
@@ -64,7 +65,7 @@ class NsysSource:
         self.strings = StringTable(raw)
         self._order: dict[str, pl.Series | None] = {}
         self._owners: dict[tuple[str, str], pl.Series] = {}
-        self._kept: dict[str, CheckedRows] = {}
+        self._checked: dict[str, CheckedRows] = {}
         self._wrong_values: dict[tuple[str, str], str] = {}
 
     @cached_property
@@ -76,7 +77,7 @@ class NsysSource:
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far."""
-        left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
+        left_out = (warning for rows in self._checked.values() for warning in rows.warnings)
         return (*left_out, *self._wrong_values.values())
 
     def outline(self) -> None:
@@ -139,11 +140,11 @@ class NsysSource:
         return sum(self._usable_rows(table, part) for part in parts)
 
     def _usable_rows(self, table: str, part: RawTablePart) -> int:
-        if part.raw not in self._kept:
+        if part.raw not in self._checked:
             if not self._checks(table, part):
                 return self.raw.row_count(part.raw, self._only(part))
             self._usable(table, part, [])
-        return self._kept[part.raw].rows
+        return self._checked[part.raw].rows
 
     def _checks(self, table: str, part: RawTablePart) -> tuple[RowCheck, ...]:
         """Return the checks of raw columns without which a row of the part cannot be used."""
@@ -160,16 +161,16 @@ class NsysSource:
         self, table: str, part: RawTablePart, columns: Sequence[str], *, numbered: bool = False
     ) -> pl.DataFrame:
         """Read raw columns of the rows that count."""
-        checks = self._checks(table, part) if part.raw not in self._kept else ()
+        checks = self._checks(table, part) if part.raw not in self._checked else ()
         wanted = list(dict.fromkeys([*columns, *(check.column for check in checks)]))
         frame = self._read_part(part, wanted, numbered=numbered)
-        if part.raw not in self._kept:
-            self._kept[part.raw] = keep_rows(part, frame, checks)
-        kept = self._kept[part.raw]
-        if kept.damage:
-            raise self._damaged(part.raw, kept.damage)
-        chosen = kept.of(frame).select(*columns, *([ROW] if numbered else []))
-        frame, wrong = without_wrong(chosen, part.raw)
+        if part.raw not in self._checked:
+            self._checked[part.raw] = keep_rows(part, frame, checks)
+        checked = self._checked[part.raw]
+        if checked.damage:
+            raise self._damaged(part.raw, checked.damage)
+        rows = checked.of(frame).select(*columns, *([ROW] if numbered else []))
+        frame, wrong = without_wrong(rows, part.raw)
         self._wrong_values.update(((part.raw, column), text) for column, text in wrong.items())
         return frame
 
@@ -212,30 +213,35 @@ class NsysSource:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)
         try:
-            return pl.DataFrame([self._column(table, part, name, raw) for name in rules])
+            return pl.DataFrame(
+                [
+                    self._column(TABLES[table].column(name), rule, part.raw, raw)
+                    for name, rule in rules.items()
+                ]
+            )
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise self._damaged(part.raw, str(error).splitlines()[0]) from error
 
-    def _column(self, table: str, part: RawTablePart, name: str, raw: pl.DataFrame) -> pl.Series:
-        column, rule = TABLES[table].column(name), self._rule(part, name)
+    def _column(
+        self, column: TraceColumn, rule: RawColumnRule | None, table: str, raw: pl.DataFrame
+    ) -> pl.Series:
         if rule is None:
             return column.nulls(raw.height)
-        built = rule.build(self, raw)
-        if column.kind is ColumnKind.NAME and column.required and built.null_count():
-            built = first_name_of(
-                [built, encode_names(pl.Series([MISSING])).new_from_index(0, len(built))]
-            )
-        built, wrong = within_limits(column, built)
+        series = rule.build(self, raw)
+        if column.kind is ColumnKind.NAME and column.required and series.null_count():
+            missing = encode_names(pl.Series([MISSING])).new_from_index(0, len(series))
+            series = first_name_of([series, missing])
+        series, wrong = within_limits(column, series)
+        total, name = f"{len(series):,}", column.name
         if wrong:
-            self._wrong_values[part.raw, name] = (
-                f"{part.raw}: {wrong:,} of {len(built):,} values of {name} out of range, left out"
-            )
-        if column.required and built.null_count():
+            text = f"{table}: {wrong:,} of {total} values of {name} out of range, left out"
+            self._wrong_values[table, name] = text
+        if column.required and series.null_count():
             if column.kind is not ColumnKind.TEXT:
-                nulls = f"{built.null_count():,} of {len(built):,} rows have no {name}"
-                raise self._damaged(part.raw, nulls)
-            built = built.fill_null(MISSING)
-        return built.alias(name)
+                nulls = f"{series.null_count():,} of {total} rows have no {name}"
+                raise self._damaged(table, nulls)
+            series = series.fill_null(MISSING)
+        return series.alias(name)
 
     def _damaged(self, table: str, why: str) -> DamagedCaptureError:
         kind = _EXPORT_TYPES.get(self.raw.source)

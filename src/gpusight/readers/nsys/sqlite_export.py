@@ -241,7 +241,7 @@ class SqliteTables:
         """Cut a table into ranges of row ids, for several connections to read at once."""
         taken = {column.lower() for column in self._types[table]}
         row_id = next((name for name in _ROW_IDS if name not in taken), None)
-        # Asked for together, the two would make SQLite scan the whole table.
+        # In one SELECT without subqueries, the two would make SQLite scan the whole table.
         ends = (f"(SELECT {end}({row_id}) FROM {_from(table)})" for end in ("min", "max"))
         try:
             first, last = self._rows(f"SELECT {', '.join(ends)}")[0] if row_id else (None, None)
@@ -270,12 +270,10 @@ class SqliteTables:
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
-        manager = adbc_driver_manager
+        manager, driver = adbc_driver_manager, adbc_driver_sqlite._driver_path()
         try:
             with (
-                manager.AdbcDatabase(
-                    driver=adbc_driver_sqlite._driver_path(), uri=self._uri
-                ) as database,
+                manager.AdbcDatabase(driver=driver, uri=self._uri) as database,
                 manager.AdbcConnection(database) as connection,
                 manager.AdbcStatement(connection) as statement,
             ):
@@ -307,7 +305,7 @@ class SqliteTables:
                 return connection.execute(query).fetchall()
             finally:
                 connection.close()
-        except UnicodeDecodeError:  # what sqlite3 raises where it cannot show SQLite's own message
+        except UnicodeDecodeError:  # raised by sqlite3 if it cannot decode SQLite's own message
             self._damaged("its schema holds text that is not UTF-8")
         except sqlite3.DatabaseError as error:
             if steps_left < 0:
@@ -328,9 +326,8 @@ class SqliteTables:
         types: dict[str, dict[str, str]] = {}
         for table, column, declared in self._rows(query):
             # Names that are not UTF-8 cannot be queried, and are not nsys's.
-            if "\N{REPLACEMENT CHARACTER}" in table + column:
-                continue
-            types.setdefault(table, {})[column] = declared
+            if "\N{REPLACEMENT CHARACTER}" not in table + column:
+                types.setdefault(table, {})[column] = declared
         return types
 
     def _affinity(self, table: str, column: str) -> str:
@@ -410,10 +407,10 @@ def _as_integer(column: str, wrong: _Wrong) -> str:
     """Take whole numbers only: a cast would make 0 of text, and 1 of 1.5."""
     if wrong is _Wrong.NONE:
         return column
-    whole = f"CAST({column} AS INTEGER)"
+    integer = f"CAST({column} AS INTEGER)"
     return (
         f"CASE WHEN typeof({column}) IN ('integer', 'null') THEN {column}"
-        f" WHEN typeof({column}) = 'real' AND {column} = {whole} THEN {whole}"
+        f" WHEN typeof({column}) = 'real' AND {column} = {integer} THEN {integer}"
         f" ELSE {wrong.value} END"
     )
 
