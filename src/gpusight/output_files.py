@@ -28,16 +28,16 @@ _NAME_CHARACTERS = 40
 _STREAMS = re.compile(r"/dev/(?:stdin|stdout|stderr|fd/\d+)|/proc/(?:self|\d+)/fd/\d+")
 """Open streams by name; through a shell redirection one may be a regular file."""
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-"""What file systems answer that cannot flush a file to the disk."""
+"""Errors of file systems that cannot flush a file to the disk."""
 _SYSTEM_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 _SQLITE_ERRORS = {"disk is full": errno.ENOSPC, "disk I/O error": errno.EIO}
 """How libraries that are not Python report that the system refused to write."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a disk that takes no more; SQLite has EIO for that too."""
+"""Errors of a full disk; SQLite reports EIO for that too."""
 
 
 def check_output(path: Path) -> None:
-    """Refuse a name that cannot take an output, before any work is done for it."""
+    """Refuse a path that cannot be written to, before any work is done for it."""
     if _is_stream(path):
         return
     if path.is_symlink():
@@ -53,17 +53,17 @@ def check_output(path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> GpusightError:
-    """Give the error for a file that could not be written."""
+    """Return the error for a file that could not be written."""
     hint = "make room, or choose another place with -o" if error.errno in _FULL else ""
     return GpusightError(f"cannot write {path}", why=error.strerror or str(error), hint=hint)
 
 
-def write_file(path: Path, pieces: bytes | Iterable[bytes]) -> int:
-    """Write a file that replaces the one of this name once it is complete; gives its bytes."""
+def write_file(path: Path, chunks: bytes | Iterable[bytes]) -> int:
+    """Write a file that replaces the one of this name once it is complete; return its bytes."""
     size = 0
     with replacing(path) as stream:
-        for piece in (pieces,) if isinstance(pieces, bytes) else pieces:
-            size += stream.write(piece)
+        for chunk in (chunks,) if isinstance(chunks, bytes) else chunks:
+            size += stream.write(chunk)
     return size
 
 
@@ -78,13 +78,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with _reporting(path), path.open("wb") as stream:
             yield stream
         return
-    with staged(path) as part, _created(part, path) as stream:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with staged(path) as part, os.fdopen(os.open(part, flags, 0o666), "wb") as stream:
+        with contextlib.suppress(FileNotFoundError):  # keep the mode of the file that it replaces
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
         yield stream
 
 
 @contextlib.contextmanager
 def staged(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """Give a temporary path next to `path`: the file or folder made there gets the name at the end.
+    """Yield a temporary path next to `path`; what is made there gets the name at the end.
 
     Without `replace`, a file that has the name by then stays, and `FileExistsError` is reported.
     """
@@ -102,7 +105,7 @@ def staged(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder whose files go to the folder `path` once all of them are complete.
+    """Yield an empty folder whose files go to the folder `path` once all of them are complete.
 
     A folder that does not exist yet appears whole. In one that does, each file is replaced whole.
     """
@@ -137,45 +140,34 @@ def _is_stream(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _created(part: Path, path: Path) -> Iterator[BinaryIO]:
-    """Create a file with the mode of the one that it replaces, else as the umask says."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    handle = os.open(part, flags, 0o666)
-    with os.fdopen(handle, "wb") as stream:
-        with contextlib.suppress(FileNotFoundError):
-            part.chmod(stat.S_IMODE(path.stat().st_mode))
-        yield stream
-
-
-@contextlib.contextmanager
 def _reporting(path: Path) -> Iterator[None]:
-    """Make one line of what the system, or a library, says when a file cannot be written."""
+    """Report in one line why the system, or a library, could not write a file."""
     try:
         yield
     except (BrokenPipeError, GpusightError):
         raise
     except BaseException as error:  # a panic of Polars is no Exception
-        refused = _refused_write(error)
-        if refused is None:
+        system_error = _system_error(error)
+        if system_error is None:
             raise
-        raise cannot_write(path, refused) from error
+        raise cannot_write(path, system_error) from error
 
 
-def _refused_write(error: BaseException) -> OSError | None:
+def _system_error(error: BaseException) -> OSError | None:
     """Read the system's error out of the text of a library's; None where it has none."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
     text = str(error)
-    number = _SYSTEM_ERROR.search(text)
+    match = _SYSTEM_ERROR.search(text)
     code = next((code for words, code in _SQLITE_ERRORS.items() if words in text), None)
-    code = int(number[1]) if number else code
+    code = int(match[1]) if match else code
     if code is not None:
         return OSError(code, os.strerror(code))
     return error if isinstance(error, OSError) else None
 
 
 def _sync(part: Path) -> None:
-    """Have the disk take a file before it gets its name; a power failure must not empty it."""
+    """Flush a file to the disk before it gets its name: a power failure must not empty it."""
     for file in part.iterdir() if part.is_dir() else (part,):
         with file.open("rb") as stream:
             try:
@@ -189,19 +181,18 @@ def _rename(part: Path, path: Path, *, replace: bool) -> None:
     if replace:
         part.replace(path)
         return
-    if part.is_dir() or not hasattr(os, "link"):
-        if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        part.rename(path)
-        return
-    try:
-        os.link(part, path)  # unlike a rename, this fails where something has the name
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-        part.rename(path)
+    if part.is_file() and hasattr(os, "link"):
+        try:
+            os.link(part, path)  # unlike a rename, this fails where something has the name
+        except FileExistsError:
+            raise
+        except OSError:
+            pass  # a file system without hard links
+        else:
+            return
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    part.rename(path)
 
 
 def _discard(part: Path) -> None:

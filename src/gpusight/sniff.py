@@ -1,4 +1,4 @@
-"""What a file is, by its name and first bytes; a capture is never written to."""
+"""Recognize files by name and first bytes; refuse to write over a capture."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _CAPTURES = (
     ".nsight-cuprof-report",
 )
 _TRACES = (".json.gz", ".trace.json")
-"""What traces are called, and timelines that we export too."""
+"""Endings of Chrome traces, and of timelines that gpusight exports."""
 _BESIDE = ("-wal", "-journal", "-shm")
-"""What SQLite keeps beside a database: it belongs to it."""
+"""Endings of files that SQLite keeps next to a database and that belong to it."""
 _PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm", *_BESIDE)
 GZIP = b"\x1f\x8b"
 XZ = b"\xfd7zXZ\x00"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 OWN_TIMELINE = '"writer":"gpusight"'
-"""What marks a timeline that we exported: that one may be replaced."""
+"""Marks a timeline that gpusight exported: that one may be replaced."""
 SQLITE = b"SQLite format 3\0"
 NSYS_REPORT = b"NVIDIA Tegra Profiler Report "
 NCU_REPORT = b"NVR\0"
-_ARROW_STREAM = b"\xff\xff\xff\xff"
+ARROW_STREAM = b"\xff\xff\xff\xff"
 _TABLES = (b"PAR1", b"ARROW1")
-"""How tables of exported folders begin; those of nsys have capitals in their names, ours none."""
+"""How tables in folders begin; those of nsys have capitals in their names, ours have none."""
 _LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", bytes.fromhex("d9d505f920a163d7"))
 """How write-ahead logs and journals of SQLite begin."""
 _MAGIC = (SQLITE, NSYS_REPORT, NCU_REPORT, XZ, ZSTANDARD, *PICKLE)
-"""How captures begin, and packed files, which we never write."""
+"""How captures begin, and compressed files, which gpusight never writes."""
 JAX_PLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\x00-\x7f][\x08\x12]")
 """How a profile of JAX begins: field 1, a length, and field 1 or 2 of a plane."""
 _TRACE = re.compile(rb'"traceEvents"|"ph"')
 """What the JSON of a trace holds."""
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _PRINTED = b"CPU total %"
 """A heading of every table of key_averages, and of none of ours."""
 NCU_PRINTED = re.compile(
@@ -65,39 +65,39 @@ NCU_PRINTED = re.compile(
     | ,\ Invocations\ \d+
     """
 )
-"""How tables and pages begin that Nsight Compute prints; no table of ours has these headings."""
+"""How tables and pages of Nsight Compute begin; no table of gpusight has these headings."""
 NCU_MESSAGE = re.compile(rb"==(?:PROF|ERROR|WARNING)== ")
-"""What Nsight Compute says around them."""
+"""Messages of Nsight Compute around them."""
 BASELINE = re.compile(rb'\A(?:\xef\xbb\xbf)?\s*\{\s*"gpusight_baseline"\s*:')
 """How files of `gpusight baseline save` begin."""
 _HEADING_BYTES = 2048
-"""More than any of these patterns takes."""
+"""More than any of these patterns matches."""
 LOG_BYTES = 16 << 20
 """How much of a log is searched for a table."""
 _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
 _LEAST_BYTES = 1024
-"""Reports of nsys and ncu describe the machine, and tables take a page each: all have more."""
+"""All captures are larger: reports describe the machine, SQLite tables take a page each."""
 
 
 def encodable_text(text: str) -> str:
-    """Give a text that can be written, whatever it holds: names of files need not be UTF-8."""
+    """Return text that can be encoded: names of files need not be UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_capture_name(path: Path) -> bool:
-    """Tell whether a file is called like a capture that we read."""
+    """Return whether a file is named like a capture that gpusight reads."""
     return path.name.lower().endswith((*_CAPTURES, *_TRACES))
 
 
 def same_file(path: Path, other: Path) -> bool:
-    """Tell whether two paths are one file, which need not exist yet."""
+    """Return whether two paths are one file, which need not exist yet."""
     both_exist = path.exists() and other.exists()
     return path.samefile(other) if both_exist else path.resolve() == other.resolve()
 
 
 def refuse_capture(path: Path, capture: str | None) -> None:
-    """Raise when writing to this path could harm evidence: the capture, into it, or its like."""
+    """Raise if writing to this path could harm a capture: this one, or any other."""
     if capture is not None:
         target, source = path.resolve(), Path(capture).resolve()
         if target == source or source in target.parents:
@@ -106,31 +106,32 @@ def refuse_capture(path: Path, capture: str | None) -> None:
         raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
     check_output(path)
     try:
-        harms = path.is_file() and _is_capture(path)
-    except OSError as error:  # what cannot be looked into is not replaced either
+        replaces_capture = path.is_file() and _is_capture(path)
+    except OSError as error:  # a file that cannot be read is not replaced either
         raise cannot_write(path, error) from error
-    if harms:
+    if replaces_capture:
         raise UsageError(f"{path} is a capture already", hint="choose another name for -o")
 
 
 def _is_capture(path: Path) -> bool:
-    """Tell whether a file that is about to be replaced is evidence, by how it begins."""
+    """Return whether a file that is about to be replaced is a capture, by how it begins."""
     with path.open("rb") as file:
         head = inflated_head(file.read(_HEAD_BYTES)) or b""
     if OWN_TIMELINE.encode() in head[:_MARK_BYTES]:
         return False
-    json = head.removeprefix(_BOM).lstrip().startswith((b"{", b"["))
-    # Much may stand before the events: who took part in a large job, for instance.
-    events = json and (_TRACE.search(head) or (len(head) == _HEAD_BYTES and _holds(path, _TRACE)))
+    is_json = head.removeprefix(BOM).lstrip().startswith((b"{", b"["))
+    # The events may come late: a large job lists its ranks first, for instance.
+    is_long = len(head) == _HEAD_BYTES
+    events = is_json and (_TRACE.search(head) or (is_long and _holds(path, _TRACE)))
     printed = _PRINTED in head or NCU_PRINTED.search(head.replace(b"\0", b""))
-    magic = (*_MAGIC, *_LOGS, _ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
+    magic = (*_MAGIC, *_LOGS, ARROW_STREAM, *(_TABLES if path.stem != path.stem.lower() else ()))
     if head.startswith(magic) or JAX_PLANE.match(head) or events or printed:
         return True
-    return len(head) == _HEAD_BYTES and b"\0" not in head and _holds(path, NCU_PRINTED)
+    return is_long and b"\0" not in head and _holds(path, NCU_PRINTED)
 
 
 def why_not_recorded(path: Path) -> str | None:
-    """Say why a file that a recorder left is no capture, by how it begins; None where it is one."""
+    """Return why a file left by a recorder is no capture, by how it begins; None if it is one."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -144,14 +145,14 @@ def why_not_recorded(path: Path) -> str | None:
 
 
 def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    """Look for what marks a capture deep inside a text, behind what else stands there."""
+    """Search a text file for what marks a capture."""
     with path.open("rb") as file:
         blocks = iter(lambda: file.read(_HEAD_BYTES), b"")
         return contains_pattern(pattern, islice(blocks, LOG_BYTES // _HEAD_BYTES))
 
 
 def contains_pattern(pattern: re.Pattern[bytes], blocks: Iterable[bytes]) -> bool:
-    """Look for what begins a table in blocks of text, across their ends too."""
+    """Search blocks of text for a pattern, across their ends too."""
     before = b""
     for block in blocks:
         if pattern.search(before + block):
@@ -161,7 +162,7 @@ def contains_pattern(pattern: re.Pattern[bytes], blocks: Iterable[bytes]) -> boo
 
 
 def inflated_head(head: bytes) -> bytes | None:
-    """Give the beginning of a file, unpacked where it is packed; None where that cannot be done."""
+    """Return the start of a file, decompressed if it is gzip; None if that fails."""
     if not head.startswith(GZIP):
         return head
     import zlib
@@ -173,7 +174,7 @@ def inflated_head(head: bytes) -> bytes | None:
 
 
 def not_a_capture(path: Path) -> NotACaptureError:
-    """Say what could be read instead."""
+    """Return the error that lists what can be read."""
     return NotACaptureError(
         f"{path} is not a capture that gpusight knows",
         hint="it reads nsys .sqlite, .nsys-rep, .qdrep, parquetdir and arrow exports; "

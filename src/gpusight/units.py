@@ -1,6 +1,6 @@
 """The one place where quantities become text, and text becomes quantities.
 
-Inside the package everything is in base units: nanoseconds, bytes, bytes a second, fractions of 1.
+Inside the package everything is in base units: nanoseconds, bytes, bytes/s, fractions of 1.
 For people, times are ns, µs, ms or s; bytes and rates are decimal (SI: 1 MB is 1,000,000 bytes), as
 nsys prints them; four significant digits, so that a column of numbers stays narrow and comparable.
 Counts are whole and grouped by commas, which survive copying into a spreadsheet or a shell.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 MISSING = "-"
-"""Stands for a value that is not known; a blank would look like a mistake."""
+"""Shown for an unknown value; a blank would look like a mistake."""
 
 TIME_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 """Nanoseconds in a unit."""
@@ -58,7 +58,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_rate(bytes_per_second: float | None) -> str:
-    """Show bytes a second in SI units: `12.50 GB/s`."""
+    """Show bytes/s in SI units: `12.50 GB/s`."""
     text = _scaled(bytes_per_second, _BYTE_STEPS)
     return text if text == MISSING else f"{text}/s"
 
@@ -88,8 +88,7 @@ def format_real(value: float | None) -> str:
         return "0"
     if abs(value) < 1e-3:  # below this, zeros would crowd out the digits
         return f"{value:.3e}"
-    digits = _decimals(abs(value))
-    return f"{value:,.{digits}f}"
+    return f"{value:,.{_decimals(abs(value))}f}"
 
 
 class Amount(NamedTuple):
@@ -100,20 +99,20 @@ class Amount(NamedTuple):
     unit: str
 
     def scaled(self, units: Mapping[str, float]) -> float | None:
-        """Give the number in the base unit; None where the unit is not known, or beyond floats."""
+        """Return the number in the base unit; None if the unit is unknown or it overflows."""
         factor = units.get(self.unit.lower())
         value = None if factor is None else float(self.sign + self.digits) * factor
         return value if _known(value) else None
 
 
 def parse_amount(text: str) -> Amount | None:
-    """Read a number and its unit: `+1.5 ms`, `5MB`, `3%`, `10`; None where it is none."""
+    """Read a number and its unit: `+1.5 ms`, `5MB`, `3%`, `10`; None if it is none."""
     match = _AMOUNT.fullmatch(text)
     return None if match is None else Amount(*match.groups())
 
 
 def parse_percent(text: str) -> float | None:
-    """Read a percentage from 0% to 100% as a fraction of 1; None where it is none."""
+    """Read a percentage from 0% to 100% as a fraction of 1; None if it is none."""
     amount = parse_amount(text)
     if amount is None or amount.sign or amount.unit != "%":
         return None
@@ -128,12 +127,12 @@ def parse_step_range(text: str, *, hint: str) -> tuple[int | None, int | None]:
     """
     shown = repr(text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…")
     match = _SPAN.fullmatch(text)
-    first, dash, last = match.groups() if match else ("", None, "")
+    first, separator, last = match.groups() if match else ("", None, "")
     if not (first or last):
         raise UsageError(f"--steps {shown} names no steps", hint=hint)
     if max(len(first), len(last or "")) > _MAX_DIGITS:
         raise UsageError(f"--steps {shown} has a number that is too large", hint=hint)
-    if dash is None:
+    if separator is None:
         return int(first), int(first)
     begin, end = (int(digits) if digits else None for digits in (first, last))
     if begin is not None and end is not None and end < begin:
@@ -175,8 +174,7 @@ def _scaled(value: float | None, steps: tuple[tuple[float, str], ...]) -> str:
     index = sum(magnitude >= factor * 0.99995 for factor, _ in steps[1:])
     factor, unit = steps[index]
     if index == 0:
-        whole = float(value).is_integer()
-        return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}"
+        return f"{value:.{0 if float(value).is_integer() else 1}f} {unit}"
     scaled = value / factor
     decimals = min(3, _decimals(abs(scaled) * 1.00005))
     return f"{scaled:,.{decimals}f} {unit}"

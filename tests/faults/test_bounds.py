@@ -26,7 +26,6 @@ import pytest
 from gpusight.errors import DamagedCaptureError
 from gpusight.readers import file_blocks
 from gpusight.readers.file_blocks import zstd_module
-from gpusight.readers.nsys import columnar_files
 from gpusight.readers.nsys.export_folder import FolderTables, table_files
 from gpusight.readers.open import open_trace
 from tests.readers.nsys.test_sqlite_export import KERNEL_COLUMNS, build, strings
@@ -165,7 +164,7 @@ def test_columns_of_nothing_and_very_many_rows(tmp_path: Path) -> None:
 def test_a_text_that_grows_a_thousand_times(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columnar_files, "_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(file_blocks, "_FREE_BYTES", 1 << 20)
     export = folder(tmp_path / "export", "parquet" if form == "parquet" else "arrow")
     names = export / f"StringIds.{'parquet' if form == 'parquet' else 'arrow'}"
     write = {"parquet": "write_parquet", "file": "write_ipc", "stream": "write_ipc_stream"}[form]

@@ -245,7 +245,7 @@ def test_pieces_may_end_anywhere(
 ) -> None:
     """The same events whatever the size of a block and of a piece, and however it is spaced."""
     monkeypatch.setattr("gpusight.readers.file_blocks.BLOCK_BYTES", size)
-    monkeypatch.setattr("gpusight.readers.chrome_events._PIECE_BYTES", size)
+    monkeypatch.setattr("gpusight.readers.chrome_events._CHUNK_BYTES", size)
     about = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": '"traceEvents": ['}]}
     text = json.dumps(
         {**about, "traceEvents": TRICKY, "distributedInfo": {"rank": 3}}, indent=indent

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.trace.nesting import number, stable_argsort
+from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -34,7 +34,7 @@ from gpusight.comparison.digest import (
 from gpusight.errors import DamagedCaptureError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
-from gpusight.trace.nesting import number
+from gpusight.trace.intervals import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -56,9 +56,9 @@ class CacheInfo(NamedTuple):
 def cache_dir() -> Path:
     """Where the cache is: `GPUSIGHT_CACHE_DIR`, else the platform's own cache folder."""
     try:
-        chosen = os.environ.get("GPUSIGHT_CACHE_DIR")
-        if chosen:
-            return Path(chosen).expanduser().absolute()
+        configured = os.environ.get("GPUSIGHT_CACHE_DIR")
+        if configured:
+            return Path(configured).expanduser().absolute()
         if sys.platform == "win32":
             base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
         elif sys.platform == "darwin":
@@ -75,65 +75,65 @@ def cache_dir() -> Path:
 
 def limit_bytes() -> int:
     """How large the cache may grow: `GPUSIGHT_CACHE_BYTES`, else 20 GB."""
-    chosen = os.environ.get("GPUSIGHT_CACHE_BYTES", "").strip()
-    if not chosen:
+    configured = os.environ.get("GPUSIGHT_CACHE_BYTES", "").strip()
+    if not configured:
         return _DEFAULT_LIMIT_BYTES
-    if not re.fullmatch(r"[0-9]{1,18}", chosen):
+    if not re.fullmatch(r"[0-9]{1,18}", configured):
         raise UsageError(
-            f"GPUSIGHT_CACHE_BYTES is {chosen[:40]!r}",
+            f"GPUSIGHT_CACHE_BYTES is {configured[:40]!r}",
             why="not a number of bytes",
             hint="write it in digits, such as 20000000000",
         )
-    return int(chosen)
+    return int(configured)
 
 
 _inputs: set[Path] = set()
 
 
-def check_capture_apart(capture: Path) -> None:
-    """Never delete an entry that this capture lies in, as long as the process runs."""
+def protect_capture(capture: Path) -> None:
+    """Protect a capture inside a cache entry: this process never deletes that entry."""
     _inputs.add(Path(os.path.realpath(capture)))
 
 
 def check_cache_folder(capture: Path | None = None) -> Path:
-    """Give the chosen folder, with links resolved; raises CacheError if it must not be used."""
-    shown = cache_dir()
-    chosen = Path(os.path.realpath(shown))
+    """Return the folder of the cache, links resolved; raise CacheError if it must not be used."""
+    folder = cache_dir()
+    resolved = Path(os.path.realpath(folder))
     if capture is not None:
-        _check_apart(shown, chosen, Path(os.path.realpath(capture)))
-    if not os.path.lexists(shown):
-        return chosen
-    if not chosen.exists():
-        raise _refused(shown, "its folder is a link to one that does not exist")
-    if not chosen.is_dir():
-        raise _refused(shown, "it is not a folder")
+        _check_apart(folder, resolved, Path(os.path.realpath(capture)))
+    if not os.path.lexists(folder):
+        return resolved
+    if not resolved.exists():
+        raise _refused(folder, "its folder is a link to one that does not exist")
+    if not resolved.is_dir():
+        raise _refused(folder, "it is not a folder")
     try:
-        owner = chosen.stat().st_uid
-        foreign = [entry.name for entry in os.scandir(chosen) if not _is_expected(entry)]
+        owner = resolved.stat().st_uid
+        foreign = [entry.name for entry in os.scandir(resolved) if not _is_expected(entry)]
     except OSError as error:
-        raise _refused(shown, error.strerror or str(error)) from error
+        raise _refused(folder, error.strerror or str(error)) from error
     if hasattr(os, "geteuid") and owner not in (os.geteuid(), 0):
-        raise _refused(shown, f"its folder belongs to another user (uid {owner})")
+        raise _refused(folder, f"its folder belongs to another user (uid {owner})")
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         # The reason goes into answers, which people pass on: names stay out of it.
         raise _refused(
-            shown,
+            folder,
             "its folder holds files that gpusight did not make",
             f"set GPUSIGHT_CACHE_DIR to an empty folder (this one holds {min(foreign)!r}{more})",
         )
-    return chosen
+    return resolved
 
 
-def _check_apart(shown: Path, chosen: Path, capture: Path) -> None:
-    if chosen in (capture, *capture.parents):
-        raise _refused(shown, "the capture is inside its folder")
-    if capture in chosen.parents:
-        raise _refused(shown, "its folder is inside the capture")
+def _check_apart(folder: Path, resolved: Path, capture: Path) -> None:
+    if resolved in (capture, *capture.parents):
+        raise _refused(folder, "the capture is inside its folder")
+    if capture in resolved.parents:
+        raise _refused(folder, "its folder is inside the capture")
 
 
 def _is_expected(entry: os.DirEntry[str]) -> bool:
-    """Tell what belongs beside our folder: caches of gpusight before it had a folder of its own."""
+    """Return whether an entry may lie next to our folder: older caches, litter."""
     if _ENTRY.fullmatch(entry.name):
         return entry.is_dir(follow_symlinks=False)
     return entry.name == _ROOT or bool(_LITTER.fullmatch(entry.name))
@@ -146,7 +146,7 @@ def _refused(
 
 
 class CacheFolder:
-    """A folder held open: what it is asked for is in it, whatever becomes of its path."""
+    """A folder held open: files are looked up in it, whatever becomes of its path."""
 
     def __init__(self, path: Path, inside: CacheFolder | None = None) -> None:
         self.path = path
@@ -160,7 +160,7 @@ class CacheFolder:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def __enter__(self) -> Self:
-        """Hold it open."""
+        """Keep it open."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,7 +180,7 @@ class CacheFolder:
         return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
 
     def is_file(self, name: str) -> bool:
-        """Tell whether there is a regular file of this name."""
+        """Return whether there is a regular file of this name."""
         try:
             return stat.S_ISREG(self.status(name).st_mode)
         except FileNotFoundError:
@@ -195,7 +195,7 @@ class CacheFolder:
         return True
 
     def close_to_others(self) -> None:
-        """Take rights away that a default ACL added when it was made."""
+        """Remove access rights that a default ACL added when it was made."""
         if self._fd is not None:
             os.chmod(self._fd, 0o700)
 
@@ -204,8 +204,8 @@ class CacheFolder:
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         fd = os.open(self._at(name), flags, 0o600, dir_fd=self._fd)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or _is_foreign(found):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or _is_foreign(status):
             os.close(fd)
             raise PermissionError(errno.EPERM, "not a file of this user", name)
         return fd
@@ -215,19 +215,15 @@ class CacheFolder:
         return f"part-{secrets.token_hex(8)}{suffix}"
 
     def replace(self, part: str, name: str) -> None:
-        """Give a finished file its name."""
+        """Rename a finished file to its final name."""
         os.replace(self._at(part), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str) -> None:
         """Delete a regular file if it is there."""
-        try:
+        # Deleted by another process, in use (Windows), or a read-only disk: it is left.
+        with contextlib.suppress(OSError):
             if self.is_file(name):
                 os.unlink(self._at(name), dir_fd=self._fd)
-                return True
-        except OSError:
-            # Deleted by another process, in use (Windows), or a read-only disk: it is left.
-            return False
-        return False
 
     def delete_folder(self, name: str) -> bool:
         """Delete an empty folder."""
@@ -241,17 +237,17 @@ class CacheFolder:
         return name if self._fd is not None else str(self.path / name)
 
 
-def _is_foreign(found: os.stat_result) -> bool:
-    return hasattr(os, "geteuid") and found.st_uid != os.geteuid()
+def _is_foreign(status: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and status.st_uid != os.geteuid()
 
 
 @contextlib.contextmanager
 def open_root(*, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of the cache; raises FileNotFoundError if there is none, or CacheError."""
-    chosen = Path(os.path.realpath(cache_dir()))
+    path = Path(os.path.realpath(cache_dir()))
     if make:
-        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with CacheFolder(chosen) as place, _marked(place, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with CacheFolder(path) as parent, _marked(parent, _ROOT, _TAG, _TAG_TEXT, make=make) as root:
         yield root
 
 
@@ -260,24 +256,25 @@ def open_entry(name: str, *, make: bool = False) -> Iterator[CacheFolder]:
     """Open the folder of a capture, like `open_root`."""
     with (
         open_root(make=make) as root,
-        _marked(root, name, _MARKER, _text(name), make=make) as entry,
+        _marked(root, name, _MARKER, _marker_text(name), make=make) as entry,
     ):
         yield entry
 
 
-def _text(name: str) -> bytes:
+def _marker_text(name: str) -> bytes:
     return f"gpusight cache entry {name}\n".encode()
 
 
 @contextlib.contextmanager
 def _marked(
-    place: CacheFolder, name: str, marker: str, text: bytes, *, make: bool
+    parent: CacheFolder, name: str, marker: str, text: bytes, *, make: bool
 ) -> Iterator[CacheFolder]:
-    made = make and place.make(name)
-    path = place.path / name
-    if stat.S_ISLNK(place.status(name).st_mode):
+    """Open or make a folder that carries gpusight's marker; refuse any other."""
+    made = make and parent.make(name)
+    path = parent.path / name
+    if stat.S_ISLNK(parent.status(name).st_mode):
         raise _refused(path, "its folder is a link", "delete the link")
-    with CacheFolder(path, place) as folder:
+    with CacheFolder(path, parent) as folder:
         if made:
             folder.close_to_others()
         _check_owner(folder)
@@ -295,13 +292,13 @@ def _marked(
 
 
 def _check_owner(folder: CacheFolder) -> None:
-    found = folder.status()
+    status = folder.status()
     if not hasattr(os, "geteuid"):
         return
-    if _is_foreign(found):
-        raise _refused(folder.path, f"its folder belongs to another user (uid {found.st_uid})")
-    if found.st_mode & 0o077:
-        mode = stat.S_IMODE(found.st_mode)
+    if _is_foreign(status):
+        raise _refused(folder.path, f"its folder belongs to another user (uid {status.st_uid})")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
         why = f"other users have access to its folder (mode {mode:04o})"
         raise _refused(folder.path, why, f"chmod 700 {folder.path}")
 
@@ -326,7 +323,7 @@ def _write_marker(folder: CacheFolder, marker: str, text: bytes) -> None:
 
 @contextlib.contextmanager
 def lock_entry(entry: CacheFolder, *, alone: bool) -> Iterator[bool]:
-    """Keep others from deleting an entry that is written to; says whether that worked.
+    """Keep others from deleting an entry that is written to; yield whether that worked.
 
     The system releases the lock with the process, however that ends: no clock, no process ids.
     """
@@ -339,12 +336,12 @@ def lock_entry(entry: CacheFolder, *, alone: bool) -> Iterator[bool]:
         taken = True
         if fcntl is not None:
             try:
-                # Who deletes goes on elsewhere; who writes waits, since deleting takes a moment.
+                # A deleter skips a locked entry; a writer waits, since deleting takes a moment.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
             except BlockingIOError:
                 taken = False
             except OSError:
-                # A disk without locks. Whoever loses a file while writing it does without.
+                # A disk without locks: a file lost while it is written is read again later.
                 taken = True
         yield taken and (alone or os.fstat(fd).st_nlink > 0)
     finally:
@@ -367,7 +364,10 @@ def cache_info() -> CacheInfo:
         notes.append(f"not used: {error.why}; {error.hint}")
     except OSError as error:
         notes.append(f"cannot be read: {error.strerror or error}")
-    old = _old_entries()
+    old = 0
+    with contextlib.suppress(OSError):
+        folders = [entry for entry in os.scandir(cache_dir()) if _ENTRY.fullmatch(entry.name)]
+        old = sum(entry.is_dir(follow_symlinks=False) for entry in folders)
     if old:
         notes.append(
             f"{old} folders of an earlier version beside it are neither used nor deleted: "
@@ -377,8 +377,8 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> CacheInfo:
-    """Delete everything that the cache holds; gives what was deleted, and notes on what was not."""
-    shown = cache_dir()
+    """Delete everything in the cache; return what was deleted, and notes on what was not."""
+    folder = cache_dir()
     check_cache_folder()
     captures, total, kept = 0, 0, 0
     try:
@@ -395,21 +395,24 @@ def clear_cache() -> CacheInfo:
     except FileNotFoundError:
         pass  # nothing was kept yet
     except OSError as error:
-        raise _refused(shown, error.strerror or str(error), "check its access rights") from error
+        raise _refused(folder, error.strerror or str(error), "check its access rights") from error
     notes = cache_info().notes
     if kept:
         why = "in use, not deletable, or with files that gpusight did not make"
         count = "1 capture was" if kept == 1 else f"{kept} captures were"
         notes += (f"{count} left: {why}",)
-    return CacheInfo(shown, captures, total, notes)
+    return CacheInfo(folder, captures, total, notes)
 
 
 def trim_cache(keep: str, limit: int) -> None:
-    """Delete what killed processes left, and captures over the limit, the oldest first."""
+    """Delete leftovers of killed processes, and captures over the limit, oldest first."""
     with open_root() as root:
-        ages = {name: _changed_ns(root, name) for name in _entries(root)}
+        changed_ns: dict[str, int] = {}
+        for name in _entries(root):
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                changed_ns[name] = root.status(name).st_mtime_ns
         total = 0
-        for name in sorted(ages, key=lambda entry: (entry != keep, -ages[entry])):
+        for name in sorted(changed_ns, key=lambda entry: (entry != keep, -changed_ns[entry])):
             _sweep(root, name)
             total += _size(root, name)
             if total > limit and name != keep:
@@ -417,13 +420,13 @@ def trim_cache(keep: str, limit: int) -> None:
 
 
 def _entries(root: CacheFolder) -> list[str]:
-    """Name the entries that gpusight can prove to have made."""
+    """List the entries that carry gpusight's marker."""
     return [n for n in root.names() if _ENTRY.fullmatch(n) and _is_ours(root, n)]
 
 
 def _is_ours(root: CacheFolder, name: str) -> bool:
     try:
-        with _marked(root, name, _MARKER, _text(name), make=False):
+        with _marked(root, name, _MARKER, _marker_text(name), make=False):
             return True
     except FileNotFoundError:
         return True  # made by a process that was killed before it wrote the marker, or gone
@@ -467,31 +470,10 @@ def _holds_input(folder: Path) -> bool:
 
 
 def _size(root: CacheFolder, name: str) -> int:
-    try:
-        with CacheFolder(root.path / name, root) as entry:
-            return sum(_file_size(entry, file) for file in entry.names() if _FILE.fullmatch(file))
-    except OSError:
-        return 0  # deleted meanwhile
-
-
-def _file_size(entry: CacheFolder, name: str) -> int:
-    try:
-        found = entry.status(name)
-    except OSError:
-        return 0  # deleted meanwhile
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
-
-
-def _changed_ns(root: CacheFolder, name: str) -> int:
-    try:
-        return root.status(name).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _old_entries() -> int:
-    try:
-        found = [entry for entry in os.scandir(cache_dir()) if _ENTRY.fullmatch(entry.name)]
-    except OSError:
-        return 0
-    return sum(entry.is_dir(follow_symlinks=False) for entry in found)
+    size = 0
+    with contextlib.suppress(OSError), CacheFolder(root.path / name, root) as entry:
+        for file in filter(_FILE.fullmatch, entry.names()):
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                status = entry.status(file)
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size

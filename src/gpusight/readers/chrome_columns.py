@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
+from itertools import count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import polars as pl
 
 from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.frame_source import MAX_DURATION_NS
 from gpusight.readers.name_columns import NAMELESS, encode_names
 
 if TYPE_CHECKING:
@@ -22,33 +24,19 @@ if TYPE_CHECKING:
 _NOTHING = msgspec.Raw(b"")
 
 
-class ColumnBuilder(Protocol):
-    """Gathers the values of one key, some thousand at a time, into a column."""
-
-    raw: bool
-    """Wants values as JSON text rather than decoded."""
-
-    def add(self, values: list[Any]) -> None:
-        """Take some more values."""
-        ...
-
-    def column(self) -> pl.Series:
-        """Give the column."""
-        ...
-
-
 class ArgumentColumn(NamedTuple):
     """A column to make of arguments."""
 
     keys: tuple[str, ...]
-    """Names of the argument through the ages; an event's first one counts."""
-    builder: Callable[[], ColumnBuilder]
+    """Names of the argument in all versions; the first one that an event has counts."""
+    builder: Callable[[], NumberBuilder | TextBuilder]
 
 
 class NumberBuilder:
-    """Builds a column of numbers; what is no number is null."""
+    """Builds a column of numbers; other values become null."""
 
     raw = False
+    """Takes values decoded rather than as JSON text."""
 
     def __init__(self, dtype: type[pl.DataType], of: Callable[[Any], Any] | None = None) -> None:
         self._dtype = dtype
@@ -58,7 +46,7 @@ class NumberBuilder:
         """Values that are no numbers."""
 
     def add(self, values: list[Any]) -> None:
-        """Take some more values."""
+        """Add more values."""
         if self._of is not None:
             values = [self._of(value) for value in values]
         try:
@@ -71,8 +59,8 @@ class NumberBuilder:
         self._parts.append(part)
 
     def column(self) -> pl.Series:
-        """Give the column."""
-        return pl.concat(self._parts) if self._parts else pl.Series([], dtype=self._dtype)
+        """Return the column."""
+        return _joined(self._parts, self._dtype)
 
 
 class TextBuilder:
@@ -82,16 +70,18 @@ class TextBuilder:
         self.raw = raw
         self._change = change
         self._codes: list[pl.Series] = []
-        self._known: dict[Any, int | None] = {} if not raw else {b"": None, b"null": None}
+        self._known: dict[Any, int | None] = {b"": None, b"null": None} if raw else {None: None}
         self._distinct: list[Any] = []
 
     def add(self, values: list[Any]) -> None:
-        """Take some more values."""
+        """Add more values."""
         if self.raw:
             values = [bytes(value) for value in values]
         else:
-            values = [v if v is None or type(v) is str else as_text(v) for v in values]
-            self._known.setdefault(None, None)
+            values = [
+                v if v is None or type(v) is str else msgspec.json.encode(v).decode()
+                for v in values
+            ]
         known = self._known
         for value in dict.fromkeys(values):
             if value not in known:
@@ -100,10 +90,10 @@ class TextBuilder:
         self._codes.append(pl.Series([known[value] for value in values], dtype=pl.UInt32))
 
     def column(self) -> pl.Series:
-        """Give the column."""
+        """Return the column."""
         texts = [compact(value) for value in self._distinct] if self.raw else self._distinct
         words = pl.Series([self._change(text) for text in texts], dtype=pl.String)
-        codes = pl.concat(self._codes) if self._codes else pl.Series([], dtype=pl.UInt32)
+        codes = _joined(self._codes, pl.UInt32)
         if not texts:
             return pl.Series([None], dtype=pl.Enum([])).new_from_index(0, len(codes))
         return encode_names(words).gather(codes)
@@ -118,35 +108,35 @@ class EventArguments:
         """Values that are no numbers, by their key."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
-        """Take the arguments of some more events."""
+        """Add the arguments of more events."""
         self._blocks.append(b",".join(raw))
 
     def mention(self, key: str) -> bool:
-        """Tell whether any event has this key."""
+        """Return whether any event has this key."""
         quoted = msgspec.json.encode(key)
         return any(quoted in block for block in self._blocks)
 
     def ends_with_mention(self, quoted: bytes) -> bool:
-        """Tell whether the events added last have a key, given in its quotes."""
+        """Return whether the events added last have a key, which is quoted."""
         return quoted in self._blocks[-1]
 
     def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
-        """Make these columns in one go through the arguments."""
-        builders = [w.builder() for w in wanted]
+        """Build these columns in one pass over the arguments."""
+        builders = [column.builder() for column in wanted]
         keys: dict[str, bool] = {}
-        for want, builder in zip(wanted, builders, strict=True):
-            keys |= dict.fromkeys(want.keys, builder.raw)
-        fields = {key: f"f{place}" for place, key in enumerate(keys)}
+        for column, builder in zip(wanted, builders, strict=True):
+            keys |= dict.fromkeys(column.keys, builder.raw)
+        fields = {key: f"f{index}" for index, key in enumerate(keys)}
         for structs in self._decoded(keys):
-            for want, builder in zip(wanted, builders, strict=True):
-                builder.add(_first(structs, [fields[key] for key in want.keys], raw=builder.raw))
-        for want, builder in zip(wanted, builders, strict=True):
+            for column, builder in zip(wanted, builders, strict=True):
+                builder.add(_first(structs, [fields[key] for key in column.keys], raw=builder.raw))
+        for column, builder in zip(wanted, builders, strict=True):
             if isinstance(builder, NumberBuilder) and builder.wrong:
-                self.wrong[want.keys[0]] = builder.wrong
+                self.wrong[column.keys[0]] = builder.wrong
         return [builder.column() for builder in builders]
 
     def _decoded(self, keys: dict[str, bool]) -> Iterator[list[Any]]:
-        """Give structs with a field for each key, a block at a time."""
+        """Yield structs with a field for each key, a block at a time."""
         struct = msgspec.defstruct(
             "Args",
             [
@@ -166,22 +156,22 @@ class EventArguments:
 
 
 def _objects(text: bytes, decoder: Any) -> Iterator[bytes]:
-    """Give arguments that can be decoded as they are, others as empty ones.
+    """Yield arguments that can be decoded unchanged, others as empty ones.
 
-    Text that is not UTF-8 was passed over by the first decoding, as was what nests too deep.
+    The first decoding skipped text that is not UTF-8, or nests too deep.
     """
     text = text.decode("utf-8", "replace").encode()
     for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
-        one = bytes(raw)
+        arguments = bytes(raw)
         try:
-            decoder.decode(b"[%b]" % one)
+            decoder.decode(b"[%b]" % arguments)
         except NOT_JSON:
-            one = b"{}"
-        yield one
+            arguments = b"{}"
+        yield arguments
 
 
 def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
-    """Take from each struct the first of the fields that is there."""
+    """Return for each struct the first of these fields that it has."""
     values = list(map(attrgetter(fields[0]), structs))
     for field in fields[1:]:
         get = attrgetter(field)
@@ -193,26 +183,21 @@ def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
 
 
 def json_number(value: object, dtype: type[pl.DataType]) -> int | float | None:
-    """Read a number in whichever way it was written; null where it is none."""
+    """Read a number, written as a number or as text; None if it is none."""
     try:
         real = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
     if dtype is not pl.Int64:
         return real
-    whole = value if isinstance(value, int) else _whole(value, real)
-    return whole if whole is not None and abs(whole) < 1 << 63 else None
+    integer = value if isinstance(value, int) else _as_integer(value, real)
+    return integer if integer is not None and abs(integer) < 1 << 63 else None
 
 
-def _whole(value: object, real: float) -> int | None:
+def _as_integer(value: object, real: float) -> int | None:
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
         return int(value) if len(value) < 24 else None
     return int(real) if abs(real) < 1 << 63 else None
-
-
-def as_text(value: object) -> str:
-    """Write a value that was expected to be text as JSON."""
-    return msgspec.json.encode(value).decode()
 
 
 def compact(raw: bytes) -> str:
@@ -226,26 +211,16 @@ def compact(raw: bytes) -> str:
 THREAD_SHIFT = 1 << 32
 _LAST_NUMBER = re.compile(r"-?\d{1,18}")
 _TIME_LIMIT = 1 << 61
-"""Beyond any clock, in nanoseconds; what lies outside is no time."""
+"""Nanoseconds beyond any clock: larger values are no times."""
 _LIMIT_US = _TIME_LIMIT / 1000
-_LONGEST_NS = 30 * 86_400 * 10**9
-"""No profiler records for longer than 30 days, so nothing in a trace lasts longer."""
-
-
-class Interner(dict[str, int]):
-    """Numbers texts in order of first appearance."""
-
-    def __missing__(self, text: str) -> int:
-        """Give the next number to a text not seen before."""
-        number = self[text] = len(self)
-        return number
 
 
 class EventRows:
     """The events of one kind, in file order."""
 
     def __init__(self) -> None:
-        self._names = Interner()
+        self._names: defaultdict[str, int] = defaultdict(count().__next__)
+        """Numbers names in order of first appearance."""
         self._codes: list[pl.Series] = []
         self._starts: list[pl.Series] = []
         self._durations: list[pl.Series] = []
@@ -257,16 +232,16 @@ class EventRows:
         """Why events were left out, and how many."""
 
     def add(self, events: Sequence[Any], *, exact: bool, instant: bool = False) -> None:
-        """Take some more events; an instant has no duration."""
+        """Add more events; an instant has no duration."""
         times = exact_ns if exact else microseconds
         starts = times([e.ts for e in events])
         durations = starts.clip(0, 0) if instant else times([e.dur for e in events])
         if not _usable(starts, durations):
-            why = _problems(starts, durations)
-            self.left_out.update(why.drop_nulls())
-            good = why.is_null()
-            events = [event for event, keep in zip(events, good, strict=True) if keep]
-            starts, durations = starts.filter(good), durations.filter(good)
+            problems = _problems(starts, durations)
+            self.left_out.update(problems.drop_nulls())
+            usable = problems.is_null()
+            events = [event for event, keep in zip(events, usable, strict=True) if keep]
+            starts, durations = starts.filter(usable), durations.filter(usable)
         names = self._names
         self._codes.append(pl.Series([names[e.name or NAMELESS] for e in events], dtype=pl.UInt32))
         self._starts.append(starts)
@@ -317,18 +292,18 @@ class EventRows:
         return self.named(self.distinct_names)
 
     def named(self, texts: list[Any]) -> pl.Series:
-        """Spread one text a distinct name over the rows, dictionary-encoded."""
+        """Map one text per distinct name to the rows, dictionary-encoded."""
         return encode_names(pl.Series(texts, dtype=pl.String)).gather(self.codes)
 
 
 def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
-    """Make one number of a process's and a thread's."""
+    """Combine the numbers of process and thread into one key."""
     low = tid.to_frame("t").select(pl.col("t") & (THREAD_SHIFT - 1)).to_series()
     return pid.clip(-(1 << 30), 1 << 30) * THREAD_SHIFT + low
 
 
 def microseconds(times: list[Any]) -> pl.Series:
-    """Take times as written; null where no clock could show them."""
+    """Return times in microseconds; null where no clock could show them."""
     try:
         values = pl.Series(times, dtype=pl.Float64)
     except (TypeError, pl.exceptions.PolarsError):  # a text among them, which may be a number
@@ -345,7 +320,7 @@ def microseconds(times: list[Any]) -> pl.Series:
 
 
 def _usable(starts: pl.Series, durations: pl.Series) -> bool:
-    """Tell, quickly, whether every event has a time and a duration."""
+    """Return, quickly, whether every event has a time and a duration."""
     if starts.null_count() or durations.null_count():
         return False
     least, most = durations.min(), durations.max()
@@ -355,27 +330,27 @@ def _usable(starts: pl.Series, durations: pl.Series) -> bool:
 
 
 def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
-    """Say of each event why it cannot be used; null where it can be."""
-    took = pl.col("took")
-    return pl.select(start=starts, took=durations).select(
+    """Return for each event why it cannot be used; null where it can be."""
+    duration = pl.col("duration")
+    return pl.select(start=starts, duration=durations).select(
         pl.when(pl.col("start").is_null())
         .then(pl.lit("no time"))
-        .when(took.is_null())
+        .when(duration.is_null())
         .then(pl.lit("no duration"))
-        .when(took < 0)
+        .when(duration < 0)
         .then(pl.lit("a negative duration"))
-        .when(took > _longest(durations))
+        .when(duration > _longest(durations))
         .then(pl.lit("a duration over 30 days"))
         .alias("why")
     )["why"]
 
 
 def _longest(durations: pl.Series) -> int:
-    return _LONGEST_NS if durations.dtype == pl.Int64 else _LONGEST_NS // 1000
+    return MAX_DURATION_NS if durations.dtype == pl.Int64 else MAX_DURATION_NS // 1000
 
 
 def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
-    """Put times of either form under each other, as nanoseconds."""
+    """Concatenate times in microseconds or nanoseconds, as nanoseconds."""
     if all(part.dtype == pl.Float64 for part in parts):
         return rounded_ns(_joined(parts, pl.Float64))
     return pl.concat([p if p.dtype == pl.Int64 else rounded_ns(p) for p in parts])
@@ -383,8 +358,8 @@ def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
 
 def rounded_ns(values: pl.Series) -> pl.Series:
     """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
-    whole = values.floor()
-    return whole.cast(pl.Int64) * 1000 + ((values - whole) * 1000).round().cast(pl.Int64)
+    floor = values.floor()
+    return floor.cast(pl.Int64) * 1000 + ((values - floor) * 1000).round().cast(pl.Int64)
 
 
 def exact_ns(times: list[Any]) -> pl.Series:
@@ -415,13 +390,13 @@ def numbers(values: list[Any]) -> pl.Series:
 
 
 def number_of(label: object) -> int | None:
-    """Give the number that a label ends in, else one made from its text; below zero for those."""
+    """Return the number that a label ends in, else a negative one hashed from its text."""
     if label is None or isinstance(label, bool):
         return None
     if isinstance(label, (int, float)):
         return int(label) if abs(label) < 1 << 63 else None
-    found = _LAST_NUMBER.findall(str(label))
-    return int(found[-1]) if found else -1 - zlib.crc32(str(label).encode("utf-8", "replace"))
+    digits = _LAST_NUMBER.findall(str(label))
+    return int(digits[-1]) if digits else -1 - zlib.crc32(str(label).encode("utf-8", "replace"))
 
 
 def _joined(parts: list[pl.Series], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
@@ -429,7 +404,7 @@ def _joined(parts: list[pl.Series], dtype: pl.DataType | type[pl.DataType]) -> p
 
 
 def process_labels(settings: Iterable[Any]) -> dict[int | None, str]:
-    """Give the name of each process, by its number; the last one said counts."""
+    """Return the name of each process, by its number; the last event counts."""
     return {
         number_of(event.pid): name
         for event in settings
@@ -438,7 +413,7 @@ def process_labels(settings: Iterable[Any]) -> dict[int | None, str]:
 
 
 def thread_labels(settings: Iterable[Any]) -> dict[tuple[int | None, int | None], str]:
-    """Give the name of each thread, by the numbers of its process and its own."""
+    """Return the name of each thread, by the numbers of its process and its own."""
     return {
         (number_of(event.pid), number_of(event.tid)): name
         for event in settings

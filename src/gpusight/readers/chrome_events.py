@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.sniff import BOM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpusight.readers.file_blocks import FileBlocks
 
-    Decode = Callable[[bytes], list["T"]]
-
-
-T = TypeVar("T")
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding text that is no JSON, or nests beyond all reason, raises."""
@@ -27,19 +24,15 @@ _MAX_BRACKETS = 4_000_000
 """In what is scanned at a time: real events have a hundredth of it."""
 _GUESSES = 6
 _WINDOW = 1 << 16
-"""How far from the end of a piece its last object is looked for at first."""
+"""How far from the end of a chunk its last object is searched first."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _LAST = re.compile(rb"\}\s*,?\s*\]")
 # A string that the buffer cuts off reaches to its end: nothing inside it is a bracket.
 _TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 
 
-class TooManyBracketsError(ValueError):
-    """Text that is nearly all brackets: no trace, and a scan of it would take minutes."""
-
-
 class JsonChunk(NamedTuple):
-    """Where whole objects stand in a buffer, and what follows them."""
+    """Positions of whole objects in a buffer, and what follows them."""
 
     ends: list[tuple[int, int]]
     """First byte and last-plus-one of each object."""
@@ -50,39 +43,11 @@ class JsonChunk(NamedTuple):
 
 
 def guess_ends(buffer: bytes, *, last: bool) -> Iterator[tuple[int, int]]:
-    """Give likely ends of the last whole object, the latest first, and where the rest begins."""
+    """Yield likely ends of the last whole object, the latest first, and where the rest begins."""
     pattern = _LAST if last else _BETWEEN
-    found = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
-    for start, end in found[: -_GUESSES - 1 : -1]:
+    matches = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
+    for start, end in matches[: -_GUESSES - 1 : -1]:
         yield start + 1, end
-
-
-def scan_objects(buffer: bytes) -> JsonChunk:
-    """Find every whole object of a list from the start of one, the slow and certain way."""
-    ends: list[tuple[int, int]] = []
-    depth, began = 0, 0
-    for count, match in enumerate(_TOKENS.finditer(buffer)):
-        if count > _MAX_BRACKETS:
-            raise TooManyBracketsError
-        token = buffer[match.start()]
-        if token in b"{[":
-            began = match.start() if depth == 0 else began
-            depth += 1
-        elif token in b"}]":
-            depth -= 1
-            if depth < 0:
-                return JsonChunk(ends, match.end(), closed=True)
-            if depth == 0:
-                ends.append((began, match.end()))
-    return JsonChunk(ends, _after(buffer, ends), closed=False)
-
-
-def _after(buffer: bytes, ends: list[tuple[int, int]]) -> int:
-    if not ends:
-        return 0
-    rest = ends[-1][1]
-    comma = re.match(rb"\s*,", buffer[rest : rest + 64])
-    return rest + comma.end() if comma else rest
 
 
 _NOT_NUMBERS = re.compile(rb"(:\s*)-?(?:inf|nan|infinity)\b", re.IGNORECASE)
@@ -98,38 +63,15 @@ def repaired(text: bytes) -> bytes:
     return _BAD_ESCAPES.sub(rb"\\\\", _NOT_NUMBERS.sub(rb"\1null", text))
 
 
-def decode_each(buffer: bytes, piece: JsonChunk, decode: Decode[T]) -> tuple[list[T], int]:
-    """Decode the objects of a piece; those that cannot be are left out and counted."""
-    if not piece.ends:
-        return [], 0
-    try:
-        return decode(b"[%b]" % buffer[piece.ends[0][0] : piece.ends[-1][1]]), 0
-    except NOT_JSON:
-        return _one_by_one([buffer[start:end] for start, end in piece.ends], decode)
-
-
-def _one_by_one(texts: list[bytes], decode: Decode[T]) -> tuple[list[T], int]:
-    decoded = [_repair_and_decode(text, decode) for text in texts]
-    return [event for events in decoded for event in events], decoded.count([])
-
-
-def _repair_and_decode(text: bytes, decode: Decode[T]) -> list[T]:
-    try:
-        return decode(b"[%b]" % repaired(text))
-    except NOT_JSON:
-        return []
-
-
-_PIECE_BYTES = 1 << 19
+_CHUNK_BYTES = 1 << 19
 _MAX_EVENT_BYTES = 1 << 27
 _MAX_HEAD_BYTES = 1 << 26
 _MAX_KEYS = 16
 """Places that only look like the beginning of the events: no head has as many."""
-_BOM = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _FRACTION = re.compile(rb'"ts"\s*:\s*\d+\.\d*[1-9]')
 _EXACT_BELOW = float(1 << 43)
-"""Microseconds below which a double still tells nanoseconds apart."""
+"""Microseconds below which a double still resolves nanoseconds."""
 _NO_ARGS = msgspec.Raw(b"{}")
 _NULL = msgspec.Raw(b"null")
 
@@ -166,13 +108,13 @@ class EventReader:
     def __init__(self, path: Path, blocks: FileBlocks, decoder: Any = None) -> None:
         self._path = path
         self._blocks = blocks
-        # Who brings a decoder gets what that makes of events; ours depends on their times.
+        # Without a decoder of the caller's, the first event times decide which struct is used.
         self._decoder: Any = decoder or msgspec.json.Decoder(list[ChromeEvent])
         self._settled = decoder is not None
         self.exact = False
         """Events are `ExactChromeEvent`."""
         self.about: dict[str, Any] = {}
-        """What the file says beside the events, known in full at the end."""
+        """Keys of the file next to `traceEvents`, complete at the end."""
         self.unreadable = 0
         """Events left out because they are not JSON."""
         self.cut_off = False
@@ -181,23 +123,23 @@ class EventReader:
         """Something follows the list of events that belongs to no trace."""
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Give events, about half a megabyte of them at a time."""
+        """Yield events, about half a megabyte of JSON at a time."""
         blocks = iter(self._blocks)
         waiting = [self._read_head(blocks)]
-        closed, size, enough = False, len(waiting[0]), _PIECE_BYTES
+        closed, size, min_size = False, len(waiting[0]), _CHUNK_BYTES
         for block in blocks:
             waiting.append(block)
             size += len(block)
             if closed and size > _MAX_HEAD_BYTES:
                 break
-            if closed or size < enough:
+            if closed or size < min_size:
                 continue
             buffer = b"".join(waiting)
             events, rest, closed = self._cut(buffer)
             waiting = [buffer[rest:].lstrip()]
             size = len(waiting[0])
-            enough = max(_PIECE_BYTES, 2 * size)
-            if enough > _MAX_EVENT_BYTES and not closed:
+            min_size = max(_CHUNK_BYTES, 2 * size)
+            if min_size > _MAX_EVENT_BYTES and not closed:
                 raise self._endless()
             yield events
         tail = b"".join(waiting)
@@ -216,20 +158,20 @@ class EventReader:
     # Around the events ---------------------------------------------------------------------------
 
     def _read_head(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the first event; gives what was read beyond."""
-        buffer = next(blocks, b"").removeprefix(_BOM).lstrip()
+        """Read up to the first event; return what was read beyond."""
+        buffer = next(blocks, b"").removeprefix(BOM).lstrip()
         if buffer.startswith(b"["):
             return buffer[1:]
-        looked = tried = 0
-        while tried < _MAX_KEYS and looked <= _MAX_HEAD_BYTES:
-            for match in islice(_EVENTS_KEY.finditer(buffer, max(0, looked - 64)), _MAX_KEYS):
+        searched = tried = 0
+        while tried < _MAX_KEYS and searched <= _MAX_HEAD_BYTES:
+            for match in islice(_EVENTS_KEY.finditer(buffer, max(0, searched - 64)), _MAX_KEYS):
                 tried += 1
                 # Only outside of strings and other values does this make a whole object.
                 head = _object(buffer[: match.end()] + b"0}")
                 if head is not None:
                     self.about = {k: v for k, v in head.items() if k != "traceEvents"}
                     return buffer[match.end() + 1 :]
-            looked = len(buffer)
+            searched = len(buffer)
             block = next(blocks, b"")
             if not block:
                 break
@@ -264,33 +206,54 @@ class EventReader:
     # The events ----------------------------------------------------------------------------------
 
     def _cut(self, buffer: bytes) -> tuple[list[Any], int, bool]:
-        """Decode the whole events of a buffer; gives where the rest begins, and whether it ends."""
+        """Decode the whole events of a buffer; return them, where the rest begins, if it ended."""
         for end, rest in guess_ends(buffer, last=False):
             events = self._try(buffer[:end])
             if events is not None:
                 return events, rest, False
-        piece = self._scan(buffer)
-        return self._decode_each(buffer, piece), piece.rest, piece.closed
+        chunk = self._scan(buffer)
+        return self._decode_each(buffer, chunk), chunk.rest, chunk.closed
 
     def _scan(self, buffer: bytes) -> JsonChunk:
-        try:
-            return scan_objects(buffer)
-        except TooManyBracketsError as error:
-            raise self._endless() from error
+        """Find every whole object of a list from the start of one, the slow and certain way."""
+        ends: list[tuple[int, int]] = []
+        depth = start = 0
+        for count, match in enumerate(_TOKENS.finditer(buffer)):
+            if count > _MAX_BRACKETS:
+                raise self._endless()
+            token = buffer[match.start()]
+            if token in b"{[":
+                start = match.start() if depth == 0 else start
+                depth += 1
+            elif token in b"}]":
+                depth -= 1
+                if depth < 0:
+                    return JsonChunk(ends, match.end(), closed=True)
+                if depth == 0:
+                    ends.append((start, match.end()))
+        rest = ends[-1][1] if ends else 0
+        comma = re.match(rb"\s*,", buffer[rest : rest + 64]) if ends else None
+        return JsonChunk(ends, rest + comma.end() if comma else rest, closed=False)
 
     def _finish(self, buffer: bytes) -> tuple[list[Any], bytes]:
         for end, rest in guess_ends(buffer, last=True):
             events = self._try(buffer[:end])
             if events is not None:
                 return events, buffer[rest:]
-        piece = self._scan(buffer)
-        self.cut_off = not piece.closed
-        return self._decode_each(buffer, piece), buffer[piece.rest :]
+        chunk = self._scan(buffer)
+        self.cut_off = not chunk.closed
+        return self._decode_each(buffer, chunk), buffer[chunk.rest :]
 
-    def _decode_each(self, buffer: bytes, piece: JsonChunk) -> list[Any]:
-        events, bad = decode_each(buffer, piece, self._decode)
-        self.unreadable += bad
-        return events
+    def _decode_each(self, buffer: bytes, chunk: JsonChunk) -> list[Any]:
+        """Decode the objects of a chunk; those that cannot be decoded are left out and counted."""
+        if not chunk.ends:
+            return []
+        events = self._try(buffer[chunk.ends[0][0] : chunk.ends[-1][1]])
+        if events is not None:
+            return events
+        decoded = [self._try(repaired(buffer[start:end])) for start, end in chunk.ends]
+        self.unreadable += decoded.count(None)
+        return [event for events in decoded if events is not None for event in events]
 
     def _try(self, text: bytes) -> list[Any] | None:
         try:
@@ -307,7 +270,7 @@ class EventReader:
         return events
 
     def _needs_exact(self, events: list[Any], text: bytes) -> bool:
-        """Tell, by the first events with a time, whether doubles would round the times."""
+        """Return, by the first events with a time, whether doubles would round the times."""
         times = [e.ts for e in events if isinstance(e.ts, float) and e.ts]
         self._settled = bool(times)
         return bool(times) and max(times) >= _EXACT_BELOW and bool(_FRACTION.search(text))

@@ -1,7 +1,4 @@
-"""A Chrome trace of PyTorch or JAX.
-
-Read once, events sorted by kind, then read as whichever it is.
-"""
+"""A Chrome trace of PyTorch or JAX: read in one pass, its events sorted by kind."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -55,35 +52,36 @@ _CATEGORIES = {
 _INSTANT, _OLD_OPERATOR = "instant", "old operator"
 _MEMORY = "[memory]"
 _COLLECTIVE = b'"Collective name"'
+_TORCH_KEYS = {"schemaVersion", "deviceProperties", "distributedInfo"}
 # The profiler before 2021 had no categories: it named its tracks instead.
 _OLD_TRACKS = {"CPU functions": OPERATOR, "CUDA functions": KERNEL}
 
 
 class EventSorter:
-    """Sorts events into rows by kind, and counts those that no table is made of."""
+    """Sorts events into rows by kind, and counts those that belong to no table."""
 
     def __init__(self) -> None:
         self.rows: dict[str, EventRows] = {}
         self.settings: list[Any] = []
         """Events that name processes and threads."""
         self.unknown: Counter[str] = Counter()
-        """Categories and phases that no table is made of."""
+        """Categories and phases that belong to no table."""
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
-        """Take some more events."""
-        alike: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
+        """Add more events."""
+        by_category: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
         for event in events:
-            alike[event.ph, event.cat].append(event)
-        for (phase, category), members in alike.items():
+            by_category[event.ph, event.cat].append(event)
+        for (phase, category), members in by_category.items():
             kind = _kind_of(phase, category)
             if kind not in _DECIDED_BY_EVENT:
                 self._put(kind, members, exact=exact)
                 continue
-            apart: dict[str, list[Any]] = defaultdict(list)
+            by_kind: dict[str, list[Any]] = defaultdict(list)
             for event in members:
-                apart[_DECIDED_BY_EVENT[kind](event)].append(event)
-            for decided, some in apart.items():
-                self._put(decided, some, exact=exact)
+                by_kind[_DECIDED_BY_EVENT[kind](event)].append(event)
+            for event_kind, group in by_kind.items():
+                self._put(event_kind, group, exact=exact)
 
     def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
         if kind is None:
@@ -91,28 +89,24 @@ class EventSorter:
         elif kind == SETTING:
             self.settings += events
         elif kind != SILENT:
-            self._rows(kind).add(events, exact=exact, instant=kind == MEMORY)
-            if kind in (OPERATOR, KERNEL):
-                self._put_collectives(kind, events, exact=exact)
-
-    def _put_collectives(self, kind: str, events: list[Any], *, exact: bool) -> None:
-        """Take communications a second time, with what only they say of themselves."""
-        rows = self._rows(kind)
-        if rows.arguments.ends_with_mention(_COLLECTIVE):
-            named = [event for event in events if _COLLECTIVE in bytes(event.args)]
-            self._rows(f"{kind} {COLLECTIVE}").add(named, exact=exact)
+            rows = self._rows(kind)
+            rows.add(events, exact=exact, instant=kind == MEMORY)
+            if kind in (OPERATOR, KERNEL) and rows.arguments.ends_with_mention(_COLLECTIVE):
+                # Collectives are added a second time, for the arguments that only they have.
+                collectives = [event for event in events if _COLLECTIVE in bytes(event.args)]
+                self._rows(f"{kind} {COLLECTIVE}").add(collectives, exact=exact)
 
     def left_out(self) -> Iterator[tuple[str, int, Counter[str]]]:
-        """Give kinds with events that cannot be used: how many there are, and why how many."""
+        """Yield kinds with unusable events: the number of all events, and counts by reason."""
         for kind, rows in self.rows.items():
-            if rows.left_out and not kind.endswith(COLLECTIVE):  # those were taken twice
+            if rows.left_out and not kind.endswith(COLLECTIVE):  # those were added twice
                 yield kind, rows.height + rows.left_out.total(), rows.left_out
 
     def _rows(self, kind: str) -> EventRows:
         return self.rows.setdefault(kind, EventRows())
 
     def of(self, kind: str) -> EventRows:
-        """Give the rows of a kind, none where there are none."""
+        """Return the rows of a kind; an empty table if there are none."""
         return self.rows.get(kind) or EventRows()
 
 
@@ -128,39 +122,32 @@ def _kind_of(phase: str, category: str | None) -> str | None:
         return None
     if category is None:
         return PLAIN
-    return _OLD_OPERATOR if category == "Operator" else _complete_kind(category.lower())
-
-
-def _complete_kind(category: str) -> str | None:
-    """Place a category; those that only later or other builds of PyTorch write by their ending."""
+    if category == "Operator":
+        return _OLD_OPERATOR
+    category = category.lower()
     if category in _CATEGORIES:
         return _CATEGORIES[category]
-    for ending, kind in (("_runtime", RUNTIME), ("_driver", DRIVER), ("kernel", KERNEL)):
-        if category.endswith(ending):
-            return kind
-    return None
-
-
-def _instant(event: Any) -> str:
-    return MEMORY if event.name == _MEMORY else SILENT
+    # Categories that only later or other builds of PyTorch write are recognized by their ending.
+    endings = (("_runtime", RUNTIME), ("_driver", DRIVER), ("kernel", KERNEL))
+    return next((kind for ending, kind in endings if category.endswith(ending)), None)
 
 
 def _operator_or_annotation(event: Any) -> str:
-    """Tell apart what older traces put into one category: annotations carry a `#` in their name."""
+    """Separate what older traces put into one category: annotations have a `#` in their name."""
     name = event.name or ""
     return ANNOTATION if "#" in name and "::" not in name else OPERATOR
 
 
-def _plain(event: Any) -> str:
-    return _OLD_TRACKS.get(event.pid, PLAIN) if isinstance(event.pid, str) else PLAIN
-
-
-_DECIDED_BY_EVENT = {_INSTANT: _instant, _OLD_OPERATOR: _operator_or_annotation, PLAIN: _plain}
+_DECIDED_BY_EVENT: dict[str | None, Callable[[Any], str]] = {
+    _INSTANT: lambda event: MEMORY if event.name == _MEMORY else SILENT,
+    _OLD_OPERATOR: _operator_or_annotation,
+    PLAIN: lambda event: _OLD_TRACKS.get(event.pid, PLAIN) if isinstance(event.pid, str) else PLAIN,
+}
 
 
 @dataclass(frozen=True)
 class ScannedTrace:
-    """Everything that one walk through the file found."""
+    """The result of one pass over the file."""
 
     events: EventSorter
     about: dict[str, Any]
@@ -169,14 +156,18 @@ class ScannedTrace:
 
 
 def scan_trace(path: Path) -> ScannedTrace:
-    """Walk through a trace once."""
+    """Read a trace in one pass."""
     blocks = FileBlocks(path)
     reader = EventReader(path, blocks)
     events = EventSorter()
-    for some in reader:
-        events.add(some, exact=reader.exact)
+    for chunk in reader:
+        events.add(chunk, exact=reader.exact)
     warnings = (*_warnings(reader, blocks), *_left_out(path, events))
-    return ScannedTrace(events, reader.about, tuple(_notes(events)), warnings)
+    notes: tuple[str, ...] = ()
+    if events.unknown:
+        named = ", ".join(f"{name} ({n:,})" for name, n in events.unknown.most_common(8))
+        notes = (f"not read: events of {named}",)
+    return ScannedTrace(events, reader.about, notes, warnings)
 
 
 def _warnings(reader: EventReader, blocks: FileBlocks) -> Iterable[str]:
@@ -190,10 +181,11 @@ def _warnings(reader: EventReader, blocks: FileBlocks) -> Iterable[str]:
 
 
 def _left_out(path: Path, events: EventSorter) -> Iterable[str]:
-    """Name events that cannot be used; a trace of which most cannot be is damaged."""
+    """Yield warnings about unusable events; a trace of mostly unusable ones is damaged."""
     for kind, total, why in events.left_out():
-        counted = ((f"{n:,} {'has' if n == 1 else 'have'}", w) for w, n in why.most_common())
-        reasons = ", ".join(f"{count} {reason}" for count, reason in counted)
+        reasons = ", ".join(
+            f"{n:,} {'has' if n == 1 else 'have'} {reason}" for reason, n in why.most_common()
+        )
         what = "events" if kind == PLAIN else f"{kind} events"
         count = f"{why.total():,} of {total:,} {what}"
         if why.total() * 2 > total:
@@ -205,49 +197,44 @@ def _left_out(path: Path, events: EventSorter) -> Iterable[str]:
         yield f"{count} left out: {reasons}"
 
 
-def _notes(events: EventSorter) -> Iterable[str]:
-    if events.unknown:
-        named = ", ".join(f"{name} ({n:,})" for name, n in events.unknown.most_common(8))
-        yield f"not read: events of {named}"
-
-
 class ChromeSource:
-    """A source that learns at the first question what kind of trace it is."""
+    """A source that reads the file, and finds out whose trace it is, when first used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @cached_property
     def _source(self) -> TraceSource:
-        found = scan_trace(self._path)
-        if _is_own_timeline(found.about):
+        trace = scan_trace(self._path)
+        other = trace.about.get("otherData")
+        if isinstance(other, dict) and other.get("writer") == "gpusight":
             raise NotACaptureError(
                 f"{self._path} is a timeline that gpusight exported",
                 hint="open the capture that it was made from",
             )
-        if found.events.rows.keys() - {PLAIN} or _is_torch(found):
+        # A PyTorch trace without events is recognized by the keys next to them.
+        if trace.events.rows.keys() - {PLAIN} or _TORCH_KEYS & trace.about.keys():
             from gpusight.readers.torch.torch_source import TorchSource
 
-            return TorchSource(self._path, found)
-        return self._jax_source(found)
+            return TorchSource(self._path, trace)
+        return self._jax_source(trace)
 
-    def _jax_source(self, found: ScannedTrace) -> TraceSource:
+    def _jax_source(self, trace: ScannedTrace) -> TraceSource:
         import polars as pl
 
         from gpusight.readers.frame_source import FrameSource
         from gpusight.readers.jax.jax_json import is_jax, json_tables
 
-        if not is_jax(found.events):
+        if not is_jax(trace.events):
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch or JAX",
                 why="none of its events is of a kind that their profilers write",
                 hint="look at it in ui.perfetto.dev",
             )
         try:
-            meta, tables = json_tables(self._path, found.events, found.notes)
-            both = (*found.warnings, *meta.warnings)
-            warned = msgspec.structs.replace(meta, warnings=both)
-            return FrameSource.of(warned, tables)
+            meta, tables = json_tables(self._path, trace.events, trace.notes)
+            meta = msgspec.structs.replace(meta, warnings=(*trace.warnings, *meta.warnings))
+            return FrameSource.of(meta, tables)
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise DamagedCaptureError(
                 f"{self._path} is damaged",
@@ -261,15 +248,15 @@ class ChromeSource:
         return self._source.meta
 
     def outline(self) -> Outline | None:
-        """Say what is in the file."""
+        """Return what is in the file."""
         return self._source.outline()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         return self._source.has(table)
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         return self._source.has_column(table, column)
 
     def row_count(self, table: str) -> int:
@@ -281,22 +268,12 @@ class ChromeSource:
         return self._source.load(table, columns)
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Have walked through the file for all tables at once."""
+        """Do nothing: one pass over the file serves all tables."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
-        # Where everything came from the cache, the file need not be walked through to say nothing.
+        """Return warnings about rows and values left out so far."""
+        # If everything came from the cache, the file need not be read for this.
         return self._source.warnings() if "_source" in self.__dict__ else ()
 
     def close(self) -> None:
-        """Hold no file open."""
-
-
-def _is_own_timeline(about: dict[str, Any]) -> bool:
-    said = about.get("otherData")
-    return isinstance(said, dict) and said.get("writer") == "gpusight"
-
-
-def _is_torch(found: ScannedTrace) -> bool:
-    """Tell a PyTorch trace without events from any other file, by what stands around them."""
-    return bool({"schemaVersion", "deviceProperties", "distributedInfo"} & found.about.keys())
+        """Do nothing: no file is open."""

@@ -1,7 +1,4 @@
-"""Decoded columns of a capture, kept on disk for the next command.
-
-Sealed records, checked when they are read.
-"""
+"""Decoded columns of a capture, kept on disk for the next command and checksummed."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class DamagedRecordError(Exception):
 
 
 class CacheRecord(NamedTuple):
-    """A frame that was kept, and what the reader warned of when it made it."""
+    """A cached frame and the warnings of the reader that made it."""
 
     frame: pl.DataFrame
     warnings: tuple[str, ...]
@@ -117,7 +114,7 @@ def read_record(entry: CacheFolder, name: str) -> CacheRecord:
 
 
 def _check(entry: CacheFolder, name: str, content: mmap.mmap) -> tuple[str, ...]:
-    """Compare the checksum; gives the warnings."""
+    """Compare the checksum; return the warnings."""
     size = len(content)
     footer_bytes, end = _END.unpack_from(content, size - _END.size)
     seal_at = size - _END.size - footer_bytes - _SEAL.size
@@ -131,18 +128,18 @@ def _check(entry: CacheFolder, name: str, content: mmap.mmap) -> tuple[str, ...]
 
 
 def _checksum(entry: CacheFolder, name: str, content: mmap.mmap, seal_at: int) -> int:
-    """Sum up all but the checksum itself, and where the file belongs, so that none is exchanged."""
+    """Return the CRC-32 of all but the checksum itself, and of the file's name and entry."""
     crc = isal_zlib.crc32(f"{entry.path.name}/{name}".encode())
-    with memoryview(content) as whole:
-        crc = isal_zlib.crc32(whole[: seal_at + _SEAL.size - 4], crc)
-        return isal_zlib.crc32(whole[seal_at + _SEAL.size :], crc)
+    with memoryview(content) as view:
+        crc = isal_zlib.crc32(view[: seal_at + _SEAL.size - 4], crc)
+        return isal_zlib.crc32(view[seal_at + _SEAL.size :], crc)
 
 
 _open: weakref.WeakSet[CachedSource] = weakref.WeakSet()
 
 
 def flush_caches() -> tuple[str, ...]:
-    """Wait until all that open captures put into the cache is written; says why it could not be."""
+    """Wait until all columns of open captures are written; return why some could not be."""
     failures: dict[str, None] = {}
     for source in list(_open):
         source.flush()
@@ -160,16 +157,16 @@ class CachedSource:
         """The capture's identity."""
         self._limit = limit_bytes()
         self._costly = False
-        """Reading even one small table takes a walk through the whole file."""
+        """Reading even one small table takes a pass over the whole file."""
         self._refused = ""
         self._damaged: set[str] = set()
         self._failure = ""
         self.failures: tuple[str, ...] = ()
         """Why the cache could not be written to, once that is known for sure."""
-        self._is_read = False
-        """Something came from the capture itself."""
+        self._source_used = False
+        """Something was read from the capture itself."""
         self._warnings: dict[str, dict[str, None]] = {}
-        """What the reader warned of: by table, derived frame, or as it made the outline."""
+        """Warnings of the reader, by table, derived frame or outline."""
         self._writer: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
         _open.add(self)
@@ -181,35 +178,39 @@ class CachedSource:
     @property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        known = self.outline()
-        return self._source.meta if known is None else known.meta
+        outline = self.outline()
+        return self._source.meta if outline is None else outline.meta
 
     def outline(self) -> Outline | None:
-        """Say what is in the file, from an earlier walk through it where there was one."""
+        """Return what is in the file, from the cache if an earlier pass over it is there."""
         return self._outline
 
     @cached_property
     def _outline(self) -> Outline | None:
-        kept = self._kept_outline()
-        if kept is not None:
-            self._costly = True  # else nobody had kept it
-            # The capture may be named by another path now, which is not part of its identity.
-            meta = msgspec.structs.replace(kept.meta, path=str(self._path))
-            return msgspec.structs.replace(kept, meta=meta)
+        outline = self._cached_outline()
+        if outline is not None:
+            self._costly = True  # else it would not have been cached
+            # The capture may have another path now, which is not part of its identity.
+            meta = msgspec.structs.replace(outline.meta, path=str(self._path))
+            return msgspec.structs.replace(outline, meta=meta)
         began = time.perf_counter()
-        with self._hearing(_OUTLINE):
+        with self._collecting_warnings(_OUTLINE):
             outline = self._source.outline()
         slow = time.perf_counter() - began > _MIN_CACHED_S or _OUTLINE in self._damaged
         if outline is not None and slow:
             self._costly = True
-            self._write({_OUTLINE: _as_record(outline, tuple(self._warnings[_OUTLINE]))})
+            # The path may be no valid text, and the cache does not depend on it.
+            meta = msgspec.structs.replace(outline.meta, path="")
+            text = msgspec.json.encode(msgspec.structs.replace(outline, meta=meta)).decode()
+            frame = pl.DataFrame({"outline": [text]})
+            self._write({_OUTLINE: CacheRecord(frame, tuple(self._warnings[_OUTLINE]))})
         return outline
 
-    def _kept_outline(self) -> Outline | None:
+    def _cached_outline(self) -> Outline | None:
         record = self._read(_OUTLINE)
         if record is None:
             return None
-        self._warned(_OUTLINE, record.warnings)
+        self._add_warnings(_OUTLINE, record.warnings)
         try:
             return msgspec.json.decode(record.frame.item(0, "outline"), type=Outline)
         except (msgspec.MsgspecError, pl.exceptions.PolarsError):
@@ -217,48 +218,48 @@ class CachedSource:
             return None
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
-        known = self.outline()
-        return self._source.has(table) if known is None else known.rows.get(table, 0) > 0
+        """Return whether the table has rows."""
+        outline = self.outline()
+        return self._source.has(table) if outline is None else outline.rows.get(table, 0) > 0
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
-        known = self.outline()
-        if known is None:
+        """Return whether the capture can fill this column."""
+        outline = self.outline()
+        if outline is None:
             return self._source.has_column(table, column)
-        return column in known.columns.get(table, ())
+        return column in outline.columns.get(table, ())
 
     def row_count(self, table: str) -> int:
         """Count rows."""
-        known = self.outline()
-        if known is not None:
-            return known.rows.get(table, 0)
+        outline = self.outline()
+        if outline is not None:
+            return outline.rows.get(table, 0)
         names = self._names()
         for column in TABLES[table].column_names:
-            kept = self._column(table, column) if _file(table, column) in names else None
-            if kept is not None:
-                return len(kept)
-        with self._hearing(table):
+            series = self._column(table, column) if _file(table, column) in names else None
+            if series is not None:
+                return len(series)
+        with self._collecting_warnings(table):
             return self._source.row_count(table)
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Pass on what is coming, but for tables of which there is something here already."""
-        here = {name.partition(".")[0] for name in self._names() if name.endswith(".column")}
-        self._source.prepare([table for table in tables if table not in here])
+        """Pass on which tables are coming, except those with columns in the cache."""
+        cached = {name.partition(".")[0] for name in self._names() if name.endswith(".column")}
+        self._source.prepare([table for table in tables if table not in cached])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Take columns from the cache, read the others and keep them."""
-        kept = {c: self._column(table, c) for c in columns}
-        missing = [c for c, series in kept.items() if series is None]
+        """Return columns from the cache; read the others and cache them."""
+        cached = {c: self._column(table, c) for c in columns}
+        missing = [c for c, series in cached.items() if series is None]
         if missing:
             began = time.perf_counter()
-            with self._hearing(table):
+            with self._collecting_warnings(table):
                 fresh = self._source.load(table, missing)
             slow = time.perf_counter() - began > _MIN_CACHED_S
-            if any(s is not None and len(s) != fresh.height for s in kept.values()):
-                self._damaged |= {_file(table, c) for c, s in kept.items() if s is not None}
+            if any(s is not None and len(s) != fresh.height for s in cached.values()):
+                self._damaged |= {_file(table, c) for c, s in cached.items() if s is not None}
                 fresh = self._source.load(table, columns)
-                kept, missing = {}, list(columns)
+                cached, missing = {}, list(columns)
             damaged = any(_file(table, c) in self._damaged for c in missing)
             if slow or damaged or self._costly or fresh.height >= _MIN_CACHED_ROWS:
                 warnings = tuple(self._warnings.get(table, ()))
@@ -268,31 +269,31 @@ class CachedSource:
                         for series in fresh.get_columns()
                     }
                 )
-            kept.update({c: fresh.get_column(c) for c in missing})
-        return pl.DataFrame([kept[c] for c in columns])
+            cached.update({c: fresh.get_column(c) for c in missing})
+        return pl.DataFrame([cached[c] for c in columns])
 
     @contextlib.contextmanager
-    def _hearing(self, table: str) -> Iterator[None]:
-        """Remember which warnings a table brought, to repeat them when it comes from the cache."""
-        before = set(self._heard())
+    def _collecting_warnings(self, table: str) -> Iterator[None]:
+        """Record which warnings a table brought, to repeat them when it comes from the cache."""
+        before = set(self._source_warnings())
         yield
-        self._is_read = True
-        self._warned(table, (w for w in self._heard() if w not in before))
+        self._source_used = True
+        self._add_warnings(table, (w for w in self._source_warnings() if w not in before))
 
-    def _heard(self) -> tuple[str, ...]:
-        # To know its warnings a source may have to walk through the file, if nobody did so yet.
-        return self._source.warnings() if self._is_read else ()
+    def _source_warnings(self) -> tuple[str, ...]:
+        # A source that has read nothing yet may need a pass over the file to know its warnings.
+        return self._source.warnings() if self._source_used else ()
 
-    def _warned(self, what: str, warnings: Iterable[str]) -> None:
-        self._warnings.setdefault(what, {}).update(dict.fromkeys(warnings))
+    def _add_warnings(self, origin: str, warnings: Iterable[str]) -> None:
+        self._warnings.setdefault(origin, {}).update(dict.fromkeys(warnings))
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out, now or when the cache was filled."""
-        kept = (warning for some in self._warnings.values() for warning in some)
-        return tuple(dict.fromkeys((*self._heard(), *kept)))
+        """Return warnings about rows and values left out, now or when the cache was filled."""
+        recorded = (warning for warnings in self._warnings.values() for warning in warnings)
+        return tuple(dict.fromkeys((*self._source_warnings(), *recorded)))
 
     def notes(self) -> tuple[str, ...]:
-        """Say why the cache was not used, in part or at all."""
+        """Return why the cache was not used, in part or at all."""
         notes = [f"cache not used: {self._refused}"] if self._refused else []
         if self._damaged:
             files = "1 file" if len(self._damaged) == 1 else f"{len(self._damaged)} files"
@@ -300,7 +301,7 @@ class CachedSource:
         return (*notes, *self.failures)
 
     def holds(self, table: str, columns: Sequence[str]) -> bool:
-        """Tell whether all these columns are in the cache."""
+        """Return whether all these columns are in the cache."""
         return {_file(table, c) for c in columns} <= self._names()
 
     def recall(self, key: str) -> pl.DataFrame | None:
@@ -308,7 +309,7 @@ class CachedSource:
         record = self._read(_derived(key))
         if record is None:
             return None
-        self._warned(_derived(key), record.warnings)
+        self._add_warnings(_derived(key), record.warnings)
         return record.frame
 
     def remember(self, key: str, frame: pl.DataFrame) -> None:
@@ -327,14 +328,14 @@ class CachedSource:
             self.failures = (f"cache not written: {self._failure}",)
 
     def _names(self) -> frozenset[str]:
-        """Name the files of the entry that can be read."""
+        """List the files of the entry that can be read."""
         if self._refused:
             return frozenset()
         try:
             with open_entry(self._name) as entry:
                 return frozenset(entry.names()) - self._damaged
         except (CacheError, OSError):
-            return frozenset()  # `_read` says why
+            return frozenset()  # `_read` records why
 
     def _read(self, name: str) -> CacheRecord | None:
         if self._refused or name in self._damaged:
@@ -360,7 +361,7 @@ class CachedSource:
         if frame.columns != [column] or not TABLES[table].column(column).accepts(frame.dtypes[0]):
             self._damaged.add(_file(table, column))
             return None
-        self._warned(table, record.warnings)
+        self._add_warnings(table, record.warnings)
         return frame.get_column(column)
 
     def _write(self, records: Mapping[str, CacheRecord]) -> None:
@@ -372,8 +373,11 @@ class CachedSource:
 
     def _write_now(self, records: Mapping[str, CacheRecord]) -> None:
         try:
-            with open_entry(self._name, make=True) as entry, lock_entry(entry, alone=False) as ours:
-                for name, record in records.items() if ours else ():
+            with (
+                open_entry(self._name, make=True) as entry,
+                lock_entry(entry, alone=False) as locked,
+            ):
+                for name, record in records.items() if locked else ():
                     write_record(entry, name, record)
             trim_cache(self._name, self._limit)
         except FileNotFoundError:
@@ -388,13 +392,6 @@ class CachedSource:
             if not is_unexpected(error):
                 raise
             self._failure = reason_of(error)
-
-
-def _as_record(outline: Outline, warnings: tuple[str, ...]) -> CacheRecord:
-    # Its path may be no valid text, and is not part of what is kept anyway.
-    nameless = msgspec.structs.replace(outline, meta=msgspec.structs.replace(outline.meta, path=""))
-    text = msgspec.json.encode(nameless).decode()
-    return CacheRecord(pl.DataFrame({"outline": [text]}), warnings)
 
 
 def _file(table: str, column: str) -> str:

@@ -20,32 +20,35 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 19
 _PACKED_BYTES = 1 << 18
-"""Compressed bytes taken at a time: as many are lost where the file is damaged."""
+"""Compressed bytes read at a time: as many are lost where the file is damaged."""
 _INFLATED_BYTES = 1 << 22
 """Inflated at a time: the parser lets go of the interpreter only every few milliseconds."""
 _AHEAD = 2
-"""Pieces of that size that may lie ready before the parser takes them."""
+"""Pieces of that size that may be ready before the parser needs them."""
 _GZIP_FORMAT = 31
 _FREE_BYTES, _MOST_RATIO = 1 << 28, 200
-"""A packed file may grow to the first in any case, beyond it this many times; text of profilers
-shrinks five- to fiftyfold."""
+"""A compressed file may grow to the first in any case, beyond it this many times; text of
+profilers shrinks five- to fiftyfold."""
 _XZ_MEMORY_BYTES = 1 << 28
-"""What a file may ask for to be unpacked; `xz -9` asks for a quarter."""
-
-
+"""What decompressing a file may take; `xz -9` takes a quarter."""
 _ZSTD_WINDOW_LOG = 27
 """The same for Zstandard: 128 MiB, which `zstd` itself does not exceed without `--long`."""
 
 
+def max_unpacked_bytes(size: int) -> int:
+    """Return the bytes to which a file of this size may grow."""
+    return max(_FREE_BYTES, _MOST_RATIO * size)
+
+
 class FileBlocks:
-    """Blocks of a file's text; `problem` says, at the end, why there are no more than these."""
+    """Blocks of a file's decompressed content; `problem` is why they end early, if they do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.problem: str | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give block after block; never more than a few in memory."""
+        """Yield block after block; never more than a few are in memory."""
         with self._path.open("rb") as file:
             head = file.read(len(XZ))
             file.seek(0)
@@ -54,24 +57,24 @@ class FileBlocks:
             elif head.startswith((XZ, ZSTANDARD)):
                 yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
             else:
-                yield from _plain_blocks(file)
+                yield from iter(lambda: file.read(BLOCK_BYTES), b"")
 
     def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """End where a small file turns out to hold more than any profiler writes."""
-        most = max(_FREE_BYTES, _MOST_RATIO * self._path.stat().st_size)
+        """Raise if a small file turns out to hold more than any profiler writes."""
+        limit = max_unpacked_bytes(self._path.stat().st_size)
         size = 0
         for block in blocks:
             size += len(block)
-            if size > most:
+            if size > limit:
                 raise DamagedCaptureError(
                     f"{self._path} cannot be unpacked",
-                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(most)}",
+                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(limit)}",
                     hint="if you trust it, unpack it first",
                 )
             yield block
 
     def _unpacked(self, file: IO[bytes], *, is_xz: bool) -> Iterator[bytes]:
-        """Unpack what people and newer tools pack in other ways."""
+        """Decompress xz and Zstandard."""
         import lzma
 
         zstd = zstd_module()
@@ -86,13 +89,13 @@ class FileBlocks:
             self.problem = f"its compressed data ends early or is damaged ({error})"
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
-        """Inflate; what is there before a place that is damaged or missing still counts."""
+        """Decompress gzip; the data before damage or a missing end still counts."""
         from isal import isal_zlib
 
         member = isal_zlib.decompressobj(_GZIP_FORMAT)
         waiting = b""
         while True:
-            # What the inflater could not put into the last block comes before anything new.
+            # Input that did not fit into the last block comes before new input.
             waiting = waiting or file.read(_PACKED_BYTES)
             if member.eof and waiting:
                 member = isal_zlib.decompressobj(_GZIP_FORMAT)
@@ -119,17 +122,17 @@ def zstd_module() -> ModuleType:
 
 
 def head_of(path: Path, length: int) -> bytes:
-    """Give the first bytes of what a file holds, unpacked; fewer where there are no more."""
-    found = b""
+    """Return the first decompressed bytes of a file; fewer if there are no more."""
+    head = b""
     for block in FileBlocks(path):
-        found += block
-        if len(found) >= length:
+        head += block
+        if len(head) >= length:
             break
-    return found[:length]
+    return head[:length]
 
 
 def _xz(file: IO[bytes]) -> Iterator[bytes]:
-    """Unpack streams, one after the other, within a limit on memory."""
+    """Decompress concatenated xz streams within a limit on memory."""
     import lzma
 
     waiting = b""
@@ -147,23 +150,19 @@ def _xz(file: IO[bytes]) -> Iterator[bytes]:
         waiting = stream.unused_data.lstrip(b"\0")
 
 
-def _plain_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    return iter(lambda: file.read(BLOCK_BYTES), b"")
-
-
 def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Cut what was inflated in one go into blocks that stay in the processor's cache."""
+    """Cut decompressed pieces into blocks that stay in the processor's cache."""
     for piece in pieces:
         for start in range(0, len(piece), BLOCK_BYTES):
             yield piece[start : start + BLOCK_BYTES]
 
 
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Make pieces on a thread of their own, a few ahead of who takes them."""
+    """Make pieces on a thread of their own, a few ahead of the consumer."""
     with ThreadPoolExecutor(1, thread_name_prefix="gpusight-inflate") as pool:
-        made = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
-        while (piece := made.popleft().result()) is not None:
-            made.append(pool.submit(next, pieces, None))
+        ready = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
+        while (piece := ready.popleft().result()) is not None:
+            ready.append(pool.submit(next, pieces, None))
             yield piece
 
 
@@ -172,7 +171,7 @@ _MAX_KERNEL_INFO_BYTES = 1 << 28
 
 
 def read_kernel_info(path: Path) -> str:
-    """Read a kernel-info file; what is plainly no text is refused."""
+    """Read a kernel-info file; refuse binary or huge ones."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_KERNEL_INFO_BYTES + 1)
@@ -189,7 +188,7 @@ _MAX_TIMINGS_BYTES = 1 << 26
 
 
 def read_timings_file(path: Path) -> str:
-    """Read a CSV file of timings; what is plainly no text is refused."""
+    """Read a CSV file of timings; refuse binary or huge ones."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_TIMINGS_BYTES + 1)

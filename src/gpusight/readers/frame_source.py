@@ -1,4 +1,4 @@
-"""A source whose tables are whole frames, for files that are read in one go."""
+"""A source whose tables are whole frames, for files that are read in one pass."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ EPOCH_NS = 10**18
 
 _LATEST = 1 << 61
 """Beyond any clock, the nanoseconds since 1970 included, and beyond any size in bytes."""
+MAX_DURATION_NS = 30 * 86_400 * 10**9
+"""No profiler records for longer than 30 days, so no event lasts longer."""
 TIME_LIMITS, DEVICE_LIMITS, BYTE_LIMITS = (-_LATEST, _LATEST), (-(1 << 20), 1 << 20), (0, _LATEST)
 _COUNT_LIMITS = (0, 1 << 32)
 _COUNTS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
 
 
 class FrameSource:
-    """Serves tables out of frames that `read` builds when the first of them is asked for.
+    """Serves tables from frames that `read` builds when the first of them is used.
 
     A frame holds the columns that the file fills, in any order and any fitting type: text becomes
     an Enum, rows are sorted, columns that are missing are null.
@@ -54,7 +56,7 @@ class FrameSource:
         return self._contents[0]
 
     def outline(self) -> Outline:
-        """Say what is in the file."""
+        """Return what is in the file."""
         meta, frames = self._contents
         return Outline(
             meta=meta,
@@ -63,11 +65,11 @@ class FrameSource:
         )
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         return table in self._contents[1]
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         frame = self._contents[1].get(table)
         return (
             frame is not None
@@ -81,25 +83,25 @@ class FrameSource:
         return 0 if frame is None else frame.height
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns."""
+        """Return these columns."""
         frame = self._contents[1].get(table)
         if frame is None:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
         return frame.select(columns)
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Have everything in one go anyway."""
+        """Do nothing: all tables are read together."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that were left out: the walk through the file put them in `meta`."""
+        """Return none: the pass over the file put its warnings in `meta`."""
         return ()
 
     def close(self) -> None:
-        """Hold no file open."""
+        """Do nothing: no file is open."""
 
 
 def as_table(name: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Make a frame the table that the schema declares: types, order of columns, order of rows."""
+    """Return a frame as the schema declares its table: types, order of columns and rows."""
     table = TABLES[name]
     unknown = set(frame.columns) - set(table.column_names)
     assert not unknown, f"{name} has no columns {unknown}"
@@ -115,14 +117,14 @@ def as_table(name: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_column(column: TraceColumn, series: pl.Series) -> pl.Series:
-    """Give a series the type that its column is declared with."""
+    """Cast a series to the type that its column is declared with."""
     if column.kind is ColumnKind.NAME:
         return series if isinstance(series.dtype, pl.Enum) else encode_names(series.cast(pl.String))
     return series.cast(column.dtype_for([]))
 
 
 def time_order(times: pl.Series) -> pl.Series | None:
-    """Give the order of rows by time, ties as they stand; none where that is how they are."""
+    """Return the order of rows by time, ties in file order; None if they are sorted."""
     if times.is_sorted():
         return None
     frame = times.to_frame("time").with_row_index("row")
@@ -130,7 +132,7 @@ def time_order(times: pl.Series) -> pl.Series | None:
 
 
 def concat_tables(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """Put frames of the same columns under each other, however their names are encoded."""
+    """Concatenate frames of the same columns, however their names are encoded."""
     columns = []
     for column in frames[0].columns:
         parts = [frame.get_column(column) for frame in frames]
@@ -140,7 +142,7 @@ def concat_tables(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def limits_of(column: TraceColumn) -> tuple[int, int] | None:
-    """Give the least and the greatest value that a column can hold; None for any value."""
+    """Return the smallest and largest valid value of a column; None if any is valid."""
     if column.kind is ColumnKind.TIME:
         return TIME_LIMITS
     if column.name == "device":
@@ -151,7 +153,7 @@ def limits_of(column: TraceColumn) -> tuple[int, int] | None:
 
 
 def within_limits(column: TraceColumn, series: pl.Series) -> tuple[pl.Series, int]:
-    """Make values that nothing can mean null; gives how many there were."""
+    """Make values outside the limits null; return how many there were."""
     limits = limits_of(column)
     if limits is None or series.dtype != pl.Int64 or series.is_empty():
         return series, 0
@@ -162,6 +164,6 @@ def within_limits(column: TraceColumn, series: pl.Series) -> tuple[pl.Series, in
 
 
 def is_inside(series: pl.Series, low: int, high: int) -> bool:
-    """Tell whether all values lie within limits; not so where there are none."""
+    """Return whether all values lie within limits; False if there are none."""
     least, most = series.min(), series.max()
     return isinstance(least, int) and isinstance(most, int) and low <= least <= most <= high

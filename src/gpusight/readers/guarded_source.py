@@ -37,11 +37,11 @@ _SAMPLES = 32
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_500_000_000
 """How far apart two changes surely differ in time; coarse where a disk keeps whole seconds."""
 _LOGS = ("-wal", "-journal")
-"""Files beside a SQLite database that hold a part of it."""
+"""Endings of files next to a SQLite database that hold a part of it."""
 
 
 class FileStatus(NamedTuple):
-    """What tells one version of a file from the next."""
+    """What distinguishes versions of a file."""
 
     name: str
     device: int
@@ -53,7 +53,7 @@ class FileStatus(NamedTuple):
 
 def file_status(path: Path) -> tuple[FileStatus, ...]:
     """List the files of a capture with their status; no file is opened."""
-    path = path.resolve()  # SQLite looks for logs beside the file itself, not beside a link to it
+    path = path.resolve()  # SQLite looks for logs next to the file itself, not next to a link
     if path.is_dir():
         # The reader of folders knows which files are tables; it imports what only it needs.
         from gpusight.readers.nsys.export_folder import table_files
@@ -61,70 +61,60 @@ def file_status(path: Path) -> tuple[FileStatus, ...]:
         files = sorted(table_files(path).values())
     else:
         logs = (Path(f"{path}{suffix}") for suffix in _LOGS)
-        files = [path, *(log for log in logs if _bytes(log))]
+        files = [path, *(log for log in logs if (status := _status(log)) and status.bytes)]
     return tuple(status for file in files if (status := _status(file)) is not None)
 
 
 def capture_identity(path: Path, files: Sequence[FileStatus]) -> str:
-    """Name a capture after what it is, from the status of its files and their content."""
+    """Return a hash that identifies a capture by the status of its files and their content."""
     digest = hashlib.sha256(f"gpusight {__version__} {_LAYOUT}".encode())
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
-    whole = sum(file.bytes for file in files) <= _WHOLE_BYTES
+    read_all = sum(file.bytes for file in files) <= _WHOLE_BYTES
     samples = max(4, _SAMPLES // max(1, len(files)))
     for file in files:
         digest.update(os.fsencode(file.name))
         digest.update(repr(file[1:]).encode())
         blocks = -(-file.bytes // _BLOCK_BYTES)
-        if not whole and not _is_fresh(file) and blocks > samples:
-            places: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
+        if not read_all and not _is_fresh(file) and blocks > samples:
+            indices: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
         else:
-            places = range(blocks)
-        for crc in _checksums(folder / file.name, places):
+            indices = range(blocks)
+        for crc in _checksums(folder / file.name, indices):
             digest.update(crc.to_bytes(4, "little"))
     return digest.hexdigest()[:32]
 
 
-def check_unchanged(path: Path, files: tuple[FileStatus, ...]) -> None:
-    """Raise if a capture is no longer what it was when its status was taken."""
-    if file_status(path) != files:
-        raise DamagedCaptureError(
-            f"{path} changed while it was read",
-            why="numbers of two versions of it would be mixed",
-            hint="run again when nothing writes to it",
-        )
-
-
 def _status(file: Path) -> FileStatus | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
-        # Missing, or not for us to see: opening it gives the error that says so.
+        # Missing or not accessible: opening it raises the error that tells the user.
         return None
     return FileStatus(
-        file.name, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        file.name,
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
     )
 
 
-def _bytes(file: Path) -> int:
-    status = _status(file)
-    return 0 if status is None else status.bytes
-
-
 def _is_fresh(file: FileStatus) -> bool:
-    """Tell whether the file may change without its times changing, or has times of the future."""
+    """Return whether the file may change without its times changing, or has future times."""
     newest = max(file.modified_ns, file.changed_ns)
     tick_ns = _TICK_NS if newest % 1_000_000_000 else _COARSE_TICK_NS
     return time.time_ns() - newest < tick_ns
 
 
-def _checksums(file: Path, places: Iterable[int]) -> Iterator[int]:
+def _checksums(file: Path, block_indices: Iterable[int]) -> Iterator[int]:
     # Not every file of a folder need be regular, and opening a pipe would wait for its writer.
     if not stat.S_ISREG(file.stat().st_mode):
         return
     with file.open("rb", buffering=0) as handle:
-        for place in places:
-            handle.seek(place * _BLOCK_BYTES)
+        for index in block_indices:
+            handle.seek(index * _BLOCK_BYTES)
             yield isal_zlib.crc32(handle.read(_BLOCK_BYTES))
 
 
@@ -142,10 +132,10 @@ def reading(path: Path, table: str = "") -> Iterator[None]:
     except BaseException as error:  # a panic of Polars is no Exception
         if not is_unexpected(error):
             raise
-        raise _named(path, table, error) from error
+        raise _capture_error(path, table, error) from error
 
 
-def _named(path: Path, table: str, error: BaseException) -> CaptureError:
+def _capture_error(path: Path, table: str, error: BaseException) -> CaptureError:
     where = f"table {table}: " if table else ""
     if isinstance(error, MemoryError):
         return CaptureError(
@@ -168,7 +158,7 @@ def _named(path: Path, table: str, error: BaseException) -> CaptureError:
 
 
 class GuardedSource:
-    """A source of which every failure names the capture, one that changes meanwhile included."""
+    """A source whose every failure names the capture; one that changes meanwhile is a failure."""
 
     def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:
         self._source = source
@@ -178,16 +168,21 @@ class GuardedSource:
 
     def check(self) -> None:
         """Raise if the capture is no longer what it was when it was opened."""
-        check_unchanged(self._path, self._files)
+        if file_status(self._path) != self._files:
+            raise DamagedCaptureError(
+                f"{self._path} changed while it was read",
+                why="numbers of two versions of it would be mixed",
+                hint="run again when nothing writes to it",
+            )
 
     @contextlib.contextmanager
     def _reading(self, table: str = "") -> Iterator[None]:
-        """Read from the file: nothing counts that was read while the file changed."""
+        """Read from the file; what was read while the file changed is refused."""
         try:
             with reading(self._path, table):
                 yield
         except CaptureError:
-            self.check()  # a file that changed explains whatever went wrong
+            self.check()  # a changed file explains any other error
             raise
         self.check()
 
@@ -198,17 +193,17 @@ class GuardedSource:
             return self._source.meta
 
     def outline(self) -> Outline | None:
-        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        """Return what is in the file, if knowing that takes a pass over all of it; else None."""
         with self._reading():
             return self._source.outline()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         with reading(self._path, table):
             return self._source.has(table)
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         with reading(self._path, table):
             return self._source.has_column(table, column)
 
@@ -230,12 +225,12 @@ class GuardedSource:
         return frame
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Pass on which tables will be asked for."""
+        """Pass on which tables will be read."""
         with reading(self._path):
             self._source.prepare(tables)
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
+        """Return warnings about rows and values left out so far."""
         with reading(self._path):
             return self._source.warnings()
 

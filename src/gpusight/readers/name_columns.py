@@ -1,7 +1,4 @@
-"""Names in columns.
-
-Dictionary encoding, API calls without version suffixes, files without home folders.
-"""
+"""Names in columns: dictionary encoding, API calls without suffixes, files without homes."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ def _with_common_names(columns: list[pl.Series]) -> list[pl.Series]:
 
 
 def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series:
-    """Spread the names of the ids that occur over all rows."""
+    """Return the name of each row, from the names of the ids that occur."""
     if used.is_empty():
         return pl.Series([None], dtype=names.dtype).new_from_index(0, len(ids))
     low = used.min()
@@ -62,13 +59,13 @@ def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series
         lookup = pl.DataFrame({"id": used, "name": names})
         rows = pl.DataFrame({"id": ids}).join(lookup, on="id", how="left", maintain_order="left")
         return rows.get_column("name")
-    positions = pl.DataFrame({"at": pl.int_range(span + 1, eager=True)}).join(
-        pl.DataFrame({"at": used - low, "row": pl.int_range(len(used), eager=True)}),
-        on="at",
+    offsets = pl.DataFrame({"offset": pl.int_range(span + 1, eager=True)}).join(
+        pl.DataFrame({"offset": used - low, "row": pl.int_range(len(used), eager=True)}),
+        on="offset",
         how="left",
         maintain_order="left",
     )
-    return names.gather(positions.get_column("row").gather(ids - low))
+    return names.gather(offsets.get_column("row").gather(ids - low))
 
 
 def demangle_names(name: str) -> str:
@@ -89,7 +86,7 @@ _FILE_AND_LINE = re.compile(r"(?P<file>.+)(?P<place>\(\d+\): .*)", re.DOTALL)
 
 
 def file_name(path: str) -> str:
-    """Keep the file name of a path of either style: folders give away users and machines."""
+    """Return the file name of a path of either style: folders reveal users and machines."""
     return PureWindowsPath(PurePosixPath(path).name).name
 
 
@@ -99,14 +96,14 @@ def shown_file(path: str) -> str | None:
     A path that the recorder had shortened already, to one below a package, stays as it is.
 
     `.../site-packages/torch/nn/modules/linear.py` is `torch/nn/modules/linear.py`, a script in a
-    home directory `~/train.py`. None where the recorder did not know the file.
+    home directory `~/train.py`. None if the recorder did not know the file.
     """
     if path in _UNKNOWN:
         return None
     text = path.replace("\\", "/")
-    inside, found = _LIBRARY.subn("", text)
-    if found:
-        return inside
+    inside_library, matches = _LIBRARY.subn("", text)
+    if matches:
+        return inside_library
     names = _HOME.sub("~", text).split("/")
     if text.startswith(_CUT):  # the front of a path that was cut may be the rest of a home
         return names[-1] or None

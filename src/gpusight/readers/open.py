@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from importlib import import_module
 from itertools import islice
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.readers.cache_folder import protect_capture
+from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
-from gpusight.readers.guarded_source import GuardedSource, reading
+from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.sniff import (
+    ARROW_STREAM,
+    BOM,
     GZIP,
     JAX_PLANE,
     LOG_BYTES,
@@ -40,14 +45,12 @@ if TYPE_CHECKING:
 
 _SNIFF_BYTES = 16_384
 _MAX_PROFILES_LISTED = 1000
-_ARROW_STREAM = b"\xff\xff\xff\xff"
-_BOM = b"\xef\xbb\xbf"
 _KEY_AVERAGES = "Self CPU"
 """A heading of the table that `key_averages().table()` prints, in every version of PyTorch."""
 _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
 """How a page of Nsight Compute begins; a list in JSON could not go on like this."""
 _NCU_ROWS = re.compile(rb'"?\d+"?[,;\t][^\n]*?\(\d+, *\d+, *\d+\)"?[,;\t]"?\(\d+, *\d+, *\d+\)')
-"""A launch with the sizes of its block and grid, as it stands in the rows of a CSV."""
+"""A launch with the sizes of its block and grid, as in the rows of a CSV."""
 _LOG_BLOCKS = LOG_BYTES // BLOCK_BYTES
 _PROTOBUF_FIELD_1 = b"\x0a"
 _REPORTS = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu", ".ncu-repz": "ncu"}
@@ -67,14 +70,12 @@ _FOREIGN = (
 
 
 def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
-    """Open a capture. Nothing is read yet but what tells its kind; the file is never written to."""
-    from gpusight.readers.cache_folder import check_capture_apart
-    from gpusight.readers.column_cache import CachedSource
-    from gpusight.readers.guarded_source import capture_identity, file_status
-
-    location = _expanded(Path(path))
+    """Open a capture. Only its first bytes are read yet; the file is never written to."""
+    location = Path(path)
+    with contextlib.suppress(RuntimeError):  # no such user: then the tilde is part of the name
+        location = location.expanduser()
     with reading(location):
-        check_capture_apart(location)
+        protect_capture(location)
         files = file_status(location)
         source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
@@ -82,13 +83,6 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         cached = CachedSource(source, location, capture_identity(location, files))
         source.check()
         return Trace(cached, cached)
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:  # a user who does not exist: then the tilde is part of the name
-        return path
 
 
 def _source(path: Path, *, cache: bool) -> TraceSource:
@@ -123,7 +117,7 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
         from gpusight.readers.nsys.native_report import ReportTables
 
         return ReportTables(path, cache=cache)
-    if head.startswith(_ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
+    if head.startswith(ARROW_STREAM) and path.suffix.lower() != ".qdstrm":
         from gpusight.readers.nsys.export_folder import FolderTables
 
         return FolderTables.from_arrow_file(path)
@@ -131,19 +125,21 @@ def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
 
 
 def _other_source(path: Path, head: bytes) -> TraceSource:
-    """Open what ncu, PyTorch and JAX write; a packed file is told by what is inside."""
-    packing = _packing(head)
+    """Open what ncu, PyTorch and JAX write; a compressed file is recognized by its content."""
+    packing = next(
+        (packing for magic, packing in _PACKINGS.items() if head.startswith(magic)), None
+    )
     start = FileStart(path, _unpacked(path, head, packing[0]) if packing else head)
-    for recognizes, place in READERS:
+    for recognizes, reader in READERS:
         if recognizes(start):
-            module, _, name = place.partition(":")
-            opened: TraceSource = getattr(import_module(f"gpusight.readers.{module}"), name)(path)
-            return opened
-    raise _packed(path, start.text, *packing) if packing else _foreign(path, head)
+            module, _, name = reader.partition(":")
+            source: TraceSource = getattr(import_module(f"gpusight.readers.{module}"), name)(path)
+            return source
+    raise _packed_error(path, start.text, *packing) if packing else _unknown_error(path, head)
 
 
 class FileStart(NamedTuple):
-    """How a file begins, unpacked: what readers recognize their files by."""
+    """How a file begins, decompressed: what readers recognize their files by."""
 
     path: Path
     text: bytes
@@ -151,11 +147,11 @@ class FileStart(NamedTuple):
     @property
     def letters(self) -> bytes:
         """The text without the zeros that UTF-16 has between its letters."""
-        return _letters(self.text)
+        return self.text.removeprefix(BOM).replace(b"\0", b"")
 
     def is_json(self) -> bool:
-        """Tell an object or a list; the length of a JAX profile's first plane may look like one."""
-        start = self.text.removeprefix(_BOM).lstrip()[:1]
+        """Find an object or list; the length of a JAX profile's first plane may look like one."""
+        start = self.text.removeprefix(BOM).lstrip()[:1]
         return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
     def is_ncu_table(self) -> bool:
@@ -193,22 +189,12 @@ READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
 )
-"""How files are recognized, in this order, and what opens them: a module of `readers` and what it
-calls with the path. The forms of Nsight Systems, told before, share one reader."""
-
-
-def _letters(text: bytes) -> bytes:
-    """Give text without the zeros that UTF-16 has between its letters."""
-    return text.removeprefix(_BOM).replace(b"\0", b"")
-
-
-def _packing(head: bytes) -> tuple[str, str] | None:
-    """Name the way that a file is packed, and what unpacks it; None where it is not."""
-    return next((way for magic, way in _PACKINGS.items() if head.startswith(magic)), None)
+"""How files are recognized, in this order, and their reader: a module of `readers` and what is
+called with the path. The forms of Nsight Systems are recognized before and share one reader."""
 
 
 def _unpacked(path: Path, head: bytes, form: str) -> bytes:
-    """Give the first bytes of what a packed file holds, of whatever is there of it."""
+    """Return the first decompressed bytes of a file."""
     text = inflated_head(head) if head.startswith(GZIP) else head_of(path, _SNIFF_BYTES)
     if text is None:
         raise DamagedCaptureError(
@@ -221,8 +207,8 @@ def _unpacked(path: Path, head: bytes, form: str) -> bytes:
     return text
 
 
-def _packed(path: Path, text: bytes, form: str, command: str) -> CaptureError:
-    """Name what was compressed by hand."""
+def _packed_error(path: Path, text: bytes, form: str, command: str) -> CaptureError:
+    """Return the error for a compressed file that no reader knows."""
     if text.startswith((SQLITE, NSYS_REPORT)):
         what = f"is a {form}-compressed Nsight Systems capture"
         return NotACaptureError(f"{path} {what}", hint=f"unpack it first: {command}")
@@ -232,7 +218,8 @@ def _packed(path: Path, text: bytes, form: str, command: str) -> CaptureError:
     )
 
 
-def _foreign(path: Path, head: bytes) -> CaptureError:
+def _unknown_error(path: Path, head: bytes) -> CaptureError:
+    """Return the error for a file that no reader knows, with a remedy for well-known ones."""
     for magic, what, remedy in _FOREIGN:
         if head.startswith(magic):
             return NotACaptureError(f"{path} {what}", hint=remedy)
@@ -241,7 +228,7 @@ def _foreign(path: Path, head: bytes) -> CaptureError:
             f"{path} is an unprocessed nsys stream",
             hint=f"turn it into a report with: QdstrmImporter -i {path.name} (part of nsys)",
         )
-    if _NCU_ROWS.match(_letters(head)):
+    if _NCU_ROWS.match(FileStart(path, head).letters):
         return DamagedCaptureError(
             f"{path} cannot be read",
             why="it has rows of a CSV of Nsight Compute, but not their heading",
@@ -262,7 +249,7 @@ def _folder_source(path: Path) -> TraceSource:
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
         return _nsys_source(FolderTables(path, files))
     inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
-    # What jax.profiler.trace(FOLDER) writes lies deeper.
+    # jax.profiler.trace(FOLDER) writes into subfolders.
     profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MAX_PROFILES_LISTED)
     inside = inside or sorted(str(f.relative_to(path)) for f in profiles)
     if inside:

@@ -68,22 +68,22 @@ class MessageBuffer:
         return low
 
     def varints(self, at: Int64) -> tuple[UInt64, Int64]:
-        """Decode the varint at each position and say how many bytes it takes."""
+        """Decode the varint at each position; return values and sizes in bytes."""
         return _varints(self, self.words(at), at, 8)
 
     def lengths(self, at: Int64) -> tuple[Int64, UInt64, Int64]:
-        """Decode those varints that are short enough for a length, and say which they are."""
+        """Decode varints that are short enough for a length; return rows, values and sizes."""
         words = self.words(at)
         rows = np.flatnonzero(~words & _LENGTH_STOPS)
         values, size = _varints(self, words[rows], at[rows], 8)
         return rows, values, size
 
 
-def _varints(buffer: MessageBuffer, words: UInt64, at: Int64, held: int) -> tuple[UInt64, Int64]:
-    """Decode varints whose first `held` bytes are in `words`; longer ones are read again."""
+def _varints(buffer: MessageBuffer, words: UInt64, at: Int64, loaded: int) -> tuple[UInt64, Int64]:
+    """Decode varints whose first `loaded` bytes are in `words`; longer ones are loaded again."""
     if not (words & _U(0x80)).any():
         return words & _U(0x7F), np.ones(len(words), np.int64)
-    lowest, size = _ends(words, held)
+    lowest, size = _ends(words, loaded)
     lowest -= _U(1)
     values = _compact(words & lowest)
     long = np.flatnonzero(size == 0)
@@ -92,21 +92,21 @@ def _varints(buffer: MessageBuffer, words: UInt64, at: Int64, held: int) -> tupl
     return values, size
 
 
-def _varint_sizes(buffer: MessageBuffer, words: UInt64, at: Int64, held: int) -> Int64:
+def _varint_sizes(buffer: MessageBuffer, words: UInt64, at: Int64, loaded: int) -> Int64:
     """Measure varints without decoding them."""
     if not (words & _U(0x80)).any():
         return np.ones(len(words), np.int64)
-    _, size = _ends(words, held)
+    _, size = _ends(words, loaded)
     long = np.flatnonzero(size == 0)
     if len(long):
         _, size[long] = _long_varints(buffer, at[long])
     return size
 
 
-def _ends(words: UInt64, held: int) -> tuple[UInt64, Int64]:
-    """Find the last byte of each varint: its top bit alone, and its place, 0 when not here."""
+def _ends(words: UInt64, loaded: int) -> tuple[UInt64, Int64]:
+    """Find the last byte of each varint: its top bit alone, and the size; 0 if not loaded."""
     stops = ~words
-    stops &= _TOP_BITS >> _U(64 - 8 * held)
+    stops &= _TOP_BITS >> _U(64 - 8 * loaded)
     lowest = -stops
     lowest &= stops
     sizes = lowest >> _U(7)
@@ -213,18 +213,18 @@ class MessageCursor:
     def repeated_spans(self, number: int) -> list[ByteSpans]:
         """Take a repeated field: first the first one of each message, then the second ones…"""
         tag = number << 3 | BYTES
-        found: list[ByteSpans] = []
+        rounds: list[ByteSpans] = []
         rows = self._rows_at(tag)
         while rows is not None:
             at, length, size = self._varints_behind(tag, rows)
-            found.append(self._span_from(rows, at + size, length))
-            if len(found) > _MAX_ROUNDS:
+            rounds.append(self._span_from(rows, at + size, length))
+            if len(rounds) > _MAX_ROUNDS:
                 raise WireError("a message has too many fields")
             rows = _narrow(rows, self.tags[rows] == tag)
-        return found
+        return rounds
 
     def last_spans(self, above: int) -> tuple[Int64, ByteSpans]:
-        """Give number and place of the first field above this number; the cursors stay there."""
+        """Return number and position of the first field above this number; do not move on."""
         self._skip_below((above + 1) << 3)
         tags = self.tags
         if not ((tags & _U(7)) == BYTES).all():
@@ -389,33 +389,33 @@ def _by_length(
     short, rest = np.flatnonzero(~long), np.flatnonzero(long)
     texts = _python_strings(buffer, start[rest], end[rest])
     texts = pl.concat([text_column(buffer, start[short], end[short]), texts])
-    place = np.empty(len(start), np.int64)
-    place[np.concatenate([short, rest])] = np.arange(len(start), dtype=np.int64)
-    return texts.gather(pl.Series(place))
+    index = np.empty(len(start), np.int64)
+    index[np.concatenate([short, rest])] = np.arange(len(start), dtype=np.int64)
+    return texts.gather(pl.Series(index))
 
 
 def _hashes(buffer: MessageBuffer, start: Int64, length: Int64) -> UInt64:
     """Hash each text, eight bytes a round, for all texts that are still not over."""
     hashes = length.view(np.uint64) * _MIX + _SEED
     rows: Int64 | slice = slice(None)
-    at, left = start, length
+    at, remaining = start, length
     while len(at):
         words = buffer.words(at)
-        short = left < 8
+        short = remaining < 8
         if short.any():
-            missing = np.maximum(8 - left, 0).view(np.uint64) << _U(3)
+            missing = np.maximum(8 - remaining, 0).view(np.uint64) << _U(3)
             words = (words << missing) >> missing  # only the text's own bytes
         mixed = (hashes[rows] ^ words) * _FACTOR
         hashes[rows] = mixed ^ (mixed >> _U(32))
-        more = np.flatnonzero(left > 8)
+        more = np.flatnonzero(remaining > 8)
         rows = more if isinstance(rows, slice) else rows[more]
-        at, left = at[more] + 8, left[more] - 8
+        at, remaining = at[more] + 8, remaining[more] - 8
     hashes *= _MIX
     return hashes ^ (hashes >> _U(29))
 
 
 def _distinct(hashes: UInt64) -> tuple[Int64, Int64]:
-    """Give the first row of each different hash, and each row's place among those.
+    """Return the first row of each distinct hash, and each row's index among those.
 
     A hash table in NumPy: every row writes its number into its slot, one of them wins, and rows
     with the winner's hash are done. The others try again in another slot.
@@ -425,21 +425,21 @@ def _distinct(hashes: UInt64) -> tuple[Int64, Int64]:
     table = np.zeros(1 << bits, np.int64)
     owner = np.empty(n, np.int64)
     rows = np.arange(n, dtype=np.int64)
-    left = hashes
+    keys = hashes
     while len(rows):
-        slot = (left >> _U(64 - bits)).view(np.int64)
+        slot = (keys >> _U(64 - bits)).view(np.int64)
         table[slot[::-1]] = rows[::-1]  # the first row of a slot wins
         winner = table[slot]
         same = hashes[winner] == hashes[rows]
         owner[rows[same]] = winner[same]
         rows = rows[~same]
-        left = (left[~same] ^ (left[~same] >> _U(7))) * _MIX
+        keys = (keys[~same] ^ (keys[~same] >> _U(7))) * _MIX
     is_first = np.zeros(n, np.bool_)
     is_first[owner] = True
     first = np.flatnonzero(is_first)
-    place = np.empty(n, np.int64)
-    place[first] = np.arange(len(first), dtype=np.int64)
-    return first, place[owner]
+    index = np.empty(n, np.int64)
+    index[first] = np.arange(len(first), dtype=np.int64)
+    return first, index[owner]
 
 
 def _strings(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:
@@ -453,8 +453,8 @@ def _strings(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:
     joined[bounds - 1] = 0
     if total - np.count_nonzero(joined) != len(start):
         return _python_strings(buffer, start, end)  # a text holds a NUL of its own
-    whole = joined[:-1].tobytes().decode("utf-8", "replace")
-    return pl.Series([whole], dtype=pl.String).str.split("\0").explode()
+    text = joined[:-1].tobytes().decode("utf-8", "replace")
+    return pl.Series([text], dtype=pl.String).str.split("\0").explode()
 
 
 def _python_strings(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Reading single protobuf messages: for the few small ones beside the events."""
+"""Reading single protobuf messages: for the few small ones next to the events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WireError(ValueError):
 
 
 def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Give the unsigned 64-bit number at `at` and the position behind it."""
+    """Return the unsigned 64-bit number at `at` and the position behind it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
@@ -37,7 +37,7 @@ def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def read_span(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Give start and end of the length-prefixed bytes at `at`."""
+    """Return start and end of the length-prefixed bytes at `at`."""
     if at < end and (length := data[at]) < 0x80:  # nearly all are, so no call for them
         at += 1
     else:
@@ -50,36 +50,16 @@ def read_span(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
 def parse(data: bytes | memoryview) -> Message:
     """Split one message into its fields."""
     message: Message = {}
-    at, end, count = 0, len(data), 0
-    while at < end:
-        count += 1
-        if count > _MAX_FIELDS:
+    for count, (number, start, value) in enumerate(fields(data, 0, len(data))):
+        if count >= _MAX_FIELDS:
             raise WireError("a message has too many fields")
-        tag, at = read_varint(data, at, end)
-        value: int | bytes
-        kind = tag & 7
-        if kind == VARINT:
-            value, at = read_varint(data, at, end)
-        elif kind == BYTES:
-            start, at = read_span(data, at, end)
-            value = bytes(data[start:at])
-        elif kind in _FIXED_SIZE:
-            size = _FIXED_SIZE[kind]
-            if size > end - at:
-                raise WireError("a fixed-width number is cut off")
-            value = int.from_bytes(data[at : at + size], "little")
-            at += size
-        else:
-            raise WireError(f"wire type {kind} does not exist")
-        message.setdefault(tag >> 3, []).append(value)
+        values = message.setdefault(number, [])
+        values.append(value if start == NUMBER else bytes(data[start:value]))
     return message
 
 
 def fields(data: bytes | memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Find the fields of one message: number, start and end of each; -1 and the value of numbers.
-
-    For messages of which most is not wanted, or not yet.
-    """
+    """Yield the fields of one message: number, start and end; or `NUMBER` and the value."""
     while at < end:
         tag = data[at]
         at += 1
@@ -112,7 +92,7 @@ def wrapped(value: int) -> int:
 
 
 def integer(message: Message, number: int) -> int | None:
-    """Give a number field, signed; None when absent."""
+    """Return a number field, signed; None when absent."""
     for value in reversed(message.get(number, ())):
         if isinstance(value, int):
             return signed(value)
@@ -120,7 +100,7 @@ def integer(message: Message, number: int) -> int | None:
 
 
 def text(message: Message, number: int) -> str | None:
-    """Give a text field with invalid UTF-8 replaced; None when absent."""
+    """Return a text field with invalid UTF-8 replaced; None when absent."""
     for value in reversed(message.get(number, ())):
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
@@ -134,5 +114,5 @@ def children(message: Message, number: int) -> list[Message]:
 
 def child(message: Message, number: int) -> Message:
     """Parse the message held by a single field; empty when absent."""
-    found = children(message, number)
-    return found[-1] if found else {}
+    messages = children(message, number)
+    return messages[-1] if messages else {}

@@ -1,7 +1,7 @@
-"""Interval arithmetic over half-open [start, end) spans of int64 nanoseconds.
+"""Half-open [start, end) spans of int64 nanoseconds: set arithmetic and nesting.
 
-This is the only place where spans are merged, cut or measured. An `Intervals` is kept in one
-canonical form (sorted, disjoint, nothing empty, nothing touching), so two sets of the same
+This is the only place where spans are merged, cut, measured or nested. An `Intervals` is kept in
+one canonical form (sorted, disjoint, nothing empty, nothing touching), so two sets of the same
 instants are always equal and every operation is a handful of NumPy passes: O(n log n), no Python
 loop per interval. Lengths are taken in uint64, where the difference of any two int64 is exact.
 """
@@ -9,9 +9,10 @@ loop per interval. Lengths are taken in uint64, where the difference of any two 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+import polars as pl
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Intervals:
     @property
     def length_ns(self) -> int:
         """Total length; exact even for the whole int64 range."""
-        return int(_lengths(self).sum(dtype=np.uint64))
+        return int(_distance(self.starts, self.ends).sum(dtype=np.uint64))
 
     def __len__(self) -> int:
         """Count the spans."""
@@ -92,7 +93,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     # A common span starts where one side starts inside the other, and ends likewise. Spans of
     # canonical sets never touch, so these starts and ends pair up in sorted order.
     starts = (a.starts[contains(b, a.starts)], b.starts[contains(a, b.starts)])
-    ends = (a.ends[_contains_before(b, a.ends)], b.ends[_contains_before(a, b.ends)])
+    ends = (a.ends[_inside(b, a.ends, "left")], b.ends[_inside(a, b.ends, "left")])
     return Intervals(distinct(*starts), distinct(*ends))
 
 
@@ -147,26 +148,23 @@ def concurrency(
 
 
 def distinct(*times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the distinct values of several arrays, rising."""
-    # NumPy's own hashes them, which takes ten times as long where most are distinct.
-    every: NDArray[np.int64] = np.sort(np.concatenate(times), kind="stable")
-    return every[np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])]
+    """Return the distinct values of several arrays, rising."""
+    # np.unique hashes them, which takes ten times as long where most are distinct.
+    values: NDArray[np.int64] = np.sort(np.concatenate(times), kind="stable")
+    return values[np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])]
 
 
 def contains(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say for each time whether it is an instant of a."""
-    at = _as_int64(times)
-    begun = np.searchsorted(a.starts, at, side="right")
-    ended = np.searchsorted(a.ends, at, side="right")
-    inside: NDArray[np.bool_] = begun > ended
-    return inside
+    """Return for each time whether it is an instant of a."""
+    return _inside(a, _as_int64(times), "right")
 
 
-def _contains_before(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say for each time whether the instant just before it is in a, without computing time - 1."""
-    begun = np.searchsorted(a.starts, times, side="left")
-    ended = np.searchsorted(a.ends, times, side="left")
-    inside: NDArray[np.bool_] = begun > ended
+def _inside(
+    a: Intervals, times: NDArray[np.int64], side: Literal["left", "right"]
+) -> NDArray[np.bool_]:
+    """Return whether each time is in a; on the left side, the instant just before it."""
+    begun = np.searchsorted(a.starts, times, side=side)
+    inside: NDArray[np.bool_] = begun > np.searchsorted(a.ends, times, side=side)
     return inside
 
 
@@ -174,17 +172,13 @@ def _covered_before(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.uint64
     """Measure how much of a lies before each time."""
     if len(a) == 0:
         return np.zeros(times.shape, np.uint64)
-    whole = np.zeros(len(a) + 1, np.uint64)
-    np.cumsum(_lengths(a), out=whole[1:])
+    covered = np.zeros(len(a) + 1, np.uint64)
+    np.cumsum(_distance(a.starts, a.ends), out=covered[1:])
     begun = np.searchsorted(a.starts, times, side="right")
     # The last span begun may reach past the time: that part is not before it.
     reach = a.ends[np.maximum(begun - 1, 0)]
     beyond = _distance(np.minimum(times, reach), reach)
-    return whole[begun] - np.where(begun > 0, beyond, np.uint64(0))
-
-
-def _lengths(a: Intervals) -> NDArray[np.uint64]:
-    return _distance(a.starts, a.ends)
+    return covered[begun] - np.where(begun > 0, beyond, np.uint64(0))
 
 
 def _distance(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -201,7 +195,7 @@ def _valid_spans(
 
 
 def _as_int64(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Take integers of any width; refuse floats, whose nanoseconds are already rounded."""
+    """Convert integers of any width; refuse floats, whose nanoseconds are already rounded."""
     array = np.asarray(values)
     if array.size == 0:
         return np.empty(array.shape, np.int64)
@@ -212,3 +206,116 @@ def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
     view = array.view()
     view.setflags(write=False)
     return view
+
+
+# Nesting ----------------------------------------------------------------------------------------
+
+
+def number(keys: pl.Series) -> Ints:
+    """Number keys from 0 in rising order; searching the distinct ones is faster than a sort."""
+    codes: Ints = np.searchsorted(keys.unique().sort().to_numpy(), keys.to_numpy())
+    return codes
+
+
+def stable_argsort(codes: Ints) -> Ints:
+    """Sort by small whole numbers, keeping the order within: 16 bits are sorted by radix."""
+    fits = len(codes) and codes.min() >= 0 and codes.max() < 1 << 16
+    return np.argsort(codes.astype(np.uint16) if fits else codes, kind="stable")
+
+
+RANGES_NEED = ("start_ns", "end_ns", "kind", "thread", "domain_key")
+"""Columns of `ranges` that decide how they nest."""
+CALLS_NEED = ("start_ns", "end_ns", "thread")
+"""Columns of tables of calls that decide how those nest."""
+
+
+def nest(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
+    """Find how deep each interval lies and which row encloses it, within its group.
+
+    Intervals of a group are a stack's pushes and pops: an interval's depth is how many were open
+    when it began, its parent the one opened last among them (-1 at the top). One that ends exactly
+    when another begins does not enclose it.
+    """
+    n = len(starts)
+    order = outer_first(starts, ends, groups)
+    start, end, group = starts[order], ends[order], groups[order]
+    # Doubling makes room for an instantaneous interval to close just after it opened.
+    depth_sorted = _open_before(2 * start, 2 * end + (end == start), group)
+    depth = np.empty(n, dtype=np.int64)
+    depth[order] = depth_sorted
+    parent = np.full(n, -1, dtype=np.int64)
+    parent[order] = _parents(depth_sorted, order, group)
+    return depth, parent
+
+
+def outer_first(starts: Ints, ends: Ints, groups: Ints) -> Ints:
+    """Order by group, then start; longer first among equal starts, so that the outer one leads."""
+    if bool((starts[1:] >= starts[:-1]).all()):
+        order = stable_argsort(groups)
+        start, end = starts[order], ends[order]
+        tie = (start[1:] == start[:-1]) & (end[1:] > end[:-1])
+        if not tie.any():
+            return order
+    return np.lexsort((-ends, starts, groups))
+
+
+def _open_before(opens: Ints, closes: Ints, groups: Ints) -> Ints:
+    """Count, for each opening, the intervals of its group that opened before and are open still."""
+    still_open = np.empty(len(opens), dtype=np.int64)
+    bounds = np.flatnonzero(np.diff(groups)) + 1
+    for lo, hi in zip(np.r_[0, bounds], np.r_[bounds, len(opens)], strict=True):
+        closed = np.searchsorted(np.sort(closes[lo:hi]), opens[lo:hi], side="right")
+        still_open[lo:hi] = np.arange(hi - lo) - closed
+    return still_open
+
+
+def _parents(depth: Ints, rows: Ints, group: Ints) -> Ints:
+    """Return, for each interval, the last one before it, one level up in the same group."""
+    parents = np.full(len(depth), -1, dtype=np.int64)
+    if not len(depth):
+        return parents
+    by_depth = stable_argsort(depth)
+    levels, firsts = np.unique(depth[by_depth], return_index=True)
+    spans = dict(zip(levels.tolist(), np.split(by_depth, firsts[1:]), strict=True))
+    for level, members in spans.items():
+        above = spans.get(level - 1)
+        if above is None:
+            continue
+        position = np.searchsorted(above, members) - 1
+        candidate = above[np.maximum(position, 0)]
+        inside = (position >= 0) & (group[candidate] == group[members])
+        parents[members] = np.where(inside, rows[candidate], -1)
+    return parents
+
+
+def nest_ranges(ranges: pl.DataFrame) -> list[pl.Series]:
+    """Return `depth` and `parent` of a table of ranges; only push/pop ranges nest.
+
+    Each nests on its own thread and domain. The others have depth 0 and no parent.
+    """
+    nested = ranges.with_row_index("row").filter(pl.col("kind") == "push_pop")
+    rows = nested.get_column("row").to_numpy().astype(np.int64)
+    groups = number(nested.get_column("thread").fill_null(0))
+    if nested.get_column("domain_key").n_unique() > 1:
+        domains = number(nested.get_column("domain_key").fill_null(0))
+        groups = groups * (int(domains.max()) + 1) + domains
+    depth, parent = nest(
+        nested.get_column("start_ns").to_numpy(), nested.get_column("end_ns").to_numpy(), groups
+    )
+    depths = np.zeros(ranges.height, dtype=np.int64)
+    parents = np.full(ranges.height, -1, dtype=np.int64)
+    depths[rows] = depth
+    parents[rows] = np.where(parent >= 0, rows[parent], -1)
+    column = pl.Series("parent", parents)
+    return [pl.Series("depth", depths), column.set(column < 0, None)]
+
+
+def nest_calls(calls: pl.DataFrame) -> list[pl.Series]:
+    """Return `depth` and `parent` of calls that nest on their thread."""
+    depth, parent = nest(
+        calls.get_column("start_ns").to_numpy(),
+        calls.get_column("end_ns").to_numpy(),
+        number(calls.get_column("thread").fill_null(0)),
+    )
+    column = pl.Series("parent", parent)
+    return [pl.Series("depth", depth), column.set(column < 0, None)]

@@ -1,14 +1,23 @@
-"""The tables of a trace, each declared once; here the list of all, and those about the machine."""
+"""The tables of a trace, each declared once: host, memory and machine here, GPU in `schema_gpu`."""
 
 from __future__ import annotations
 
 from gpusight.trace.schema_columns import (
+    CALLCHAIN,
+    CORRELATION,
+    END,
+    OP,
     PROCESS,
+    RETURN,
+    START,
+    THREAD,
     ColumnKind,
     TraceColumn,
     TraceTable,
+    derived_column,
     int_column,
     name_column,
+    real_column,
     time_column,
 )
 from gpusight.trace.schema_gpu import (
@@ -28,21 +37,277 @@ from gpusight.trace.schema_gpu import (
     SOURCE_FILES,
     SYNCS,
 )
-from gpusight.trace.schema_host import (
-    API_CALLS,
-    CALLCHAINS,
-    COLLECTIVES,
-    CPU_OPS,
-    CPU_SAMPLES,
-    MEMORY_BLOCKS,
-    MEMORY_EVENTS,
-    OP_TOTALS,
-    OS_CALLS,
-    OVERHEADS,
-    PAGE_FAULTS,
-    PYTHON_CALLS,
-    RANGES,
-    THREAD_SWITCHES,
+
+API_CALLS = TraceTable(
+    "api_calls",
+    "A call of a CUDA library by the host",
+    (
+        START,
+        END,
+        name_column("name", "Function name without version suffix", required=True),
+        name_column("symbol", "Function name as recorded, such as `cudaLaunchKernel_v7000`"),
+        name_column("api", "`runtime`, `driver`, `cudnn` or `cublas`"),
+        THREAD,
+        PROCESS,
+        CORRELATION,
+        RETURN,
+        CALLCHAIN,
+        OP,
+    ),
+)
+
+RANGES = TraceTable(
+    "ranges",
+    "An NVTX range, mark or other annotation by the program",
+    (
+        START,
+        time_column("end_ns", "When it ended; the end of the capture for a range never closed"),
+        name_column("name", "Text given by the program", required=True),
+        name_column("kind", "`push_pop`, `start_end` or `mark`", required=True),
+        name_column("domain", "NVTX domain; empty for the default one"),
+        int_column("domain_key", "NVTX domain number, per process"),
+        name_column("category", "NVTX category"),
+        TraceColumn("open", ColumnKind.FLAG, "Never closed in the capture"),
+        THREAD,
+        int_column("end_thread", "Thread that closed a start/end range"),
+        PROCESS,
+        int_column("range", "Id given by NVTX to start/end ranges"),
+        int_column("record", "Number of the record in the capture, from 1"),
+        int_column("color", "ARGB"),
+        int_column("payload_int", "Integer payload"),
+        real_column("payload_real", "Floating-point payload"),
+        TraceColumn("payload_text", ColumnKind.TEXT, "Structured payload as JSON text"),
+        derived_column("depth", "Push/pop ranges open around it on its thread and domain"),
+        derived_column("parent", "Row of the innermost push/pop range around it; null at the top"),
+    ),
+)
+
+CPU_OPS = TraceTable(
+    "cpu_ops",
+    "An operator of the framework (`aten::mm`, an autograd node) run by the host",
+    (
+        START,
+        END,
+        name_column("name", "Operator", required=True),
+        THREAD,
+        PROCESS,
+        int_column("op", "Key: what GPU work and API calls name as their `op`"),
+        int_column("sequence", "Autograd's number, the same for an operator and its backward"),
+        int_column(
+            "forward_thread", "Autograd's number of the forward thread; above 0 in a backward"
+        ),
+        name_column("shapes", "Sizes of the inputs, as JSON"),
+        name_column("strides", "Strides of the inputs, as JSON"),
+        name_column("types", "Types of the inputs, as JSON"),
+        name_column("concrete", "Values of the inputs that are numbers, as JSON"),
+        int_column("flops", "Floating-point operations that the profiler counted"),
+        name_column("stack", "Python frames, innermost first, split by `;` (older traces)"),
+        derived_column("depth", "Operators open around it on its thread"),
+        derived_column("parent", "Row of the innermost operator around it; null at the top"),
+    ),
+)
+
+PYTHON_CALLS = TraceTable(
+    "python_calls",
+    "A call of a Python function or module, recorded with stacks",
+    (
+        START,
+        END,
+        name_column(
+            "name", "`file(line): function`, `nn.Module: Class_n` or a built-in", required=True
+        ),
+        THREAD,
+        PROCESS,
+        int_column("call", "Number of the call"),
+        int_column("parent_call", "Number of the call around it"),
+        derived_column("depth", "Python calls open around it on its thread"),
+        derived_column("parent", "Row of the innermost Python call around it; null at the top"),
+    ),
+)
+
+OP_TOTALS = TraceTable(
+    "op_totals",
+    "Totals of an operator or kernel, as torch.profiler printed them (`key_averages`)",
+    (
+        name_column("name", "Operator or kernel; cut off where the table cut it", required=True),
+        name_column("side", "`host` for an operator, `gpu` for a kernel, copy or GPU annotation"),
+        int_column("calls", "How often", required=True),
+        int_column("self_cpu_ns", "Host time in itself", "ns"),
+        int_column("cpu_ns", "Host time with what it called", "ns"),
+        int_column("self_gpu_ns", "GPU time of the work it launched itself", "ns"),
+        int_column("gpu_ns", "GPU time with what it called", "ns"),
+        int_column("self_cpu_bytes", "Host memory taken in itself, net", "bytes"),
+        int_column("cpu_bytes", "Host memory taken with what it called, net", "bytes"),
+        int_column("self_gpu_bytes", "GPU memory taken in itself, net", "bytes"),
+        int_column("gpu_bytes", "GPU memory taken with what it called, net", "bytes"),
+        int_column("flops", "Floating-point operations counted"),
+        name_column("shapes", "Sizes of the inputs, as JSON, when grouped by them"),
+        name_column("stack", "Python frames, innermost first, split by `;`, when grouped by them"),
+    ),
+)
+
+COLLECTIVES = TraceTable(
+    "collectives",
+    "A communication among ranks, as the host issued it or as its kernel ran",
+    (
+        START,
+        END,
+        name_column("name", "Collective: `allreduce`, `_allgather_base`, `send`, …", required=True),
+        name_column("side", "`host` or `gpu`", required=True),
+        int_column("device", "Key into `devices`; null on the host side"),
+        int_column("stream", "CUDA stream; null on the host side"),
+        THREAD,
+        PROCESS,
+        CORRELATION,
+        OP,
+        name_column("group", "Process group"),
+        name_column("group_description", "What the program calls the group"),
+        int_column("group_size", "Ranks in the group"),
+        name_column("ranks", "Ranks of the group, as JSON; shortened where the profiler did so"),
+        name_column("dtype", "Type of the elements"),
+        int_column("in_elements", "Elements given", "elements"),
+        int_column("out_elements", "Elements received", "elements"),
+        int_column("in_bytes", "Bytes given", "bytes"),
+        int_column("out_bytes", "Bytes received", "bytes"),
+    ),
+)
+
+OS_CALLS = TraceTable(
+    "os_calls",
+    "A call of the operating system's runtime (libc, pthread)",
+    (
+        START,
+        END,
+        name_column("name", "Function", required=True),
+        THREAD,
+        PROCESS,
+        RETURN,
+        int_column("nesting", "Calls open around it"),
+        CALLCHAIN,
+    ),
+)
+
+CPU_SAMPLES = TraceTable(
+    "cpu_samples",
+    "A sample of what a CPU was executing",
+    (
+        time_column("time_ns", "When it was taken"),
+        int_column("cpu", "CPU number"),
+        THREAD,
+        PROCESS,
+        int_column("cycles", "CPU cycles since the sample before", "cycles"),
+        int_column("state", "Thread state as recorded"),
+        CALLCHAIN,
+    ),
+)
+
+THREAD_SWITCHES = TraceTable(
+    "thread_switches",
+    "A thread was put on or taken off a CPU",
+    (
+        time_column("time_ns", "When"),
+        int_column("cpu", "CPU number"),
+        TraceColumn("scheduled_in", ColumnKind.FLAG, "Put on the CPU rather than taken off"),
+        THREAD,
+        PROCESS,
+    ),
+)
+
+CALLCHAINS = TraceTable(
+    "callchains",
+    "One frame of a call chain, innermost first",
+    (
+        name_column("source", "Table whose `callchain` it is: `cpu_samples`, `memory_events`, …"),
+        int_column("callchain", "Which chain", required=True),
+        int_column("depth", "0 is the innermost frame", required=True),
+        name_column("symbol", "Function"),
+        name_column("module", "Binary, file name only"),
+        TraceColumn("kernel_mode", ColumnKind.FLAG, "Ran inside the operating system"),
+        TraceColumn("unresolved", ColumnKind.FLAG, "No symbol was found"),
+        int_column("address", "Instruction address"),
+        name_column("file", "Source file"),
+        int_column("line", "Line in that file"),
+    ),
+)
+
+OVERHEADS = TraceTable(
+    "overheads",
+    "Time the profiler itself took on a thread",
+    (
+        START,
+        END,
+        name_column("name", "What it did", required=True),
+        THREAD,
+        PROCESS,
+    ),
+)
+
+MEMORY_EVENTS = TraceTable(
+    "memory_events",
+    "Memory taken or given back, by a driver or by the framework's own allocator",
+    (
+        time_column("time_ns", "When; 0 for memory held before the capture began"),
+        int_column("device", "Key into `devices`; null for memory of the host"),
+        int_column("context", "CUDA context"),
+        int_column("stream", "CUDA stream, for stream-ordered allocation"),
+        PROCESS,
+        CORRELATION,
+        name_column(
+            "operation",
+            "`allocation`, `deallocation`; in snapshots also `free_requested`, "
+            "`segment_allocation`, `segment_deallocation`, `segment_map`, `segment_unmap`, "
+            "`out_of_memory`, `snapshot`",
+            required=True,
+        ),
+        name_column("memory_kind", "Kind of memory"),
+        int_column("address", "Address"),
+        int_column("bytes", "Size", "bytes", required=True),
+        name_column("variable", "Name of a device variable"),
+        name_column(
+            "allocator", "`framework` when its own allocator handed it out; null for the driver"
+        ),
+        THREAD,
+        int_column("allocated_bytes", "In use after it, as the framework counts", "bytes"),
+        int_column("reserved_bytes", "Held from the driver after it, as it counts", "bytes"),
+        CALLCHAIN,
+    ),
+)
+
+MEMORY_BLOCKS = TraceTable(
+    "memory_blocks",
+    "A block of the framework's GPU memory when a snapshot was taken",
+    (
+        int_column("device", "Key into `devices`", required=True),
+        int_column("stream", "CUDA stream that its segment belongs to"),
+        int_column("segment", "Address of the segment it is part of", required=True),
+        int_column("segment_bytes", "Size of that segment", "bytes", required=True),
+        name_column("segment_kind", "`small` or `large`: which pool"),
+        TraceColumn("expandable", ColumnKind.FLAG, "The segment can grow"),
+        int_column("address", "Address", required=True),
+        int_column("bytes", "Size", "bytes", required=True),
+        int_column("requested_bytes", "What the program asked for", "bytes"),
+        name_column("state", "`active`, `pending_free` or `inactive`", required=True),
+        CALLCHAIN,
+    ),
+)
+
+PAGE_FAULTS = TraceTable(
+    "page_faults",
+    "A unified-memory page fault (CPU) or group of them (GPU)",
+    (
+        START,
+        time_column("end_ns", "When a GPU group ended", required=False),
+        name_column("side", "`cpu` or `gpu`", required=True),
+        int_column("device", "Key into `devices`; null on the CPU side"),
+        PROCESS,
+        int_column("address", "Address that faulted"),
+        int_column("faults", "Faults in the group"),
+        name_column("module", "Binary the CPU was in, file name only"),
+        name_column("symbol", "Function the CPU was in"),
+        name_column("source_file", "Source file of that function, file name only"),
+        int_column("source_line", "Line in that file"),
+        name_column("access", "What a GPU wanted: `read`, `write`, `atomic` or `prefetch`"),
+    ),
 )
 
 DEVICES = TraceTable(

@@ -55,11 +55,11 @@ class TraceColumn:
         return pl.Series(self.name, [None], dtype=self.dtype_for([])).new_from_index(0, rows)
 
     def dtype_for(self, categories: list[str]) -> pl.DataType:
-        """Give the Polars type; `categories` are the strings of a name column."""
+        """Return the Polars type; `categories` are the strings of a name column."""
         return pl.Enum(categories) if self.kind is ColumnKind.NAME else _DTYPES[self.kind]
 
     def accepts(self, dtype: pl.DataType) -> bool:
-        """Tell whether a series of this Polars type may stand in this column."""
+        """Return whether a series of this Polars type fits this column."""
         if self.kind is ColumnKind.NAME:
             return isinstance(dtype, pl.Enum)
         return dtype == _DTYPES[self.kind]
@@ -79,7 +79,7 @@ class TraceTable:
         return next((c.name for c in self.columns if c.kind is ColumnKind.TIME), None)
 
     def column(self, name: str) -> TraceColumn:
-        """Look a column up by name; raises KeyError."""
+        """Look a column up by name."""
         return next(c for c in self.columns if c.name == name)
 
     @property

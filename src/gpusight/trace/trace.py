@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Capture: TypeAlias = "Trace | PathLike"
-"""An opened capture, or where it lies."""
+"""An opened capture, or its path."""
 _MIN_KEEP_S = 0.02
 """What is computed faster than this need not outlive the process."""
 _KEPT_BYTES_A_SECOND = 200_000_000
@@ -76,15 +76,15 @@ class TraceSource(Protocol):
         ...
 
     def outline(self) -> Outline | None:
-        """Say what is in the file, where knowing that takes a walk through all of it; else None."""
+        """Return what is in the file, if knowing that takes a pass over all of it; else None."""
         ...
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         ...
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         ...
 
     def row_count(self, table: str) -> int:
@@ -96,15 +96,15 @@ class TraceSource(Protocol):
         ...
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Hear which tables will be asked for, so that one pass over the file can serve them."""
+        """Announce which tables will be read, so that one pass over the file serves them all."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far; tables not read yet may add."""
+        """Return warnings about rows and values left out so far; tables read later may add more."""
         ...
 
     def close(self) -> None:
-        """Give the file back; what was read stays readable."""
+        """Close the file; what was read stays readable."""
         ...
 
 
@@ -112,7 +112,7 @@ class FrameStore(Protocol):
     """Where frames derived from a large capture outlive the process."""
 
     def holds(self, table: str, columns: Sequence[str]) -> bool:
-        """Tell whether all these columns are kept."""
+        """Return whether all these columns are kept."""
         ...
 
     def recall(self, key: str) -> pl.DataFrame | None:
@@ -128,7 +128,7 @@ class FrameStore(Protocol):
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """Say why frames were not found or could not be kept."""
+        """Return why frames were not found or could not be kept."""
         ...
 
 
@@ -143,15 +143,15 @@ class Trace:
         self._derived: dict[str, pl.DataFrame] = {}
 
     def __enter__(self) -> Self:
-        """Use as a context manager to be done with it at the end."""
+        """Use as a context manager to close it at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Be done with it."""
+        """Close it."""
         self.close()
 
     def close(self) -> None:
-        """Give the file back, once what was read is in the cache; tables read stay usable."""
+        """Close the file once the cache is written; tables read stay usable."""
         if self._memory is not None:
             self._memory.flush()
         self._source.close()
@@ -169,12 +169,12 @@ class Trace:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What the capture lacks: the warnings without those of the cache."""
+        """What is missing from the capture: the warnings without those of the cache."""
         # Sorted: they come in the order in which tables are read, from the file or from the cache.
         return tuple(dict.fromkeys((*self.meta.warnings, *sorted(self._source.warnings()))))
 
     def has(self, table: str, column: str | None = None) -> bool:
-        """Tell whether the capture holds a table (or fills a column), before anything is read."""
+        """Return whether the capture has a table (or fills a column), without reading it."""
         if column is not None:
             _known_columns(_known(table), (column,))
             derived = TABLES[table].column(column).derived
@@ -192,15 +192,15 @@ class Trace:
         return self._source.row_count(table) if loaded is None else loaded.height
 
     def prepare(self, *tables: str) -> None:
-        """Say which tables are about to be used; some readers then need fewer passes."""
+        """Announce which tables will be used; some readers then need fewer passes."""
         self._source.prepare([t for t in tables if self.has(t)])
 
     def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
-        """Read these columns of these tables, each table in one go; then `table` finds them here.
+        """Read these columns of these tables, each table in one pass, for `table` to return.
 
-        Reading a table is one walk through the file, whether for one column or for ten.
+        Reading a table is one pass over the file, whether for one column or for ten.
         """
-        # What is kept column by column costs nothing to read one at a time, or not at all.
+        # Cached columns cost nothing to read one at a time, or not at all.
         kept = self._memory.holds if self._memory is not None else lambda *_: False
         wanted = {name: names for name, names in columns.items() if not kept(name, names)}
         self._source.prepare(wanted)
@@ -212,18 +212,16 @@ class Trace:
         """Read a table, or only some of its columns. What was read before is not read again."""
         table = _known(name)
         wanted = table.column_names if columns is None else _known_columns(table, columns)
-        have = self._loaded.get(name)
-        missing = [c for c in wanted if have is None or c not in have.columns]
+        loaded = self._loaded.get(name)
+        missing = [c for c in wanted if loaded is None or c not in loaded.columns]
         if missing:
-            self._add(name, [c for c in missing if not table.column(c).derived])
-            if any(table.column(c).derived for c in missing):
-                self._add_nesting(name)
+            stored = [c for c in missing if not table.column(c).derived]
+            if stored:
+                # A column in one chunk is handed to NumPy without a copy.
+                self._extend(name, self._source.load(name, stored).rechunk())
+            if len(stored) < len(missing):
+                self._extend(name, self.derive(f"{name}-nesting-1", lambda: self._nesting(name)))
         return self._loaded[name].select(wanted)
-
-    def _add(self, name: str, columns: Sequence[str]) -> None:
-        if columns:
-            # A column in one piece is handed to NumPy without a copy.
-            self._extend(name, self._source.load(name, columns).rechunk().get_columns())
 
     def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """Compute something from the tables once, and find it again, in this process or the next.
@@ -231,47 +229,41 @@ class Trace:
         `key` names what is computed and the version of how; the capture is part of it already.
         """
         if key not in self._derived:
-            known = self._memory.recall(key) if self._memory is not None else None
-            self._derived[key] = self._compute(key, compute) if known is None else known
+            frame = self._memory.recall(key) if self._memory is not None else None
+            if frame is None:
+                started = time.perf_counter()
+                frame = compute()
+                elapsed_s = time.perf_counter() - started
+                min_s = max(_MIN_KEEP_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
+                if self._memory is not None and elapsed_s > min_s:
+                    self._memory.remember(key, frame)
+            self._derived[key] = frame
         return self._derived[key]
-
-    def _compute(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        began = time.perf_counter()
-        frame = compute()
-        took = time.perf_counter() - began
-        least = max(_MIN_KEEP_S, frame.estimated_size() / _KEPT_BYTES_A_SECOND)
-        if self._memory is not None and took > least:
-            self._memory.remember(key, frame)
-        return frame
-
-    def _add_nesting(self, name: str) -> None:
-        frame = self.derive(f"{name}-nesting-1", lambda: self._nesting(name))
-        self._extend(name, frame.get_columns())
 
     def _nesting(self, name: str) -> pl.DataFrame:
         # NumPy costs a tenth of a second to import, which most commands need not pay.
-        from gpusight.trace import nesting
+        from gpusight.trace import intervals
 
         if name == "ranges":
-            return pl.DataFrame(nesting.nest_ranges(self.table(name, nesting.RANGES_NEED)))
-        return pl.DataFrame(nesting.nest_calls(self.table(name, nesting.CALLS_NEED)))
+            return pl.DataFrame(intervals.nest_ranges(self.table(name, intervals.RANGES_NEED)))
+        return pl.DataFrame(intervals.nest_calls(self.table(name, intervals.CALLS_NEED)))
 
-    def _extend(self, name: str, columns: list[pl.Series]) -> None:
-        have = self._loaded.get(name)
-        self._loaded[name] = pl.DataFrame(columns) if have is None else have.hstack(columns)
+    def _extend(self, name: str, columns: pl.DataFrame) -> None:
+        loaded = self._loaded.get(name)
+        self._loaded[name] = columns if loaded is None else loaded.hstack(columns)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
-        """Give a whole table as an attribute."""
+        """Return a whole table as an attribute."""
         if name in TABLES:
             return self.table(name)
         raise AttributeError(f"a Trace has no table or attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        """List the tables beside the methods, for completion."""
+        """List the tables and the methods, for completion."""
         return [*super().__dir__(), *TABLES]
 
     def __repr__(self) -> str:
-        """Say what was captured and which tables have rows."""
+        """Return what was captured and which tables have rows."""
         rows = ", ".join(f"{t}: {self.row_count(t):,}" for t in TABLES if self.has(t))
         return f"<Trace {self.meta.path} ({self.meta.tool}) {rows}>"
 
@@ -295,10 +287,6 @@ def check_table(name: str, frame: pl.DataFrame) -> None:
             raise DamagedCaptureError(
                 f"{name}.{column.name}", why=f"{series.null_count()} of {len(series)} rows are null"
             )
-    _check_times(table, frame)
-
-
-def _check_times(table: TraceTable, frame: pl.DataFrame) -> None:
     key = table.sort_column
     if key is not None and not frame.get_column(key).is_sorted():
         raise DamagedCaptureError(f"table {table.name}", why=f"rows are not sorted by {key}")

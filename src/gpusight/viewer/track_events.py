@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.trace.nesting import number, stable_argsort
+from gpusight.trace.intervals import number, stable_argsort
 from gpusight.viewer.level_of_detail import EventLine
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.trace.nesting import number
+from gpusight.trace.intervals import number
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -21,7 +21,7 @@ from gpusight.analysis.nsys_stats.stats_table import (
     time_headers,
 )
 from gpusight.analysis.range_projection import host_ranges, project, slices
-from gpusight.trace.nesting import number, stable_argsort
+from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

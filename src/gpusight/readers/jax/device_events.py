@@ -129,7 +129,7 @@ def _executions(work: pl.DataFrame) -> pl.DataFrame:
 
 def outer_and_inner(operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Tell operations that enclose others from those that do the work."""
-    from gpusight.trace.nesting import nest
+    from gpusight.trace.intervals import nest
 
     _, parent = nest(
         operations["start_ns"].to_numpy(),

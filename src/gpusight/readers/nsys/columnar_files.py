@@ -1,7 +1,4 @@
-"""Arrow and Parquet files as bytes.
-
-Where the streams of an Arrow file lie, and how large a file is unpacked.
-"""
+"""Arrow and Parquet files as bytes: where streams lie, and how large a file is decompressed."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _SCHEMA_METADATA = 2
 
 
 class StreamSpan(NamedTuple):
-    """Where in a file one table's stream lies."""
+    """Byte range of one table's stream in a file."""
 
     start: int
     end: int
@@ -46,53 +43,48 @@ class Flatbuffer(NamedTuple):
         return self.at + offset if offset else 0
 
     def byte(self, index: int) -> int:
-        """Give a field of one byte; 0 when absent."""
+        """Return a field of one byte; 0 when absent."""
         at = self._field(index)
         return self.data[at] if at else 0
 
     def int64(self, index: int) -> int:
-        """Give a field of eight bytes, signed; 0 when absent."""
+        """Return a field of eight bytes, signed; 0 when absent."""
         at = self._field(index)
         return int(struct.unpack_from("<q", self.data, at)[0]) if at else 0
 
     def follow(self, at: int) -> int:
-        """Give the place that an offset points to."""
+        """Return the position that an offset points to."""
         return at + int(struct.unpack_from("<I", self.data, at)[0])
 
     def table(self, index: int) -> Flatbuffer | None:
-        """Give a table within this one; None when absent."""
+        """Return a table within this one; None when absent."""
         at = self._field(index)
         return Flatbuffer(self.data, self.follow(at)) if at else None
 
-    def text(self, index: int) -> str:
-        """Give a text; empty when absent."""
+    def _vector(self, index: int) -> tuple[int, int]:
+        """Return position and length of a vector; 0 and 0 when absent."""
         at = self._field(index)
         if not at:
-            return ""
+            return 0, 0
         at = self.follow(at)
-        length = struct.unpack_from("<I", self.data, at)[0]
-        return self.data[at + 4 : at + 4 + length].decode("utf-8", "replace")
+        return at + 4, struct.unpack_from("<I", self.data, at)[0]
+
+    def text(self, index: int) -> str:
+        """Return a text; empty when absent."""
+        at, length = self._vector(index)
+        return self.data[at : at + length].decode("utf-8", "replace")
 
     def structs(self, index: int, form: str) -> list[tuple[int, ...]]:
-        """Give a vector of structs, each laid out as `struct` describes it."""
-        at = self._field(index)
-        if not at:
-            return []
-        at = self.follow(at)
-        count = struct.unpack_from("<I", self.data, at)[0]
-        data = self.data[at + 4 : at + 4 + struct.calcsize(form) * count]
-        return list(struct.iter_unpack(form, data))
+        """Return a vector of structs, each laid out as `struct` describes it."""
+        at, count = self._vector(index)
+        return list(struct.iter_unpack(form, self.data[at : at + struct.calcsize(form) * count]))
 
     def tables(self, index: int) -> list[Flatbuffer]:
-        """Give a vector of tables."""
-        at = self._field(index)
-        if not at:
-            return []
-        at = self.follow(at)
-        count = struct.unpack_from("<I", self.data, at)[0]
+        """Return a vector of tables."""
+        at, count = self._vector(index)
         if count > len(self.data):
             raise struct.error("vector longer than its message")
-        return [Flatbuffer(self.data, self.follow(at + 4 + 4 * i)) for i in range(count)]
+        return [Flatbuffer(self.data, self.follow(at + 4 * i)) for i in range(count)]
 
 
 def find_streams(path: Path) -> dict[str, StreamSpan]:
@@ -141,10 +133,7 @@ def _damaged(path: Path, at: int, why: object) -> DamagedCaptureError:
     )
 
 
-_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
-"""A file may grow to the first in any case, beyond it this many times."""
-
-# Parquet: numbers of the fields that say where pieces lie (parquet.thrift).
+# Parquet: numbers of the fields that locate pages (parquet.thrift).
 _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _PACKED_BYTES, _FIRST_PAGE, _DICTIONARY = 7, 9, 11
 _PAGE_INFLATED, _PAGE_PACKED = 2, 3
@@ -157,16 +146,11 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _FILE_MAGIC = b"ARROW1\0\0"
 _FOOTER_END_BYTES, _FOOTER_BLOCKS = 10, (2, 3)
-"""Behind the footer stand its length and `ARROW1`; these fields of it list batches."""
-
-
-def max_unpacked_bytes(size: int) -> int:
-    """Give the bytes to which a file of this size may grow."""
-    return max(_FREE_BYTES, _MOST_RATIO * size)
+"""After the footer come its length and `ARROW1`; these of its fields list batches."""
 
 
 def parquet_bytes(path: Path) -> int:
-    """Sum up what the pages of a Parquet file unpack to; raises WireError where it is none."""
+    """Add up the decompressed bytes of a Parquet file's pages; raise WireError if it is none."""
     total = 0
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -186,7 +170,7 @@ def parquet_bytes(path: Path) -> int:
 
 
 def _chunk_bytes(file: IO[bytes], chunk: dict[int, Any], size: int) -> int:
-    """Walk over the pages of a column: what unpacks them goes by their own headers."""
+    """Add up the pages of a column by their own headers, which decompression follows."""
     first, dictionary = chunk.get(_FIRST_PAGE, 0), chunk.get(_DICTIONARY, 0)
     at = min(first, dictionary) if dictionary else first
     end = at + chunk.get(_PACKED_BYTES, 0)
@@ -211,18 +195,18 @@ def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
     """Read a struct of Thrift's compact protocol: its fields by number, and where it ends."""
     if depth > _MAX_DEPTH:
         raise WireError("its description nests too deep")
-    found: dict[int, Any] = {}
+    fields: dict[int, Any] = {}
     number = 0
     while True:
         head, at = _byte(data, at)
         if not head:
-            return found, at
+            return fields, at
         kind, delta = head & 0x0F, head >> 4
         if delta:
             number += delta
         else:
             number, at = _integer(data, at)
-        found[number], at = _value(data, at, kind, depth)
+        fields[number], at = _value(data, at, kind, depth)
 
 
 def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
@@ -251,14 +235,14 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
         count, at = read_varint(data, at, len(data))
     if count > len(data):
         raise WireError("a list is longer than its file")
-    found = []
+    values = []
     for _ in range(count):
         if kind in (1, 2):  # in lists, a truth value takes a byte
             value, at = _byte(data, at)
         else:
             value, at = _value(data, at, kind, depth)
-        found.append(value)
-    return found, at
+        values.append(value)
+    return values, at
 
 
 def _byte(data: bytes, at: int) -> tuple[int, int]:
@@ -276,20 +260,20 @@ def _integer(data: bytes, at: int) -> tuple[int, int]:
 
 
 def arrow_bytes(path: Path, start: int = 0, end: int | None = None) -> int:
-    """Sum up what the buffers of an Arrow file or stream unpack to; WireError where it is none."""
+    """Add up the decompressed bytes of an Arrow file or stream; raise WireError if it is none."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END) if end is None else end
         file.seek(start)
         is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         try:
-            places = _file_batches(file, size) if is_file else _stream_messages(file, start, size)
-            return sum(_message_bytes(file, at, size) for at in places)
+            messages = _file_batches(file, size) if is_file else _stream_messages(file, start, size)
+            return sum(_message_bytes(file, at, size) for at in messages)
         except (struct.error, IndexError) as error:
             raise WireError(f"a message in it is damaged ({error})") from error
 
 
 def _file_batches(file: IO[bytes], size: int) -> Iterator[int]:
-    """Give where the batches of a file lie: its footer says so."""
+    """Yield the positions of the batches of a file, from its footer."""
     file.seek(max(0, size - _FOOTER_END_BYTES))
     length = int.from_bytes(file.read(4), "little")
     if length > size:
@@ -303,7 +287,7 @@ def _file_batches(file: IO[bytes], size: int) -> Iterator[int]:
 
 
 def _stream_messages(file: IO[bytes], at: int, size: int) -> Iterator[int]:
-    """Give where the messages of a stream lie: each says how long it is."""
+    """Yield the positions of the messages of a stream, by their lengths."""
     while at + 8 <= size:
         file.seek(at)
         if file.read(4) != CONTINUATION:
@@ -317,7 +301,7 @@ def _stream_messages(file: IO[bytes], at: int, size: int) -> Iterator[int]:
 
 
 def _message(file: IO[bytes], at: int, size: int) -> Flatbuffer:
-    """Read the message at a place; leaves the file where its body begins."""
+    """Read the message at a position; leave the file where its body begins."""
     if not 0 <= at < size:
         raise WireError("a message lies outside the file")
     file.seek(at)
@@ -341,15 +325,14 @@ def _message_bytes(file: IO[bytes], at: int, size: int) -> int:
     if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:
         return body_bytes
     buffers = batch.structs(_BATCH_BUFFERS, "<qq")
-    # Polars sets memory aside for the length of a buffer before it reads it, and aborts without.
+    # Polars allocates the length of a buffer before it reads it, and aborts if that fails.
     if any(offset < 0 or not 0 <= length <= body_bytes - offset for offset, length in buffers):
         raise WireError("a buffer lies outside its message")
     if batch.table(_BATCH_COMPRESSION) is None:
         return body_bytes
-    return sum(_inflated(file, body + offset) for offset, length in buffers if length)
-
-
-def _inflated(file: IO[bytes], at: int) -> int:
-    """Give the length that stands in front of a packed buffer; -1 says that it is not packed."""
-    file.seek(at)
-    return max(0, int.from_bytes(file.read(8), "little", signed=True))
+    total = 0
+    for offset, length in buffers:
+        if length:  # its decompressed length comes first; -1 if it is not compressed
+            file.seek(body + offset)
+            total += max(0, int.from_bytes(file.read(8), "little", signed=True))
+    return total

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.file_blocks import max_unpacked_bytes
 from gpusight.readers.nsys.columnar_files import (
     CONTINUATION,
     StreamSpan,
     arrow_bytes,
     find_streams,
-    max_unpacked_bytes,
     parquet_bytes,
 )
-from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, decode_text
-from gpusight.readers.nsys.row_checks import whole_numbers
+from gpusight.readers.nsys.raw_tables import (
+    NOT_A_NUMBER,
+    REAL_COLUMNS,
+    decode_text,
+    whole_numbers,
+)
 from gpusight.readers.protobuf_wire import WireError
 from gpusight.units import format_bytes
 
@@ -30,11 +34,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = {".parquet": "nsys-parquet", ".arrow": "nsys-arrow", ".feather": "nsys-arrow"}
 
-
-_REALS = frozenset({"doubleValue", "floatValue"})
-"""The columns in which nsys stores real numbers."""
-
-
 _SPARE_ROWS, _ROWS_A_BYTE = 1_000_000, 16
 """Rows that a table may have, and further ones for each byte of its file: events differ in their
 times, so that the tables of nsys take several bytes a row."""
@@ -45,11 +44,6 @@ def table_files(folder: Path) -> dict[str, Path]:
     return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
 
 
-def most_rows(file_bytes: int) -> int:
-    """Give the number of rows beyond which a file of this size is a trap."""
-    return _SPARE_ROWS + _ROWS_A_BYTE * file_bytes
-
-
 class FolderTables:
     """The tables of an nsys export to Parquet or Arrow."""
 
@@ -57,11 +51,13 @@ class FolderTables:
         self, path: Path, files: dict[str, Path], spans: dict[str, StreamSpan] | None = None
     ) -> None:
         self.path = path
-        # A pipe or a device under the name of a table would block who reads it, or never end.
+        # Reading a pipe or a device under the name of a table would block, or never end.
         self._files = {table: file for table, file in files.items() if file.is_file()}
-        self._odd = sorted(file.name for file in files.values() if not file.is_file())
+        self._irregular = sorted(file.name for file in files.values() if not file.is_file())
         if not self._files:
-            raise NotACaptureError(f"{path} has no table", why=f"{self._odd[0]} is no regular file")
+            raise NotACaptureError(
+                f"{path} has no table", why=f"{self._irregular[0]} is no regular file"
+            )
         self._spans = spans or {}
         first = next(iter(self._files.values()))
         self.source = "nsys-arrow" if spans else SUFFIXES[first.suffix.lower()]
@@ -77,11 +73,11 @@ class FolderTables:
         return cls(path, dict.fromkeys(spans, path), spans)
 
     def tables(self) -> frozenset[str]:
-        """Name every table of the export."""
+        """List every table of the export."""
         return frozenset(self._files)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         return frozenset(self._schema(table)) if table in self._files else frozenset()
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
@@ -91,7 +87,7 @@ class FolderTables:
         return int(self._collect(table, self._rows(table, only).select(pl.len())).item())
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those."""
+        """Return whether a table has no rows, or none of those."""
         return self.row_count(table, only) == 0
 
     def read(
@@ -116,12 +112,12 @@ class FolderTables:
         """Do nothing: every table is a file of its own."""
 
     def notes(self) -> list[str]:
-        """Say what of the export this reader does not decode: nothing, it is all tables."""
+        """Return none: everything in the export is decoded."""
         return []
 
     def warnings(self) -> list[str]:
-        """Name files that look like tables but are none."""
-        return [f"{name} is not a regular file and was not read" for name in self._odd]
+        """Return warnings about files that look like tables but are none."""
+        return [f"{name} is not a regular file and was not read" for name in self._irregular]
 
     def _schema(self, table: str) -> dict[str, pl.DataType]:
         if table not in self._schemas:
@@ -137,15 +133,16 @@ class FolderTables:
         if table in self._counted:
             return
         size = self._files[table].stat().st_size
-        inflated = self._inflated_bytes(table)
-        if inflated > max_unpacked_bytes(size):
-            raise self._damaged(table, ValueError(f"it would grow to {format_bytes(inflated)}"))
+        unpacked_bytes = self._unpacked_bytes(table)
+        if unpacked_bytes > max_unpacked_bytes(size):
+            growth = f"it would grow to {format_bytes(unpacked_bytes)}"
+            raise self._damaged(table, ValueError(growth))
         rows = int(self._collect(table, self._scan(table).select(pl.len())).item())
-        if rows > most_rows(size):
+        if rows > _SPARE_ROWS + _ROWS_A_BYTE * size:
             raise self._damaged(table, ValueError(f"{rows:,} rows in a file of its size"))
         self._counted.add(table)
 
-    def _inflated_bytes(self, table: str) -> int:
+    def _unpacked_bytes(self, table: str) -> int:
         file = self._files[table]
         try:
             if self.source == "nsys-parquet":
@@ -169,24 +166,18 @@ class FolderTables:
         return rows.filter(column.is_in(list(only.values)) | unknown)
 
     def _scan(self, table: str) -> pl.LazyFrame:
-        file = self._files[table]
+        file, span = self._files[table], self._spans.get(table)
         if self.source == "nsys-parquet":
             return pl.scan_parquet(file)
         try:
-            return self._scan_arrow(table, file)
+            with file.open("rb") as handle:
+                if span is not None:
+                    handle.seek(span.start)
+                    return pl.read_ipc_stream(io.BytesIO(handle.read(span.end - span.start))).lazy()
+                is_stream = handle.read(4) == CONTINUATION
+            return pl.read_ipc_stream(file).lazy() if is_stream else pl.scan_ipc(file)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise self._damaged(table, error) from error
-
-    def _scan_arrow(self, table: str, file: Path) -> pl.LazyFrame:
-        if table in self._spans:
-            span = self._spans[table]
-            with file.open("rb") as handle:
-                handle.seek(span.start)
-                stream = io.BytesIO(handle.read(span.end - span.start))
-            return pl.read_ipc_stream(stream).lazy()
-        with file.open("rb") as handle:
-            is_stream = handle.read(4) == CONTINUATION
-        return pl.read_ipc_stream(file).lazy() if is_stream else pl.scan_ipc(file)
 
     def _collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
         try:
@@ -208,7 +199,7 @@ def _plain(series: pl.Series, *, marked: bool) -> pl.Series:
     if dtype == pl.UInt64:
         # SQLite has no unsigned type, so nsys's own export stores the same 64 bits as signed.
         return series.reinterpret(signed=True)
-    if dtype.is_float() and series.name in _REALS:
+    if dtype.is_float() and series.name in REAL_COLUMNS:
         return series.cast(pl.Float64)
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         numbers = whole_numbers(series)

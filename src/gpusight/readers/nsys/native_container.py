@@ -1,4 +1,4 @@
-"""The file around the events of a native report: header, directory, sections, block index."""
+"""The container of a native report: header, directory, sections, and events inside blocks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import lz4.block
+import numpy as np
 
 from gpusight.errors import CaptureError, NotACaptureError, UndecodableReportError
 from gpusight.readers import protobuf_wire
+from gpusight.readers.protobuf_columns import MessageBuffer, MessageCursor, value_counts
 from gpusight.readers.protobuf_wire import WireError
+from gpusight.sniff import NSYS_REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from numpy.typing import NDArray
+
+    from gpusight.readers.protobuf_columns import Int64
 
 
-HEADER = b"NVIDIA Tegra Profiler Report "
-TRAILER = b"U3w[END]"
-RAW_MAGIC = b"QDTEXT00"
+_TRAILER = b"U3w[END]"
+_RAW_MAGIC = b"QDTEXT00"
 
 MAX_BLOCK_BYTES = 64 << 20
 """Twenty times the largest block ever seen; the file's own word for it is not trusted further."""
@@ -32,7 +36,7 @@ _MIN_EVENT_BYTES = 2
 
 
 class EventBlock(NamedTuple):
-    """One compressed block: where it lies in the file and how long it is inflated."""
+    """One compressed block: its position in the file and its decompressed size."""
 
     offset: int
     size: int
@@ -53,22 +57,22 @@ class RawSections:
 
     @property
     def event_count(self) -> int:
-        """Number of events that the file says it holds."""
+        """Number of events according to the header."""
         return protobuf_wire.integer(self.header, 1) or 0
 
     @property
     def generic_event_count(self) -> int:
-        """Number of generic events among them that the file says it holds."""
+        """Number of generic events among them according to the header."""
         return protobuf_wire.integer(self.header, 15) or 0
 
 
 class NsysContainer:
-    """An open report. Closing it frees the file (Windows locks open files)."""
+    """An open report. Close it: Windows locks open files."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.version = ""
-        self._file = _open_file(self.path)
+        self._file = _open_report(self.path)
         try:
             self.sections = self._read_directory()
             self.ui = self._read_section_message("UI Data")
@@ -82,15 +86,19 @@ class NsysContainer:
             raise
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
+        number = self.version.partition("-")[0]
+        needs = f"nsys >= {number}" if number else "an nsys at least as new as the file"
+        names = shlex.join([f"{self.path.stem}.sqlite", str(self.path)])
+        command = f"nsys export --type sqlite --force-overwrite true -o {names}"
         return UndecodableReportError(
             f"{self.path} cannot be read natively",
             why=why,
-            hint=_export_hint(self.path, self.version),
+            hint=f"try: {command} (needs {needs})",
             version=self.version,
         )
 
@@ -113,19 +121,15 @@ class NsysContainer:
 
     def _read_directory(self) -> dict[str, tuple[int, int]]:
         size = len(self._file)
-        if self._file[size - 8 :] != TRAILER:
+        if self._file[size - 8 :] != _TRAILER:
             raise WireError("the end of the file is missing")
         directory = int.from_bytes(self._file[size - 16 : size - 8], "little")
-        if not len(HEADER) <= directory <= size - 16:
+        if not len(NSYS_REPORT) <= directory <= size - 16:
             raise WireError("the section directory lies outside the file")
         sections: dict[str, tuple[int, int]] = {}
-        for entry in protobuf_wire.children(
-            protobuf_wire.parse(self._file[directory : size - 16]), 1
-        ):
-            start, length = (
-                protobuf_wire.integer(entry, 2) or 0,
-                protobuf_wire.integer(entry, 3) or 0,
-            )
+        entries = protobuf_wire.parse(self._file[directory : size - 16])
+        for entry in protobuf_wire.children(entries, 1):
+            start, length = (protobuf_wire.integer(entry, number) or 0 for number in (2, 3))
             if not (0 <= start <= directory and 0 <= length <= directory - start):
                 raise WireError("a section lies outside the file")
             sections[protobuf_wire.text(entry, 1) or ""] = (start, length)
@@ -142,22 +146,27 @@ class NsysContainer:
             raise WireError("the section 'Raw Sampling Data' is missing")
         start, size = self.sections["Raw Sampling Data"]
         end = start + size
-        if self._file[start : start + 8] != RAW_MAGIC or size < len(RAW_MAGIC):
+        if self._file[start : start + 8] != _RAW_MAGIC or size < len(_RAW_MAGIC):
             raise WireError("the event section does not start as it should")
-        strings_at = start + len(RAW_MAGIC) + (protobuf_wire.integer(offsets, 2) or 0)
+        strings_at = start + len(_RAW_MAGIC) + (protobuf_wire.integer(offsets, 2) or 0)
         if not start < strings_at < end:
             raise WireError("the string block lies outside its section")
-        system, at = self._message_at(start + len(RAW_MAGIC), strings_at)
+        system, at = self._message_at(start + len(_RAW_MAGIC), strings_at)
         header, at = self._message_at(at, strings_at)
         for codec in (protobuf_wire.text(offsets, 1), protobuf_wire.text(header, 9)):
             if codec != "lz4":
                 raise WireError(f"its compression is {codec!r}, not lz4")
-        blocks = tuple(self._blocks(at, strings_at))
+        blocks = []
+        while at < strings_at:
+            block, at = self._block_at(at, strings_at, MAX_BLOCK_BYTES)
+            blocks.append(block)
         string_block, at = self._block_at(strings_at, end, MAX_STRING_BLOCK_BYTES)
         threads, at = self._message_at(at, end)
         target, at = self._message_at(at, end) if at < end else ({}, at)
         schema_block = self._block_at(at, end, MAX_BLOCK_BYTES)[0] if at < end else None
-        raw = RawSections(system, header, blocks, string_block, threads, target, schema_block)
+        raw = RawSections(
+            system, header, tuple(blocks), string_block, threads, target, schema_block
+        )
         _check_counts(raw)
         return raw
 
@@ -168,11 +177,6 @@ class NsysContainer:
         if length > end - start:
             raise WireError("a message reaches beyond its section")
         return protobuf_wire.parse(self._file[start : start + length]), start + length
-
-    def _blocks(self, at: int, end: int) -> Iterator[EventBlock]:
-        while at < end:
-            block, at = self._block_at(at, end, MAX_BLOCK_BYTES)
-            yield block
 
     def _block_at(self, at: int, end: int, limit: int) -> tuple[EventBlock, int]:
         prefix = self._file[at : min(at + 20, end)]
@@ -196,7 +200,7 @@ class _Bytes:
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self.close = weakref.finalize(self, os.close, handle)
-        """Frees the file; done at the end at the latest."""
+        """Closes the file; done at the end at the latest."""
         self._handle = handle
         self._size = os.fstat(handle).st_size
         self._turn = threading.Lock()
@@ -223,35 +227,24 @@ class _Bytes:
         return data
 
 
-def _open_file(path: Path) -> _Bytes:
+def _open_report(path: Path) -> _Bytes:
     try:
         file = _Bytes(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise CaptureError(f"{path} cannot be opened", why=reason) from error
     try:
-        start = file[: len(HEADER)]
+        start = file[: len(NSYS_REPORT)]
     except WireError as error:  # a folder, a pipe
         file.close()
         raise CaptureError(f"{path} cannot be opened", why=str(error)) from error
-    if start != HEADER:
-        file.close()
-        raise _not_a_report(path, start)
-    return file
-
-
-def _not_a_report(path: Path, start: bytes) -> NotACaptureError:
-    what = f"{path} is not an nsys report"
+    if start == NSYS_REPORT:
+        return file
+    file.close()
+    why, hint = "its first bytes are not those of one", ""
     if start.startswith(b"version https://git-lfs"):
-        return NotACaptureError(what, why="it is a Git LFS pointer", hint="try: git lfs pull")
-    return NotACaptureError(what, why="its first bytes are not those of one")
-
-
-def _export_hint(path: Path, version: str) -> str:
-    names = shlex.join([f"{path.stem}.sqlite", str(path)])
-    number = version.partition("-")[0]
-    needs = f"nsys >= {number}" if number else "an nsys at least as new as the file"
-    return f"try: nsys export --type sqlite --force-overwrite true -o {names} (needs {needs})"
+        why, hint = "it is a Git LFS pointer", "try: git lfs pull"
+    raise NotACaptureError(f"{path} is not an nsys report", why=why, hint=hint)
 
 
 def _check_counts(raw: RawSections) -> None:
@@ -263,3 +256,126 @@ def _check_counts(raw: RawSections) -> None:
     threads = len(raw.threads.get(1, ()))
     if named != threads:
         raise WireError(f"it names {named} threads but lists {threads}")
+
+
+# Events inside blocks ---------------------------------------------------------------------------
+
+_EVENT_TAG, _GENERIC_TAG = 0x0A, 0x12
+_TYPE_TAG = 0x08  # field 1, the event's type, comes first in every event
+_MAX_ROUNDS = 8
+_MAX_EVENTS_A_BLOCK = 1 << 16  # nsys writes at most 7000
+
+
+class PayloadEvents(NamedTuple):
+    """Events of one payload: the positions of their payload messages, in file order."""
+
+    start: Int64
+    end: Int64
+
+
+class BlockBatch(NamedTuple):
+    """The events of a few consecutive blocks."""
+
+    buffer: MessageBuffer
+    payloads: dict[int, PayloadEvents]
+    generic: PayloadEvents
+    total: int
+
+
+def read_batch(parts: list[bytes], *, has_generic: bool) -> BlockBatch:
+    """Find the events in the decompressed messages of consecutive blocks."""
+    buffer = MessageBuffer(parts)
+    content = buffer.bytes[: buffer.size]
+    tags = content == _EVENT_TAG
+    if has_generic:
+        tags |= content == _GENERIC_TAG
+    tag_at, start, end = _frame(buffer, tags, _MAX_EVENTS_A_BLOCK * len(parts))
+    _check_block_bounds(parts, tag_at, buffer.size)
+    generic = buffer.bytes[tag_at] == _GENERIC_TAG
+    payloads = _by_payload(buffer, start[~generic], end[~generic])
+    return BlockBatch(buffer, payloads, PayloadEvents(start[generic], end[generic]), len(start))
+
+
+def _by_payload(buffer: MessageBuffer, start: Int64, end: Int64) -> dict[int, PayloadEvents]:
+    """Open each event = { 1: type, N: payload } and sort the events by N."""
+    if not len(start):
+        return {}
+    numbers, spans = MessageCursor(buffer, start, end).last_spans(above=1)
+    first = int(numbers[0])
+    if (numbers == first).all():
+        return {first: PayloadEvents(spans.start, spans.end)}
+    groups: dict[int, PayloadEvents] = {}
+    for number in value_counts(numbers):
+        rows = np.flatnonzero(numbers == number)
+        groups[number] = PayloadEvents(spans.start[rows], spans.end[rows])
+    return groups
+
+
+def _frame(
+    buffer: MessageBuffer, tags: NDArray[np.bool_], max_events: int
+) -> tuple[Int64, Int64, Int64]:
+    """Return the position of each event's tag, and start and end of its message."""
+    if np.count_nonzero(tags) > 4 * max_events:
+        return _walk(buffer, max_events)  # a malicious file, or nothing but line feeds
+    at, start, end = _candidates(buffer, np.flatnonzero(tags))
+    if len(at) > max_events:
+        return _walk(buffer, max_events)
+    reached = np.zeros(buffer.size + 1, np.bool_)
+    for _ in range(_MAX_ROUNDS):
+        if _is_chain(at, end, buffer.size):
+            return at, start, end
+        reached[:] = False
+        reached[0] = True
+        reached[end] = True
+        keep = reached[at]
+        if keep.all():
+            break
+        at, start, end = at[keep], start[keep], end[keep]
+    return _walk(buffer, max_events)
+
+
+def _candidates(buffer: MessageBuffer, at: Int64) -> tuple[Int64, Int64, Int64]:
+    """Keep the positions that could be an event: tag, length, then the tag of its type."""
+    data = buffer.bytes
+    at = at[(data[at + 1] >= 0x80) | (data[at + 2] == _TYPE_TAG)]
+    rows, length, size = buffer.lengths(at + 1)
+    at = at[rows]
+    start = at + 1 + size
+    room = np.maximum(buffer.size - start, 0).view(np.uint64)
+    keep = np.flatnonzero((length <= room) & (start < buffer.size))
+    at, start = at[keep], start[keep]
+    end = start + length[keep].view(np.int64)
+    keep = np.flatnonzero(data[start] == _TYPE_TAG)
+    return (at, start, end) if len(keep) == len(at) else (at[keep], start[keep], end[keep])
+
+
+def _is_chain(at: Int64, end: Int64, size: int) -> bool:
+    if not len(at):
+        return size == 0
+    return bool(at[0] == 0 and end[-1] == size and (at[1:] == end[:-1]).all())
+
+
+def _walk(buffer: MessageBuffer, max_events: int) -> tuple[Int64, Int64, Int64]:
+    """Follow the lengths one by one: for events that do not start with their type."""
+    data = buffer.bytes.tobytes()
+    events: list[tuple[int, int, int]] = []
+    at = 0
+    while at < buffer.size:
+        if data[at] not in (_EVENT_TAG, _GENERIC_TAG):
+            raise WireError("an event block holds something that is no event")
+        start, end = protobuf_wire.read_span(data, at + 1, buffer.size)
+        events.append((at, start, end))
+        if len(events) > max_events:
+            raise WireError("a block holds more events than nsys ever writes")
+        at = end
+    columns = np.array(events, np.int64).reshape(-1, 3)
+    return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
+
+
+def _check_block_bounds(parts: list[bytes], tag_at: Int64, size: int) -> None:
+    """Raise if an event reaches from one block into the next."""
+    bounds = np.cumsum([0, *(len(part) for part in parts)])[:-1]
+    bounds = bounds[bounds < size]
+    event = np.searchsorted(tag_at, bounds)
+    if (event >= len(tag_at)).any() or (tag_at[event] != bounds).any():
+        raise WireError("an event reaches beyond its block")

@@ -38,7 +38,14 @@ class PathSet:
         self.leaves = sorted({leaf for path in paths for leaf in leaves(path)})
         self.tree: Tree = {}
         for leaf in self.leaves:
-            _grow(self.tree, leaf)
+            name, colon, kind = leaf.partition(":")
+            *parents, number = (int(part) for part in name.split("."))
+            branch = self.tree
+            for parent in parents:
+                inner = branch.setdefault(parent, {})
+                assert isinstance(inner, dict), f"{leaf}: {parent} is read as message and as value"
+                branch = inner
+            branch[number] = colon + kind
 
 
 def read_columns(buffer: MessageBuffer, start: Int64, end: Int64, paths: PathSet) -> pl.DataFrame:
@@ -51,13 +58,13 @@ def read_columns(buffer: MessageBuffer, start: Int64, end: Int64, paths: PathSet
 
 
 def column_expression(path: str, available: list[str]) -> pl.Expr | None:
-    """Say how to get a table's column from decoded fields; None when there is nothing to get."""
+    """Return how to get a table's column from decoded fields; None if no event has them."""
     if path.startswith("="):
         return pl.lit(int(path[1:]), pl.Int64)
-    found = [leaf for leaf in leaves(path) if leaf in available]
-    if not found:
+    fields = [leaf for leaf in leaves(path) if leaf in available]
+    if not fields:
         return None
-    value = pl.coalesce(found) if len(found) > 1 else pl.col(found[0])
+    value = pl.coalesce(fields) if len(fields) > 1 else pl.col(fields[0])
     if path.startswith("pid "):
         return (value // (1 << 24)) & 0xFFFFFF
     return value
@@ -86,22 +93,22 @@ class _Reader:
     def _read_leaf(
         self, cursor: MessageCursor, number: int, kind: str, rows: Rows, prefix: str
     ) -> None:
-        found: FieldValues | ByteSpans | None
+        values: FieldValues | ByteSpans | None
         if kind == "":
-            found = cursor.integers(number)
+            values = cursor.integers(number)
         elif kind in _REAL_KINDS:
-            found = cursor.reals(number, _REAL_KINDS[kind])
+            values = cursor.reals(number, _REAL_KINDS[kind])
         else:
-            found = cursor.spans(number)
-        if found is None:
+            values = cursor.spans(number)
+        if values is None:
             return
-        rows = _compose(rows, found.rows)
-        if isinstance(found, FieldValues):
-            column = self._number_column(rows, found.values)
+        rows = _compose(rows, values.rows)
+        if isinstance(values, FieldValues):
+            column = self._number_column(rows, values.values)
         elif kind == ":text":
-            column = self._text_column(rows, found)
+            column = self._text_column(rows, values)
         else:
-            column = self._number_column(rows, np.ones(len(found.start), np.int64))
+            column = self._number_column(rows, np.ones(len(values.start), np.int64))
         self.columns[f"{prefix}{number}{kind}"] = column
 
     def _number_column(self, rows: Rows, values: Numbers) -> pl.Series:
@@ -118,9 +125,9 @@ class _Reader:
         texts = text_column(self._buffer, spans.start, spans.end)
         if isinstance(rows, slice):
             return texts
-        place = np.full(self._height, -1, np.int64)
-        place[rows] = np.arange(len(rows), dtype=np.int64)
-        index = pl.Series(place)
+        positions = np.full(self._height, -1, np.int64)
+        positions[rows] = np.arange(len(rows), dtype=np.int64)
+        index = pl.Series(positions)
         return texts.gather(index.set(index < 0, None))
 
 
@@ -132,16 +139,6 @@ def _compose(outer: Rows, inner: Rows) -> Rows:
     if isinstance(inner, slice):
         return outer
     return inner if isinstance(outer, slice) else outer[inner]
-
-
-def _grow(tree: Tree, leaf: str) -> None:
-    name, colon, kind = leaf.partition(":")
-    *parents, number = (int(part) for part in name.split("."))
-    for parent in parents:
-        branch = tree.setdefault(parent, {})
-        assert isinstance(branch, dict), f"{leaf}: field {parent} is read both as message and value"
-        tree = branch
-    tree[number] = colon + kind
 
 
 NVTX, SAMPLE, SCHED, CUDA, TRACE = 102, 104, 106, 107, 108

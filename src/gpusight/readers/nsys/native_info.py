@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
-from gpusight.readers import protobuf_wire
 from gpusight.readers.protobuf_wire import (
     Message,
     WireError,
@@ -22,11 +22,13 @@ from gpusight.readers.protobuf_wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from gpusight.readers.nsys.native_blocks import MetricTypes
     from gpusight.readers.nsys.native_container import NsysContainer
+    from gpusight.readers.nsys.native_events import MetricTypes
 
+
+Row: TypeAlias = "dict[str, int | str | None]"
 
 # Clocks of files up to 2025, as numbered in the system information.
 _CAPTURE, _SYSTEM, _SESSION, _UTC, _LOCAL = 1, 3, 7, 9, 10
@@ -37,13 +39,14 @@ _NS = 1_000_000_000
 _LAST_SECOND = 253402300799  # of the year 9999, where datetime ends
 
 
-def session_start(system: Message, conversions: bytes) -> list[dict[str, int | str | None]]:
-    """Give the row of TARGET_INFO_SESSION_START_TIME; none when the file does not say."""
-    found = _from_offsets(system) or _from_conversions(conversions)
-    if found is None:
+def session_start(system: Message, conversions: bytes) -> list[Row]:
+    """Return the row of TARGET_INFO_SESSION_START_TIME; none if the file does not have it."""
+    start = _from_offsets(system) or _from_conversions(conversions)
+    if start is None:
         return []
-    utc, local = found
-    return [{"utcEpochNs": utc, "utcTime": _clock_text(utc), "localTime": _clock_text(local)}]
+    utc_ns, local_ns = start
+    times = {"utcTime": _clock_text(utc_ns), "localTime": _clock_text(local_ns)}
+    return [{"utcEpochNs": utc_ns, **times}]
 
 
 def _from_offsets(system: Message) -> tuple[int, int | None] | None:
@@ -52,7 +55,10 @@ def _from_offsets(system: Message) -> tuple[int, int | None] | None:
     for entry in children(child(system, 16), 1):
         a, b, offset = integer(entry, 1), integer(entry, 2), text(entry, 5)
         if a is not None and b is not None and offset is not None:
-            offsets[a, b] = _decimal(offset)
+            try:
+                offsets[a, b] = wrapped(int(offset))  # signed, or unsigned and wrapped below zero
+            except ValueError:
+                raise WireError("a clock offset is no number") from None
     steps = ((_SYSTEM, _UTC), (_CAPTURE, _SYSTEM), (_SESSION, _CAPTURE))
     if any(step not in offsets for step in steps):
         return None
@@ -61,27 +67,18 @@ def _from_offsets(system: Message) -> tuple[int, int | None] | None:
     return utc, None if zone is None else wrapped(utc - zone)
 
 
-def _decimal(value: str) -> int:
-    """Read a decimal: a signed number, or an unsigned one wrapped below zero."""
-    try:
-        number = int(value)
-    except ValueError:
-        raise WireError("a clock offset is no number") from None
-    return wrapped(number)
-
-
 def _from_conversions(data: bytes) -> tuple[int, int | None] | None:
-    """Read the points of contact between clocks that files from 2026 on hold instead."""
+    """Read pairs of times of two clocks, which files from 2026 on hold instead."""
     message = parse(data)
     kinds = {clock.get(1, [b""])[0]: integer(clock, 2) for clock in children(child(message, 1), 1)}
-    contact: dict[tuple[int | None, int | None], tuple[int, int]] = {}
+    matching: dict[tuple[int | None, int | None], tuple[int, int]] = {}
     for entry in children(child(message, 2), 1):
         pair = (kinds.get(entry.get(1, [b""])[0]), kinds.get(entry.get(2, [b""])[0]))
         for point in children(entry, 3)[:1]:
-            both = child(point, 1)
-            contact[pair] = (_time(both, 1), _time(both, 2))
-    utc = contact.get((_UTC_CLOCK, _SYSTEM_CLOCK))
-    start = contact.get((_SYSTEM_AT_START, _SESSION_CLOCK))
+            times = child(point, 1)
+            matching[pair] = (_time(times, 1), _time(times, 2))
+    utc = matching.get((_UTC_CLOCK, _SYSTEM_CLOCK))
+    start = matching.get((_SYSTEM_AT_START, _SESSION_CLOCK))
     if utc is None or start is None:
         return None
     return wrapped(utc[0] + start[0] - utc[1]), None
@@ -109,9 +106,9 @@ _NAMES = {
 }
 
 
-def system_env(system: Message) -> list[dict[str, int | str | None]]:
-    """Give the rows of TARGET_INFO_SYSTEM_ENV that are decoded."""
-    rows: list[dict[str, int | str | None]] = []
+def system_env(system: Message) -> list[Row]:
+    """Return the rows of TARGET_INFO_SYSTEM_ENV that are decoded."""
+    rows: list[Row] = []
     for machine in children(system, 1):
         owner = {"globalVid": integer(machine, 3), "devStateName": text(machine, 1)}
         for prop in children(child(machine, 2), 1):
@@ -122,7 +119,6 @@ def system_env(system: Message) -> list[dict[str, int | str | None]]:
     return rows
 
 
-Row: TypeAlias = "dict[str, int | str | None]"
 Columns: TypeAlias = "dict[str, int | str]"
 """Column -> field number; `:N` for a text field, an empty text for a column that stays NULL."""
 
@@ -168,13 +164,7 @@ _GPU: Columns = {
     "smMajor": 43,
     "smMinor": 44,
 }
-_CUDA_DEVICE: Columns = {
-    "gpuId": 1,
-    "cudaId": 2,
-    "pid": 3,
-    "uuid": ":5",
-    "numMultiprocessors": 6,
-}
+_CUDA_DEVICE: Columns = {"gpuId": 1, "cudaId": 2, "pid": 3, "uuid": ":5", "numMultiprocessors": 6}
 _OWNER: Columns = {"hwId": 2, "vmId": 3, "processId": 4}
 _TARGET_TABLES: dict[str, tuple[int, Columns]] = {
     "TARGET_INFO_NVTX_CUDA_DEVICE": (
@@ -198,11 +188,7 @@ _TARGET_TABLES: dict[str, tuple[int, Columns]] = {
 }
 _THREAD: Columns = {"nameId": 2, "priority": 3, "globalTid": 4}
 _STREAM_FILE: Columns = {"globalPid": 1, "filenameId": 2, "contentId": 3}
-_SOURCE: Columns = {
-    "sourceId": 1,
-    "nameId": 3,
-    "timeSourceId": 2,
-}
+_SOURCE: Columns = {"sourceId": 1, "nameId": 3, "timeSourceId": 2}
 _SCHEMA: Columns = {
     "domainId": 9,
     "schemaId": 1,
@@ -232,13 +218,12 @@ def _row(message: Message, columns: Columns) -> Row:
     return row
 
 
-def _frame(rows: Iterable[Row], texts: Iterable[str] = ()) -> pl.DataFrame:
-    listed = list(rows)
-    if not listed:
+def _frame(rows: Iterable[Row]) -> pl.DataFrame:
+    rows = list(rows)
+    if not rows:
         return pl.DataFrame()
-    text_columns = {*texts, *_TEXTS}
-    schema = {name: pl.String if name in text_columns else pl.Int64 for name in listed[0]}
-    return pl.DataFrame(listed, schema=schema)
+    schema = {name: pl.String if name in _TEXTS else pl.Int64 for name in rows[0]}
+    return pl.DataFrame(rows, schema=schema)
 
 
 _TEXTS = frozenset(
@@ -248,14 +233,13 @@ _TEXTS = frozenset(
 
 
 class InfoTables:
-    """Builds each small table when it is first asked for."""
+    """Builds each small table when it is first read."""
 
     def __init__(self, container: NsysContainer, types: MetricTypes) -> None:
         self._container = container
         self._types = types
-        self._strings: Message | None = None
-        self._done: dict[str, pl.DataFrame] = {}
-        self._builders: Mapping[str, Callable[[], pl.DataFrame]] = self._table_builders()
+        self._tables: dict[str, pl.DataFrame] = {}
+        self._builders = self._table_builders()
 
     @property
     def names(self) -> frozenset[str]:
@@ -264,15 +248,17 @@ class InfoTables:
 
     def read(self, name: str) -> pl.DataFrame:
         """Build a table; empty when the file has nothing for it."""
-        if name not in self._done:
-            self._done[name] = self._builders[name]()
-        return self._done[name]
+        if name not in self._tables:
+            self._tables[name] = self._builders[name]()
+        return self._tables[name]
 
     def _table_builders(self) -> dict[str, Callable[[], pl.DataFrame]]:
         raw = self._container.raw
         builders: dict[str, Callable[[], pl.DataFrame]] = {
             "StringIds": self._string_ids,
-            "ProcessStreams": self._process_streams,
+            "ProcessStreams": lambda: _frame(
+                _row(m, _STREAM_FILE) for m in children(self._string_block, 2)
+            ),
             "ANALYSIS_FILE": self._analysis_files,
             "ThreadNames": lambda: _frame(_row(m, _THREAD) for m in children(raw.threads, 1)),
             "TARGET_INFO_GPU": self._gpus,
@@ -298,24 +284,19 @@ class InfoTables:
 
     def strings(self) -> list[str]:
         """All texts that ids refer to."""
-        texts = self._string_block().get(1, [])
-        if len(texts) != (protobuf_wire.integer(self._container.raw.header, 3) or 0):
+        texts = self._string_block.get(1, [])
+        if len(texts) != (integer(self._container.raw.header, 3) or 0):
             raise WireError("it does not hold as many strings as it names")
         return [t.decode("utf-8", "replace") for t in texts if isinstance(t, bytes)]
 
+    @cached_property
     def _string_block(self) -> Message:
-        if self._strings is None:
-            block = self._container.inflate(self._container.raw.string_block)
-            self._strings = protobuf_wire.parse(block)
-        return self._strings
+        return parse(self._container.inflate(self._container.raw.string_block))
 
     def _string_ids(self) -> pl.DataFrame:
         texts = self.strings()
         ids = pl.int_range(len(texts), eager=True)
         return pl.DataFrame({"id": ids, "value": pl.Series(texts, dtype=pl.String)})
-
-    def _process_streams(self) -> pl.DataFrame:
-        return _frame(_row(m, _STREAM_FILE) for m in children(self._string_block(), 2))
 
     def _analysis_files(self) -> pl.DataFrame:
         streams = self.read("ProcessStreams")
@@ -351,18 +332,18 @@ class InfoTables:
         if start is None or stop is None:
             return pl.DataFrame()
         vm = integer(child(system, 1), 3)
-        duration = protobuf_wire.wrapped(stop - start)
-        return _frame(
-            [{"globalVid": vm, "duration": duration, "startTime": start, "stopTime": stop}]
-        )
+        times = {"duration": wrapped(stop - start), "startTime": start, "stopTime": stop}
+        return _frame([{"globalVid": vm, **times}])
 
     def _product(self) -> pl.DataFrame:
         """Name the product as an export would; the version is that of the recording nsys."""
-        rows: list[Row] = [
-            {"name": "EXPORT_PRODUCT_NAME", "value": "NVIDIA Nsight Systems"},
-            {"name": "EXPORT_PRODUCT_VERSION", "value": self._container.version.partition("-")[0]},
-        ]
-        return _frame(rows)
+        version = self._container.version.partition("-")[0]
+        return _frame(
+            [
+                {"name": "EXPORT_PRODUCT_NAME", "value": "NVIDIA Nsight Systems"},
+                {"name": "EXPORT_PRODUCT_VERSION", "value": version},
+            ]
+        )
 
     def _used_types(self) -> MetricTypes:
         return self._types if self._container.raw.generic_event_count else {}
@@ -415,11 +396,11 @@ class InfoTables:
             return pl.DataFrame(), pl.DataFrame()
         schemas: list[Row] = []
         entries: list[Row] = []
-        for process in children(protobuf_wire.parse(self._container.inflate(block)), 3):
+        for process in children(parse(self._container.inflate(block)), 3):
             for schema in children(process, 2):
-                row, listed = _row(schema, _SCHEMA), children(schema, 4)
-                schemas.append(row | {"numEntries": len(listed)})
+                row, fields = _row(schema, _SCHEMA), children(schema, 4)
+                schemas.append(row | {"numEntries": len(fields)})
                 key: Row = {"domainId": row["domainId"], "schemaId": row["schemaId"]}
-                for index, entry in enumerate(listed):
+                for index, entry in enumerate(fields):
                     entries.append(key | {"idx": index} | _row(entry, _SCHEMA_ENTRY))
         return _frame(schemas), _frame(entries)

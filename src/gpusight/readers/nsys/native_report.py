@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,9 +17,8 @@ from gpusight.readers.cache_folder import check_cache_folder, lock_entry, open_e
 from gpusight.readers.column_cache import CacheRecord, DamagedRecordError, read_record, write_record
 from gpusight.readers.guarded_source import capture_identity, file_status
 from gpusight.readers.nsys import native_fields
-from gpusight.readers.nsys.native_blocks import metric_types
 from gpusight.readers.nsys.native_container import NsysContainer
-from gpusight.readers.nsys.native_events import run_pass, table_columns
+from gpusight.readers.nsys.native_events import metric_types, run_pass, table_columns
 from gpusight.readers.nsys.native_info import InfoTables
 from gpusight.readers.nsys.sqlite_export import SqliteTables
 from gpusight.readers.protobuf_wire import WireError
@@ -45,7 +43,7 @@ _OVERHEAD_TYPE_SINCE = (2025, 5, 2)
 
 
 class RepTables:
-    """The tables of one `.nsys-rep` or `.qdrep` file, decoded when asked for and then kept.
+    """The tables of one `.nsys-rep` or `.qdrep` file, decoded when first read.
 
     Decoding goes through the whole file: `preload` the tables that will be needed together.
     Raises `DamagedCaptureError` when the file contradicts itself, now or in any later call.
@@ -63,15 +61,15 @@ class RepTables:
             self._info = InfoTables(self._container, self._types)
 
     def __enter__(self) -> Self:
-        """Use as a context manager to give the file back at the end."""
+        """Use as a context manager to close the file at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.close()
 
     def close(self) -> None:
-        """Give the file back; tables already decoded stay readable."""
+        """Close the file; tables already decoded stay readable."""
         self._container.close()
 
     @property
@@ -82,18 +80,17 @@ class RepTables:
     def preload(self, tables: Iterable[str]) -> None:
         """Decode these tables in one pass over the file; those it does not have are ignored."""
         wanted = frozenset(tables) & _EVENT_TABLES - self._tables.keys()
-        if not wanted:
-            return
-        self._run(wanted)
+        if wanted:
+            self._run(wanted)
 
     def tables(self) -> frozenset[str]:
-        """Name every table that has rows."""
+        """List every table that has rows."""
         with self._checked():
             small = {name for name in self._info.names if self._info.read(name).height}
         return frozenset(small | {name for name in _EVENT_TABLES if self._has_events(name)})
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         if table in _EVENT_TABLES:
             return frozenset(table_columns(table)) if self._has_events(table) else frozenset()
         return frozenset(self._small(table).columns)
@@ -117,7 +114,7 @@ class RepTables:
         return self._counts().rows[table]
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those; costs a pass over the file, once."""
+        """Return whether a table has no rows, or none of those; takes one pass over the file."""
         if only is not None:
             return self.row_count(table, only) == 0
         if table in _EVENT_TABLES:
@@ -140,16 +137,16 @@ class RepTables:
         if unknown:
             raise UsageError(f"{self.path}: table {table} has no column {', '.join(unknown)}")
         if only is not None:
-            nothing = pl.col(only.column).is_null() & only.or_unknown
-            frame = frame.filter(pl.col(only.column).is_in(only.values) | nothing)
+            is_unknown = pl.col(only.column).is_null() & only.or_unknown
+            frame = frame.filter(pl.col(only.column).is_in(only.values) | is_unknown)
         return frame.select(columns)
 
     def warnings(self) -> list[str]:
-        """Name tables that were not read: none."""
+        """Return none: no table is left out."""
         return []
 
     def notes(self) -> list[str]:
-        """Say what of the file this reader does not decode."""
+        """Return notes on what of the file is not decoded."""
         census = self._counts()
         notes = []
         for payload, count in sorted(census.unknown_payloads.items()):
@@ -167,7 +164,7 @@ class RepTables:
             notes.append(f"{other} generic events that are not GPU metrics are not decoded")
         return notes
 
-    @contextmanager
+    @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
         """Turn any contradiction in the bytes into the error that names the way out."""
         try:
@@ -180,19 +177,17 @@ class RepTables:
         if count:
             wanted |= _ALWAYS_SMALL - self._tables.keys()
         with self._checked():
-            result = run_pass(self._container, wanted, self._types, count=count)
-        if result.census is not None:
-            self._census = result.census
-        for name, frame in result.tables.items():
-            self._tables[name] = self._fit_version(name, frame)
-
-    def _fit_version(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """Put one field under the name that the version of the file gives it."""
-        if name != "PROFILER_OVERHEAD":
-            return frame
-        newer = _version_numbers(self.version) >= _OVERHEAD_TYPE_SINCE
-        unused = "returnValue" if newer else "overheadType"
-        return frame.with_columns(pl.lit(None, pl.Int64).alias(unused))
+            census, tables = run_pass(self._container, wanted, self._types, count=count)
+        if census is not None:
+            self._census = census
+        if "PROFILER_OVERHEAD" in tables:
+            # Which of two columns the field is depends on the version that recorded the file.
+            numbers = self.version.partition("-")[0].split(".")
+            version = tuple(int(number) for number in numbers if number.isdecimal())
+            unused = "returnValue" if version >= _OVERHEAD_TYPE_SINCE else "overheadType"
+            null_column = pl.lit(None, pl.Int64).alias(unused)
+            tables["PROFILER_OVERHEAD"] = tables["PROFILER_OVERHEAD"].with_columns(null_column)
+        self._tables |= tables
 
     def _counts(self) -> EventCensus:
         if self._census is None:
@@ -217,11 +212,6 @@ class RepTables:
             return self._info.read(table)
 
 
-def _version_numbers(version: str) -> tuple[int, ...]:
-    numbers = version.partition("-")[0].split(".")
-    return tuple(int(number) for number in numbers if number.isdecimal())
-
-
 _T = TypeVar("_T")
 _EXPORT_SECONDS = 3600
 _EXPORT, _CHECKSUM = "export.sqlite", "export.record"
@@ -229,7 +219,7 @@ _BLOCK_BYTES = 1 << 24
 
 
 class ReportTables:
-    """The tables of a native report, whoever decodes them."""
+    """The tables of a native report, decoded here or by an installed nsys."""
 
     source = "nsys-rep"
 
@@ -237,8 +227,8 @@ class ReportTables:
         self.path = path
         self._cache = cache
         self._reason: UndecodableReportError | None = None
-        self._held = contextlib.ExitStack()
-        """The export: a scratch folder, or a lock that keeps it from leaving the cache."""
+        self._export_stack = contextlib.ExitStack()
+        """Holds the export: a scratch folder, or a lock that keeps it in the cache."""
         self._remade = False
         try:
             self._tables: RawTables = RepTables(path)
@@ -246,20 +236,20 @@ class ReportTables:
             self._tables = self._exported(error)
 
     def tables(self) -> frozenset[str]:
-        """Name every table that has rows."""
-        return self._ask(lambda tables: tables.tables())
+        """List every table that has rows."""
+        return self._try(lambda tables: tables.tables())
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
-        return self._ask(lambda tables: tables.columns(table))
+        """List the columns of a table; none if there is no such table."""
+        return self._try(lambda tables: tables.columns(table))
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
         """Count the rows of a table, or those of some."""
-        return self._ask(lambda tables: tables.row_count(table, only))
+        return self._try(lambda tables: tables.row_count(table, only))
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those."""
-        return self._ask(lambda tables: tables.is_empty(table, only))
+        """Return whether a table has no rows, or none of those."""
+        return self._try(lambda tables: tables.is_empty(table, only))
 
     def read(
         self,
@@ -270,49 +260,56 @@ class ReportTables:
         marked: bool = False,
     ) -> pl.DataFrame:
         """Read columns in file order."""
-        return self._ask(lambda tables: tables.read(table, columns, only, marked=marked))
+        return self._try(lambda tables: tables.read(table, columns, only, marked=marked))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._tables.close()
-        self._held.close()
+        self._export_stack.close()
 
     def preload(self, tables: Sequence[str]) -> None:
         """Decode these tables in one pass."""
-        self._ask(lambda own: own.preload(tables))
+        self._try(lambda own: own.preload(tables))
 
     def warnings(self) -> list[str]:
-        """Name tables that were not read."""
-        return self._ask(lambda tables: tables.warnings())
+        """Return warnings about tables that were not read."""
+        return self._try(lambda tables: tables.warnings())
 
     def notes(self) -> list[str]:
-        """Say what is not decoded, and who decoded the rest."""
-        notes = self._ask(lambda tables: tables.notes())
+        """Return notes on what is not decoded, and on how the rest was."""
+        notes = self._try(lambda tables: tables.notes())
         if self._reason is not None:
             notes.append(f"read through the installed nsys, because natively {self._reason.why}")
         if self._remade:
             notes.append("the export in the cache was damaged and was made again")
         return notes
 
-    def _ask(self, question: Callable[[RawTables], _T]) -> _T:
+    def _try(self, call: Callable[[RawTables], _T]) -> _T:
+        """Call the native reader; where it fails, the tables of an export by nsys."""
         try:
-            return question(self._tables)
+            return call(self._tables)
         except UndecodableReportError as error:
             self._tables = self._exported(error)
-            return question(self._tables)
+            return call(self._tables)
 
     def _exported(self, error: UndecodableReportError) -> RawTables:
-        """Let nsys export the report; without one that can, the native reader's error stands."""
+        """Let nsys export the report; without an nsys that can, raise the native reader's error."""
         nsys = on_path("nsys")
-        if nsys is None or not _can_export(nsys, error.version):
+        if nsys is None:
+            raise error
+        installed, needed = installed_version(nsys), ToolVersion.parse(error.version)
+        # An older nsys refuses newer reports.
+        if not isinstance(installed, ToolVersion) or (needed is not None and installed < needed):
             raise error
         export = self._cached_export(nsys) if self._cache else None
         if export is None:
-            self._held.close()
-            scratch = self._held.enter_context(tempfile.TemporaryDirectory(prefix="gpusight-"))
+            self._export_stack.close()
+            scratch = self._export_stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="gpusight-")
+            )
             export = Path(scratch) / _EXPORT
             if not _export(nsys, self.path, export):
-                self._held.close()
+                self._export_stack.close()
                 raise error
         self._reason = error
         return SqliteTables(export)
@@ -322,10 +319,10 @@ class ReportTables:
         try:
             check_cache_folder(self.path)
             files = file_status(self.path)
-            entry = self._held.enter_context(
+            entry = self._export_stack.enter_context(
                 open_entry(capture_identity(self.path, files), make=True)
             )
-            if not self._held.enter_context(lock_entry(entry, alone=False)):
+            if not self._export_stack.enter_context(lock_entry(entry, alone=False)):
                 return None
             if not _is_intact(entry):
                 self._remade = entry.is_file(_EXPORT)
@@ -334,27 +331,23 @@ class ReportTables:
                 if not made or file_status(self.path) != files:
                     entry.delete(part)
                     return None
-                _keep(entry, part)
+                # The checksum comes first: one without the other does not count.
+                size, crc = _checksum(entry, part)
+                checksum = pl.DataFrame({"bytes": [size], "crc": [crc]})
+                write_record(entry, _CHECKSUM, CacheRecord(checksum, ()))
+                entry.replace(part, _EXPORT)
         except (CacheError, OSError, pl.exceptions.PolarsError):
-            # The cache says itself why it is not used; the export is made elsewhere.
+            # The cache reports itself why it is not used; the export is made elsewhere.
             return None
         return entry.path / _EXPORT
 
 
 def _is_intact(entry: CacheFolder) -> bool:
-    """Tell whether the export of the cache is there, as it was written."""
+    """Return whether the export is in the cache as it was written."""
     try:
-        kept = read_record(entry, _CHECKSUM).frame.row(0)
-        return kept == _checksum(entry, _EXPORT)
+        return read_record(entry, _CHECKSUM).frame.row(0) == _checksum(entry, _EXPORT)
     except (FileNotFoundError, DamagedRecordError):
         return False
-
-
-def _keep(entry: CacheFolder, part: str) -> None:
-    """Give an export its name, after its checksum: one without the other does not count."""
-    size, crc = _checksum(entry, part)
-    write_record(entry, _CHECKSUM, CacheRecord(pl.DataFrame({"bytes": [size], "crc": [crc]}), ()))
-    entry.replace(part, _EXPORT)
 
 
 def _checksum(entry: CacheFolder, name: str) -> tuple[int, int]:
@@ -366,14 +359,8 @@ def _checksum(entry: CacheFolder, name: str) -> tuple[int, int]:
     return size, crc
 
 
-def _can_export(nsys: str, needed: str) -> bool:
-    """Compare versions: an older nsys refuses newer reports."""
-    have, want = installed_version(nsys), ToolVersion.parse(needed)
-    return isinstance(have, ToolVersion) and (want is None or have >= want)
-
-
 def _export(nsys: str, report: Path, target: Path) -> bool:
-    """Let nsys export the report; False if it fails, and then the native reader's error stands."""
+    """Let nsys export the report; return False if it fails."""
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
     try:
         subprocess.run(

@@ -1,37 +1,24 @@
-"""What an nsys capture says about the machine: GPUs, processes, threads, streams, versions."""
+"""The machine of an nsys capture: GPUs, processes, threads, streams, versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.readers.frame_source import DEVICE_LIMITS
+from gpusight.readers.frame_source import DEVICE_LIMITS, as_column
 from gpusight.readers.name_columns import encode_names, file_name
 from gpusight.readers.nsys import raw_tables
-from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, StringTable
-from gpusight.readers.nsys.table_mapping import process_of
+from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, process_of
 from gpusight.trace.schema import DEVICES
 from gpusight.trace.schema_columns import ColumnKind
 from gpusight.trace.trace import Meta
 
 if TYPE_CHECKING:
-    from gpusight.readers.nsys.raw_tables import RawTables
+    from collections.abc import Callable, Mapping
 
-
-class NsysCapture(Protocol):
-    """What the tables here are made from."""
-
-    raw: RawTables
-    strings: StringTable
-
-    def owners(self, table: str, column: str) -> pl.Series:
-        """List the distinct threads or processes of a raw table."""
-        ...
-
-
-Build = Callable[[NsysCapture], pl.DataFrame]
+    from gpusight.readers.nsys.nsys_source import NsysSource
+    from gpusight.readers.nsys.raw_tables import RawTables, StringTable
 
 
 USED_RAW_TABLES = frozenset(
@@ -68,32 +55,40 @@ IGNORED_PREFIXES = (
 
 
 class TargetTable(NamedTuple):
-    """A small model table that needs more than renamed columns."""
+    """A small table of the trace that needs more than renamed columns."""
 
     raw: tuple[str, ...]
     """Any of these is enough."""
-    build: Build
+    build: Callable[[NsysSource], pl.DataFrame]
 
     def has(self, raw: RawTables) -> bool:
-        """Tell whether the capture has one of the raw tables, with rows."""
+        """Return whether the capture has one of the raw tables, with rows."""
         return any(not raw.is_empty(table) for table in self.raw)
 
 
 def meta(raw: RawTables, notes: list[str]) -> Meta:
     """Collect what is known about the capture as a whole."""
-    export = _export_facts(raw)
-    system = _system_facts(raw)
-    cuda = system.get("cuda_version")
+    facts = raw_tables.SYSTEM_FACTS
+    export = dict(
+        _facts(raw, "META_DATA_EXPORT", _EXPORT_FACTS)
+        or _facts(raw, "EXPORT_META_DATA", _EXPORT_FACTS)
+    )
+    rows = _facts(raw, "TARGET_INFO_SYSTEM_ENV", tuple(facts))
+    system = {facts[name]: value for name, value in rows if value}
+    product, cuda = export.get("EXPORT_PRODUCT_NAME"), system.get("cuda_version")
+    if cuda is not None and cuda.isdigit():
+        cuda = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
     return Meta(
         path=str(raw.path),
         source=raw.source,
-        tool=_tool(export.get("EXPORT_PRODUCT_NAME")),
+        # `gpusight record` writes the layout of nsys too.
+        tool=product if product and product.startswith("gpusight") else "Nsight Systems",
         tool_version=export.get("EXPORT_PRODUCT_VERSION"),
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         start_utc_ns=_first_int(raw, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
         duration_ns=_first_int(raw, "ANALYSIS_DETAILS", "duration"),
         driver_version=system.get("driver_version"),
-        cuda_version=_dotted_cuda(cuda) if cuda else None,
+        cuda_version=cuda,
         os=system.get("os"),
         cpu=system.get("cpu"),
         notes=(*raw.notes(), *notes),
@@ -101,33 +96,12 @@ def meta(raw: RawTables, notes: list[str]) -> Meta:
 
 
 _EXPORT_FACTS = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
-_GPUSIGHT = "gpusight"
 
 
-def _tool(product: str | None) -> str:
-    """Name what made the file: nsys, or `gpusight record`, which writes the same layout."""
-    return product if product is not None and product.startswith(_GPUSIGHT) else "Nsight Systems"
-
-
-def _export_facts(raw: RawTables) -> dict[str, str]:
-    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        if {"name", "value"} <= raw.columns(table):
-            wanted = RowFilter("name", _EXPORT_FACTS)
-            rows = raw.read(table, ["name", "value"], wanted)
-            return dict(rows.drop_nulls().iter_rows())
-    return {}
-
-
-def _system_facts(raw: RawTables) -> dict[str, str]:
-    if not {"name", "value"} <= raw.columns("TARGET_INFO_SYSTEM_ENV"):
-        return {}
-    wanted = RowFilter("name", tuple(raw_tables.SYSTEM_FACTS))
-    rows = raw.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"], wanted)
-    return {raw_tables.SYSTEM_FACTS[name]: value for name, value in rows.iter_rows() if value}
-
-
-def _dotted_cuda(number: str) -> str:
-    return f"{int(number) // 1000}.{int(number) % 1000 // 10}" if number.isdigit() else number
+def _facts(raw: RawTables, table: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    if not {"name", "value"} <= raw.columns(table):
+        return []
+    return raw.read(table, ["name", "value"], RowFilter("name", names)).drop_nulls().rows()
 
 
 def _first_int(raw: RawTables, table: str, column: str) -> int | None:
@@ -142,7 +116,7 @@ _SMALLEST_MEMORY = 1 << 24
 
 # GPUs --------------------------------------------------------------------------------------------
 
-# Model column -> its spellings: TARGET_INFO_GPU, then TARGET_INFO_CUDA_GPU of 2020.
+# Column -> its spellings in raw tables: TARGET_INFO_GPU, then TARGET_INFO_CUDA_GPU of 2020.
 _GPU_COLUMNS = {
     "bus": ("busLocation",),
     "chip": ("chipName",),
@@ -164,30 +138,28 @@ _GPU_COLUMNS = {
 }
 
 
-def _devices(capture: NsysCapture) -> pl.DataFrame:
+def _devices(capture: NsysSource) -> pl.DataFrame:
     frames = [_gpu_rows(capture.raw, t) for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")]
     described = pl.concat([f for f in frames if f is not None])
     # 2020 exports describe a GPU in both tables, each with columns that the other lacks.
     merged = described.group_by("device", maintain_order=True).agg(
         pl.all().exclude("device").drop_nulls().first()
     )
-    columns = [
-        encode_names(merged.get_column(c.name))
-        if c.kind is ColumnKind.NAME
-        else merged.get_column(c.name)
-        for c in DEVICES.columns
-    ]
+    columns = [as_column(c, merged.get_column(c.name)) for c in DEVICES.columns]
     return pl.DataFrame(columns).sort("device")
 
 
 def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
     if raw.is_empty(table):
         return None
-    have = raw.columns(table)
-    key = next((c for c in ("id", "deviceId") if c in have), "id")
-    chosen = {m: next((s for s in spell if s in have), m) for m, spell in _GPU_COLUMNS.items()}
+    available = raw.columns(table)
+    key = next((c for c in ("id", "deviceId") if c in available), "id")
+    raw_names = {
+        column: next((spelling for spelling in spellings if spelling in available), column)
+        for column, spellings in _GPU_COLUMNS.items()
+    }
     types: dict[str, type[pl.DataType]] = {"name": pl.String, key: pl.Int64, "vmId": pl.Int64}
-    for column, spelling in chosen.items():
+    for column, spelling in raw_names.items():
         is_name = DEVICES.column(column).kind is ColumnKind.NAME
         types[spelling] = pl.String if is_name else pl.Int64
     rows = _read_as(raw, table, types).with_row_index("row")
@@ -195,24 +167,23 @@ def _gpu_rows(raw: RawTables, table: str) -> pl.DataFrame | None:
         device=pl.col(key).fill_null(pl.col("row").cast(pl.Int64)),
         name=pl.col("name").fill_null("unknown GPU"),
         host=pl.col("vmId").fill_null(0).rank("dense").cast(pl.Int64) - 1,
-        **{column: _in_base_unit(spelling) for column, spelling in chosen.items()},
+        **{column: _in_base_unit(spelling) for column, spelling in raw_names.items()},
     )
 
 
 def _read_as(raw: RawTables, table: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Read columns as these types; one that the capture lacks, or holds otherwise, is null.
+    """Read columns as these types; missing columns and values of other types are null.
 
     SQLite takes any type in any column, and exporters differ in what they write and declare.
     """
-    have = [column for column in types if column in raw.columns(table)]
-    if not have:
-        rows = pl.DataFrame({"row": pl.int_range(raw.row_count(table), eager=True)})
+    available = [column for column in types if column in raw.columns(table)]
+    if available:
+        rows = raw.read(table, available)
     else:
-        rows = raw.read(table, have)
-    return rows.select(
-        (pl.col(column) if column in have else pl.lit(None)).cast(dtype, strict=False).alias(column)
-        for column, dtype in types.items()
-    )
+        rows = pl.DataFrame({"row": pl.int_range(raw.row_count(table), eager=True)})
+    return rows.with_columns(
+        pl.lit(None).alias(column) for column in types if column not in available
+    ).select(pl.col(column).cast(dtype, strict=False) for column, dtype in types.items())
 
 
 def _in_base_unit(column: str) -> pl.Expr:
@@ -225,18 +196,19 @@ def _in_base_unit(column: str) -> pl.Expr:
     return value
 
 
-def renamed_devices(capture: NsysCapture) -> pl.DataFrame:
+def renamed_devices(capture: NsysSource) -> pl.DataFrame:
     """List where a process's CUDA device number is not the GPU's: CUDA_VISIBLE_DEVICES renames."""
     raw, table = capture.raw, "TARGET_INFO_CUDA_DEVICE"
+    none = pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
     if raw.is_empty(table) or not {"gpuId", "cudaId", "pid"} <= raw.columns(table):
-        return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
-    gpu = pl.col("gpuId")  # what lies outside of the limits is the number of no GPU
-    wanted = dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)
-    rows = _read_as(raw, table, wanted).filter(
+        return none
+    gpu = pl.col("gpuId")  # outside of the limits it is no GPU's number
+    types = dict.fromkeys(("gpuId", "cudaId", "pid"), pl.Int64)
+    rows = _read_as(raw, table, types).filter(
         gpu.is_between(*DEVICE_LIMITS) & (gpu != pl.col("cudaId"))
     )
     if rows.is_empty():
-        return pl.DataFrame(schema={"process": pl.Int64, "cuda": pl.Int64, "device": pl.Int64})
+        return none
     keys = _processes(capture).select("process", "pid")
     renamed = rows.join(keys, on="pid").select("process", cuda="cudaId", device="gpuId")
     return renamed.unique(["process", "cuda"], keep="first", maintain_order=True)
@@ -245,7 +217,7 @@ def renamed_devices(capture: NsysCapture) -> pl.DataFrame:
 # Processes, threads, streams ---------------------------------------------------------------------
 
 
-def _processes(capture: NsysCapture) -> pl.DataFrame:
+def _processes(capture: NsysSource) -> pl.DataFrame:
     keys = [
         process_of(capture.owners(table, column)).alias("process")
         for table, column in (
@@ -277,8 +249,8 @@ def _process_names(raw: RawTables, strings: StringTable) -> pl.DataFrame:
         rows = _read_as(raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String}).drop_nulls()
         owner, text = rows.get_column("globalPid"), rows.get_column("name")
     elif {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
-        wanted = dict.fromkeys(("globalTid", "nameId"), pl.Int64)
-        rows = _read_as(raw, "ThreadNames", wanted).filter(
+        types = dict.fromkeys(("globalTid", "nameId"), pl.Int64)
+        rows = _read_as(raw, "ThreadNames", types).filter(
             (pl.col("globalTid") & raw_tables.PID_MASK)
             == ((pl.col("globalTid") // raw_tables.PROCESS_SHIFT) & raw_tables.PID_MASK)
         )
@@ -291,11 +263,11 @@ def _process_names(raw: RawTables, strings: StringTable) -> pl.DataFrame:
     )
 
 
-def _threads(capture: NsysCapture) -> pl.DataFrame:
+def _threads(capture: NsysSource) -> pl.DataFrame:
     raw, frames = capture.raw, []
     if {"globalTid", "nameId"} <= raw.columns("ThreadNames"):
-        wanted = dict.fromkeys(("globalTid", "nameId", "priority"), pl.Int64)
-        named = _read_as(raw, "ThreadNames", wanted).drop_nulls("globalTid")
+        types = dict.fromkeys(("globalTid", "nameId", "priority"), pl.Int64)
+        named = _read_as(raw, "ThreadNames", types).drop_nulls("globalTid")
         text = capture.strings.texts(named.get_column("nameId"))
         frames.append(named.select(pl.col("globalTid").alias("thread"), "priority", name=text))
     frames += [
@@ -314,7 +286,7 @@ def _threads(capture: NsysCapture) -> pl.DataFrame:
     )
 
 
-def _streams(capture: NsysCapture) -> pl.DataFrame:
+def _streams(capture: NsysSource) -> pl.DataFrame:
     raw, table = capture.raw, "TARGET_INFO_CUDA_STREAM"
     wanted = ("streamId", "hwId", "vmId", "processId", "contextId", "priority")
     rows = _read_as(raw, table, dict.fromkeys(wanted, pl.Int64))
@@ -338,9 +310,9 @@ def _streams(capture: NsysCapture) -> pl.DataFrame:
 
 def _stream_names(raw: RawTables) -> pl.DataFrame:
     table, columns = "TARGET_INFO_NVTX_CUDA_STREAM", ["processId", "contextId", "streamId", "name"]
-    if not raw.columns(table).issuperset(columns):
-        return pl.DataFrame(schema=dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String})
     types = dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String}
+    if not raw.columns(table).issuperset(columns):
+        return pl.DataFrame(schema=types)
     return _read_as(raw, table, types).unique(columns[:3], keep="first", maintain_order=True)
 
 

@@ -12,34 +12,35 @@ from gpusight.errors import DamagedCaptureError
 from gpusight.readers.frame_source import concat_tables, time_order, within_limits
 from gpusight.readers.name_columns import encode_names, first_name_of
 from gpusight.readers.nsys import nsys_machine, raw_tables
-from gpusight.readers.nsys.raw_tables import MISSING, NOT_A_NUMBER, RowFilter, StringTable
-from gpusight.readers.nsys.row_checks import (
+from gpusight.readers.nsys.column_rules import ROW
+from gpusight.readers.nsys.raw_tables import (
+    MISSING,
+    NOT_A_NUMBER,
     CheckedRows,
+    Ends,
     RowCheck,
+    RowFilter,
+    StringTable,
     as_declared,
     checks_of,
     keep_rows,
+    process_of,
     without_wrong,
 )
-from gpusight.readers.nsys.table_mapping import (
-    PARTS,
-    ROW,
-    Ends,
-    RawColumnRule,
-    RawTablePart,
-    process_of,
-)
+from gpusight.readers.nsys.table_mapping import PARTS
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpusight.readers.nsys.column_rules import RawColumnRule, RawTablePart
     from gpusight.readers.nsys.raw_tables import RawTables
+    from gpusight.trace.schema_columns import TraceColumn
     from gpusight.trace.trace import Meta
 
 
-_EXPORTS = {"nsys-sqlite": "sqlite", "nsys-parquet": "parquetdir", "nsys-arrow": "arrowdir"}
+_EXPORT_TYPES = {"nsys-sqlite": "sqlite", "nsys-parquet": "parquetdir", "nsys-arrow": "arrowdir"}
 """What `nsys export` calls the form of a file."""
 _IN_WORDS = (ColumnKind.NAME, ColumnKind.TEXT, ColumnKind.FLAG)
 """Kinds of columns without which a row can still be used."""
@@ -52,71 +53,67 @@ _LONG_TABLES = (
 )
 
 
-_PLACE_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part in parts}
-"""Each raw table is part of one model table."""
+_PART_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part in parts}
+"""Each raw table is part of one table of the trace."""
 
 
 class NsysSource:
     """Reads model tables out of an nsys capture's raw tables."""
 
     def __init__(self, raw: RawTables) -> None:
-        self.raw = raw
+        self.raw: RawTables = raw
         self.strings = StringTable(raw)
         self._order: dict[str, pl.Series | None] = {}
         self._owners: dict[tuple[str, str], pl.Series] = {}
-        self._kept: dict[str, CheckedRows] = {}
+        self._checked: dict[str, CheckedRows] = {}
         self._wrong_values: dict[tuple[str, str], str] = {}
 
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        known = nsys_machine.meta(self.raw, self._beyond_the_model())
-        return msgspec.structs.replace(known, warnings=(*self.raw.warnings(), *self._lacking()))
+        known = nsys_machine.meta(self.raw, self._unread_tables())
+        warnings = (*self.raw.warnings(), *self._missing_columns())
+        return msgspec.structs.replace(known, warnings=warnings)
 
     def warnings(self) -> tuple[str, ...]:
-        """Name rows and values that reading has left out so far."""
-        left_out = (warning for kept in self._kept.values() for warning in kept.warnings)
+        """Return warnings about rows and values left out so far."""
+        left_out = (warning for rows in self._checked.values() for warning in rows.warnings)
         return (*left_out, *self._wrong_values.values())
 
     def outline(self) -> None:
-        """Have nothing to remember: every form of the file has a table of contents."""
+        """Return nothing: every form of the file has a table of contents."""
 
-    def _beyond_the_model(self) -> list[str]:
-        """Name the raw tables with rows that no model table is made from."""
-        used = {
-            part.raw for parts in PARTS.values() for part in parts
-        } | nsys_machine.USED_RAW_TABLES
+    def _unread_tables(self) -> list[str]:
+        """Return a note on raw tables with rows that no table of the trace is made from."""
         others = sorted(
             table
-            for table in self.raw.tables() - used
+            for table in self.raw.tables() - _PART_OF.keys() - nsys_machine.USED_RAW_TABLES
             if not table.startswith(nsys_machine.IGNORED_PREFIXES) and not self.raw.is_empty(table)
         )
         return [f"not read: {', '.join(others)}"] if others else []
 
-    def _lacking(self) -> Iterable[str]:
-        """Say which columns that gpusight needs are not there, and what stands in for them."""
+    def _missing_columns(self) -> Iterable[str]:
+        """Yield warnings about missing columns that gpusight needs, and what is used instead."""
         for table, parts in PARTS.items():
             for part in parts:
                 for column in TABLES[table].columns:
                     missing = self._missing(part, column.name) if column.required else ""
                     if missing and not self.raw.is_empty(part.raw):
                         rule = self._rule(part, column.name)
-                        so = rule.says if rule else f"{table} cannot be read"
-                        yield f"{part.raw} has no column {missing}: {so}"
+                        consequence = rule.warning if rule else f"{table} cannot be read"
+                        yield f"{part.raw} has no column {missing}: {consequence}"
 
     def _missing(self, part: RawTablePart, column: str) -> str:
-        """Name the first raw column that a model column should come from and that is not there."""
-        have = self.raw.columns(part.raw)
-        deciding = (part.only.column,) if part.only else ()
-        needs = (*deciding, *part.rules[column].needs)
-        return next((c for c in needs if c not in have), "")
+        """Return the first missing raw column that a column of the trace needs; empty for none."""
+        needs = (*((part.only.column,) if part.only else ()), *part.rules[column].needs)
+        return next((c for c in needs if c not in self.raw.columns(part.raw)), "")
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.raw.close()
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows, without reading them."""
+        """Return whether the table has rows, without reading them."""
         if table in nsys_machine.TABLES:
             return nsys_machine.TABLES[table].has(self.raw)
         return any(not self._is_empty(part) for part in PARTS.get(table, ()))
@@ -125,12 +122,12 @@ class NsysSource:
         return self.raw.is_empty(part.raw, self._only(part))
 
     def _only(self, part: RawTablePart) -> RowFilter | None:
-        """Say which rows count: any may, where the capture lacks the column that tells."""
+        """Return which rows count: all, where the capture lacks the column that decides."""
         known = part.only is not None and part.only.column in self.raw.columns(part.raw)
         return part.only if known else None
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if table in nsys_machine.TABLES:
             return nsys_machine.TABLES[table].has(self.raw)
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
@@ -140,19 +137,17 @@ class NsysSource:
         if table in nsys_machine.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
         parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
-        return sum(self._rows_kept(table, part) for part in parts)
+        return sum(self._usable_rows(table, part) for part in parts)
 
-    def _rows_kept(self, table: str, part: RawTablePart) -> int:
-        """Count the rows that count: it takes the columns that decide to know."""
-        if part.raw not in self._kept:
-            checks = self._checks(table, part)
-            if not checks:
+    def _usable_rows(self, table: str, part: RawTablePart) -> int:
+        if part.raw not in self._checked:
+            if not self._checks(table, part):
                 return self.raw.row_count(part.raw, self._only(part))
             self._usable(table, part, [])
-        return self._kept[part.raw].rows
+        return self._checked[part.raw].rows
 
     def _checks(self, table: str, part: RawTablePart) -> tuple[RowCheck, ...]:
-        """Name the raw columns without which a row of the part cannot be used."""
+        """Return the checks of raw columns without which a row of the part cannot be used."""
         needed: list[str] = []
         for column in TABLES[table].columns:
             rule = self._rule(part, column.name)
@@ -166,21 +161,21 @@ class NsysSource:
         self, table: str, part: RawTablePart, columns: Sequence[str], *, numbered: bool = False
     ) -> pl.DataFrame:
         """Read raw columns of the rows that count."""
-        checks = self._checks(table, part) if part.raw not in self._kept else ()
+        checks = self._checks(table, part) if part.raw not in self._checked else ()
         wanted = list(dict.fromkeys([*columns, *(check.column for check in checks)]))
         frame = self._read_part(part, wanted, numbered=numbered)
-        if part.raw not in self._kept:
-            self._kept[part.raw] = keep_rows(part, frame, checks)
-        kept = self._kept[part.raw]
-        if kept.damage:
-            raise self._damaged(part.raw, kept.damage)
-        chosen = kept.of(frame).select(*columns, *([ROW] if numbered else []))
-        frame, wrong = without_wrong(chosen, part.raw)
+        if part.raw not in self._checked:
+            self._checked[part.raw] = keep_rows(part, frame, checks)
+        checked = self._checked[part.raw]
+        if checked.damage:
+            raise self._damaged(part.raw, checked.damage)
+        rows = checked.of(frame).select(*columns, *([ROW] if numbered else []))
+        frame, wrong = without_wrong(rows, part.raw)
         self._wrong_values.update(((part.raw, column), text) for column, text in wrong.items())
         return frame
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Tell the reader which raw tables are coming."""
+        """Pass on which raw tables will be read."""
         self.raw.preload([part.raw for table in tables for part in PARTS.get(table, ())])
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
@@ -194,63 +189,62 @@ class NsysSource:
         if not frames:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
         frame = frames[0] if len(frames) == 1 else concat_tables(frames)
-        return self._sorted(table, frame, key).select(columns)
-
-    def _sorted(self, table: str, frame: pl.DataFrame, key: str | None) -> pl.DataFrame:
-        if key is None:
-            return frame
-        if table not in self._order:
+        if key is not None and table not in self._order:
             self._order[table] = time_order(frame.get_column(key))
-        order = self._order[table]
-        return frame if order is None else frame[order]
+        order = self._order.get(table)
+        return (frame if order is None else frame[order]).select(columns)
 
     def _load_part(self, table: str, part: RawTablePart, columns: Sequence[str]) -> pl.DataFrame:
         rules = {c: self._rule(part, c) for c in columns}
         for name, rule in rules.items():
             if TABLES[table].column(name).required and rule is None:
-                raise self._lacks(part, name)
-        have = self.raw.columns(part.raw)
+                raise self._damaged(part.raw, f"no column {self._missing(part, name)}")
+        available = self.raw.columns(part.raw)
         needed: dict[str, None] = {}
         for rule in rules.values():
             if rule is not None:
-                needed |= dict.fromkeys([*rule.needs, *(c for c in rule.likes if c in have)])
-        # How many rows there are is known from any column.
-        wanted = list(needed) or sorted(have)[:1]
+                needed |= dict.fromkeys(
+                    [*rule.needs, *(c for c in rule.optional if c in available)]
+                )
+        # Any column gives the number of rows.
+        wanted = list(needed) or sorted(available)[:1]
         raw = self._usable(table, part, wanted, numbered="record" in columns)
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)
         try:
-            return pl.DataFrame([self._column(table, part, name, raw) for name in rules])
+            return pl.DataFrame(
+                [
+                    self._column(TABLES[table].column(name), rule, part.raw, raw)
+                    for name, rule in rules.items()
+                ]
+            )
         except (pl.exceptions.PolarsError, OverflowError) as error:
             raise self._damaged(part.raw, str(error).splitlines()[0]) from error
 
-    def _lacks(self, part: RawTablePart, column: str) -> DamagedCaptureError:
-        return self._damaged(part.raw, f"no column {self._missing(part, column)}")
-
-    def _column(self, table: str, part: RawTablePart, name: str, raw: pl.DataFrame) -> pl.Series:
-        column, rule = TABLES[table].column(name), self._rule(part, name)
+    def _column(
+        self, column: TraceColumn, rule: RawColumnRule | None, table: str, raw: pl.DataFrame
+    ) -> pl.Series:
         if rule is None:
             return column.nulls(raw.height)
-        built = rule.build(self, raw)
-        if column.kind is ColumnKind.NAME and column.required and built.null_count():
-            built = first_name_of(
-                [built, encode_names(pl.Series([MISSING])).new_from_index(0, len(built))]
-            )
-        built, wrong = within_limits(column, built)
+        series = rule.build(self, raw)
+        if column.kind is ColumnKind.NAME and column.required and series.null_count():
+            missing = encode_names(pl.Series([MISSING])).new_from_index(0, len(series))
+            series = first_name_of([series, missing])
+        series, wrong = within_limits(column, series)
+        total, name = f"{len(series):,}", column.name
         if wrong:
-            self._wrong_values[part.raw, name] = (
-                f"{part.raw}: {wrong:,} of {len(built):,} values of {name} out of range, left out"
-            )
-        if column.required and built.null_count():
+            text = f"{table}: {wrong:,} of {total} values of {name} out of range, left out"
+            self._wrong_values[table, name] = text
+        if column.required and series.null_count():
             if column.kind is not ColumnKind.TEXT:
-                nulls = f"{built.null_count():,} of {len(built):,} rows have no {name}"
-                raise self._damaged(part.raw, nulls)
-            built = built.fill_null(MISSING)
-        return built.alias(name)
+                nulls = f"{series.null_count():,} of {total} rows have no {name}"
+                raise self._damaged(table, nulls)
+            series = series.fill_null(MISSING)
+        return series.alias(name)
 
     def _damaged(self, table: str, why: str) -> DamagedCaptureError:
-        kind = _EXPORTS.get(self.raw.source)
+        kind = _EXPORT_TYPES.get(self.raw.source)
         again = f"export it again: nsys export --type {kind} X.nsys-rep"
         return DamagedCaptureError(
             f"{self.raw.path} is damaged",
@@ -270,28 +264,28 @@ class NsysSource:
         return rows.with_columns(numbers).filter(decisive.is_in(part.only.values) | unknown)
 
     def _rule(self, part: RawTablePart, column: str) -> RawColumnRule | None:
-        have, rule = self.raw.columns(part.raw), part.rules.get(column)
-        if part.only is not None and part.only.column not in have:
+        available, rule = self.raw.columns(part.raw), part.rules.get(column)
+        if part.only is not None and part.only.column not in available:
             return None
-        while rule is not None and not (have.issuperset(rule.needs) and rule.holds(self)):
-            rule = rule.instead
+        while rule is not None and not (available.issuperset(rule.needs) and rule.applies(self)):
+            rule = rule.fallback
         return rule
 
     def owners(self, table: str, column: str) -> pl.Series:
-        """List the distinct threads or processes of a raw table, from what was read of it if so."""
+        """Return the distinct threads or processes of a raw table, without reading it twice."""
         if column not in self.raw.columns(table):
             return pl.Series([], dtype=pl.Int64)
-        known = self._owners.get((table, column))
-        if known is None:
-            known = as_declared(self.raw.read(table, [column])).to_series()
-        return known.filter(known != NOT_A_NUMBER).unique()
+        ids = self._owners.get((table, column))
+        if ids is None:
+            ids = as_declared(self.raw.read(table, [column])).to_series()
+        return ids.filter(ids != NOT_A_NUMBER).unique()
 
-    # What rules ask for (tables.Context) ----------------------------------------------------------
+    # What column rules use -----------------------------------------------------------------------
 
     def only_device(self) -> int | None:
-        """Give the key of the capture's only GPU; None where it tells of none, or of several."""
-        known = self.load("devices", ["device"])
-        return int(known.item()) if known.height == 1 else None
+        """Return the key of the capture's only GPU; None if it has none or several."""
+        devices = self.load("devices", ["device"])
+        return int(devices.item()) if devices.height == 1 else None
 
     def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
         """Turn a process's CUDA device number into the capture's device key."""
@@ -306,16 +300,9 @@ class NsysSource:
     def _renamed_devices(self) -> pl.DataFrame:
         return nsys_machine.renamed_devices(self)
 
-    def metric_names(self, samples: pl.DataFrame) -> pl.Series:
-        """Name the metric of every sampled value."""
-        return nsys_machine.metric_names(self.raw, samples)
-
-    def end_of_capture(self) -> int:
-        """The time at which an open range is cut."""
-        return self._end_of_capture
-
     @cached_property
-    def _end_of_capture(self) -> int:
+    def end_of_capture_ns(self) -> int:
+        """The time at which an open range is cut."""
         if self.meta.duration_ns is not None:
             return self.meta.duration_ns
         return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
@@ -323,7 +310,7 @@ class NsysSource:
     def _last_end(self, table: str) -> int:
         if self.raw.is_empty(table) or "end" not in self.raw.columns(table):
             return 0
-        ends = self._usable(*_PLACE_OF[table], ["end"]).get_column("end")
+        ends = self._usable(*_PART_OF[table], ["end"]).get_column("end")
         latest = ends.filter(ends < raw_tables.FOREVER).max()
         return int(latest) if isinstance(latest, int) else 0
 
@@ -348,10 +335,10 @@ class NsysSource:
     @cached_property
     def _naming_rows(self) -> pl.DataFrame:
         columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
-        have = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
+        available = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
         naming = RowFilter("eventType", (raw_tables.NVTX_CATEGORY, raw_tables.NVTX_DOMAIN))
-        rows = as_declared(self.raw.read("NVTX_EVENTS", have, naming))
-        for column in set(columns) - set(have):
+        rows = as_declared(self.raw.read("NVTX_EVENTS", available, naming))
+        for column in set(columns) - set(available):
             dtype = pl.String if column == "text" else pl.Int64
             rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))
         return rows.with_columns(
@@ -364,14 +351,19 @@ class NsysSource:
 def _name_keys(rows: pl.DataFrame, names: pl.DataFrame, *, default: str | None) -> pl.Series:
     """Look up a name for each row's key, working on the few distinct keys only."""
     keys = [c for c in names.columns if c != "name"]
-    alike = all(rows[key].null_count() == 0 and rows[key].min() == rows[key].max() for key in keys)
-    distinct = rows.select(keys).head(1) if alike else rows.select(keys).unique(maintain_order=True)
-    looked_up = distinct.join(names, on=keys, how="left", maintain_order="left")
+    is_one = all(rows[key].null_count() == 0 and rows[key].min() == rows[key].max() for key in keys)
+    distinct = rows.select(keys)
+    distinct = distinct.head(1) if is_one else distinct.unique(maintain_order=True)
+    named = distinct.join(names, on=keys, how="left", maintain_order="left")
     number = pl.lit(default) if default is not None else pl.col(keys[-1]).cast(pl.String)
-    looked_up = looked_up.with_columns(pl.coalesce("name", number))
-    code = encode_names(looked_up.get_column("name"))
-    looked_up = looked_up.with_columns(code.alias("name"))
-    if looked_up.height == 1:
-        return looked_up.get_column("name").new_from_index(0, rows.height)
-    joined = rows.join(looked_up, on=keys, how="left", maintain_order="left", nulls_equal=True)
+    name = encode_names(named.select(pl.coalesce("name", number)).to_series())
+    if named.height == 1:
+        return name.new_from_index(0, rows.height)
+    joined = rows.join(
+        named.with_columns(name.alias("name")),
+        on=keys,
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
+    )
     return joined.get_column("name")

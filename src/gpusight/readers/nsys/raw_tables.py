@@ -1,26 +1,39 @@
-"""What the four forms of an nsys capture share.
+"""Raw tables of an nsys capture, in any of its four forms.
 
-Raw tables, string ids, and the words for CUPTI's numbers.
+Their protocol, string ids, the words for CUPTI's numbers, and which rows count: values as declared,
+inside their limits, ends after starts.
 """
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import polars as pl
 
+from gpusight.readers.frame_source import (
+    BYTE_LIMITS,
+    DEVICE_LIMITS,
+    MAX_DURATION_NS,
+    TIME_LIMITS,
+    is_inside,
+)
 from gpusight.readers.name_columns import encode_names, gather_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    from gpusight.readers.nsys.column_rules import RawTablePart
 
 
 NOT_A_NUMBER = -(1 << 63)
 """Stands in a column of whole numbers for text, bytes or a fraction; null means no value."""
 
 PAYLOADS = frozenset({"int64Value", "uint64Value", "int32Value", "uint32Value"})
-"""Columns of programs' own numbers, of which each may occur: there nothing stands for another."""
+"""Columns of programs' own numbers: any value may occur, so none can mark a wrong one."""
 
 
 class RowFilter(NamedTuple):
@@ -40,11 +53,11 @@ class RawTables(Protocol):
     """`nsys-sqlite`, `nsys-parquet`, `nsys-arrow` or `nsys-rep`."""
 
     def tables(self) -> frozenset[str]:
-        """Name every table that the capture has."""
+        """List every table of the capture."""
         ...
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         ...
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
@@ -52,7 +65,7 @@ class RawTables(Protocol):
         ...
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those, cheaply."""
+        """Return whether a table has no rows, or none of those, cheaply."""
         ...
 
     def read(
@@ -71,19 +84,19 @@ class RawTables(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file back; what was read stays readable."""
+        """Close the file; what was read stays readable."""
         ...
 
     def preload(self, tables: Sequence[str]) -> None:
-        """Hear which tables will be read, so that one pass over the file can serve them all."""
+        """Announce which tables will be read, so that one pass over the file serves them all."""
         ...
 
     def notes(self) -> list[str]:
-        """Say what of the file this reader does not decode."""
+        """Return notes on what of the file is not decoded."""
         ...
 
     def warnings(self) -> list[str]:
-        """Name tables that the file has but that were not read."""
+        """Return warnings about tables that were not read."""
         ...
 
 
@@ -91,16 +104,15 @@ MISSING = "[name missing from capture]"
 
 
 class StringTable:
-    """The capture's string table, read once and only when a name is asked for."""
+    """The capture's string table, read once and only when a name is needed."""
 
     def __init__(self, raw: RawTables) -> None:
         self._raw = raw
-        self._table: pl.DataFrame | None = None
 
     def texts(self, ids: pl.Series) -> pl.Series:
         """Look up the text of each id; null where the id is null or unknown."""
         frame = pl.DataFrame({"id": ids.cast(pl.Int64, strict=False)}).join(
-            self._strings(), on="id", how="left", maintain_order="left"
+            self._strings, on="id", how="left", maintain_order="left"
         )
         return frame.get_column("value")
 
@@ -115,17 +127,15 @@ class StringTable:
             texts = pl.Series([change(t) for t in texts.to_list()], dtype=pl.String)
         return gather_names(encode_names(texts), used, ids)
 
+    @cached_property
     def _strings(self) -> pl.DataFrame:
-        if self._table is None:
-            if {"id", "value"} <= self._raw.columns("StringIds"):
-                # A program that rewrites an export may store numbers as text, and text as numbers.
-                rows = self._raw.read("StringIds", ["id", "value"]).select(
-                    pl.col("id").cast(pl.Int64, strict=False), pl.col("value").cast(pl.String)
-                )
-                self._table = rows.unique("id", keep="first")
-            else:
-                self._table = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
-        return self._table
+        if not {"id", "value"} <= self._raw.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+        # A program that rewrites an export may store numbers as text, and text as numbers.
+        rows = self._raw.read("StringIds", ["id", "value"]).select(
+            pl.col("id").cast(pl.Int64, strict=False), pl.col("value").cast(pl.String)
+        )
+        return rows.unique("id", keep="first")
 
 
 def decode_text(raw: pl.Series) -> pl.Series:
@@ -205,3 +215,237 @@ SYSTEM_FACTS = {
     "OsDescription": "os",
     "CpuDescription": "cpu",
 }
+
+
+def process_of(global_id: pl.Series) -> pl.Series:
+    """Take the process key out of a global thread or process id."""
+    frame = pl.DataFrame({"id": global_id})
+    return frame.select((pl.col("id") // PROCESS_SHIFT) & PROCESS_MASK).to_series()
+
+
+# Which rows count -------------------------------------------------------------------------------
+
+
+class Ends(enum.Enum):
+    """What it means that a row has no end, or one in the far future."""
+
+    NEEDED = "needed"
+    """The row cannot be used: GPU activity is recorded once it has ended."""
+    LOST = "lost"
+    """A call that was running when the capture stopped: counts as an instant, with a warning."""
+    OPEN = "open"
+    """A range that was never closed: reaches to the end of the capture."""
+
+
+_SPARE_NS = 10**9
+"""How much later than the end of the capture GPU activity may end, or a tenth of its length."""
+_TEXT_COLUMNS = frozenset({"text", "jsonText", "name"})
+REAL_COLUMNS = frozenset({"doubleValue", "floatValue"})
+"""Raw columns that hold something else than whole numbers."""
+_START, _END, _KIND = "start", "end", "eventType"
+_ANY = (NOT_A_NUMBER + 1, -NOT_A_NUMBER - 1)
+_LIMITS = {
+    "start": TIME_LIMITS,
+    "end": TIME_LIMITS,
+    "timestamp": TIME_LIMITS,
+    "deviceId": DEVICE_LIMITS,
+    "bytes": BYTE_LIMITS,
+}
+"""Least and greatest values of raw columns."""
+
+
+class RowCheck(NamedTuple):
+    """A raw column without which a row cannot be used, and the values that it may have."""
+
+    column: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """Which rows of a raw table count."""
+
+    rows: int
+    """Rows that count."""
+    mask: pl.Series | None = None
+    """True for each that does; None where all do."""
+    warnings: tuple[str, ...] = ()
+    damage: str = ""
+    """Why the table cannot be used at all."""
+
+    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows that count."""
+        return frame if self.mask is None else frame.filter(self.mask)
+
+
+def checks_of(columns: Iterable[str], latest_ns: int | None = None) -> tuple[RowCheck, ...]:
+    """Return the checks of raw columns that required columns of a trace are made of.
+
+    `latest_ns` is when the capture ended: no GPU activity can have ended much later.
+    """
+    limits = _LIMITS
+    if latest_ns is not None and latest_ns > 0:
+        late_ns = latest_ns + max(latest_ns // 10, _SPARE_NS)
+        limits = _LIMITS | {_END: (TIME_LIMITS[0], min(late_ns, TIME_LIMITS[1]))}
+    return tuple(RowCheck(name, *limits.get(name, _ANY)) for name in dict.fromkeys(columns))
+
+
+def as_declared(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return raw columns with the types that nsys stores, whatever another program made of them."""
+
+    def declared(series: pl.Series) -> pl.Series:
+        if series.name in _TEXT_COLUMNS:
+            return series.cast(pl.String)
+        if series.name in REAL_COLUMNS:
+            return series.cast(pl.Float64, strict=False)
+        return series if series.dtype == pl.Int64 else whole_numbers(series)
+
+    return pl.DataFrame([declared(series) for series in frame.get_columns()])
+
+
+def whole_numbers(series: pl.Series) -> pl.Series:
+    """Return whole numbers as Int64; other values become `NOT_A_NUMBER`, NaN becomes null."""
+    if series.dtype.is_float():
+        # Programs that rewrite an export turn integers with nulls into floats.
+        series = series.fill_nan(None)
+        fits = ((series == series.floor()) & (series.abs() < float(1 << 63))).fill_null(value=True)
+        numbers = series.zip_with(fits, pl.Series([0.0], dtype=series.dtype)).cast(pl.Int64)
+    elif series.dtype == pl.Null or series.dtype == pl.Boolean or series.dtype.is_integer():
+        return series.cast(pl.Int64)
+    else:
+        numbers = pl.Series(series.name, [0], dtype=pl.Int64).new_from_index(0, len(series))
+        fits = series.is_null()
+        numbers = numbers.set(fits, None)
+    wrong = None if series.name in PAYLOADS else NOT_A_NUMBER
+    return numbers if fits.all() else numbers.set(~fits, wrong)
+
+
+def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Make values that are not whole numbers null; return a warning for each such column."""
+    warnings = {}
+    for series in frame.get_columns():
+        if series.name in PAYLOADS:
+            continue
+        if series.dtype == pl.Int64 and series.min() == NOT_A_NUMBER:
+            wrong = series == NOT_A_NUMBER
+            count = int(wrong.sum())
+            warnings[series.name] = (
+                f"{table}: {count:,} of {len(series):,} values of {series.name}"
+                f" {'is no whole number' if count == 1 else 'are not whole numbers'}, left out"
+            )
+            frame = frame.with_columns(series.set(wrong.fill_null(value=False), None))
+    return frame, warnings
+
+
+def keep_rows(part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]) -> CheckedRows:
+    """Return which rows of a part count; `frame` holds the columns of the checks."""
+    checks, doubts = _with_plausible_end(part, frame, checks)
+    if all(_passes(frame, check) for check in checks) and _runs_forward(frame, checks):
+        return CheckedRows(frame.height, warnings=doubts)
+    reasons = frame.select(_first_problem(part, frame, checks).alias("reason")).to_series()
+    mask = reasons.is_null()
+    left_out = frame.height - int(mask.sum())
+    warnings = list(doubts)
+    damage, counts = "", f"{left_out:,} of {frame.height:,} rows"
+    if left_out:
+        warnings.append(f"{part.raw}: {counts} left out: {_counted(reasons)}")
+    warnings += _endless(part, frame.filter(mask))
+    if left_out * 2 > frame.height:
+        damage = f"{counts} cannot be used: {_counted(reasons)}"
+    return CheckedRows(frame.height - left_out, mask if left_out else None, tuple(warnings), damage)
+
+
+def _with_plausible_end(
+    part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]
+) -> tuple[Sequence[RowCheck], tuple[str, ...]]:
+    """Drop the end of the capture as a limit, with a warning, where most rows are later than it."""
+    end = next((check for check in checks if check.column == _END), None)
+    if end is None or int((frame.get_column(_END) > end.high).sum()) * 2 <= frame.height:
+        return checks, ()
+    doubt = f"{part.raw}: most rows are later than the end of the capture: some times are wrong"
+    lifted = [check if check is not end else RowCheck(_END, *TIME_LIMITS) for check in checks]
+    return lifted, (doubt,) if end.high < TIME_LIMITS[1] else ()
+
+
+def _passes(frame: pl.DataFrame, check: RowCheck) -> bool:
+    series = frame.get_column(check.column)
+    high = min(FOREVER - 1, check.high) if check.column == _END else check.high
+    return series.null_count() == 0 and (not len(series) or is_inside(series, check.low, high))
+
+
+def _runs_forward(frame: pl.DataFrame, checks: Sequence[RowCheck]) -> bool:
+    if not {_START, _END} <= {check.column for check in checks}:
+        return True
+    duration_ns = frame.get_column(_END) - frame.get_column(_START)
+    return not len(duration_ns) or is_inside(duration_ns, 0, MAX_DURATION_NS)
+
+
+def _first_problem(part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]) -> pl.Expr:
+    """Return, for each row, the first reason why it cannot be used; null where it can be."""
+    problem: pl.Expr = pl.lit(None, pl.String)
+    for check in reversed(checks):
+        if check.column == _END:
+            problem = _problem_of_end(part, frame, check, problem)
+            continue
+        column = pl.col(check.column)
+        problem = (
+            pl.when(column.is_null() | (column == NOT_A_NUMBER))
+            .then(pl.lit(f"no number as {check.column}"))
+            .when(~column.is_between(check.low, check.high))
+            .then(pl.lit(f"{check.column} out of range"))
+            .otherwise(problem)
+        )
+    return problem
+
+
+def _problem_of_end(
+    part: RawTablePart, frame: pl.DataFrame, check: RowCheck, otherwise: pl.Expr
+) -> pl.Expr:
+    start, end = pl.col(_START), pl.col(_END)
+    # A mark is an instant, whatever its end.
+    mark = pl.col(_KIND) == NVTX_MARK if _KIND in frame.columns else pl.lit(value=False)
+    needed = pl.lit(part.ends is Ends.NEEDED)
+    return (
+        pl.when(mark)
+        .then(otherwise)
+        .when((end == NOT_A_NUMBER) | (end.is_null() & needed))
+        .then(pl.lit("no number as end"))
+        .when(end.is_null() | ((end >= FOREVER) & ~needed))
+        .then(otherwise)
+        .when(end >= FOREVER)
+        .then(pl.lit("end out of range"))
+        .when(end < start)
+        .then(pl.lit("end before they start"))
+        .when(needed & (end > check.high))
+        .then(pl.lit("an end after the capture ended"))
+        .when(end - start > MAX_DURATION_NS)
+        .then(pl.lit("a duration over 30 days"))
+        .otherwise(otherwise)
+    )
+
+
+def _counted(reasons: pl.Series) -> str:
+    counts = reasons.drop_nulls().value_counts().sort("count", "reason", descending=[True, False])
+    return ", ".join(
+        f"{count:,} {_predicate(str(reason), count)}" for reason, count in counts.rows()
+    )
+
+
+def _predicate(reason: str, count: int) -> str:
+    """Put a reason behind its count: `1 has no number as end`, `2 end before they start`."""
+    if reason == "end before they start":
+        return reason if count != 1 else "ends before it starts"
+    return f"{'has' if count == 1 else 'have'} {reason}"
+
+
+def _endless(part: RawTablePart, frame: pl.DataFrame) -> list[str]:
+    """Return a warning about calls without an end, which count as 0 ns."""
+    if part.ends is not Ends.LOST or _END not in frame.columns:
+        return []
+    end = frame.get_column(_END)
+    count = end.null_count() + int((end >= FOREVER).sum())
+    if not count:
+        return []
+    have = "has no end and counts" if count == 1 else "have no end and count"
+    return [f"{part.raw}: {count:,} of {frame.height:,} rows {have} as 0 ns"]

@@ -17,9 +17,11 @@ import os
 import shutil
 import sqlite3
 import struct
+import tempfile
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import adbc_driver_manager
@@ -33,7 +35,6 @@ from gpusight.readers.nsys.table_mapping import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from gpusight.readers.nsys.raw_tables import RowFilter
 
@@ -52,7 +53,7 @@ _ROW_IDS = ("rowid", "_rowid_", "oid")
 """What SQLite calls the number of a row, unless a column of the table has that name."""
 # A capture has at least one of these; a database with none of them is some other program's.
 _READ = nsys_machine.USED_RAW_TABLES | {part.raw for parts in PARTS.values() for part in parts}
-"""Tables that gpusight reads; others may be views, as programs that analyze exports make."""
+"""Tables that gpusight reads; other programs add views of their own."""
 _NSYS_TABLES = frozenset(
     {"StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV"}
 )
@@ -61,14 +62,14 @@ _NSYS_TABLES = frozenset(
 class _Span(NamedTuple):
     """A range of rows that one query reads."""
 
-    rows: str
-    """Which, in SQL."""
-    most: int
+    condition: str
+    """Which rows, in SQL."""
+    max_rows: int
     """How many there can be."""
 
-
-def _between(row_id: str, first: int, end: int, *, most: int) -> _Span:
-    return _Span(f"{row_id} >= {first} AND {row_id} < {end}", most)
+    @classmethod
+    def between(cls, row_id: str, first: int, end: int, max_rows: int) -> _Span:
+        return cls(f"{row_id} >= {first} AND {row_id} < {end}", max_rows)
 
 
 class SqliteTables:
@@ -82,7 +83,7 @@ class SqliteTables:
         self._discard: Callable[[], object] | None = None
         file = self._settled(path)
         self._size = file.stat().st_size
-        self._most_rows = self._size // _LEAST_ROW_BYTES
+        self._max_rows = self._size // _LEAST_ROW_BYTES
         self._uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
         _check_length(file, path)
         self._views: list[str] = []
@@ -97,23 +98,23 @@ class SqliteTables:
             )
 
     def _settled(self, path: Path) -> Path:
-        """Give the file to read: the capture, or a private copy with changes beside it applied."""
+        """Return the file to read: the capture, or a private copy with the changes in its logs."""
         logs = ", ".join(log.name for log in sqlite_journal.log_files(path) if log.stat().st_size)
         if not sqlite_journal.is_pending(path):
             if logs:
                 self._notes.append(f"{logs} holds no complete change to the capture: ignored")
             return path
-        folder = sqlite_journal.private_folder()
+        folder = Path(tempfile.mkdtemp(prefix="gpusight-"))
         self._discard = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._notes.append(f"changes in {logs} beside the capture were applied to a private copy")
         return sqlite_journal.settled_copy(path, folder)
 
     def tables(self) -> frozenset[str]:
-        """Name every table of the export."""
+        """List every table of the export."""
         return frozenset(self._types)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Name the columns of a table; none when there is no such table."""
+        """List the columns of a table; none if there is no such table."""
         return frozenset(self._types.get(table, {}))
 
     def row_count(self, table: str, only: RowFilter | None = None) -> int:
@@ -124,7 +125,7 @@ class SqliteTables:
         return self._scalar(f"SELECT count(*) FROM {_from(table)} WHERE {_condition(only)}")
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Tell whether a table has no rows, or none of those, at the cost of looking for one."""
+        """Return whether a table has no rows, or none of those; searches for one."""
         if table not in self._types:
             return True
         rows = f"SELECT 1 FROM {_from(table)} WHERE {_condition(only)}"
@@ -155,7 +156,7 @@ class SqliteTables:
             return self._read(table, types, condition, wrong)
 
     def pieces(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Read columns in file order, some rows at a time, so that one piece is in memory."""
+        """Yield columns in file order, a range of rows at a time."""
         types = {column: self._affinity(table, column) for column in columns}
         self._check_texts(table, types)
         for span in self._row_spans(table):
@@ -179,11 +180,11 @@ class SqliteTables:
     def _read_span(
         self, table: str, types: dict[str, str], condition: str, wrong: _Wrong, span: _Span
     ) -> pl.DataFrame:
-        query = f"{_select(table, types, wrong)} WHERE {condition} AND {span.rows}"
-        piece = self._fetch(f"{query} LIMIT {span.most + 1}")
-        if piece.height > span.most:
+        query = f"{_select(table, types, wrong)} WHERE {condition} AND {span.condition}"
+        rows = self._fetch(f"{query} LIMIT {span.max_rows + 1}")
+        if rows.height > span.max_rows:
             self._too_many(table)
-        return _restore(piece, types)
+        return _restore(rows, types)
 
     def close(self) -> None:
         """Delete the private copy, where there is one; no connection stays open."""
@@ -194,11 +195,11 @@ class SqliteTables:
         """Do nothing: SQLite reads each table on its own."""
 
     def notes(self) -> list[str]:
-        """Say how the file was read."""
-        return list(self._notes)  # who asks may add notes of its own
+        """Return notes on how the file was read."""
+        return list(self._notes)  # callers may add notes of their own
 
     def warnings(self) -> list[str]:
-        """Name what looks like a table of nsys but is none."""
+        """Return warnings about what looks like a table of nsys but is none."""
         return [unread] if (unread := self._unread()) else []
 
     def _unread(self) -> str:
@@ -213,12 +214,11 @@ class SqliteTables:
         )
 
     def _check_rows(self, table: str) -> None:
-        """Refuse a table that names the same pages again and again: reading it would never end."""
+        """Refuse a table that refers to the same pages repeatedly: reading it would never end."""
         if table in self._counted:
             return
-        most = self._most_rows + 1
-        rows = f"SELECT 1 FROM {_from(table)} LIMIT {most}"
-        if self._scalar(f"SELECT count(*) FROM ({rows})") == most:
+        rows = f"SELECT 1 FROM {_from(table)} LIMIT {self._max_rows + 1}"
+        if self._scalar(f"SELECT count(*) FROM ({rows})") > self._max_rows:
             self._too_many(table)
         self._counted.add(table)
 
@@ -232,53 +232,48 @@ class SqliteTables:
             return
         sizes = ", ".join(f"octet_length({text}) AS c{i}" for i, text in enumerate(texts))
         sums = ", ".join(f"total(c{i}) AS c{i}" for i in range(len(texts)))
-        rows = f"SELECT {sizes} FROM {_from(table)} LIMIT {self._most_rows + 1}"
+        rows = f"SELECT {sizes} FROM {_from(table)} LIMIT {self._max_rows + 1}"
         for total in self._fetch(f"SELECT {sums} FROM ({rows})").row(0):
             if total > self._size:
                 self._damaged(f"table {table} has more text than the file can hold")
 
-    def _row_id(self, table: str) -> str | None:
-        taken = {column.lower() for column in self._types[table]}
-        return next((name for name in _ROW_IDS if name not in taken), None)
-
     def _row_spans(self, table: str) -> list[_Span]:
         """Cut a table into ranges of row ids, for several connections to read at once."""
-        row_id = self._row_id(table)
-        # Asked for together, the two would make SQLite scan the whole table.
+        taken = {column.lower() for column in self._types[table]}
+        row_id = next((name for name in _ROW_IDS if name not in taken), None)
+        # In one SELECT without subqueries, the two would make SQLite scan the whole table.
         ends = (f"(SELECT {end}({row_id}) FROM {_from(table)})" for end in ("min", "max"))
         try:
-            first, last = self._row(f"SELECT {', '.join(ends)}") if row_id else (None, None)
+            first, last = self._rows(f"SELECT {', '.join(ends)}")[0] if row_id else (None, None)
         except DamagedCaptureError:  # a WITHOUT ROWID table has no such column
-            return [_Span("1", self._most_rows)]
+            return [_Span("1", self._max_rows)]
         if first is None or last is None or last - first < 2 * _PIECE_ROWS:
-            return [_Span("1", self._most_rows)]
+            return [_Span("1", self._max_rows)]
         rows = last + 1 - first
-        if rows > self._most_rows:  # one row far from the others would make endless empty ranges
+        if rows > self._max_rows:  # one row far from the others would make endless empty ranges
             return self._sparse_spans(table, str(row_id), first)
         pieces = -(-rows // _PIECE_ROWS)
         bounds = [first + rows * i // pieces for i in range(pieces + 1)]
-        return [_between(str(row_id), lo, hi, most=hi - lo) for lo, hi in pairwise(bounds)]
+        return [_Span.between(str(row_id), lo, hi, hi - lo) for lo, hi in pairwise(bounds)]
 
     def _sparse_spans(self, table: str, row_id: str, first: int) -> list[_Span]:
-        """Cut where rows are, which takes a walk through the table."""
+        """Cut where rows are, which takes a pass over the table."""
         spans: list[_Span] = []
         while True:
             step = f"ORDER BY {row_id} LIMIT 1 OFFSET {_PIECE_ROWS}"
             query = f"SELECT {row_id} FROM {_from(table)} WHERE {row_id} >= {first} {step}"
             following = self._rows(query)
-            if not following or len(spans) * _PIECE_ROWS > self._most_rows:
+            if not following or len(spans) * _PIECE_ROWS > self._max_rows:
                 return [*spans, _Span(f"{row_id} >= {first}", _PIECE_ROWS)]
             end = following[0][0]
-            spans.append(_between(row_id, first, end, most=_PIECE_ROWS))
+            spans.append(_Span.between(row_id, first, end, _PIECE_ROWS))
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
-        manager = adbc_driver_manager
+        manager, driver = adbc_driver_manager, adbc_driver_sqlite._driver_path()
         try:
             with (
-                manager.AdbcDatabase(
-                    driver=adbc_driver_sqlite._driver_path(), uri=self._uri
-                ) as database,
+                manager.AdbcDatabase(driver=driver, uri=self._uri) as database,
                 manager.AdbcConnection(database) as connection,
                 manager.AdbcStatement(connection) as statement,
             ):
@@ -291,19 +286,16 @@ class SqliteTables:
             self._damaged(error)
 
     def _scalar(self, query: str) -> int:
-        return int(self._row(query)[0])
-
-    def _row(self, query: str) -> tuple[Any, ...]:
-        return self._rows(query)[0]
+        return int(self._rows(query)[0][0])
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Run a query that gives little; one that takes longer than the file warrants is ended."""
-        left = (_LEAST_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
+        """Run a query with few results; one that takes longer than the file warrants is ended."""
+        steps_left = (_LEAST_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
 
         def is_over() -> bool:
-            nonlocal left
-            left -= 1
-            return left < 0
+            nonlocal steps_left
+            steps_left -= 1
+            return steps_left < 0
 
         try:
             connection = sqlite3.connect(self._uri, uri=True)
@@ -313,15 +305,15 @@ class SqliteTables:
                 return connection.execute(query).fetchall()
             finally:
                 connection.close()
-        except UnicodeDecodeError:  # what sqlite3 raises where it cannot show SQLite's own message
+        except UnicodeDecodeError:  # raised by sqlite3 if it cannot decode SQLite's own message
             self._damaged("its schema holds text that is not UTF-8")
         except sqlite3.DatabaseError as error:
-            if left < 0:
+            if steps_left < 0:
                 self._damaged("a query takes longer than a file of its size can need")
             self._damaged(error)
 
     def _read_schema(self) -> dict[str, dict[str, str]]:
-        """Give the declared types of the columns of every table.
+        """Return the declared types of the columns of every table.
 
         A view or a virtual table may compute anything for any time, so none is read.
         """
@@ -333,22 +325,21 @@ class SqliteTables:
         )
         types: dict[str, dict[str, str]] = {}
         for table, column, declared in self._rows(query):
-            # Names that are not UTF-8 cannot be asked for, and are none of nsys's.
-            if "\N{REPLACEMENT CHARACTER}" in table + column:
-                continue
-            types.setdefault(table, {})[column] = declared
+            # Names that are not UTF-8 cannot be queried, and are not nsys's.
+            if "\N{REPLACEMENT CHARACTER}" not in table + column:
+                types.setdefault(table, {})[column] = declared
         return types
 
     def _affinity(self, table: str, column: str) -> str:
-        """Give the type of a column; where a program left it out, that of a value."""
+        """Return the type of a column; where a program left it out, that of a value."""
         declared = self._types[table][column]
         if declared:
             return _affinity(declared)
         if (table, column) not in self._stored:
             name = _quote(column)
             query = f"SELECT typeof({name}) FROM {_from(table)} WHERE {name} IS NOT NULL LIMIT 1"
-            found = self._rows(query)
-            self._stored[table, column] = _affinity(str(found[0][0]) if found else "INTEGER")
+            rows = self._rows(query)
+            self._stored[table, column] = _affinity(str(rows[0][0]) if rows else "INTEGER")
         return self._stored[table, column]
 
     def _damaged(self, why: str | Exception) -> NoReturn:
@@ -360,7 +351,7 @@ class SqliteTables:
 
 
 def _reason(error: Exception) -> str:
-    """Take SQLite's own words, which stand behind those of ADBC and of the query."""
+    """Return SQLite's own message, which follows those of ADBC and of the query."""
     first = (str(error).splitlines() or [""])[0]
     return first.rpartition("[SQLite] ")[2].rpartition("query: ")[2] or type(error).__name__
 
@@ -404,7 +395,7 @@ def _from(table: str) -> str:
 
 
 class _Wrong(enum.Enum):
-    """What stands in a column of integers for a value of another type."""
+    """What replaces a value of another type in a column of integers."""
 
     NONE = ""
     """Reading fails instead, which is the quick way where there are none."""
@@ -416,10 +407,10 @@ def _as_integer(column: str, wrong: _Wrong) -> str:
     """Take whole numbers only: a cast would make 0 of text, and 1 of 1.5."""
     if wrong is _Wrong.NONE:
         return column
-    whole = f"CAST({column} AS INTEGER)"
+    integer = f"CAST({column} AS INTEGER)"
     return (
         f"CASE WHEN typeof({column}) IN ('integer', 'null') THEN {column}"
-        f" WHEN typeof({column}) = 'real' AND {column} = {whole} THEN {whole}"
+        f" WHEN typeof({column}) = 'real' AND {column} = {integer} THEN {integer}"
         f" ELSE {wrong.value} END"
     )
 

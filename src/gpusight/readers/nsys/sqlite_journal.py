@@ -1,4 +1,4 @@
-"""SQLite exports with changes that are still in a log: found, and settled in a private copy."""
+"""SQLite exports with changes still in a log: detected, and applied to a private copy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import shlex
 import shutil
 import sqlite3
 import struct
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import CaptureError, DamagedCaptureError
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import IO
 
 
@@ -27,26 +26,26 @@ _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 def log_files(path: Path) -> list[Path]:
     """List the log and the journal of a SQLite file, where there are any."""
-    whole = path.resolve()
-    both = (whole.with_name(f"{whole.name}-{kind}") for kind in ("wal", "journal"))
-    return [file for file in both if file.exists()]
+    path = path.resolve()
+    logs = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal"))
+    return [file for file in logs if file.exists()]
 
 
 def is_pending(path: Path) -> bool:
-    """Tell whether a SQLite file has changes beside it that SQLite would apply."""
-    found = [_changes(file) for file in log_files(path)]  # each of them is checked, or refused
-    return any(found)
+    """Return whether a SQLite file has logs with changes that SQLite would apply."""
+    pending = [_has_changes(file) for file in log_files(path)]  # each is checked, or refused
+    return any(pending)
 
 
 def settled_copy(path: Path, folder: Path) -> Path:
-    """Copy a SQLite file with what lies beside it into a folder, and let SQLite settle the copy."""
-    whole = path.resolve()
-    files = [whole, *log_files(whole)]
+    """Copy a SQLite file and its logs into a folder, and let SQLite apply the logs to the copy."""
+    database = path.resolve()
+    files = [database, *log_files(database)]
     before = [_state(file) for file in files]
     _check_room(path, sum(size for size, _ in before), folder)
     copy = folder / "capture.sqlite"
     for file in files:
-        shutil.copyfile(file, folder / file.name.replace(whole.name, copy.name, 1))
+        shutil.copyfile(file, folder / file.name.replace(database.name, copy.name, 1))
     if [_state(file) for file in files] != before:
         raise CaptureError(
             f"{path} is being written to",
@@ -67,21 +66,16 @@ def settled_copy(path: Path, folder: Path) -> Path:
     return copy
 
 
-def private_folder() -> Path:
-    """Make a folder that only this user can read."""
-    return Path(tempfile.mkdtemp(prefix="gpusight-"))
-
-
-def _changes(file: Path) -> bool:
-    """Tell whether a log or a journal holds changes that SQLite would apply."""
-    if not file.is_file():  # a pipe would block who opens it
+def _has_changes(file: Path) -> bool:
+    """Return whether a log or a journal holds changes that SQLite would apply."""
+    if not file.is_file():  # opening a pipe would block
         raise CaptureError(f"{file} is not a regular file", hint="move it elsewhere")
     with file.open("rb") as opened:
         return _is_log(opened) if file.name.endswith("-wal") else _is_journal(opened, file)
 
 
 def _is_log(file: IO[bytes]) -> bool:
-    """Tell whether a write-ahead log has a committed transaction of its current generation."""
+    """Return whether a write-ahead log has a committed transaction of its current generation."""
     head = file.read(_WAL_HEADER)
     if len(head) < _WAL_HEADER or struct.unpack(">I", head[:4])[0] not in _WAL_MAGIC:
         return False
