@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusight.comparison.compared_quantities import changes
+from gpusight.comparison.named_metrics import changes
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
 from gpusight.comparison.named_metrics import LIST, both, entries, metric_keys, quantity, unmatched
 from gpusight.comparison.significance import Basis, ChangeVerdict
