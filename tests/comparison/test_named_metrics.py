@@ -7,9 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusight.comparison.named_metrics import changes
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
-from gpusight.comparison.named_metrics import LIST, both, entries, metric_keys, quantity, unmatched
+from gpusight.comparison.named_metrics import (
+    LIST,
+    both,
+    changes,
+    entries,
+    metric_keys,
+    quantity,
+    unmatched,
+)
 from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
