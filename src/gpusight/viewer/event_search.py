@@ -77,14 +77,14 @@ def search(trace: Trace, query: str, limit: int = 50) -> SearchResult:
     if not query.strip() or len(query) > _LONGEST_QUERY:
         return SearchResult(query, (), 0)
     parts = [_matching(trace, table, query) for table in _NAMED_BY if trace.has(table)]
-    found = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
-    by = {"total_ns": True, "count": True, "name": False, "table": False}
-    first = found.sort(list(by), descending=list(by.values())).head(limit)
-    return SearchResult(query, tuple(_group(*row) for row in first.iter_rows()), found.height)
+    names = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
+    order = {"total_ns": True, "count": True, "name": False, "table": False}
+    first = names.sort(list(order), descending=list(order.values())).head(limit)
+    return SearchResult(query, tuple(_group(*row) for row in first.iter_rows()), names.height)
 
 
 def next_event(trace: Trace, table: str, code: int, time_ns: int, direction: int) -> int | None:
-    """Give the row of the next event of a name that starts after a time, or before it.
+    """Return the row of the next event of a name that starts after a time, or before it.
 
     After the last one comes the first again. None where the name does not occur.
     """
@@ -114,18 +114,18 @@ _FOUND = {
 
 
 def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
-    """Give the names of a table that a query means, with how often and how long they occur."""
-    known = _totals(trace, table)
+    """Return the names of a table that a query means, with how often and how long they occur."""
+    totals = _totals(trace, table)
     column = trace.table(table, [_NAMED_BY[table]]).to_series()
-    known = known.with_columns(
+    totals = totals.with_columns(
         pl.lit(table).alias("table"),
-        pl.Series("name", names_of(column), pl.String).gather(known["code"]),
+        pl.Series("name", names_of(column), pl.String).gather(totals["code"]),
     )
-    hit = _hits(known["name"], query)
-    if table == "kernels" and known.height <= _MOST_LABELLED:
-        labels = pl.Series([classify(name).short for name in known["name"]], dtype=pl.String)
+    hit = _hits(totals["name"], query)
+    if table == "kernels" and totals.height <= _MOST_LABELLED:
+        labels = pl.Series([classify(name).short for name in totals["name"]], dtype=pl.String)
         hit |= _hits(labels, query)
-    return known.filter(hit).select(list(_FOUND))
+    return totals.filter(hit).select(list(_FOUND))
 
 
 def _totals(trace: Trace, table: str) -> pl.DataFrame:
@@ -148,7 +148,7 @@ def _sum_up(trace: Trace, table: str) -> pl.DataFrame:
 
 
 def _hits(names: pl.Series, query: str) -> pl.Series:
-    """Tell which names a query means."""
+    """Return which names a query means."""
     regex = _regex_of(query)
     if regex is not None:
         return _search(names, regex)
@@ -163,7 +163,7 @@ def _hits(names: pl.Series, query: str) -> pl.Series:
 
 
 def _regex_of(query: str) -> str | None:
-    """Give the regular expression that a query is, written as `/…/` or `regex:…`."""
+    """Return the regular expression that a query is, written as `/…/` or `regex:…`."""
     if query.startswith("regex:"):
         return query.removeprefix("regex:")
     enclosed = len(query) > 2 and query.startswith("/") and query.endswith("/")

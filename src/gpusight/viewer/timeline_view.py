@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 
 from gpusight.errors import GpusightError, UsageError
-from gpusight.viewer.series_tracks import CounterSeries, MemorySeries
+from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
 from gpusight.viewer.timeline_tracks import LedgerSpans, collect_tracks
 from gpusight.viewer.track_data import (
     EventPosition,
@@ -110,7 +110,7 @@ class WindowBuilder:
         self._points.append(SeriesPoints(self._here(number), number, low, high, mean))
 
     def window(self) -> TimelineWindow:
-        """Give everything that was put together."""
+        """Return everything that was put together."""
         stretch = self.stretch
         return TimelineWindow(
             stretch.start_ns,
@@ -134,7 +134,7 @@ class WindowBuilder:
 
 
 def _joined(kind: type[Any], parts: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """Put the columns of several parts below each other; without parts they have no rows."""
+    """Concatenate the columns of several parts; without parts they have no rows."""
     joined = {}
     for column in fields(kind):
         nothing = np.empty(0, np.float64 if column.name in _REAL else np.int64)
@@ -172,14 +172,14 @@ class LruCache:
         self._building = threading.Lock()
 
     def take(self, key: Hashable, build: Callable[[], CachedItem]) -> CachedItem:
-        """Give what stands under a key; it is built where it is not there, or no more."""
-        found = self._find(key)
-        if found is None:
+        """Return what stands under a key; it is built where it is not there, or no more."""
+        item = self._find(key)
+        if item is None:
             with self._building:
-                found = self._find(key)  # another thread may have built it meanwhile
-                if found is None:
-                    found = self._put(key, build())
-        return cast("CachedItem", found)
+                item = self._find(key)  # another thread may have built it meanwhile
+                if item is None:
+                    item = self._put(key, build())
+        return cast("CachedItem", item)
 
     @property
     def nbytes(self) -> int:
@@ -224,18 +224,18 @@ class ViewerTimeline:
 
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
-        found = collect_tracks(trace)
-        self._start_ns, self._end_ns, self._notes = found.start_ns, found.end_ns, found.notes
-        self._strips = {strip.track.key: strip for strip in found.strips}
+        tracks = collect_tracks(trace)
+        self._start_ns, self._end_ns, self._notes = tracks.start_ns, tracks.end_ns, tracks.notes
+        self._strips = {strip.track.key: strip for strip in tracks.strips}
         self._families = {
             table: strip.source
-            for strip in found.strips
+            for strip in tracks.strips
             if isinstance(strip.source, TrackEvents)
             for table in strip.source.tables
         }
         self._owners = {
             (strip.track.tables[0], strip.first + line): (strip.track.key, line)
-            for strip in found.strips
+            for strip in tracks.strips
             if isinstance(strip.source, TrackEvents)
             for line in range(strip.track.lines)
         }
@@ -299,7 +299,7 @@ class ViewerTimeline:
             self._strips = self._strips | filled
 
     def window(self, keys: Sequence[str], start_ns: int, end_ns: int, bins: int) -> TimelineWindow:
-        """Give what a screen shows of these tracks from `start_ns` to `end_ns` in so many bins."""
+        """Return what a screen shows of these tracks between two times, in so many bins."""
         screen = WindowBuilder(BinnedStretch.of(start_ns, end_ns, bins))
         strips = [self._strip(key) for key in dict.fromkeys(keys)]
         if (lines := sum(strip.track.lines for strip in strips)) > MAX_LINES:
@@ -314,7 +314,7 @@ class ViewerTimeline:
         return screen.window()
 
     def pick(self, key: str, line: int, time_ns: int, within_ns: int) -> EventPosition | None:
-        """Give the event at a time, or the nearest within so many nanoseconds."""
+        """Return the event at a time, or the nearest within so many nanoseconds."""
         strip = self._strip(key)
         if not 0 <= line < strip.track.lines:
             raise UsageError(f"no line {line} on track {key!r}", hint=f"it has {strip.track.lines}")
@@ -324,12 +324,12 @@ class ViewerTimeline:
         return None if position is None else self._spot(strip, strip.source, line, position)
 
     def spot(self, table: str, row: int) -> EventPosition | None:
-        """Say where an event of a table stands; None where no track shows it."""
+        """Return the position of an event of a table; None where no track shows it."""
         family = self._families.get(table)
-        found = family.find(table, row) if family is not None else None
-        if family is None or found is None:
+        position_on_line = family.find(table, row) if family is not None else None
+        if family is None or position_on_line is None:
             return None
-        number, position = found
+        number, position = position_on_line
         key, line = self._owners[family.tables[0], number]
         return self._spot(self._strips[key], family, line, position)
 
