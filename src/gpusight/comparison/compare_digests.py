@@ -123,7 +123,7 @@ def _compared(
         before=_side(before),
         after=_side(after),
         metrics=metrics,
-        ledger=_ledger(before, after, test, metrics[0].change.delta),
+        ledger=_entries(before, after, lambda d: d.ledger, test, metrics[0].change.delta),
         between=_between(before, after, test, *metrics[1:3]),
         phases=_phases(before, after, test),
         kernels=_kernels(before, after, strict),
@@ -235,13 +235,6 @@ def _quantity(
     return ComparedQuantity("", "", Fmt.TIME, tuple(samples))
 
 
-def _ledger(
-    before: Sequence[Digest], after: Sequence[Digest], test: Test, step_delta_ns: float | None
-) -> tuple[EntryChange, ...]:
-    rows: _ChangeRows[str, Series] = _ChangeRows.of(before, after, lambda d: d.ledger)
-    return _entries(rows, test, step_delta_ns)
-
-
 def _between(
     before: Sequence[Digest],
     after: Sequence[Digest],
@@ -253,15 +246,18 @@ def _between(
     sides = [(pause.change.before, period.change.before), (pause.change.after, period.change.after)]
     if all((pause_ns or 0.0) < _MIN_BETWEEN * (period_ns or 0.0) for pause_ns, period_ns in sides):
         return ()
-    rows: _ChangeRows[str, Series] = _ChangeRows.of(before, after, lambda d: d.between)
-    return _entries(rows, test, pause.change.delta)
+    return _entries(before, after, lambda d: d.between, test, pause.change.delta)
 
 
 def _entries(
-    rows: _ChangeRows[str, Series], test: Test, total_delta_ns: float | None
+    before: Sequence[Digest],
+    after: Sequence[Digest],
+    ledger: Callable[[Digest], Mapping[str, Series]],
+    test: Test,
+    total_delta_ns: float | None,
 ) -> tuple[EntryChange, ...]:
     entries = []
-    for name, change in rows.changes(test, lambda ns: ns).items():
+    for name, change in _ChangeRows.of(before, after, ledger).changes(test, lambda ns: ns).items():
         known = change.delta is not None and total_delta_ns
         part = change.delta / total_delta_ns if known else None  # type: ignore[operator]
         entries.append(EntryChange(name, change, part))

@@ -370,7 +370,14 @@ class NcuCleaner:
             ) from error
         # After an error its traceback still holds pieces of the file, and lets go of it later.
         content.close()
-        return tally.found(_notes(problem, writing.undecoded))
+        notes = []
+        if problem:
+            notes.append(f"the report is damaged: {problem}; the copy holds what lies before that")
+        if writing.undecoded:
+            notes.append(
+                f"launches that cannot be decoded and were left behind: {writing.undecoded:,}"
+            )
+        return tally.found(notes)
 
 
 class _Writing:
@@ -456,14 +463,16 @@ class _Writing:
             with contextlib.suppress(WireError):
                 used |= counter_name_ids(self._bytes(result.span), _COUNTERS[result.kind])
         names = enumerate(self._container.strings)
-        return b"".join(sized_block(1, self._string(text, used=at in used)) for at, text in names)
-
-    def _string(self, text: str, *, used: bool) -> bytes:
-        """Write a name; one that no counter has stays only where it is the profiler's own."""
-        if used or is_metric_text(text):
-            return self._messages.metric(text).encode()
-        self._tally.add(Category.UNKNOWN, "unused strings", Treatment.REMOVED, text)
-        return b""
+        written = []
+        for at, text in names:
+            name = b""
+            # One that no counter has stays only where it is the profiler's own.
+            if at in used or is_metric_text(text):
+                name = self._messages.metric(text).encode()
+            else:
+                self._tally.add(Category.UNKNOWN, "unused strings", Treatment.REMOVED, text)
+            written.append(sized_block(1, name))
+        return b"".join(written)
 
     def _bytes(self, span: MessageSpan) -> bytes:
         return bytes(self._data[span.start : span.end])
@@ -486,10 +495,3 @@ def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
         return
     with zstd_module().ZstdFile(file, "wb") as packed:
         yield packed
-
-
-def _notes(problem: str | None, undecoded: int) -> Iterator[str]:
-    if problem:
-        yield f"the report is damaged: {problem}; the copy holds what lies before that"
-    if undecoded:
-        yield f"launches that cannot be decoded and were left behind: {undecoded:,}"

@@ -336,11 +336,9 @@ def _top_stall(launch_trace: Trace) -> Iterator[Fact]:
     shares = counted["of_warps"] or counted["sampled"]
     waits = {reason: n for reason, n in shares.items() if not _NO_STALLS.fullmatch(reason)}
     if waits:
-        yield from _stall_facts(*max(waits.items(), key=lambda one: one[1]), shares)
-
-
-def _stall_facts(reason: str, value: float, shares: dict[str, Any]) -> Iterator[Fact]:
-    total = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
-    text = reason.replace("_", " ")
-    yield Fact("stall", "Warps wait for", text, Fmt.TEXT, "Most frequent reason not to issue")
-    yield Fact("stall_share", "Of their time", value / total, Fmt.SHARE, "Part of resident time")
+        reason, value = max(waits.items(), key=lambda wait: wait[1])
+        text = reason.replace("_", " ")
+        yield Fact("stall", "Warps wait for", text, Fmt.TEXT, "Most frequent reason not to issue")
+        total = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
+        share = value / total
+        yield Fact("stall_share", "Of their time", share, Fmt.SHARE, "Part of resident time")

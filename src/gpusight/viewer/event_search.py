@@ -80,7 +80,11 @@ def search(trace: Trace, query: str, limit: int = 50) -> SearchResult:
     names = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
     order = {"total_ns": True, "count": True, "name": False, "table": False}
     first = names.sort(list(order), descending=list(order.values())).head(limit)
-    return SearchResult(query, tuple(_group(*row) for row in first.iter_rows()), names.height)
+    groups = [
+        NamedEvents(table, KINDS[table], name, code, count, total_ns)
+        for table, code, count, total_ns, name in first.iter_rows()
+    ]
+    return SearchResult(query, tuple(groups), names.height)
 
 
 def next_event(trace: Trace, table: str, code: int, time_ns: int, direction: int) -> int | None:
@@ -130,28 +134,29 @@ def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
 
 def _totals(trace: Trace, table: str) -> pl.DataFrame:
     """Sum up the events of each name: `code`, `count`, `total_ns`."""
-    return trace.derive(f"name-totals-{table}-1", lambda: _sum_up(trace, table))
-
-
-def _sum_up(trace: Trace, table: str) -> pl.DataFrame:
     column = _NAMED_BY[table]
-    frame = trace.table(table, ["start_ns", "end_ns", column])
-    return (
-        frame.select(
-            pl.col(column).to_physical().cast(pl.UInt32).alias("code"),
-            (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+
+    def compute() -> pl.DataFrame:
+        return (
+            trace.table(table, ["start_ns", "end_ns", column])
+            .select(
+                pl.col(column).to_physical().cast(pl.UInt32).alias("code"),
+                (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+            )
+            .group_by("code")
+            .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
+            .sort("code")
         )
-        .group_by("code")
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
-        .sort("code")
-    )
+
+    return trace.derive(f"name-totals-{table}-1", compute)
 
 
 def _hits(names: pl.Series, query: str) -> pl.Series:
-    """Return which names a query means."""
-    regex = _regex_of(query)
-    if regex is not None:
-        return _search(names, regex)
+    """Return which names a query means; a regular expression is `/…/` or `regex:…`."""
+    if query.startswith("regex:"):
+        return _search(names, query.removeprefix("regex:"))
+    if len(query) > 2 and query.startswith("/") and query.endswith("/"):
+        return _search(names, query[1:-1])
     lower = names.str.to_lowercase()
     hit = lower.str.contains(query.lower(), literal=True)
     # What looks like a glob may be part of a name, as in `float*`: then it counts as it stands.
@@ -162,22 +167,10 @@ def _hits(names: pl.Series, query: str) -> pl.Series:
     return hit
 
 
-def _regex_of(query: str) -> str | None:
-    """Return the regular expression that a query is, written as `/…/` or `regex:…`."""
-    if query.startswith("regex:"):
-        return query.removeprefix("regex:")
-    enclosed = len(query) > 2 and query.startswith("/") and query.endswith("/")
-    return query[1:-1] if enclosed else None
-
-
 def _search(names: pl.Series, regex: str) -> pl.Series:
-    """Look for a regular expression in names, without ever trying a second way to match."""
+    """Search names by a regular expression, without backtracking."""
     try:
         return names.str.contains(regex)
     except pl.exceptions.ComputeError as error:
         *_, why = _REASON.findall(str(error)) or [""]
         raise UsageError(f"{regex!r} is not a regular expression to search for", why=why) from error
-
-
-def _group(table: str, code: int, count: int, total_ns: int, name: str) -> NamedEvents:
-    return NamedEvents(table, KINDS[table], name, code, count, total_ns)

@@ -141,11 +141,12 @@ def _look(trace: Trace, kind: OpKind) -> EventStyle:
         size = trace.table("memsets", ["bytes"])["bytes"]
         return CountedStyle(always("memset", rows), size, format_bytes, partial(by_key, key=FILL))
     graph = trace.table("graph_launches", ["graph"])["graph"]
-    return CountedStyle(always("CUDA graph", rows), graph, _id, partial(by_key, key=GRAPH))
-
-
-def _id(number: int | None) -> str:
-    return "" if number is None else str(number)
+    return CountedStyle(
+        always("CUDA graph", rows),
+        graph,
+        lambda n: "" if n is None else str(n),
+        partial(by_key, key=GRAPH),
+    )
 
 
 def _stream_key(group: LineGroup) -> str:
@@ -157,18 +158,17 @@ def _stream_key(group: LineGroup) -> str:
 
 def _stream_names(groups: list[LineGroup], titles: TrackTitles) -> list[str]:
     """Name streams; where a GPU has several of a number, with the process or context."""
-    names = [_stream_name(group, titles) for group in groups]
+    names = [
+        "Unified memory"
+        if group.keys[_UNIFIED]
+        else titles.stream(group.keys["process"], group.keys["stream"])
+        for group in groups
+    ]
     same = Counter((group.keys["device"], name) for group, name in zip(groups, names, strict=True))
     return [
         name if same[group.keys["device"], name] == 1 else f"{name} · {_owner(group, titles)}"
         for group, name in zip(groups, names, strict=True)
     ]
-
-
-def _stream_name(group: LineGroup, titles: TrackTitles) -> str:
-    if group.keys[_UNIFIED]:
-        return "Unified memory"
-    return titles.stream(group.keys["process"], group.keys["stream"])
 
 
 def _owner(group: LineGroup, titles: TrackTitles) -> str:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from gpusight.viewer.track_data import Reals
 
 
-_TOTAL_COLORS = 256
+_COLORS = 256
 _LEAST_BLOCK = 64
 _EXACT_NS = 1 << 53
 """Sums of whole numbers below this are exact in floating point, in which they are ten times as
 fast."""
-_TOTALS_AT_ONCE = 1 << 20
-"""Events that are summed up in one go while the blocks are built."""
+_AT_ONCE = 1 << 20
+"""Events that are summed up or counted in one go."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,14 +49,14 @@ class ColorTotals:
     def of(cls, start_ns: Ints, end_ns: Ints, colour: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
         codes = _present(colour)
-        column = np.zeros(_TOTAL_COLORS, np.int64)
+        column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each colour keep the sums at 8 / 2 bytes an event.
         block = max(_LEAST_BLOCK, 2 * len(codes))
         kept = np.zeros((-(-len(start_ns) // block) + 1, len(codes)), np.int64)
         totals = cls(start_ns, end_ns, colour, codes, column, block, kept)
-        for first in range(0, len(start_ns), _TOTALS_AT_ONCE):
-            events = np.arange(first, min(first + _TOTALS_AT_ONCE, len(start_ns)))
+        for first in range(0, len(start_ns), _AT_ONCE):
+            events = np.arange(first, min(first + _AT_ONCE, len(start_ns)))
             totals._add(kept, events // block + 1, events)
         np.cumsum(kept, axis=0, out=kept)
         return totals
@@ -92,15 +92,12 @@ class ColorTotals:
 
 def _present(colour: NDArray[np.uint8]) -> Ints:
     """Return the colours that occur, rising."""
-    seen = np.zeros(_TOTAL_COLORS, np.bool_)
+    seen = np.zeros(_COLORS, np.bool_)
     seen[colour] = True
     return np.flatnonzero(seen)
 
 
 _Codes: TypeAlias = "NDArray[np.uint8]"
-_LINE_COLORS = 256
-_LINE_AT_ONCE = 1 << 20
-"""Events that are counted by colour in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +198,7 @@ class EventLine:
         begun = np.searchsorted(self.start_ns, edges, side="left")
         busy = self._totals.between(begun)
         self._move_over_edges(busy, begun, edges, np.iinfo(np.int64).max)
-        inside = np.zeros(_LINE_COLORS, np.int64)
+        inside = np.zeros(_COLORS, np.int64)
         inside[self._totals.codes] = busy[0]
         first = min(int(np.searchsorted(self.end_ns, start_ns, side="right")), int(begun[0]))
         return inside, self._count(first, int(begun[1]))
@@ -280,10 +277,10 @@ class EventLine:
 
     def _count(self, first: int, last: int) -> Ints:
         """Count the events of each colour from one position up to another."""
-        counts = np.zeros(_LINE_COLORS, np.int64)
-        for at in range(first, last, _LINE_AT_ONCE):
-            part = self.colour[at : min(at + _LINE_AT_ONCE, last)]
-            counts += np.bincount(part, minlength=_LINE_COLORS)
+        counts = np.zeros(_COLORS, np.int64)
+        for at in range(first, last, _AT_ONCE):
+            part = self.colour[at : min(at + _AT_ONCE, last)]
+            counts += np.bincount(part, minlength=_COLORS)
         return counts
 
 
@@ -295,8 +292,8 @@ def _by_length(start: Ints, end: Ints) -> tuple[tuple[int, NDArray[np.int32]], .
     if len(start) > np.iinfo(np.int32).max:
         raise ValueError("a line holds at most 2**31 - 1 events")
     bits = np.empty(len(start), np.uint8)
-    for at in range(0, len(start), _LINE_AT_ONCE):
-        part = slice(at, at + _LINE_AT_ONCE)
+    for at in range(0, len(start), _AT_ONCE):
+        part = slice(at, at + _AT_ONCE)
         bits[part] = np.frexp((end[part] - start[part]).astype(np.float64))[1]
     order = np.argsort(bits, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(bits, minlength=1))

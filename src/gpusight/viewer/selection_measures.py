@@ -84,7 +84,8 @@ def measure(timeline: ViewerTimeline, start_ns: int, end_ns: int) -> SelectionMe
     trace = timeline.trace
     work = [_work(trace, kind, start_ns, end_ns) for kind in OpKind if trace.has(kind.table)]
     names = device_names(trace)
-    devices = tuple(_device(device, names.get(device) or "", work) for device in _devices(trace))
+    used = pl.concat([trace.table(kind.table, ["device"])["device"].unique() for kind in OpKind])
+    devices = tuple(_device(d, names.get(d) or "", work) for d in used.unique().sort())
     return SelectionMeasures(start_ns, end_ns, devices, _kernels(trace, work))
 
 
@@ -115,12 +116,6 @@ def _colours(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
     words = trace.table(kind.table, [_WORDS[kind]]).to_series()
     colours: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
     return colours
-
-
-def _devices(trace: Trace) -> list[int]:
-    """Return the GPUs that worked, in order."""
-    used = [trace.table(kind.table, ["device"])["device"].unique() for kind in OpKind]
-    return pl.concat(used).unique().sort().to_list()
 
 
 def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:

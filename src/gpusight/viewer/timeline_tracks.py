@@ -74,7 +74,11 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
     """Find every track: those of GPUs first, then those of processes, then the host's memory."""
     trace.read_together(gpu_tracks.READS | host_tracks.reads(trace))
     titles = TrackTitles(trace)
-    levels, notes = _memory(trace, titles)
+    notes: tuple[str, ...] = ()
+    try:
+        levels = gpu_tracks.memory(trace, titles)
+    except DamagedCaptureError as error:  # all else can still be shown
+        levels, notes = [], (f"memory is not shown: {error}",)
     streams = gpu_tracks.streams(trace, titles)
     of_gpus = [
         *_ledgers(streams, titles),
@@ -84,7 +88,7 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
         *(level for level in levels if level.device is not None),
     ]
     strips = (
-        *_by_gpu(of_gpus),
+        *sorted(of_gpus, key=lambda strip: (strip.device is None, strip.device or 0)),
         *host_tracks.threads(trace, titles),
         *(level for level in levels if level.device is None),
     )
@@ -95,14 +99,6 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
             hint=advice_for(trace.meta).gpu,
         )
     return TimelineTracks(strips, *_extent(strips), notes)
-
-
-def _memory(trace: Trace, titles: TrackTitles) -> tuple[list[TrackSource], tuple[str, ...]]:
-    """Return the tracks of memory, or say why there are none: all else can still be shown."""
-    try:
-        return gpu_tracks.memory(trace, titles), ()
-    except DamagedCaptureError as error:
-        return [], (f"memory is not shown: {error}",)
 
 
 def _ledgers(streams: Iterable[TrackSource], titles: TrackTitles) -> list[TrackSource]:
@@ -123,11 +119,6 @@ def _ledgers(streams: Iterable[TrackSource], titles: TrackTitles) -> list[TrackS
         )
         for device in dict.fromkeys(strip.device for strip in streams)
     ]
-
-
-def _by_gpu(strips: list[TrackSource]) -> list[TrackSource]:
-    """Group the tracks by GPU, otherwise in the order given."""
-    return sorted(strips, key=lambda strip: (strip.device is None, strip.device or 0))
 
 
 def _extent(strips: Iterable[TrackSource]) -> tuple[int, int]:
