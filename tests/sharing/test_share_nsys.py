@@ -73,9 +73,9 @@ def test_no_secret_is_in_a_copy_but_in_names_that_are_kept(
     planted: Planted, tmp_path: Path, to: str
 ) -> None:
     copy = _copy(planted.path, tmp_path / f"copy.{to}", to=to)
-    found = planted.found_in(copy)
-    assert found <= KEPT
-    assert {"StringIds.value", "NVTX_EVENTS.text"} <= found
+    places = planted.found_in(copy)
+    assert places <= KEPT
+    assert {"StringIds.value", "NVTX_EVENTS.text"} <= places
 
 
 @pytest.mark.parametrize("to", ["sqlite", "parquet"])
@@ -122,10 +122,10 @@ def test_sessions_of_other_reports(tmp_path: Path) -> None:
 
 def _check_session(report: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    told = list(session_values(ReportTables(report, cache=False)))
-    assert {category for category, _, _ in told} >= {Category.HOST_NAMES, Category.COMMAND_LINES}
+    values = list(session_values(ReportTables(report, cache=False)))
+    assert {category for category, _, _ in values} >= {Category.HOST_NAMES, Category.COMMAND_LINES}
     content = _copy(report, folder / "copy.sqlite").read_bytes()
-    for category, where, value in told:
+    for category, where, value in values:
         if is_identifying(value, category) and len(value) > 8:
             assert not is_in(value, content), (report.name, category, where)
 
@@ -134,8 +134,8 @@ def _check_session(report: Path, folder: Path) -> None:
 
 
 def _ask(command: str, capture: Path) -> Any:
-    out, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
         code = main([command, str(capture), "--format", "json", "--no-cache", "--top", "0"])
     text = out.getvalue().replace(str(capture), "FILE").replace(capture.name, "FILE")
     return [code, _without_owners(json.loads(text)) if text else None]
@@ -301,6 +301,6 @@ def test_every_capture_has_a_copy_that_answers(capture: Path, tmp_path: Path) ->
     copy = _copy(capture, tmp_path / "unlike-any-name.sqlite")
     hashed = _copy(capture, tmp_path / "hashed-unlike.sqlite", hash_names=True)
     for command in ("kernels", "steps"):
-        asked = _ask_capture(command, capture)
-        assert _ask(command, copy) == asked, command
-        assert _numbers(_ask(command, hashed)) == _numbers(asked), command
+        answer = _ask_capture(command, capture)
+        assert _ask(command, copy) == answer, command
+        assert _numbers(_ask(command, hashed)) == _numbers(answer), command
