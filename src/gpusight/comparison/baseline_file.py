@@ -170,10 +170,10 @@ _MAX_REASON_CHARS = 200
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    """The least that tells which format a file has."""
+    """The key that says which format a file has."""
 
     gpusight_baseline: int
-    """`FORMAT`; first in what we write, so that the beginning of a file tells what it is."""
+    """`FORMAT`; written first, so that the beginning of a file identifies it."""
 
 
 class _Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -74,7 +74,7 @@ KINDS = {
 """What may differ, by the name that `--allow-changed` takes."""
 MAX_WORK_CHANGE = 0.1
 """Change of kernels per step, and drop of launch calls per step, above which work is not the same:
-who means that change accepts it by name, and lost data cannot pass for it."""
+users accept an intended change by name, and lost data cannot pass for it."""
 MAX_STEPS_CHANGE = 0.1
 """Change of the number of steps above which captures do not cover the same run."""
 _NUMBER = re.compile(r"\d[\d,]*")

@@ -223,7 +223,7 @@ class Comparison:
 
     @property
     def headline(self) -> MetricChange:
-        """What tells how fast the program is: the step, or the time from one to the next."""
+        """The measure of how fast the program is: step time, or the time from step to step."""
         return self.metric("step_period") if self.is_apart else self.metrics[0]
 
     @property

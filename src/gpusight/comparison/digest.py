@@ -90,7 +90,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     label: str
     """Name of the file, without the folders it lies in."""
     tool: str
-    """Who made the capture, with its version."""
+    """Tool that made the capture, with its version."""
     gpus: tuple[str, ...]
     """Names of the GPUs that worked, one for each."""
     steps: int

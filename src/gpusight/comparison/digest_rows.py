@@ -178,7 +178,7 @@ def range_rows(
 
     A range that begins between steps and holds the next one, such as an epoch, is left out: it is
     no part of a step. `launched_by` are the threads that launched GPU work: where none is known, it
-    cannot be told in which ranges that was.
+    is not known in which ranges that was.
     """
     if not trace.has("ranges"):
         called = advice_for(trace.meta).ranges_name

@@ -111,21 +111,21 @@ def _between_steps(comparison: Comparison) -> Iterator[str]:
         return
     step, between = comparison.step, comparison.metric("between_steps").change
     named = entries(comparison, comparison.between, between.delta)
-    tells = between.claimed and matters(comparison, between)
+    is_worth_it = between.claimed and matters(comparison, between)
     text = f"Between steps it {is_how(between)}: {_numbers(between)}{colon(named)}"
     if comparison.is_apart:
         if step.verdict is ChangeVerdict.UNCLEAR:
             yield f"No change of the step itself can be claimed: {_numbers(step)}."
         else:
             yield f"The step itself {is_how(step)}: {_numbers(step)}."
-        if tells:
+        if is_worth_it:
             yield f"{text}."
         elif named and between.claimed:
             yield f"Between steps {named}."
         elif named:
             unclaimed = f"No change of the time between steps can be claimed ({from_to(between)})"
             yield f"{unclaimed}, but of its parts: {named}."
-    elif tells:
+    elif is_worth_it:
         yield f"{text}; from one step to the next {_of_period(comparison)}."
     elif named:
         yield f"From one step to the next {_of_period(comparison)}; between steps {named}."

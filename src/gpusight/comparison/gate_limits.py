@@ -349,4 +349,4 @@ SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "junit": (_file, 'a file: junit = "gate.xml"'),
     "markdown": (_file, 'a file: markdown = "gate.md"'),
 }
-"""How each setting is read, and what an error tells to write."""
+"""How each setting is read, and the hint of an error."""

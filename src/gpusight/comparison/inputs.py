@@ -106,7 +106,7 @@ def _matching(text: str) -> list[Path]:
 
 
 def _captures_first(paths: list[Path]) -> list[Path]:
-    """Leave out baselines that lie beside captures: who means them names them."""
+    """Leave out baselines that lie beside captures: they must be named explicitly."""
     others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
     return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
 

@@ -90,7 +90,7 @@ class ComparedKernels:
                 row.calls += _mean(kernel.calls, digest.blocks) / len(digests)
                 row.positions.append((capture, position))
         self.order = _order(digests, key)
-        """Empty where no capture tells it."""
+        """Empty where no capture has it."""
         self.launches = Counter(self.order)
 
     def ns(self, shares: Shares) -> float:

@@ -47,7 +47,7 @@ class Basis(enum.Enum):
     STEPS = "steps"
     """One capture a side: only how much steps of a run differ is known."""
     NONE = "none"
-    """Single values: nothing tells how much they vary."""
+    """Single values: their variance is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
 _IN_WORDS = (Category.ENVIRONMENT, Category.COMMAND_LINES, Category.PROCESSES)
 _MIN_NAME_CHARS, _MIN_VALUE_CHARS = 4, 6
 """Letters of a text that could not stand in a name by chance."""
-_NOBODY = "root"
+_SUPERUSER = "root"
 _PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+")
 """What stands in a longer text by its grammar: `return`, `Systems`."""
 _MAX_WORDS = 1000
@@ -270,7 +270,7 @@ def is_identifying(text: str, category: Category) -> bool:
     """Return whether a text is more than common words."""
     plain = text.strip()
     least = _MIN_NAME_CHARS if category in OF_PEOPLE else _MIN_VALUE_CHARS
-    if len(plain) < least or plain == _NOBODY or not re.search(r"[^\W\d_]", plain):
+    if len(plain) < least or plain == _SUPERUSER or not re.search(r"[^\W\d_]", plain):
         return False
     return not made_of(plain, kept_words() | vendor_words())
 
@@ -278,7 +278,7 @@ def is_identifying(text: str, category: Category) -> bool:
 # Counting -----------------------------------------------------------------------------------------
 
 _MAX_DISTINCT = 1 << 20
-"""Values told apart in one place: from there on a count is the least that there are."""
+"""Distinct values counted in one place; beyond that a count is a lower bound."""
 _MAX_HIDDEN = 10_000
 _IDENTIFYING = frozenset(
     {

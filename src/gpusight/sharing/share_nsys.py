@@ -65,7 +65,7 @@ _NAMED = (
 )
 """What a property reveals, by its name."""
 _SETTING = re.compile(r"Has|Supports?|Is[A-Z]|Cpu|Linux|Software|Kernel|Export|EXPORT_|Event|Gpu")
-"""Properties that say what nsys can do, of versions and sizes: they tell of nobody."""
+"""Capabilities of nsys, versions and sizes: they identify nobody."""
 _ENVIRONMENT = re.compile(r"(?:^|[\0;\n])[A-Za-z_][A-Za-z0-9_]{0,80}=")
 _ENTRIES = re.compile(r"[\0;\n]")
 
@@ -390,7 +390,7 @@ class _Copy:
             columns = {n: c for n, c in KNOWN[table].items() if n in self._raw.columns(table)}
             if self._raw.is_empty(table):
                 continue
-            # Columns that are left empty need not be read; any one tells how many rows there are.
+            # Columns that are left empty need not be read; any one gives the number of rows.
             wanted = [n for n, c in columns.items() if c.kind is not SharedColumnKind.GONE] or list(
                 columns
             )[:1]

@@ -174,7 +174,7 @@ _PACKAGES = """
     torchvision tqdm transformer_engine transformers triton trl vllm xformers
 """
 _PUBLIC = sys.stdlib_module_names | set(_PACKAGES.split())
-"""Packages that everyone has: where in them a function lies tells nothing."""
+"""Public packages: the place of a function in them reveals nothing."""
 _HIDDEN_FOLDER = "~/"
 """Stands for the folders of a file: without one, `queue.py` would be taken for Python's own."""
 _PARTS = """
@@ -302,7 +302,7 @@ _SWITCH = rf"(?:-?\d{{1,9}}|{(1 << 63) - 1}|True|False)"
 """A size, a position or a switch; the largest number stands for the end of a dimension."""
 _CONCRETE = re.compile(rf"{_SWITCH}|\[(?:{_SWITCH}(?:, ?|(?=\])))*\]")
 _CATEGORIES = {ValueRule.WORD: Category.UNKNOWN, ValueRule.GROUP: Category.PROGRAM_TEXTS}
-"""What a text tells that is none of the words of its rule."""
+"""What a text reveals that is none of the words of its rule."""
 _MAX_MEMOIZED = 1 << 16
 _FIRST_TRACK = 1_000_000
 """Labels of tracks are numbered below zero from here: no track of a profiler is."""

@@ -193,7 +193,7 @@ _MOST_AROUND = 8
 
 @dataclass(frozen=True)
 class EventCauses:
-    """Who caused an event; rows are those of the whole capture."""
+    """What caused an event; rows are those of the whole capture."""
 
     rows: dict[str, int]
     """By column of an `Attribution`; those that are not known are left out."""
@@ -260,7 +260,7 @@ _NO_STALLS = re.compile(r"(?:not_)?selected|\w+_not_issued")
 
 
 def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
-    """Return what was measured of the launch that tells of a kernel; nothing where none does."""
+    """Return what ncu measured of the matching launch of a kernel; nothing where there is none."""
     launch, exact = _launches(trace, report).row(row)
     if launch is None:
         return []
@@ -280,7 +280,7 @@ def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
 
 
 def _launches(trace: Trace, report: Trace) -> pl.DataFrame:
-    """Return for each kernel the measured launch that tells of it, and whether by sequence."""
+    """Return for each kernel the matching measured launch, and whether matched by sequence."""
     return trace.derive(f"measured-launches-1-{_identity(report)}", lambda: _match(trace, report))
 
 

@@ -22,7 +22,7 @@ from gpusight.viewer.level_of_detail import SampledValues
 from gpusight.viewer.track_data import TimelineTrack, TrackSource, distinct_keys
 from gpusight.viewer.track_events import EVENT, TrackEvents, TrackTable, kept, lay_out
 from gpusight.viewer.track_style import (
-    FILL,
+    MEMSET,
     CountedStyle,
     NamedStyle,
     always,
@@ -64,14 +64,14 @@ def streams(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
     if not kinds:
         return []
     layout = kept(trace, "streams", lambda: _lay_out_streams(trace, kinds))
-    family = TrackEvents(
+    events = TrackEvents(
         layout, tuple(TrackTable.of(trace, k.table, _look(trace, k)) for k in kinds)
     )
     groups = sorted(layout.groups(), key=lambda group: -group.busy_ns)
     keys = distinct_keys(_stream_key(group) for group in groups)
     names = _stream_names(groups, titles)
     return [
-        _strip(family, group, titles, "stream", key, name)
+        _strip(events, group, titles, "stream", key, name)
         for group, key, name in zip(groups, keys, names, strict=True)
     ]
 
@@ -82,14 +82,14 @@ def gpu_ranges(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
         return []
     layout = kept(trace, "gpu-ranges", lambda: _lay_out_annotations(trace))
     names = trace.table("gpu_ranges", ["name"])["name"]
-    family = TrackEvents(
+    events = TrackEvents(
         layout, (TrackTable.of(trace, "gpu_ranges", NamedStyle(names, by_name, one_line)),)
     )
     kinds = names_of(trace.table("gpu_ranges", ["kind"])["kind"])
     groups = layout.groups()
     keys = distinct_keys(f"{gpu_key(group.keys['device'])}/ranges" for group in groups)
     return [
-        _strip(family, group, titles, "ranges", key, _over_what(group, kinds, groups))
+        _strip(events, group, titles, "ranges", key, _over_what(group, kinds, groups))
         for group, key in zip(groups, keys, strict=True)
     ]
 
@@ -100,13 +100,13 @@ def gpu_key(device: int | None) -> str:
 
 
 def _strip(
-    family: TrackEvents, group: LineGroup, titles: TrackTitles, kind: str, key: str, name: str
+    events: TrackEvents, group: LineGroup, titles: TrackTitles, kind: str, key: str, name: str
 ) -> TrackSource:
     device = group.keys["device"]
     track = TimelineTrack(
-        key, titles.gpu(device), kind, name, family.tables, group.lines, group.events
+        key, titles.gpu(device), kind, name, events.tables, group.lines, group.events
     )
-    return TrackSource(track, family, group.first, device)
+    return TrackSource(track, events, group.first, device)
 
 
 def _lay_out_streams(trace: Trace, kinds: list[OpKind]) -> LineLayout:
@@ -117,7 +117,7 @@ def _lay_out_streams(trace: Trace, kinds: list[OpKind]) -> LineLayout:
 
 
 def _work(trace: Trace, kind: OpKind, known_keys: list[str]) -> pl.DataFrame:
-    """Return the work of a table with what tells streams apart; migrations are of no stream."""
+    """Return the work of a table with the keys of its stream; migrations have no stream."""
     unified = pl.lit(0, pl.Int64)
     columns = [*_TIMES, *QUEUE]
     if kind is OpKind.COPY:
@@ -139,7 +139,7 @@ def _look(trace: Trace, kind: OpKind) -> EventStyle:
         return CountedStyle(kinds, size, format_bytes, lambda _: by_entry(trace, kind, "kind"))
     if kind is OpKind.FILL:
         size = trace.table("memsets", ["bytes"])["bytes"]
-        return CountedStyle(always("memset", rows), size, format_bytes, partial(by_key, key=FILL))
+        return CountedStyle(always("memset", rows), size, format_bytes, partial(by_key, key=MEMSET))
     graph = trace.table("graph_launches", ["graph"])["graph"]
     return CountedStyle(
         always("CUDA graph", rows),

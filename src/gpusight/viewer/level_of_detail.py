@@ -379,7 +379,7 @@ class SampleBins(NamedTuple):
 class SampledValues:
     """Values at moments that rise.
 
-    A value either holds until the next one, as the memory in use does, or tells of the time since
+    A value either holds until the next one, as the memory in use does, or covers the time since
     the one before, as counters do that are read out again and again.
     """
 

@@ -87,7 +87,7 @@ class TraceExcerpt:
     def _pairs(self) -> pl.DataFrame:
         """Number backward operators and the forward ones they serve by pairs.
 
-        Autograd's own numbers can only be told apart by looking at all operators.
+        Autograd's own numbers are ambiguous without all operators.
         """
         rows = pl.Series(self.rows["cpu_ops"], dtype=pl.Int64)
         thread = self._trace.table("cpu_ops", ["forward_thread"])["forward_thread"].gather(rows)

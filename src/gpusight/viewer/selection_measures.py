@@ -14,7 +14,7 @@ from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.errors import UsageError
 from gpusight.trace.intervals import Intervals
-from gpusight.viewer.track_style import CODES, COLORS, FILL, by_entry
+from gpusight.viewer.track_style import CODES, COLORS, MEMSET, by_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
 """Columns that say what kind of work a row is, where a table holds several."""
-_ALWAYS = {OpKind.FILL: FILL, OpKind.GRAPH: GRAPH}
+_ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class _Snapshot:
     tracks: tuple[TimelineTrack, ...]
     """Those asked for, whatever happens on them."""
     is_free: bool
-    """Nobody said which tracks: those that most happens on are drawn."""
+    """No tracks were named: the most active ones are drawn."""
 
     def report(self) -> Composite:
         """Look at every track coarsely, and at those that are drawn as finely as a picture can."""

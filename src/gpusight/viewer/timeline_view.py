@@ -222,12 +222,18 @@ class ViewerTimeline:
     are let go of beyond `most_bytes`.
     """
 
+    colours = COLORS
+    """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
+
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
         tracks = collect_tracks(trace)
-        self._start_ns, self._end_ns, self._notes = tracks.start_ns, tracks.end_ns, tracks.notes
+        self.start_ns, self.end_ns = tracks.start_ns, tracks.end_ns
+        """When the first event begins and the last one ends."""
+        self.notes = tracks.notes
+        """What could not be shown, and why."""
         self._strips = {strip.track.key: strip for strip in tracks.strips}
-        self._families = {
+        self._events_of_table = {
             table: strip.source
             for strip in tracks.strips
             if isinstance(strip.source, TrackEvents)
@@ -239,18 +245,8 @@ class ViewerTimeline:
             if isinstance(strip.source, TrackEvents)
             for line in range(strip.track.lines)
         }
-        self._shelf = LruCache(most_bytes)
+        self._cache = LruCache(most_bytes)
         self._preparing = threading.Lock()
-
-    @property
-    def start_ns(self) -> int:
-        """When the first event begins."""
-        return self._start_ns
-
-    @property
-    def end_ns(self) -> int:
-        """When the last event ends."""
-        return self._end_ns
 
     @property
     def tracks(self) -> tuple[TimelineTrack, ...]:
@@ -258,19 +254,9 @@ class ViewerTimeline:
         return tuple(strip.track for strip in self._strips.values())
 
     @property
-    def colours(self) -> tuple[str, ...]:
-        """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
-        return COLORS
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be shown, and why."""
-        return self._notes
-
-    @property
     def kept_bytes(self) -> int:
         """Memory that the lines take that were looked at last."""
-        return self._shelf.nbytes
+        return self._cache.nbytes
 
     def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
@@ -289,12 +275,12 @@ class ViewerTimeline:
                 spans = ledger_lines(self.trace, known)
             except GpusightError as error:
                 spans = {}
-                self._notes += (f"the ledger is not shown: {error}",)
+                self.notes += (f"the ledger is not shown: {error}",)
             filled = {s.track.key: _with_ledger(s, spans) for s in pending}
             for key, strip in filled.items():
                 assert isinstance(strip.source, LedgerSpans), "it was filled in"
-                # Built before anybody can ask for it: that may take seconds.
-                self._shelf.take((key, 0), partial(strip.source.line, 0))
+                # Built before it can be requested: that may take seconds.
+                self._cache.take((key, 0), partial(strip.source.line, 0))
             # One assignment: other threads see all of the ledgers or none.
             self._strips = self._strips | filled
 
@@ -325,13 +311,13 @@ class ViewerTimeline:
 
     def spot(self, table: str, row: int) -> EventPosition | None:
         """Return the position of an event of a table; None where no track shows it."""
-        family = self._families.get(table)
-        position_on_line = family.find(table, row) if family is not None else None
-        if family is None or position_on_line is None:
+        events = self._events_of_table.get(table)
+        position_on_line = events.find(table, row) if events is not None else None
+        if events is None or position_on_line is None:
             return None
         number, position = position_on_line
-        key, line = self._owners[family.tables[0], number]
-        return self._spot(self._strips[key], family, line, position)
+        key, line = self._owners[events.tables[0], number]
+        return self._spot(self._strips[key], events, line, position)
 
     def _strip(self, key: str) -> TrackSource:
         if key not in self._strips:
@@ -343,13 +329,13 @@ class ViewerTimeline:
         assert source is not None, "what pends is not shown"
         if isinstance(source, (MemorySeries, CounterSeries)):
             build = partial(source.samples, number)
-            screen.show_values(self._shelf.take((strip.track.key, line), build))
+            screen.show_values(self._cache.take((strip.track.key, line), build))
         else:
             screen.show_events(self._line(strip, source, line), source, number)
 
     def _line(self, strip: TrackSource, source: EventSource, line: int) -> EventLine:
         build = partial(source.line, strip.first + line)
-        return self._shelf.take((strip.track.key, line), build)
+        return self._cache.take((strip.track.key, line), build)
 
     def _spot(
         self, strip: TrackSource, source: EventSource, line: int, position: int

@@ -168,7 +168,7 @@ class LineGroup:
     """Events that belong together, such as those of a stream, on one or several lines."""
 
     keys: dict[str, int | None]
-    """What tells it from other groups."""
+    """What distinguishes it from other groups."""
     first: int
     """Number of its outermost line; the others follow."""
     lines: int
@@ -325,18 +325,13 @@ class TrackEvents:
         """Names of the tables."""
         return tuple(part.table for part in self.parts)
 
-    @property
-    def lines(self) -> pl.DataFrame:
-        """What is known of each line."""
-        return self.layout.lines
-
     def line(self, number: int) -> EventLine:
         """Build what answers about one line."""
         events = self._events(number)
         colour = np.empty(len(events), np.uint8)
         for part, at, rows in self._split(events):
             colour[at] = part.look.colours(rows)
-        return EventLine.of(self._starts(events), self._ends(events), colour)
+        return EventLine.of(*self._times(events), colour)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
         """Return the table (a position in `tables`) and the row of events of a line."""
@@ -346,8 +341,7 @@ class TrackEvents:
 
     def times(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
         """Return when events of a line begin and end."""
-        events = self._events(number)[positions]
-        return self._starts(events), self._ends(events)
+        return self._times(self._events(number)[positions])
 
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
         """Return the distinct short names of events of a line, and which of them each one has."""
@@ -386,7 +380,7 @@ class TrackEvents:
         low, high = self._bounds[:-1].copy(), self._bounds[1:].copy()
         while len(apart := np.flatnonzero(low < high)):
             middle = (low[apart] + high[apart]) // 2
-            early = self._starts(self.layout.event[middle]) < time_ns
+            early = self._times(self.layout.event[middle])[0] < time_ns
             low[apart[early]] = middle[early] + 1
             high[apart[~early]] = middle[~early]
         return low
@@ -394,7 +388,7 @@ class TrackEvents:
     @cached_property
     def _bounds(self) -> Ints:
         """Where each line begins among the events, and where the last one ends."""
-        return np.append(self.lines["first"].to_numpy(), len(self.layout.event))
+        return np.append(self.layout.lines["first"].to_numpy(), len(self.layout.event))
 
     @cached_property
     def _firsts(self) -> Ints:
@@ -404,21 +398,13 @@ class TrackEvents:
     def _events(self, number: int) -> _Events:
         return self.layout.event[self._bounds[number] : self._bounds[number + 1]]
 
-    def _starts(self, events: _Events) -> Ints:
+    def _times(self, events: _Events) -> tuple[Ints, Ints]:
         if len(self.parts) == 1:
-            return self.parts[0].start_ns[events]
-        times = np.empty(len(events), np.int64)
+            return self.parts[0].start_ns[events], self.parts[0].end_ns[events]
+        start, end = np.empty(len(events), np.int64), np.empty(len(events), np.int64)
         for part, at, rows in self._split(events):
-            times[at] = part.start_ns[rows]
-        return times
-
-    def _ends(self, events: _Events) -> Ints:
-        if len(self.parts) == 1:
-            return self.parts[0].end_ns[events]
-        times = np.empty(len(events), np.int64)
-        for part, at, rows in self._split(events):
-            times[at] = part.end_ns[rows]
-        return times
+            start[at], end[at] = part.start_ns[rows], part.end_ns[rows]
+        return start, end
 
     def _split(self, events: _Events) -> Iterator[tuple[TrackTable, Ints | slice, _Events]]:
         """Return for each table which of the events stand in it, and their rows there."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 HOST_COLORS = 8
 """Ranges and operators are drawn in `host/0` to `host/7`, chosen by their names."""
-FILL = f"{COPY}/memset"
+MEMSET = f"{COPY}/memset"
 OVERHEAD = "overhead"
 SYNCHRONIZE = "api/synchronise"
 _DIRECTIONS = ("h2d", "d2h", "d2d", "p2p", "unified", "memset", "h2h", "other")
@@ -169,7 +169,7 @@ class NamedStyle:
 
 @dataclass(frozen=True)
 class CountedStyle:
-    """Rows that are told by what they do and a number: a copy and its bytes, a graph and its id."""
+    """Rows labelled by an operation and a number: a copy and its bytes, a graph and its id."""
 
     words: pl.Series
     """Dictionary-encoded, such as `Host-to-Device`; never null."""
