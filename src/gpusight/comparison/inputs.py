@@ -98,8 +98,8 @@ def _path(text: str) -> Path:
 
 def _matching(text: str) -> list[Path]:
     """List what a glob matches; nothing where it is a list of globs, or wrong."""
-    every = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
-    names = list(islice(every, _MOST_LISTED))
+    matches = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
+    names = list(islice(matches, _MOST_LISTED))
     paths = sorted(map(Path, names), key=_natural)
     timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
     return _captures_first([p for path in timelines or paths for p in _expanded(path)])

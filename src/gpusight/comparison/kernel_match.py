@@ -361,10 +361,10 @@ def _left(sides: Sides, groups: Iterable[_Group]) -> tuple[Shares, Shares]:
     return before, after
 
 
-def _by_name(left: tuple[Shares, Shares]) -> list[_Group]:
+def _by_name(unmatched: tuple[Shares, Shares]) -> list[_Group]:
     """Group by name, whatever the range; alone on its side, a name appeared or vanished."""
     named: defaultdict[str, tuple[Shares, Shares]] = defaultdict(lambda: ({}, {}))
-    for side, shares in enumerate(left):
+    for side, shares in enumerate(unmatched):
         for key, part in shares.items():
             named[key[1]][side][key] = part
     groups = []

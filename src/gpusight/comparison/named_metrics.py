@@ -358,8 +358,8 @@ def entries() -> tuple[str, ...]:
 
 def metric_keys(digests: Sequence[Digest] = ()) -> list[str]:
     """List all keys but patterns, those of the captures' ledgers included."""
-    every = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
-    return [*every, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
+    keys = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
+    return [*keys, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
 
 
 def _ledgers(digests: Iterable[Digest]) -> list[str]:

@@ -128,9 +128,9 @@ def joined(parts: Sequence[str]) -> str:
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
     """Join parts by commas; what is too much is counted."""
-    every = list(parts)
-    more = len(every) - most
-    return ", ".join((*every[:most], f"{more} more")) if more > 1 else ", ".join(every)
+    texts = list(parts)
+    more = len(texts) - most
+    return ", ".join((*texts[:most], f"{more} more")) if more > 1 else ", ".join(texts)
 
 
 GPU, HOST = "gpu", "host"

@@ -402,12 +402,12 @@ def _half_width_of_one(before: _Units, after: _Units, confidence: float) -> Floa
 
     A slow step that only the single capture has would else pass for a change.
     """
-    one, several = (before, after) if before.count == 1 else (after, before)
-    spread = several.variance / one.weights.sum() + several.spread
+    single, several = (before, after) if before.count == 1 else (after, before)
+    spread = several.variance / single.weights.sum() + several.spread
     half = _half(spread, several.freedom, confidence)
-    if one.steps is None:
+    if single.steps is None:
         return half
-    return np.maximum(half, _half(one.steps.spread, one.steps.freedom, confidence))
+    return np.maximum(half, _half(single.steps.spread, single.steps.freedom, confidence))
 
 
 def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:

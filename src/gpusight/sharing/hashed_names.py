@@ -112,8 +112,8 @@ def hash_kernel(name: str, salt: bytes) -> str:
     return by_words if same_category else f"{base}_{hashed}"
 
 
-def _same_classification(one: KernelName, other: KernelName) -> bool:
-    return (one.category, one.precision, one.tensor_core) == (
+def _same_classification(name: KernelName, other: KernelName) -> bool:
+    return (name.category, name.precision, name.tensor_core) == (
         other.category,
         other.precision,
         other.tensor_core,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -207,18 +207,6 @@ _SETTINGS = ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF")
 """A copy that is not finished is thrown away, so nothing need be undone."""
 
 
-class TableSink(Protocol):
-    """Takes tables chunk by chunk."""
-
-    def add(self, table: str, rows: pl.DataFrame) -> None:
-        """Add rows to a table; the first ones say which columns it has."""
-        ...
-
-    def close(self) -> None:
-        """Finish the copy."""
-        ...
-
-
 class SqliteSink:
     """A database that is written once: whatever it held before, it holds nothing else."""
 
@@ -228,7 +216,7 @@ class SqliteSink:
         self._run("PRAGMA user_version = 0")  # makes the file, however little will be in it
 
     def add(self, table: str, rows: pl.DataFrame) -> None:
-        """Add rows to a table."""
+        """Add rows to a table; the first ones say which columns it has."""
         if table not in self._known:
             self._known.add(table)
             self._create(table, rows)
@@ -338,7 +326,9 @@ class NsysCleaner:
     def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
         """Write the copy; its form was chosen before, whatever its `name`."""
         del name
-        sink: TableSink = SqliteSink(output) if self._to == "sqlite" else ParquetSink(output)
+        sink: SqliteSink | ParquetSink = (
+            SqliteSink(output) if self._to == "sqlite" else ParquetSink(output)
+        )
         return _Copy(self._raw, options).counted(sink)
 
 
@@ -352,7 +342,7 @@ class _Copy:
         self._survey = NsysSurvey(raw, self._texts, self._tally)
         self._about = MachineTables(raw, self._survey, self._tally)
 
-    def counted(self, sink: TableSink | None = None) -> LeakScan:
+    def counted(self, sink: SqliteSink | ParquetSink | None = None) -> LeakScan:
         """Walk through the capture, write what may be shared, and count everything."""
         for table, rows in (*self._about.tables(), *self._named()):
             if sink is not None and rows.height:
@@ -385,7 +375,7 @@ class _Copy:
         rows = rows.with_columns(value=pl.Series(cleaned, dtype=pl.String))
         yield "StringIds", pl.concat([rows, names]).sort("id")
 
-    def _write_known(self, sink: TableSink) -> None:
+    def _write_known(self, sink: SqliteSink | ParquetSink) -> None:
         for table in sorted(self._raw.tables() & KNOWN.keys()):
             columns = {n: c for n, c in KNOWN[table].items() if n in self._raw.columns(table)}
             if self._raw.is_empty(table):

@@ -65,7 +65,7 @@ def streams(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
         return []
     layout = kept(trace, "streams", lambda: _lay_out_streams(trace, kinds))
     events = TrackEvents(
-        layout, tuple(TrackTable.of(trace, k.table, _look(trace, k)) for k in kinds)
+        layout, tuple(TrackTable.of(trace, k.table, _style(trace, k)) for k in kinds)
     )
     groups = sorted(layout.groups(), key=lambda group: -group.busy_ns)
     keys = distinct_keys(_stream_key(group) for group in groups)
@@ -128,7 +128,7 @@ def _work(trace: Trace, kind: OpKind, known_keys: list[str]) -> pl.DataFrame:
     return frame.select(*_TIMES, *QUEUE, _UNIFIED)
 
 
-def _look(trace: Trace, kind: OpKind) -> EventStyle:
+def _style(trace: Trace, kind: OpKind) -> EventStyle:
     """Return the style of a table of GPU work."""
     rows = trace.row_count(kind.table)
     if kind is OpKind.KERNEL:

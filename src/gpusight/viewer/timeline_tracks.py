@@ -55,8 +55,8 @@ class LedgerSpans:
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
         """Name the entries: `idle: input`."""
         assert number == 0, "a ledger has one line"
-        used, which = np.unique(self.colour[positions], return_inverse=True)
-        return which, [COLORS[code].replace("/", ": ") for code in used]
+        used, label_of = np.unique(self.colour[positions], return_inverse=True)
+        return label_of, [COLORS[code].replace("/", ": ") for code in used]
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,10 @@ class BinnedStretch:
     @cached_property
     def edges(self) -> Ints:
         """Where the bins begin, and where the last one ends."""
-        whole, rest = divmod(self.end_ns - self.start_ns, self.bins)
+        width_ns, rest = divmod(self.end_ns - self.start_ns, self.bins)
         number = np.arange(self.bins + 1, dtype=np.int64)
         # Bin times length could wrap around, so the remainder is shared out apart.
-        return self.start_ns + number * whole + number * rest // self.bins
+        return self.start_ns + number * width_ns + number * rest // self.bins
 
 
 @dataclass
@@ -127,10 +127,10 @@ class WindowBuilder:
     def _here(self, values: NDArray[np.generic]) -> Ints:
         return np.full(len(values), len(self.lines) - 1, np.int64)
 
-    def _numbered(self, which: Ints, texts: list[str]) -> Ints:
+    def _numbered(self, label_of: Ints, texts: list[str]) -> Ints:
         """Number texts among all labels of the window."""
         labels = self._labels
-        return np.array([labels.setdefault(t, len(labels)) for t in texts], np.int64)[which]
+        return np.array([labels.setdefault(t, len(labels)) for t in texts], np.int64)[label_of]
 
 
 def _joined(kind: type[Any], parts: Sequence[Any]) -> dict[str, NDArray[Any]]:
@@ -344,7 +344,7 @@ class ViewerTimeline:
         number, at = strip.first + line, np.array([position])
         (table,), (row,) = source.where(number, at)
         start_ns, end_ns = source.times(number, at)
-        which, texts = source.labels(number, at)
+        label_of, texts = source.labels(number, at)
         return EventPosition(
             strip.track.tables[table],
             int(row),
@@ -352,7 +352,7 @@ class ViewerTimeline:
             int(end_ns[0]),
             strip.track.key,
             line,
-            texts[which[0]],
+            texts[label_of[0]],
         )
 
 

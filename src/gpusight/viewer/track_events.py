@@ -300,12 +300,12 @@ class TrackTable:
     table: str
     start_ns: Ints
     end_ns: Ints
-    look: EventStyle
+    style: EventStyle
 
     @classmethod
-    def of(cls, trace: Trace, table: str, look: EventStyle) -> TrackTable:
+    def of(cls, trace: Trace, table: str, style: EventStyle) -> TrackTable:
         """Take the times of a table."""
-        return cls(table, *times(trace.table(table, ["start_ns", "end_ns"])), look)
+        return cls(table, *times(trace.table(table, ["start_ns", "end_ns"])), style)
 
     def __len__(self) -> int:
         """Count its rows."""
@@ -330,7 +330,7 @@ class TrackEvents:
         events = self._events(number)
         colour = np.empty(len(events), np.uint8)
         for part, at, rows in self._split(events):
-            colour[at] = part.look.colours(rows)
+            colour[at] = part.style.colours(rows)
         return EventLine.of(*self._times(events), colour)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
@@ -346,13 +346,13 @@ class TrackEvents:
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
         """Return the distinct short names of events of a line, and which of them each one has."""
         events = self._events(number)[positions]
-        which = np.zeros(len(events), np.int64)
+        label_of = np.zeros(len(events), np.int64)
         texts: list[str] = []
         for part, at, rows in self._split(events):
-            position, names = part.look.labels(rows)
-            which[at] = position + len(texts)
+            position, names = part.style.labels(rows)
+            label_of[at] = position + len(texts)
             texts += names
-        return which, texts
+        return label_of, texts
 
     def find(self, table: str, row: int) -> tuple[int, int] | None:
         """Return the line of a row and its position on it; None where no line shows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -122,21 +122,9 @@ MAX_LABEL_CHARACTERS = 120
 """No slice is wide enough for more."""
 
 
-class EventStyle(Protocol):
-    """What a table's rows look like; asked only about rows that a screen shows."""
-
-    def colours(self, rows: StyleRows) -> ColorCodes:
-        """Return the colour of each row, as positions in `COLORS`."""
-        ...
-
-    def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
-        """Return the distinct short names of rows, and the position of each row's own in them."""
-        ...
-
-
 @dataclass(frozen=True)
 class NamedStyle:
-    """Rows that have a name, which decides what they look like."""
+    """Rows that have a name, which decides colour and label; used for rows on a screen only."""
 
     names: pl.Series
     """Dictionary-encoded; never null."""
@@ -145,11 +133,11 @@ class NamedStyle:
     shorten: Callable[[str], str]
 
     def colours(self, rows: StyleRows) -> ColorCodes:
-        """Look the colours up by name."""
+        """Return the colour of each row, as positions in `COLORS`."""
         return self._colours[self._codes[rows]]
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
-        """Shorten the names of these rows, each once."""
+        """Return the distinct short names of rows, and the position of each row's own in them."""
         used, position = np.unique(self._codes[rows], return_inverse=True)
         return position, [self.shorten(text) for text in self._texts.gather(used)]
 
@@ -200,6 +188,9 @@ class CountedStyle:
     @cached_property
     def _named(self) -> NamedStyle:
         return NamedStyle(self.words, self.paint, short_direction)
+
+
+EventStyle: TypeAlias = NamedStyle | CountedStyle
 
 
 def kernel(name: str) -> str:
