@@ -278,10 +278,10 @@ SECTIONS: dict[str, dict[str, str]] = {
     "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.explanation:FINDING_FIELDS"},
     "diagnose --list-rules": {"": "gpusight.render.explanation:RULE_FIELDS"},
     "baseline": {
-        "captures": "gpusight.comparison.baseline_page:CAPTURE_FIELDS",
-        "times": "gpusight.comparison.baseline_page:TIME_FIELDS",
-        "counts": "gpusight.comparison.baseline_page:COUNT_FIELDS",
-        "bytes": "gpusight.comparison.baseline_page:BYTE_FIELDS",
+        "captures": "gpusight.comparison.baseline_file:CAPTURE_FIELDS",
+        "times": "gpusight.comparison.baseline_file:TIME_FIELDS",
+        "counts": "gpusight.comparison.baseline_file:COUNT_FIELDS",
+        "bytes": "gpusight.comparison.baseline_file:BYTE_FIELDS",
     },
     "share": {
         "categories": "gpusight.render.share_view:CATEGORY_FIELDS",
@@ -497,7 +497,7 @@ def _doctor_facts() -> str:
 
 
 def _baseline_facts() -> str:
-    return _field_table(_fields("gpusight.comparison.baseline_page:FACTS"))
+    return _field_table(_fields("gpusight.comparison.baseline_file:FACTS"))
 
 
 def _demo() -> Trace:

@@ -588,8 +588,7 @@ def baseline(
 
     `output` is the file to write them to; a baseline that is there is replaced, nothing else.
     """
-    from gpusight.comparison.baseline_file import check_place, save_baseline
-    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.comparison.baseline_file import Baseline, check_place, save_baseline
     from gpusight.render.result_view import BaselineView
 
     if output is not None:

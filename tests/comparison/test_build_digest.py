@@ -335,9 +335,9 @@ def test_findings_are_those_of_diagnose() -> None:
     trace = open_trace(DATA / "dataload.sqlite", cache=False)
     diagnosis = diagnose_timeline(trace)
     assert not isinstance(diagnosis, NotApplicable)
-    told = [(f.rule, f.step_ns, f.share) for f in diagnosis.findings]
-    found = [(f.rule, f.step_ns, f.share) for f in digest_of(trace).findings]
-    assert found == told != []
+    expected = [(f.rule, f.step_ns, f.share) for f in diagnosis.findings]
+    findings = [(f.rule, f.step_ns, f.share) for f in digest_of(trace).findings]
+    assert findings == expected != []
 
 
 # Privacy and arithmetic ---------------------------------------------------------------------------
@@ -370,9 +370,9 @@ def test_a_digest_tells_nothing_about_the_machine() -> None:
 def test_rounded_parts_sum_to_the_whole() -> None:
     parts = np.random.default_rng(7).uniform(0, 10, (37, 20))
     whole = tuple(np.round(parts.sum(axis=0)).tolist())
-    found = np.array(rounded_parts(parts, whole))
-    assert np.array_equal(found.sum(axis=0), whole)
-    assert np.abs(found - parts).max() < 1
+    rows = np.array(rounded_parts(parts, whole))
+    assert np.array_equal(rows.sum(axis=0), whole)
+    assert np.abs(rows - parts).max() < 1
 
 
 # The time between steps in a digest, and what ranges lie where.

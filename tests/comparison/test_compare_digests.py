@@ -26,19 +26,21 @@ pytestmark = pytest.mark.usefixtures("digests_made_once")
 
 
 def compared(before: Sequence[Digest], after: Sequence[Digest], **options: float) -> Comparison:
-    found = compare(before, after, **options)
-    assert isinstance(found, Comparison)
-    return found
+    comparison = compare(before, after, **options)
+    assert isinstance(comparison, Comparison)
+    return comparison
 
 
-def sums_up(found: Comparison) -> None:
+def sums_up(comparison: Comparison) -> None:
     """The ledger sums to the step and the kernels to the kernel time, on either side."""
     for side in ("before", "after"):
-        step = getattr(found.step, side)
-        assert sum(getattr(e.change, side) for e in found.ledger) == pytest.approx(step, rel=1e-6)
-        kernels = getattr(found.metric("kernel_time").change, side)
+        step = getattr(comparison.step, side)
+        assert sum(getattr(e.change, side) for e in comparison.ledger) == pytest.approx(
+            step, rel=1e-6
+        )
+        kernels = getattr(comparison.metric("kernel_time").change, side)
         if kernels is not None:
-            total = sum(getattr(row.ns, side) for row in found.kernels)
+            total = sum(getattr(row.ns, side) for row in comparison.kernels)
             assert total == pytest.approx(kernels, rel=1e-3, abs=50)
 
 
@@ -47,34 +49,36 @@ NEW = steady("new", compute_matmul=4, compute_elementwise=2, idle_launching=3, i
 
 
 def test_the_parts_sum_to_the_change_of_the_step() -> None:
-    found = compared([OLD], [NEW])
-    rows = [(e.entry, round((e.change.delta or 0) / MS, 6), e.change.verdict) for e in found.ledger]
+    comparison = compared([OLD], [NEW])
+    rows = [
+        (e.entry, round((e.change.delta or 0) / MS, 6), e.change.verdict) for e in comparison.ledger
+    ]
     assert rows == [
         ("compute/matmul", -6, ChangeVerdict.LOWER),
         ("idle/input", 1, ChangeVerdict.APPEARED),
         ("compute/elementwise", 0, ChangeVerdict.SAME),
         ("idle/launching", 0, ChangeVerdict.SAME),
     ]
-    assert [e.part for e in found.ledger] == pytest.approx([6 / 5, -1 / 5, 0, 0])
-    assert found.step.delta == pytest.approx(-5 * MS)
-    sums_up(found)
+    assert [e.part for e in comparison.ledger] == pytest.approx([6 / 5, -1 / 5, 0, 0])
+    assert comparison.step.delta == pytest.approx(-5 * MS)
+    sums_up(comparison)
 
 
-def repeats(one: Digest, count: int) -> list[Digest]:
+def repeats(capture: Digest, count: int) -> list[Digest]:
     """Give captures that differ in their names and, by next to nothing, in their steps."""
     return [
-        having(one, label=f"{one.label}_{number}", max_ns=one.max_ns + number)
+        having(capture, label=f"{capture.label}_{number}", max_ns=capture.max_ns + number)
         for number in range(1, count + 1)
     ]
 
 
 def test_a_capture_against_itself_shows_no_change() -> None:
-    found = compared([OLD], [OLD])
-    assert not any(metric.change.claimed for metric in found.metrics)
-    assert not any(entry.change.claimed for entry in found.ledger)
-    assert {row.match for row in found.kernels} == {KernelMatch.NAME}
-    assert all(entry.part is None for entry in found.ledger)
-    assert any("both sides" in note for note in found.notes)
+    comparison = compared([OLD], [OLD])
+    assert not any(metric.change.claimed for metric in comparison.metrics)
+    assert not any(entry.change.claimed for entry in comparison.ledger)
+    assert {row.match for row in comparison.kernels} == {KernelMatch.NAME}
+    assert all(entry.part is None for entry in comparison.ledger)
+    assert any("both sides" in note for note in comparison.notes)
 
 
 def test_swapping_the_sides_turns_every_change_round() -> None:
@@ -86,22 +90,24 @@ def test_swapping_the_sides_turns_every_change_round() -> None:
 
 def test_captures_of_a_side_count_alike() -> None:
     runs = [steady(f"r{n}", compute_matmul=ms) for n, ms in enumerate((10, 12, 14))]
-    found = compared(runs, runs)
-    assert found.step.before == pytest.approx(12 * MS)
-    assert found.before.step_ns == pytest.approx((10 * MS, 12 * MS, 14 * MS))
-    assert found.step.basis is Basis.REPEATS
+    comparison = compared(runs, runs)
+    assert comparison.step.before == pytest.approx(12 * MS)
+    assert comparison.before.step_ns == pytest.approx((10 * MS, 12 * MS, 14 * MS))
+    assert comparison.step.basis is Basis.REPEATS
 
 
 def test_a_step_is_not_set_against_a_window() -> None:
     window = msgspec.structs.replace(NEW, steps=0, label="no_steps.sqlite")
-    found = compare([OLD], [window])
-    assert isinstance(found, NotApplicable)
-    assert "no_steps.sqlite" in found.reason
-    assert found.hint.startswith("put each step of both in a range that counts")
+    comparison = compare([OLD], [window])
+    assert isinstance(comparison, NotApplicable)
+    assert "no_steps.sqlite" in comparison.reason
+    assert comparison.hint.startswith("put each step of both in a range that counts")
     shared = (calls("layer_#", 3),)
-    found = compare([having(OLD, ranges=shared)], [having(window, ranges=shared)])
-    assert isinstance(found, NotApplicable)
-    assert found.hint.startswith("choose a range that both have, as --in 'layer_*'; or put each")
+    comparison = compare([having(OLD, ranges=shared)], [having(window, ranges=shared)])
+    assert isinstance(comparison, NotApplicable)
+    assert comparison.hint.startswith(
+        "choose a range that both have, as --in 'layer_*'; or put each"
+    )
     both = compared([msgspec.structs.replace(OLD, steps=0)], [window])
     assert both.explanation[0].startswith("Time of the window")
     assert any("no steps are known" in note for note in both.notes)
@@ -129,12 +135,12 @@ def test_rows_of_long_tables_need_more_to_be_claimed() -> None:
             made.append(steady(compute_matmul=ms + shift, change=change))
         return made
 
-    found = compared(side(0), side(3))
-    claimed = {row.name: row.host_ns.claimed for row in (*found.ranges, *found.api)}
+    comparison = compared(side(0), side(3))
+    claimed = {row.name: row.host_ns.claimed for row in (*comparison.ranges, *comparison.api)}
     assert claimed == {"outer": True, "inner": False, "cudaMalloc": False}
-    assert [found.ledger[0].change.claimed, found.kernels[0].ns.claimed] == [True, False]
-    assert found.of_rows == pytest.approx(0.99)
-    widths = {row.name: row.host_ns.high - row.host_ns.low for row in found.ranges}  # type: ignore[operator]
+    assert [comparison.ledger[0].change.claimed, comparison.kernels[0].ns.claimed] == [True, False]
+    assert comparison.of_rows == pytest.approx(0.99)
+    widths = {row.name: row.host_ns.high - row.host_ns.low for row in comparison.ranges}  # type: ignore[operator]
     assert widths["inner"] / widths["outer"] == pytest.approx(4.604 / 2.776, abs=1e-3)  # t(4)
 
 
@@ -143,32 +149,34 @@ def test_rows_of_long_tables_need_more_to_be_claimed() -> None:
 
 def test_the_time_between_steps_has_a_ledger_of_its_own() -> None:
     before = steady(compute_matmul=10, between={"idle_input": 6, "copy_h2d": 2})
-    found = compared([before], [steady(compute_matmul=10, between={"copy_h2d": 2})])
-    assert [e.entry for e in found.between] == ["idle/input", "copy/h2d"]
-    assert [e.change.before for e in found.between] == pytest.approx([6 * MS, 2 * MS])
-    assert [e.change.after for e in found.between] == pytest.approx([0.0, 2 * MS])
-    assert [e.part for e in found.between] == pytest.approx([1.0, 0.0])
-    assert [e.entry for e in found.ledger] == ["compute/matmul"]
-    sums_up(found)
-    period = found.metric("step_period").change
-    busy, idle = (found.metric(key).change for key in ("busy", "idle"))
+    comparison = compared([before], [steady(compute_matmul=10, between={"copy_h2d": 2})])
+    assert [e.entry for e in comparison.between] == ["idle/input", "copy/h2d"]
+    assert [e.change.before for e in comparison.between] == pytest.approx([6 * MS, 2 * MS])
+    assert [e.change.after for e in comparison.between] == pytest.approx([0.0, 2 * MS])
+    assert [e.part for e in comparison.between] == pytest.approx([1.0, 0.0])
+    assert [e.entry for e in comparison.ledger] == ["compute/matmul"]
+    sums_up(comparison)
+    period = comparison.metric("step_period").change
+    busy, idle = (comparison.metric(key).change for key in ("busy", "idle"))
     for side in ("before", "after"):
-        apart = getattr(found.metric("between_steps").change, side)
-        assert sum(getattr(e.change, side) for e in found.between) == pytest.approx(apart)
+        apart = getattr(comparison.metric("between_steps").change, side)
+        assert sum(getattr(e.change, side) for e in comparison.between) == pytest.approx(apart)
         assert getattr(busy, side) + getattr(idle, side) == pytest.approx(getattr(period, side))
-    assert (found.before.busy_share, found.after.busy_share) == pytest.approx((12 / 18, 1.0))
+    assert (comparison.before.busy_share, comparison.after.busy_share) == pytest.approx(
+        (12 / 18, 1.0)
+    )
 
 
 @pytest.mark.parametrize(("gap", "rows"), [(0.09, 0), (0.11, 1)])
 def test_next_to_nothing_between_steps_is_not_listed(gap: float, rows: int) -> None:
-    found = compared([OLD], [steady(compute_matmul=10, between={"idle_input": gap})])
-    assert len(found.between) == rows
+    comparison = compared([OLD], [steady(compute_matmul=10, between={"idle_input": gap})])
+    assert len(comparison.between) == rows
 
 
 def test_the_limit_is_that_of_the_time_from_step_to_step() -> None:
     starved = steady(compute_matmul=10, between={"idle_input": 30})
-    found = compared([starved], [steady(compute_matmul=10)])
-    assert (found.before.limit, found.after.limit) == ("input", "gpu")
+    comparison = compared([starved], [steady(compute_matmul=10)])
+    assert (comparison.before.limit, comparison.after.limit) == ("input", "gpu")
 
 
 # Rows ---------------------------------------------------------------------------------------------
@@ -197,33 +205,36 @@ def having(digest: Digest, **changed: Any) -> Digest:
 def test_ranges_calls_and_copies_by_name() -> None:
     old = having(OLD, ranges=(calls("fwd", 3, 8), calls("gone", 1)), copies=(copy(2, 100),))
     new = having(NEW, ranges=(calls("fwd", 2, 4), calls("new", 4)), copies=(copy(1, 100),))
-    found = compared([old], [new])
-    told = {
-        row.name: (row.host_ns.verdict, row.calls_before, row.calls_after) for row in found.ranges
+    comparison = compared([old], [new])
+    document = {
+        row.name: (row.host_ns.verdict, row.calls_before, row.calls_after)
+        for row in comparison.ranges
     }
-    assert told == {
+    assert document == {
         "fwd": (ChangeVerdict.LOWER, 2, 2),
         "gone": (ChangeVerdict.VANISHED, 2, 0),
         "new": (ChangeVerdict.APPEARED, 0, 2),
     }
-    work = {row.name: row.gpu_ns and row.gpu_ns.delta for row in found.ranges}
+    work = {row.name: row.gpu_ns and row.gpu_ns.delta for row in comparison.ranges}
     assert work == {"fwd": pytest.approx(-4 * MS), "gone": None, "new": None}
-    assert [(c.bytes_before, c.bytes_after) for c in found.copies] == [(100, 100)]
-    assert found.copies[0].ns.delta == pytest.approx(-1 * MS)
+    assert [(c.bytes_before, c.bytes_after) for c in comparison.copies] == [(100, 100)]
+    assert comparison.copies[0].ns.delta == pytest.approx(-1 * MS)
 
 
 def test_a_side_without_ranges_gives_no_rows_that_vanished() -> None:
     old = having(OLD, ranges=(calls("fwd", 3),))
     new = having(NEW, missing={"ranges": "the capture has no NVTX ranges"})
-    found = compared([old], [new])
-    assert found.ranges == ()
-    assert any("ranges are not known of new: the capture has no NVTX" in n for n in found.notes)
+    comparison = compared([old], [new])
+    assert comparison.ranges == ()
+    assert any(
+        "ranges are not known of new: the capture has no NVTX" in n for n in comparison.notes
+    )
 
 
 def test_phases_need_all_captures() -> None:
     phases = {"optimizer": (1 * MS,) * 4, "forward": (2 * MS,) * 4}
-    found = compared([having(OLD, phases=phases)], [having(NEW, phases=phases)])
-    assert [name for name, _ in found.phases] == ["forward", "optimizer"]
+    comparison = compared([having(OLD, phases=phases)], [having(NEW, phases=phases)])
+    assert [name for name, _ in comparison.phases] == ["forward", "optimizer"]
     assert compared([having(OLD, phases=phases)], [NEW]).phases == ()
 
 
@@ -243,33 +254,33 @@ def test_what_became_of_findings() -> None:
     old, new = repeats(OLD, 3), repeats(NEW, 3)
     shown = (("a", "b"), ("a", "b"), ("a", "c")), (("b", "d", "e"), ("d", "b"), ("d", "e"))
     before, after = (
-        [having(one, findings=finds(*rules)) for one, rules in zip(side, every, strict=True)]
+        [having(row, findings=finds(*rules)) for row, rules in zip(side, every, strict=True)]
         for side, every in zip((old, new), shown, strict=True)
     )
-    found = compared(before, after)
-    told = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in found.findings]
-    assert sorted(told) == [
+    comparison = compared(before, after)
+    fates = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in comparison.findings]
+    assert sorted(fates) == [
         ("a", FindingFate.FIXED, 3, 0),
         ("b", FindingFate.STAYED, 2, 2),
         ("c", FindingFate.STAYED, 1, 0),  # one capture of three is no cure
         ("d", FindingFate.NEW, 0, 3),
         ("e", FindingFate.STAYED, 0, 2),
     ]
-    stayed = next(one for one in found.findings if one.rule == "b")
+    stayed = next(row for row in comparison.findings if row.rule == "b")
     assert stayed.before_ns == pytest.approx(2 * MS)
     assert stayed.after_ns == pytest.approx(1.5 * MS)
     assert (stayed.shown_by, stayed.capture) == ("2 of 3 -> 2 of 3", "new_1")
-    text = next(one for one in found.explanation if one.startswith("Findings"))
+    text = next(row for row in comparison.explanation if row.startswith("Findings"))
     assert text == "Findings gone: a (worth 1.000 ms a step); new: d (worth 1.333 ms a step)."
-    assert found.document()["findings"][0]["capture"] == "new_1"
+    assert comparison.document()["findings"][0]["capture"] == "new_1"
 
 
 def test_findings_that_could_not_be_judged_are_not_fixed() -> None:
     old = having(OLD, findings=finds("a"))
     new = having(NEW, findings=(), missing={"findings": "nothing ran"})
-    found = compared([old], [new])
-    assert found.findings == ()
-    assert any("findings are not known of new: nothing ran" in note for note in found.notes)
+    comparison = compared([old], [new])
+    assert comparison.findings == ()
+    assert any("findings are not known of new: nothing ran" in note for note in comparison.notes)
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -338,16 +349,16 @@ def test_one_capture_a_side_is_said_and_three_are_not() -> None:
 
 def test_copies_of_a_capture_are_no_repeats() -> None:
     copy = having(OLD, label="copy")
-    found = compared([OLD, copy, OLD], [NEW])
-    assert found.before.labels == ("old",)
-    assert found.step.basis is Basis.STEPS
-    assert "old and copy are the same capture: counted once" in found.notes
-    assert any("one capture a side" in note for note in found.notes)
+    comparison = compared([OLD, copy, OLD], [NEW])
+    assert comparison.before.labels == ("old",)
+    assert comparison.step.basis is Basis.STEPS
+    assert "old and copy are the same capture: counted once" in comparison.notes
+    assert any("one capture a side" in note for note in comparison.notes)
 
 
 def test_a_copy_under_another_name_stands_on_both_sides() -> None:
     pair = repeats(OLD, 2)
-    copies = [having(one, label=f"copy of {one.label}") for one in pair]
+    copies = [having(original, label=f"copy of {original.label}") for original in pair]
     assert any("old_1 and 1 more stand on both" in note for note in compared(pair, copies).notes)
     assert any("old_1 stands on both" in note for note in compared(pair[:1], copies).notes)
 
@@ -355,11 +366,11 @@ def test_a_copy_under_another_name_stands_on_both_sides() -> None:
 def test_parts_of_captures_are_not_set_against_others() -> None:
     part = having(OLD, scope="--in forward")
     for sides in (([part], [NEW]), ([NEW], [part]), ([NEW, part], [NEW])):
-        found = compare(*sides)
-        assert isinstance(found, NotApplicable)
-        assert "old was summed up with --in forward" in found.reason
-        assert "new was summed up as a whole" in found.reason
-        assert "--in forward" in found.hint
+        comparison = compare(*sides)
+        assert isinstance(comparison, NotApplicable)
+        assert "old was summed up with --in forward" in comparison.reason
+        assert "new was summed up as a whole" in comparison.reason
+        assert "--in forward" in comparison.hint
     assert compare([part], [having(NEW, scope="--in forward")])
     other = compare([part], [having(NEW, scope="--steps 2-3")])
     assert isinstance(other, NotApplicable)
@@ -376,8 +387,8 @@ def test_other_programs_are_told() -> None:
 
 
 def test_the_document_is_plain_and_complete() -> None:
-    found = compared([having(OLD, findings=finds("a"))], [NEW])
-    document = json.loads(json.dumps(found.document()))
+    comparison = compared([having(OLD, findings=finds("a"))], [NEW])
+    document = json.loads(json.dumps(comparison.document()))
     assert list(document) == [
         "meta",
         "verdict",
@@ -412,29 +423,29 @@ def sides(*stems: str) -> list[str]:
 def test_noise_of_a_shared_machine_is_no_change() -> None:
     before = sides(*(f"gpt_tiny_train_r{n}" for n in (1, 2, 3)))
     after = sides(*(f"gpt_tiny_train_tf32_r{n}" for n in (1, 2, 3)))
-    found = gs.compare(before, after).answer
-    assert found.before.step_ns == pytest.approx((14.02e6, 17.67e6, 19.34e6), rel=1e-3)
-    assert found.after.step_ns == pytest.approx((18.86e6, 20.09e6, 20.62e6), rel=1e-3)
-    assert found.step.verdict is ChangeVerdict.UNCLEAR
-    assert found.metric("kernel_time").change.verdict is ChangeVerdict.LOWER
-    kernels = found.metric("kernel_time").change
+    comparison = gs.compare(before, after).answer
+    assert comparison.before.step_ns == pytest.approx((14.02e6, 17.67e6, 19.34e6), rel=1e-3)
+    assert comparison.after.step_ns == pytest.approx((18.86e6, 20.09e6, 20.62e6), rel=1e-3)
+    assert comparison.step.verdict is ChangeVerdict.UNCLEAR
+    assert comparison.metric("kernel_time").change.verdict is ChangeVerdict.LOWER
+    kernels = comparison.metric("kernel_time").change
     # Three steps a capture: 12.3 and 7.2 ms in all.
     assert kernels.before == pytest.approx(12.3e6 / 3, rel=0.02)
     assert kernels.after == pytest.approx(7.2e6 / 3, rel=0.02)
-    sums_up(found)
+    sums_up(comparison)
 
 
 @needs_shared
 def test_a_faster_gpu_that_waits_for_its_host() -> None:
-    found = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).answer
-    assert found.step.before == pytest.approx(46.59e6, rel=1e-3)
-    assert found.step.after == pytest.approx(42.42e6, rel=1e-3)
-    assert (found.before.limit, found.after.limit) == ("gpu", "host")
-    entries = {entry.entry: entry.change for entry in found.ledger}
+    comparison = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).answer
+    assert comparison.step.before == pytest.approx(46.59e6, rel=1e-3)
+    assert comparison.step.after == pytest.approx(42.42e6, rel=1e-3)
+    assert (comparison.before.limit, comparison.after.limit) == ("gpu", "host")
+    entries = {entry.entry: entry.change for entry in comparison.ledger}
     assert entries["compute/matmul"].verdict is ChangeVerdict.LOWER
-    assert dict(found.phases)["optimizer"].verdict is ChangeVerdict.LOWER
+    assert dict(comparison.phases)["optimizer"].verdict is ChangeVerdict.LOWER
     assert entries["idle/framework"].verdict is ChangeVerdict.HIGHER
-    sums_up(found)
+    sums_up(comparison)
 
 
 @needs_shared

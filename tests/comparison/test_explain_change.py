@@ -28,36 +28,36 @@ NUMBER = re.compile(r"(?<![\w.'-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:%| (?:ns|µs|m
 
 def compared(before: Digest | Sequence[Digest], after: Digest | Sequence[Digest]) -> Comparison:
     sides = [[side] if isinstance(side, Digest) else side for side in (before, after)]
-    found = compare(*sides)
-    assert isinstance(found, Comparison)
-    return found
+    comparison = compare(*sides)
+    assert isinstance(comparison, Comparison)
+    return comparison
 
 
-def told(before: Digest | Sequence[Digest], after: Digest | Sequence[Digest]) -> str:
-    found = compared(before, after)
-    check_numbers(found)
-    return " ".join(found.explanation)
+def explanation_of(before: Digest | Sequence[Digest], after: Digest | Sequence[Digest]) -> str:
+    comparison = compared(before, after)
+    check_numbers(comparison)
+    return " ".join(comparison.explanation)
 
 
 # The numbers of sentences are those of tables -----------------------------------------------------
 
 
-def check_numbers(found: Comparison) -> None:
+def check_numbers(comparison: Comparison) -> None:
     """Every number of the explanation stands in a table, or counts steps or captures."""
-    known = set(_texts(found))
-    for sentence in found.explanation:
+    known = set(_texts(comparison))
+    for sentence in comparison.explanation:
         for text in NUMBER.findall(re.sub(r", \d+ more", "", sentence)):
             assert text.lstrip("+-") in known, f"{text} of: {sentence}"
 
 
-def _texts(found: Comparison) -> Iterator[str]:
-    yield from (f"{found.confidence * 100:g}%", f"{found.least * 100:g}%")
-    for side in (found.before, found.after):
+def _texts(comparison: Comparison) -> Iterator[str]:
+    yield from (f"{comparison.confidence * 100:g}%", f"{comparison.least * 100:g}%")
+    for side in (comparison.before, comparison.after):
         yield from (str(len(side.labels)), *(f"{steps:,}" for steps in side.steps))
         yield shown(side.busy_share, Fmt.SHARE)
         yield shown(max(side.step_ns) - min(side.step_ns))
         yield shown(max(side.period_ns) - min(side.period_ns))
-    for change, fmt in _changes(found):
+    for change, fmt in _changes(comparison):
         for value in (change.before, change.after, change.delta):
             if value is not None:
                 text = shown(abs(value), fmt)
@@ -65,35 +65,35 @@ def _texts(found: Comparison) -> Iterator[str]:
         ends = spread(change.low, change.high, fmt)
         yield from (text.lstrip("+-") for text in NUMBER.findall(ends))
         yield signed_share(change.ratio).lstrip("+-")
-    for finding in found.findings:
+    for finding in comparison.findings:
         yield from (shown(finding.before_ns), shown(finding.after_ns))
-    for total in _totals(found):
+    for total in _totals(comparison):
         yield from (total, total.partition(" ")[0])
 
 
-def _changes(found: Comparison) -> Iterator[tuple[MeasuredChange, Fmt]]:
-    yield from ((metric.change, metric.fmt) for metric in found.metrics)
-    yield from ((entry.change, Fmt.TIME) for entry in (*found.ledger, *found.between))
-    yield from ((row.host_ns, Fmt.TIME) for row in (*found.ranges, *found.api))
-    yield from ((row.ns, Fmt.TIME) for row in found.copies)
-    counted = [(row.calls, row.calls_before, row.calls_after) for row in found.api]
-    counted += [(row.calls, row.calls_before, row.calls_after) for row in found.copies]
+def _changes(comparison: Comparison) -> Iterator[tuple[MeasuredChange, Fmt]]:
+    yield from ((metric.change, metric.fmt) for metric in comparison.metrics)
+    yield from ((entry.change, Fmt.TIME) for entry in (*comparison.ledger, *comparison.between))
+    yield from ((row.host_ns, Fmt.TIME) for row in (*comparison.ranges, *comparison.api))
+    yield from ((row.ns, Fmt.TIME) for row in comparison.copies)
+    counted = [(row.calls, row.calls_before, row.calls_after) for row in comparison.api]
+    counted += [(row.calls, row.calls_before, row.calls_after) for row in comparison.copies]
     for calls, *numbers in counted:
         assert calls is not None
         assert [calls.before, calls.after] == pytest.approx(numbers)
         yield calls, Fmt.COUNT
-    yield from ((change, Fmt.TIME) for _, change in found.phases)
+    yield from ((change, Fmt.TIME) for _, change in comparison.phases)
 
 
-def _totals(found: Comparison) -> Iterator[str]:
+def _totals(comparison: Comparison) -> Iterator[str]:
     """Give the sums that the sentence on copies speaks of."""
     moved = [
         e.change.delta or 0
-        for e in (*found.ledger, *found.between)
+        for e in (*comparison.ledger, *comparison.between)
         if e.entry[:4] == "copy" and e.change.claimed
     ]
     yield shown(abs(sum(moved)))
-    rows = [row for row in found.copies if row.bytes_before or row.bytes_after]
+    rows = [row for row in comparison.copies if row.bytes_before or row.bytes_after]
     for side in ("before", "after"):
         yield shown(sum(getattr(row.ns, side) for row in rows))
         yield shown(sum(getattr(row, f"bytes_{side}") for row in rows), Fmt.BYTES)
@@ -115,7 +115,7 @@ BUSY = steady(compute_matmul=40, idle_launching=6)
 
 
 def test_a_step_that_fell_with_its_work() -> None:
-    text = told(BUSY, steady(compute_matmul=20, idle_launching=6))
+    text = explanation_of(BUSY, steady(compute_matmul=20, idle_launching=6))
     assert text.startswith(
         "Step time is lower: 46.00 -> 26.00 ms (-20.00 ms, -43.5%); 95% interval"
     )
@@ -128,7 +128,7 @@ def test_a_step_that_fell_with_its_work() -> None:
 def test_runs_that_differ_more_than_the_sides() -> None:
     before = [steady(compute_matmul=ms) for ms in (14, 18, 19)]
     after = [steady(compute_matmul=ms) for ms in (18, 20, 21)]
-    text = told(before, after)
+    text = explanation_of(before, after)
     assert text.startswith("No change of step time can be claimed: 17.00 -> 19.67 ms")
     assert "captures of the same side differ by up to 5.000 ms" in text
     assert "lower" not in text
@@ -137,19 +137,19 @@ def test_runs_that_differ_more_than_the_sides() -> None:
 
 def test_the_same_step() -> None:
     runs = [steady(compute_matmul=10 + n / 1e6) for n in range(3)]
-    text = told(runs, runs)
+    text = explanation_of(runs, runs)
     assert text.startswith("Step time is the same within 2%")
 
 
 def test_single_values_are_said_to_be_such() -> None:
-    text = told(digest({"compute/matmul": [10]}), digest({"compute/matmul": [5]}))
+    text = explanation_of(digest({"compute/matmul": [10]}), digest({"compute/matmul": [5]}))
     assert text.startswith(
         "Step time is lower: 10.00 -> 5.000 ms (-5.000 ms, -50.0%); from one value"
     )
 
 
 def test_steps_that_differ_too_much() -> None:
-    text = told(digest({"idle/input": [10, 20, 12]}), digest({"idle/input": [9, 14, 18]}))
+    text = explanation_of(digest({"idle/input": [10, 20, 12]}), digest({"idle/input": [9, 14, 18]}))
     assert "steps of a run differ too much" in text
     assert text.startswith("No change of step time can be claimed")
 
@@ -159,7 +159,7 @@ def test_steps_that_differ_too_much() -> None:
 
 def test_the_host_became_the_limit() -> None:
     after = steady(compute_matmul=10, idle_framework=20, idle_launching=12)
-    text = told(BUSY, after)
+    text = explanation_of(BUSY, after)
     assert "compute/matmul (-30.00 ms) fell by far more than the step (-4.000 ms)" in text
     assert "because the host became the limit instead of GPU work" in text
     assert (
@@ -170,13 +170,13 @@ def test_the_host_became_the_limit() -> None:
 
 def test_a_limit_that_stayed() -> None:
     before = steady(compute_matmul=10, idle_framework=30)
-    text = told(before, steady(compute_matmul=4, idle_framework=36))
+    text = explanation_of(before, steady(compute_matmul=4, idle_framework=36))
     assert "the host was the limit before and still is" in text
 
 
 def test_input_that_went_away() -> None:
     before = steady(compute_matmul=10, idle_input=60)
-    text = told(before, steady(compute_matmul=10, idle_input=2))
+    text = explanation_of(before, steady(compute_matmul=10, idle_input=2))
     assert "Idle time of the GPU is lower: 60.00 -> 2.000 ms" in text
     assert "idle/input -58.00 ms; GPU work became the limit instead of input" in text
     assert "GPU work is" not in text
@@ -184,13 +184,13 @@ def test_input_that_went_away() -> None:
 
 def test_a_gpu_that_mostly_copies() -> None:
     before = steady(compute_matmul=2, copy_h2d=8, idle_input=60)
-    text = told(before, steady(compute_matmul=2, copy_h2d=8, idle_input=2))
+    text = explanation_of(before, steady(compute_matmul=2, copy_h2d=8, idle_input=2))
     assert "GPU work (mostly copies) became the limit instead of input" in text
 
 
 def test_waiting_that_only_moved() -> None:
     before = steady(compute_matmul=20, idle_synchronising=5, idle_queued=1)
-    text = told(before, steady(compute_matmul=20, idle_synchronising=1, idle_queued=5))
+    text = explanation_of(before, steady(compute_matmul=20, idle_synchronising=1, idle_queued=5))
     assert "Idle time as a whole is the same" in text
     assert "idle/synchronising -4.000 ms" in text
     assert "idle/queued +4.000 ms" in text
@@ -201,14 +201,14 @@ def test_kernel_time_fell_though_the_step_did_not() -> None:
     sides = [
         [steady(compute_matmul=work, idle_framework=wait) for wait, work in side] for side in noisy
     ]
-    text = told(*sides)
+    text = explanation_of(*sides)
     assert text.startswith("No change of step time can be claimed")
     assert "Kernel time is lower even so: 4.100 -> 2.433 ms (-1.667 ms, -40.7%) a step" in text
 
 
 def test_time_between_steps_is_said_with_the_period() -> None:
     before = steady(compute_matmul=10, between={"idle_input": 90, "copy_h2d": 10})
-    text = told(before, steady(compute_matmul=10))
+    text = explanation_of(before, steady(compute_matmul=10))
     assert text.startswith("From step to step it is lower: 110.0 -> 10.00 ms (-100.0 ms, -90.9%); ")
     assert (
         "The step itself is the same: 10.00 -> 10.00 ms (no difference). Between steps it is gone: "
@@ -224,7 +224,7 @@ def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
         [steady(idle_framework=ms, between={"idle_input": gap}) for ms in (24, 31, 38)]
         for gap in (18, 10)
     ]
-    text = told(*sides)
+    text = explanation_of(*sides)
     assert text.startswith(
         "No change of the time from step to step can be claimed: 49.00 -> 41.00 ms (-8.000 ms, "
     )
@@ -238,9 +238,9 @@ def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
 
 def test_little_time_between_steps_leaves_the_verdict_to_the_step() -> None:
     before = steady(compute_matmul=40, between={"idle_input": 1.9})
-    found = compared(before, steady(compute_matmul=40, between={"idle_input": 0.5}))
-    assert (found.headline.key, found.is_apart) == ("step_time", False)
-    text = " ".join(found.explanation)
+    comparison = compared(before, steady(compute_matmul=40, between={"idle_input": 0.5}))
+    assert (comparison.headline.key, comparison.is_apart) == ("step_time", False)
+    text = " ".join(comparison.explanation)
     assert text.startswith("Step time is the same within 2%: 40.00 -> 40.00 ms")
     assert "Between steps it is lower: 1.900 ms -> 500.0 µs" in text
     assert "; from one step to the next it is lower: 41.90 -> 40.50 ms (-1.400 ms, -3.3%)." in text
@@ -250,12 +250,12 @@ def test_from_a_twentieth_on_the_period_decides() -> None:
     for gap, key in ((2.1, "step_time"), (2.2, "step_period")):
         apart = steady(compute_matmul=40, between={"idle_input": gap})
         for sides in ((apart, BUSY), (BUSY, apart)):
-            found = compared(*sides)
-            assert found.headline.key == key
-            verdict = found.document()["verdict"]
+            comparison = compared(*sides)
+            assert comparison.headline.key == key
+            verdict = comparison.document()["verdict"]
             assert verdict["headline"] == key
-            assert verdict[key] == found.headline.change.document()
-            assert verdict["step_time"] == found.step.document()
+            assert verdict[key] == comparison.headline.change.document()
+            assert verdict["step_time"] == comparison.step.document()
 
 
 def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> None:
@@ -263,7 +263,7 @@ def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> Non
         others = ({"idle_input": inputs, "idle_other": ms} for ms in (5, 15, 25))
         return [steady(compute_matmul=20, between=between) for between in others]
 
-    text = told(side(10), side(4))
+    text = explanation_of(side(10), side(4))
     assert text.startswith("No change of the time from step to step can be claimed: 45.00 -> 39.00")
     assert (
         "No change of the time between steps can be claimed (25.00 -> 19.00 ms), but of its parts: "
@@ -274,7 +274,7 @@ def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> Non
 def test_work_is_held_against_the_period_where_much_lies_between_steps() -> None:
     # The step fell as its work did; that the period did not is for what lies between.
     before = steady(compute_matmul=40, between={"idle_input": 10})
-    text = told(before, steady(compute_matmul=20, between={"idle_input": 26}))
+    text = explanation_of(before, steady(compute_matmul=20, between={"idle_input": 26}))
     assert text.startswith("From step to step it is lower: 50.00 -> 46.00 ms")
     assert "The step itself is lower: 40.00 -> 20.00 ms" in text
     assert "fell by far more than the time from step to step (-4.000 ms)" in text
@@ -351,7 +351,7 @@ def host(
 def test_what_the_host_began_or_stopped_doing(
     before: dict[str, Any], after: dict[str, Any], sentence: str
 ) -> None:
-    text = told(*(steady(compute_matmul=10, change=change) for change in (before, after)))
+    text = explanation_of(*(steady(compute_matmul=10, change=change) for change in (before, after)))
     assert sentence in text
     assert bool(sentence) == (" on the host: " in text)
 
@@ -359,54 +359,56 @@ def test_what_the_host_began_or_stopped_doing(
 def test_what_the_host_did_in_a_window_is_not_of_a_step() -> None:
     window = {"steps": 0}
     sides = (steady(compute_matmul=10, change={**window, **host(waits=n)}) for n in (0, 6))
-    assert "cudaStreamSynchronize 0 -> 6 in the window (+60.00 µs)." in told(*sides)
+    assert "cudaStreamSynchronize 0 -> 6 in the window (+60.00 µs)." in explanation_of(*sides)
 
 
 def test_what_the_driver_pages_is_not_done_by_the_host() -> None:
     paged = host(copies=6)
     row = msgspec.structs.replace(paged["copies"][0], operation="Unified Device-to-Host")
     after = steady(compute_matmul=10, change={**paged, "copies": (row,)})
-    assert "on the host" not in told(steady(compute_matmul=10, change=host()), after)
+    assert "on the host" not in explanation_of(steady(compute_matmul=10, change=host()), after)
 
 
 def test_copies_that_came_to_run_beside_computation() -> None:
     before = steady(compute_matmul=10, copy_h2d=5, change=with_copies(5, 1e6))
-    text = told(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
+    text = explanation_of(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
     assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
-    back = told(steady(compute_matmul=10, change=with_copies(5.1, 1e6)), before)
+    back = explanation_of(steady(compute_matmul=10, change=with_copies(5.1, 1e6)), before)
     assert "Copies no longer run beside computation" in back
 
 
 def test_copies_of_the_time_between_steps_count_too() -> None:
     before = steady(compute_matmul=10, between={"copy_h2d": 5}, change=with_copies(5, 1e6))
-    text = told(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
+    text = explanation_of(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
     assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
     assert "5.000 ms less of it with nothing beside" in text
 
 
 def test_copies_that_became_faster() -> None:
     before = steady(compute_matmul=10, copy_h2d=8, change=with_copies(8, 67.11e6))
-    text = told(before, steady(compute_matmul=10, copy_h2d=1, change=with_copies(1, 67.11e6)))
+    text = explanation_of(
+        before, steady(compute_matmul=10, copy_h2d=1, change=with_copies(1, 67.11e6))
+    )
     assert "Copies move as much as before (67.11 MB a step) in less time: 8.000 -> 1.000 ms" in text
 
 
 def test_kernels_inside_graphs_are_not_said_to_be_gone() -> None:
     before = steady(compute_matmul=4, idle_launching=20)
-    text = told(before, steady(compute_graph=4.1, idle_launching=1))
+    text = explanation_of(before, steady(compute_graph=4.1, idle_launching=1))
     assert "Kernel time" not in text
     assert "number of kernels" not in text
     assert "Step time is lower" in text
 
 
 def test_memory_kernels_and_findings_in_a_clause() -> None:
-    found = DigestFinding(
+    comparison = DigestFinding(
         rule="host-sync", title="x", step_ns=2 * MS, share=None, confidence="high"
     )
-    change = {"memory_peak": {"0": 8_000_000}, "findings": (found,)}
+    change = {"memory_peak": {"0": 8_000_000}, "findings": (comparison,)}
     before = steady(compute_matmul=10, change=change)
     many = kernel("matmul", before.ledger["compute/matmul"], calls=40)
     after = steady(compute_matmul=10, change={"memory_peak": {"0": 6_000_000}, "kernels": (many,)})
-    text = told(before, after)
+    text = explanation_of(before, after)
     assert "The number of kernels a step is higher: 4 -> 40 (+36, +900.0%)" in text
     assert "the memory peak is lower: 8.000 -> 6.000 MB (-2.000 MB, -25.0%, one value each)" in text
     assert "Findings gone: host-sync (worth 2.000 ms a step)." in text
@@ -415,7 +417,7 @@ def test_memory_kernels_and_findings_in_a_clause() -> None:
 def test_hostile_names_do_not_reach_the_sentences() -> None:
     evil = "<script>\x1b[31m|`"
     hostile = msgspec.structs.replace(BUSY, label=evil, tool=evil, gpus=(evil,))
-    assert evil not in told(hostile, steady(compute_matmul=10, idle_launching=30))
+    assert evil not in explanation_of(hostile, steady(compute_matmul=10, idle_launching=30))
 
 
 # Captures -----------------------------------------------------------------------------------------
@@ -424,9 +426,9 @@ def test_hostile_names_do_not_reach_the_sentences() -> None:
 @needs_shared
 def test_the_faster_gpu_of_gpt_small() -> None:
     paths = [SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused")]
-    found = gs.compare(*paths).answer
-    check_numbers(found)
-    text = " ".join(found.explanation)
+    comparison = gs.compare(*paths).answer
+    check_numbers(comparison)
+    text = " ".join(comparison.explanation)
     assert "compute/matmul -28.2" in text
     assert re.search(r"by phase .*optimizer -1\.97\d ms", text)
     assert "On the host: range optimizer -15.89 ms, forward +9.65" in text
@@ -444,7 +446,7 @@ def test_the_noise_of_gpt_tiny() -> None:
         [SHARED / "nsys" / f"gpt_tiny_train{kind}_r{n}.sqlite" for n in (1, 2, 3)]
         for kind in ("", "_tf32")
     ]
-    found = gs.compare(*sides).answer
-    check_numbers(found)
-    assert found.explanation[0].startswith("No change of step time can be claimed: 17.0")
-    assert any("Kernel time is lower even so" in sentence for sentence in found.explanation)
+    comparison = gs.compare(*sides).answer
+    check_numbers(comparison)
+    assert comparison.explanation[0].startswith("No change of step time can be claimed: 17.0")
+    assert any("Kernel time is lower even so" in sentence for sentence in comparison.explanation)

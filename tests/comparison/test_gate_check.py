@@ -42,9 +42,9 @@ def runs(*means_ms: float, **changed: Any) -> list[Digest]:
 
 
 def judged(before: list[Digest], after: list[Digest], *limits: str, **options: Any) -> Gate:
-    found = gate(before, after, [read_limit(text) for text in limits], **options)
-    assert isinstance(found, Gate)
-    return found
+    gate_result = gate(before, after, [read_limit(text) for text in limits], **options)
+    assert isinstance(gate_result, Gate)
+    return gate_result
 
 
 def checked(before: list[Digest], after: list[Digest], limit: str, **options: Any) -> GateCheck:
@@ -130,12 +130,12 @@ def test_a_pattern_that_matches_nothing_passes_and_says_so() -> None:
 
 
 def test_copies_of_a_capture_are_no_repeats() -> None:
-    one, other = runs(10.0)[0], runs(11.0)[0]
-    copies = [msgspec.structs.replace(one, label=f"copy_{n}") for n in range(3)]
-    found = judged(copies, [other], "step_time=+3%")
-    assert found.baseline == ("copy_0",)
-    assert found.checks[0].change.basis is Basis.STEPS
-    assert "copy_0 and copy_1 are the same capture: counted once" in found.notes
+    capture, other = runs(10.0)[0], runs(11.0)[0]
+    copies = [msgspec.structs.replace(capture, label=f"copy_{n}") for n in range(3)]
+    result = judged(copies, [other], "step_time=+3%")
+    assert result.baseline == ("copy_0",)
+    assert result.checks[0].change.basis is Basis.STEPS
+    assert "copy_0 and copy_1 are the same capture: counted once" in result.notes
     ceiling = judged([], copies, "step_time=50ms")
     assert "copy_0 and copy_2 are the same capture: counted once" in ceiling.notes
 
@@ -143,9 +143,9 @@ def test_copies_of_a_capture_are_no_repeats() -> None:
 def test_another_part_of_captures_is_refused() -> None:
     part = runs(*BASE, scope="--in forward")
     for before, after in ((part, runs(*BASE)), ([], [*part, *runs(*BASE)])):
-        found = gate(before, after, [read_limit("step_time=1s")])
-        assert isinstance(found, NotApplicable)
-        assert found.hint.startswith("add --in forward")
+        result = gate(before, after, [read_limit("step_time=1s")])
+        assert isinstance(result, NotApplicable)
+        assert result.hint.startswith("add --in forward")
     assert judged(part, part, "step_time=+3%").passed
 
 
@@ -226,8 +226,10 @@ def test_memory_has_one_value_a_capture() -> None:
 
 
 def test_findings_are_counted() -> None:
-    found = DigestFinding(rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high")
-    after = runs(*BASE, findings=(found,))
+    findings = DigestFinding(
+        rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high"
+    )
+    after = runs(*BASE, findings=(findings,))
     assert checked([], after, "findings=0").status is CheckStatus.FAILED
     assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is CheckStatus.PASSED
     assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is CheckStatus.FAILED
@@ -290,20 +292,20 @@ def test_limits_that_make_no_sense(limit: str, told: str) -> None:
 
 def test_steps_are_not_held_against_a_window() -> None:
     window = digest((100.0,), steps=0)
-    found = gate([window], runs(*BASE), [read_limit("step_time=+3%")])
-    assert isinstance(found, NotApplicable)
+    result = gate([window], runs(*BASE), [read_limit("step_time=+3%")])
+    assert isinstance(result, NotApplicable)
 
 
 def test_the_document_is_plain() -> None:
-    found = judged(runs(*BASE), runs(11.0, 11.1, 10.9), "step_time=+3%", "memory_peak=+5%")
-    told = found.document()
-    assert (told["passed"], told["meta"]["command"]) == (False, "gate")
-    step = told["checks"][0]
+    result = judged(runs(*BASE), runs(11.0, 11.1, 10.9), "step_time=+3%", "memory_peak=+5%")
+    document = result.document()
+    assert (document["passed"], document["meta"]["command"]) == (False, "gate")
+    step = document["checks"][0]
     assert step["metric"] == "step_time"
     assert step["status"] == "failed"
     assert step["before"] == pytest.approx(10 * MS)
     assert step["most"] == pytest.approx(10.3 * MS)
     assert step["over"] == pytest.approx(0.7 * MS)
     assert 0 < step["low"] < MS < step["high"]
-    assert told["explanation"]
-    assert msgspec.json.decode(msgspec.json.encode(told)) == told
+    assert document["explanation"]
+    assert msgspec.json.decode(msgspec.json.encode(document)) == document

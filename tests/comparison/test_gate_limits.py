@@ -215,24 +215,24 @@ def loaded(folder: Path, text: str, gate: str | None = None) -> GateConfig:
 
 
 def test_everything_that_it_can_say(tmp_path: Path) -> None:
-    found = loaded(tmp_path, FULL)
-    assert found.baseline == (str(tmp_path / "perf/a.json"), str(tmp_path / "perf/b_*.json"))
-    assert [str(limit) for limit in found.limits] == [
+    config = loaded(tmp_path, FULL)
+    assert config.baseline == (str(tmp_path / "perf/a.json"), str(tmp_path / "perf/b_*.json"))
+    assert [str(limit) for limit in config.limits] == [
         "step_time=+3%",
         "idle/input=+1ms",
         "idle/input=5ms",
     ]
-    assert found.confidence == pytest.approx(0.9)
-    assert found.least_effect == 0.01
-    assert (found.strict, found.allow_missing) == (True, True)
-    assert (found.steps, found.within) == ("3-7", "train")
-    assert (found.junit, found.markdown) == (tmp_path / "out/gate.xml", tmp_path / "out/gate.md")
+    assert config.confidence == pytest.approx(0.9)
+    assert config.least_effect == 0.01
+    assert (config.strict, config.allow_missing) == (True, True)
+    assert (config.steps, config.within) == ("3-7", "train")
+    assert (config.junit, config.markdown) == (tmp_path / "out/gate.xml", tmp_path / "out/gate.md")
 
 
 @pytest.mark.parametrize("text", ["", "[gate]\n", "\ufeff[gate]\r\n"])
 def test_it_may_say_nothing(tmp_path: Path, text: str) -> None:
-    found = loaded(tmp_path, text)
-    assert found == GateConfig(path=tmp_path / NAME)
+    config = loaded(tmp_path, text)
+    assert config == GateConfig(path=tmp_path / NAME)
 
 
 def test_steps_may_be_a_number(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from gpusight.comparison.launch_alignment import align, gaps
 texts = st.text("abcd", max_size=14)
 
 
-def longest(one: str, other: str) -> int:
-    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
-    for i, a in enumerate(one):
+def longest(left: str, other: str) -> int:
+    table = [[0] * (len(other) + 1) for _ in range(len(left) + 1)]
+    for i, a in enumerate(left):
         for j, b in enumerate(other):
             table[i + 1][j + 1] = (
                 table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
@@ -23,12 +23,12 @@ def longest(one: str, other: str) -> int:
 
 
 @given(texts, texts)
-def test_pairs_are_equal_rising_and_as_many_as_possible(one: str, other: str) -> None:
-    pairs = align(one, other)
-    assert all(one[i] == other[j] for i, j in pairs)
+def test_pairs_are_equal_rising_and_as_many_as_possible(left: str, other: str) -> None:
+    pairs = align(left, other)
+    assert all(left[i] == other[j] for i, j in pairs)
     assert [i for i, _ in pairs] == sorted({i for i, _ in pairs})
     assert [j for _, j in pairs] == sorted({j for _, j in pairs})
-    assert len(pairs) == longest(one, other)
+    assert len(pairs) == longest(left, other)
 
 
 @given(texts, texts)

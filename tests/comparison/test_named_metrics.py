@@ -7,9 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusight.comparison.compared_quantities import changes
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
-from gpusight.comparison.named_metrics import LIST, both, entries, metric_keys, quantity, unmatched
+from gpusight.comparison.named_metrics import (
+    LIST,
+    both,
+    changes,
+    entries,
+    metric_keys,
+    quantity,
+    unmatched,
+)
 from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
@@ -34,7 +41,7 @@ def calls(name: str, ms: float, gpu_ms: float | None = None) -> CallDigest:
     return CallDigest(name=name, calls=(1.0, 1.0), host_ns=(ms * MS, ms * MS), gpu_ns=gpu)
 
 
-def found(rule: str, step_ns: float | None) -> DigestFinding:
+def finding(rule: str, step_ns: float | None) -> DigestFinding:
     return DigestFinding(rule=rule, title=rule, step_ns=step_ns, share=None, confidence="high")
 
 
@@ -51,7 +58,7 @@ FULL = digest(
     api=(calls("cudaLaunchKernel", 2), calls("cudaMemcpyAsync", 1)),
     copies=(copies("Host-to-Device", 100), copies("Device-to-Host", 7), copies("Memset", 9)),
     memory_peak={"0": 5_000, "1": 8_000},
-    findings=(found("host-sync", 2 * MS), found("memory-growth", None)),
+    findings=(finding("host-sync", 2 * MS), finding("memory-growth", None)),
     missing={},
 )
 

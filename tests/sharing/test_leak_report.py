@@ -14,8 +14,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import GpusightError, UsageError
-from gpusight.sharing.leak_report import Category, suspicions
-from gpusight.sharing.leak_tally import identifying_values, without_homes
+from gpusight.sharing.leak_report import Category, identifying_values, suspicions, without_homes
 from gpusight.sharing.nsys_survey import thread_name
 from gpusight.sharing.sanitized_copy import options_of, share
 from tests.shared import DATA

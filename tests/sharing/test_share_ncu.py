@@ -62,15 +62,18 @@ def values(trace: Trace, table: str, column: str) -> list[Any]:
 
 def check_tables(path: Path, copy: Path, options: ShareOptions, but: set[tuple[str, str]]) -> None:
     NcuCleaner(path).write(copy, options)
-    one, other = open_trace(path, cache=False), open_trace(copy, cache=False)
-    assert set(columns(one)) - but == set(columns(other)) - but
-    for table, column in set(columns(one)) - but:
-        same = pl.Series(values(one, table, column), strict=False)
+    table_name, other = open_trace(path, cache=False), open_trace(copy, cache=False)
+    assert set(columns(table_name)) - but == set(columns(other)) - but
+    for table, column in set(columns(table_name)) - but:
+        same = pl.Series(values(table_name, table, column), strict=False)
         shared = pl.Series(values(other, table, column), strict=False)
         if column in ("process", "pid"):  # counted from 1 in a copy
             same, shared = same.rank("dense"), shared.rank("dense")
         assert same.equals(shared), (table, column)
-    assert (one.meta.tool_version, one.meta.os) == (other.meta.tool_version, other.meta.os)
+    assert (table_name.meta.tool_version, table_name.meta.os) == (
+        other.meta.tool_version,
+        other.meta.os,
+    )
 
 
 EVERY_SMALL_REPORT = [path for path in EVERY_NCU_REPORT if path.stat().st_size < 600_000]

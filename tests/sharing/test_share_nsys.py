@@ -6,6 +6,7 @@ import io
 import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ import pytest
 from gpusight.cli.main import main
 from gpusight.readers.nsys.native_report import ReportTables
 from gpusight.readers.open import open_trace
-from gpusight.sharing.leak_report import Category, Treatment
-from gpusight.sharing.leak_tally import is_identifying
+from gpusight.sharing.leak_report import Category, Treatment, is_identifying
 from gpusight.sharing.nsys_survey import diagnosis, session_values, thread_name
 from gpusight.sharing.sanitized_copy import check, options_of, share
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, needs_shared
@@ -32,6 +32,7 @@ KEPT = {
 """The texts of a program that a copy keeps unless names are hashed; no others."""
 COMMANDS = ("summary", "kernels", "ranges", "api", "copies", "steps", "ledger", "diagnose")
 OWNERS = {"pid", "tid", "process", "thread"}
+TINY = DATA / "gpt_tiny_osrt.sqlite"
 
 
 def _copy(capture: Path, target: Path, *, hash_names: bool = False, to: str | None = None) -> Path:
@@ -42,7 +43,19 @@ def _copy(capture: Path, target: Path, *, hash_names: bool = False, to: str | No
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    return plant(DATA / "gpt_tiny_osrt.sqlite", tmp_path_factory.mktemp("planted") / "run.sqlite")
+    return plant(TINY, tmp_path_factory.mktemp("planted") / "run.sqlite")
+
+
+@pytest.fixture(scope="module")
+def planted_folder(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parquet") / "folder"
+    as_parquet(planted, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _copy(TINY, tmp_path_factory.mktemp("tiny") / "copy.sqlite")
 
 
 def test_secrets_are_really_planted(planted: Planted) -> None:
@@ -60,9 +73,9 @@ def test_no_secret_is_in_a_copy_but_in_names_that_are_kept(
     planted: Planted, tmp_path: Path, to: str
 ) -> None:
     copy = _copy(planted.path, tmp_path / f"copy.{to}", to=to)
-    found = planted.found_in(copy)
-    assert found <= KEPT
-    assert {"StringIds.value", "NVTX_EVENTS.text"} <= found
+    places = planted.found_in(copy)
+    assert places <= KEPT
+    assert {"StringIds.value", "NVTX_EVENTS.text"} <= places
 
 
 @pytest.mark.parametrize("to", ["sqlite", "parquet"])
@@ -75,10 +88,9 @@ def test_no_secret_at_all_is_in_a_copy_with_hashed_names(
 
 @pytest.mark.parametrize("hash_names", [False, True])
 def test_no_secret_of_a_parquet_folder_is_in_its_copy(
-    planted: Planted, tmp_path: Path, *, hash_names: bool
+    planted: Planted, planted_folder: Path, tmp_path: Path, *, hash_names: bool
 ) -> None:
-    as_parquet(planted, tmp_path / "folder")
-    copy = _copy(tmp_path / "folder", tmp_path / "copy.sqlite", hash_names=hash_names)
+    copy = _copy(planted_folder, tmp_path / "copy.sqlite", hash_names=hash_names)
     assert planted.found_in(copy) <= (set() if hash_names else KEPT)
 
 
@@ -110,10 +122,10 @@ def test_sessions_of_other_reports(tmp_path: Path) -> None:
 
 def _check_session(report: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    told = list(session_values(ReportTables(report, cache=False)))
-    assert {category for category, _, _ in told} >= {Category.HOST_NAMES, Category.COMMAND_LINES}
+    values = list(session_values(ReportTables(report, cache=False)))
+    assert {category for category, _, _ in values} >= {Category.HOST_NAMES, Category.COMMAND_LINES}
     content = _copy(report, folder / "copy.sqlite").read_bytes()
-    for category, where, value in told:
+    for category, where, value in values:
         if is_identifying(value, category) and len(value) > 8:
             assert not is_in(value, content), (report.name, category, where)
 
@@ -122,11 +134,15 @@ def _check_session(report: Path, folder: Path) -> None:
 
 
 def _ask(command: str, capture: Path) -> Any:
-    out, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
         code = main([command, str(capture), "--format", "json", "--no-cache", "--top", "0"])
     text = out.getvalue().replace(str(capture), "FILE").replace(capture.name, "FILE")
     return [code, _without_owners(json.loads(text)) if text else None]
+
+
+_ask_capture = cache(_ask)
+"""Answers of captures, which several copies are compared with."""
 
 
 def _without_owners(value: Any) -> Any:
@@ -163,34 +179,29 @@ OWN = [
 def test_copies_answer_as_the_capture_does(capture: Path, tmp_path: Path, to: str) -> None:
     copy = _copy(capture, tmp_path / f"unlike-any-name.{to}", to=to)
     for command in COMMANDS:
-        assert _ask(command, copy) == _ask(command, capture), command
+        assert _ask(command, copy) == _ask_capture(command, capture), command
 
 
 @pytest.mark.parametrize("capture", OWN, ids=lambda p: p.name)
 def test_copies_with_hashed_names_give_the_same_numbers(capture: Path, tmp_path: Path) -> None:
     copy = _copy(capture, tmp_path / "unlike-any-name.sqlite", hash_names=True)
     for command in COMMANDS:
-        assert _numbers(_ask(command, copy)) == _numbers(_ask(command, capture)), command
+        assert _numbers(_ask(command, copy)) == _numbers(_ask_capture(command, capture)), command
 
 
-def test_a_copy_has_nothing_more_to_lose(tmp_path: Path) -> None:
-    copy = _copy(DATA / "gpt_tiny_osrt.sqlite", tmp_path / "copy.sqlite")
-    left = {
-        leak.category for leak in check(copy, options_of()).leaks if leak.fate is Treatment.REMOVED
-    }
-    assert left <= {Category.PROCESSES, Category.THREAD_NAMES}  # `process 1`, `thread`
-    again = _copy(copy, tmp_path / "again.sqlite")
-    assert _ask("summary", again) == _ask("summary", copy)
+def test_a_copy_has_nothing_more_to_lose(tiny_copy: Path, tmp_path: Path) -> None:
+    leaks = check(tiny_copy, options_of()).leaks
+    removed = {leak.category for leak in leaks if leak.fate is Treatment.REMOVED}
+    assert removed <= {Category.PROCESSES, Category.THREAD_NAMES}  # `process 1`, `thread`
+    again = _copy(tiny_copy, tmp_path / "again.sqlite")
+    assert _ask("summary", again) == _ask("summary", tiny_copy)
 
 
 # Single tables -----------------------------------------------------------------------------------
 
 
-def test_numbers_of_processes_and_threads_are_replaced_in_their_order(tmp_path: Path) -> None:
-    capture = DATA / "gpt_tiny_osrt.sqlite"
-    before, after = (
-        open_trace(p, cache=False) for p in (capture, _copy(capture, tmp_path / "c.sqlite"))
-    )
+def test_numbers_of_processes_and_threads_are_replaced_in_their_order(tiny_copy: Path) -> None:
+    before, after = (open_trace(path, cache=False) for path in (TINY, tiny_copy))
     calls = [t.table("api_calls", ["thread", "start_ns"])["thread"] for t in (before, after)]
     assert calls[0].rank("dense").to_list() == calls[1].rank("dense").to_list()
     used = after.table("threads", ["tid", "process"])
@@ -235,7 +246,7 @@ def test_times_of_the_calendar_are_shifted(tmp_path: Path) -> None:
 
 
 def test_look_and_write_count_the_same(tmp_path: Path) -> None:
-    for capture in (DATA / "gpt_tiny_osrt.sqlite", DATA / "odd_node.nsys-rep"):
+    for capture in (TINY, DATA / "odd_node.nsys-rep"):
         shared = share(capture, tmp_path / f"{capture.stem}.sqlite", options_of())
         assert list(shared.leaks) == list(check(capture, options_of()).leaks)
 
@@ -290,6 +301,6 @@ def test_every_capture_has_a_copy_that_answers(capture: Path, tmp_path: Path) ->
     copy = _copy(capture, tmp_path / "unlike-any-name.sqlite")
     hashed = _copy(capture, tmp_path / "hashed-unlike.sqlite", hash_names=True)
     for command in ("kernels", "steps"):
-        asked = _ask(command, capture)
-        assert _ask(command, copy) == asked, command
-        assert _numbers(_ask(command, hashed)) == _numbers(asked), command
+        answer = _ask_capture(command, capture)
+        assert _ask(command, copy) == answer, command
+        assert _numbers(_ask(command, hashed)) == _numbers(answer), command

@@ -67,12 +67,12 @@ def program() -> Trace:
     )
 
 
-def facts(found: EventDescription) -> dict[str, Any]:
-    return {fact.key: fact.value for section in found.sections for fact in section.facts}
+def facts(details: EventDescription) -> dict[str, Any]:
+    return {fact.key: fact.value for section in details.sections for fact in section.facts}
 
 
-def shown(found: EventDescription) -> dict[str, str]:
-    every = [fact for section in found.sections for fact in section.facts]
+def shown(details: EventDescription) -> dict[str, str]:
+    every = [fact for section in details.sections for fact in section.facts]
     return {fact.key: show(fact.value, fact.fmt) for fact in every}
 
 
@@ -80,9 +80,9 @@ def shown(found: EventDescription) -> dict[str, str]:
 
 
 def test_a_kernel_with_all_that_is_known_of_it() -> None:
-    found = event_details(program(), "kernels", 0)
-    assert (found.kind, found.title) == ("Kernel", "ampere_sgemm_128x64_tn")
-    assert shown(found) == {
+    details = event_details(program(), "kernels", 0)
+    assert (details.kind, details.title) == ("Kernel", "ampere_sgemm_128x64_tn")
+    assert shown(details) == {
         "duration_ns": "200 ns",
         "start_ns": "100 ns",
         "end_ns": "300 ns",
@@ -110,7 +110,7 @@ def test_a_kernel_with_all_that_is_known_of_it() -> None:
         "rank": "longest of 3",
         "total_ns": "400 ns",
     }
-    assert list(found.links) == [
+    assert list(details.links) == [
         ("launched by", "api_calls", 0),
         ("in range", "ranges", 1),
         ("in range", "ranges", 0),
@@ -120,19 +120,27 @@ def test_a_kernel_with_all_that_is_known_of_it() -> None:
 
 def test_what_the_capture_does_not_tell_is_left_out() -> None:
     trace = build_trace(kernels=[{"start_ns": 5, "end_ns": 9, "name": "k", "stream": 7}])
-    told = facts(event_details(trace, "kernels", 0))
-    assert not set(told) & {"grid", "block", "occupancy", "limiters", "queued_ns", "rank", "graph"}
-    assert None not in told.values()
+    values = facts(event_details(trace, "kernels", 0))
+    assert not set(values) & {
+        "grid",
+        "block",
+        "occupancy",
+        "limiters",
+        "queued_ns",
+        "rank",
+        "graph",
+    }
+    assert None not in values.values()
 
 
 def test_a_copy_with_its_bandwidth_and_neighbours() -> None:
-    found = event_details(program(), "copies", 0)
-    assert (found.kind, found.title) == ("Copy", "Device-to-Host")
-    told = shown(found)
-    assert (told["rate"], told["bytes"]) == ("1.000 TB/s", "1.000 MB")
-    assert (told["src_kind"], told["dst_kind"]) == ("Device", "Pageable")
-    assert told["queued_ns"] == "434 ns"
-    assert found.links[-1] == ("previous on the stream", "kernels", 1)
+    details = event_details(program(), "copies", 0)
+    assert (details.kind, details.title) == ("Copy", "Device-to-Host")
+    values = shown(details)
+    assert (values["rate"], values["bytes"]) == ("1.000 TB/s", "1.000 MB")
+    assert (values["src_kind"], values["dst_kind"]) == ("Device", "Pageable")
+    assert values["queued_ns"] == "434 ns"
+    assert details.links[-1] == ("previous on the stream", "kernels", 1)
 
 
 def test_work_in_a_graph_is_not_said_to_have_queued() -> None:
@@ -140,9 +148,9 @@ def test_work_in_a_graph_is_not_said_to_have_queued() -> None:
         api_calls=[{"start_ns": 0, "end_ns": 5, "name": "cudaGraphLaunch", "correlation": 9}],
         kernels=[kernel(10, 20, correlation=9, graph_node=3, graph=1)],
     )
-    told = facts(event_details(trace, "kernels", 0))
-    assert "queued_ns" not in told
-    assert (told["graph"], told["graph_node"], told["launch_ns"]) == (1, 3, 5)
+    values = facts(event_details(trace, "kernels", 0))
+    assert "queued_ns" not in values
+    assert (values["graph"], values["graph_node"], values["launch_ns"]) == (1, 3, 5)
 
 
 def test_fills_and_graphs_have_no_names_of_their_own() -> None:
@@ -174,20 +182,20 @@ def test_causes_are_those_that_looking_at_everything_gives(name: str) -> None:
         rows = range(0, trace.row_count(table), max(1, trace.row_count(table) // 12))
         for row in rows:
             wanted = whole[table].row(row, named=True)
-            found = causes_of_work(trace, table, row)
-            assert found.in_graph == wanted["in_graph"]
+            details = causes_of_work(trace, table, row)
+            assert details.in_graph == wanted["in_graph"]
             for column in CAUSES:
-                assert found.rows.get(column) == wanted[column], (table, row, column)
+                assert details.rows.get(column) == wanted[column], (table, row, column)
 
 
 # The host -----------------------------------------------------------------------------------------
 
 
 def test_a_launch_with_what_it_launched() -> None:
-    found = event_details(program(), "api_calls", 1)
-    assert (found.kind, found.title) == ("API call", "cudaLaunchKernel")
-    assert (facts(found)["work"], facts(found)["gpu_ns"]) == (1, 100)
-    assert list(found.links) == [
+    details = event_details(program(), "api_calls", 1)
+    assert (details.kind, details.title) == ("API call", "cudaLaunchKernel")
+    assert (facts(details)["work"], facts(details)["gpu_ns"]) == (1, 100)
+    assert list(details.links) == [
         ("in range", "ranges", 1),
         ("in range", "ranges", 0),
         ("launched", "kernels", 1),
@@ -201,16 +209,21 @@ def test_of_many_launched_pieces_the_first_are_linked_and_all_counted() -> None:
         api_calls=[{"start_ns": 0, "end_ns": 5, "name": "cudaGraphLaunch", "correlation": 9}],
         kernels=[kernel(10 * n, 10 * n + 5, correlation=9) for n in range(1, 31)],
     )
-    found = event_details(trace, "api_calls", 0)
-    assert [link.row for link in found.links if link.relation == "launched"] == list(range(20))
-    assert (facts(found)["work"], facts(found)["gpu_ns"]) == (30, 150)
+    details = event_details(trace, "api_calls", 0)
+    assert [link.row for link in details.links if link.relation == "launched"] == list(range(20))
+    assert (facts(details)["work"], facts(details)["gpu_ns"]) == (30, 150)
 
 
 def test_a_range_with_what_happens_inside() -> None:
-    found = event_details(program(), "ranges", 0)
-    told = facts(found)
-    assert (told["work"], told["gpu_ns"], told["first_ns"], told["last_ns"]) == (4, 1400, 100, 1500)
-    assert told["children"] == 2
+    details = event_details(program(), "ranges", 0)
+    values = facts(details)
+    assert (values["work"], values["gpu_ns"], values["first_ns"], values["last_ns"]) == (
+        4,
+        1400,
+        100,
+        1500,
+    )
+    assert values["children"] == 2
     inner = event_details(program(), "ranges", 1)
     assert (facts(inner)["work"], facts(inner)["children"]) == (2, 1)
     assert ("in range", "ranges", 0) in inner.links
@@ -229,11 +242,11 @@ def test_an_operator_knows_its_forward_one_and_what_surrounds_it() -> None:
         api_calls=[{"start_ns": 65, "end_ns": 70, "thread": 12, "correlation": 1}],
         kernels=[kernel(80, 100, correlation=1)],
     )  # fmt: skip
-    found = event_details(trace, "cpu_ops", 2)
-    assert ("in operator", "cpu_ops", 1) in found.links
-    assert ("forward operator", "cpu_ops", 0) in found.links
-    assert ("in range", "ranges", 0) in found.links
-    assert ("launched", "kernels", 0) in found.links
+    details = event_details(trace, "cpu_ops", 2)
+    assert ("in operator", "cpu_ops", 1) in details.links
+    assert ("forward operator", "cpu_ops", 0) in details.links
+    assert ("in range", "ranges", 0) in details.links
+    assert ("launched", "kernels", 0) in details.links
 
 
 def test_nothing_is_said_of_launches_where_calls_are_not_known() -> None:
@@ -250,8 +263,8 @@ def test_work_of_ranges_is_that_of_the_projection(name: str) -> None:
     assert isinstance(projected, ProjectedRanges)
     wanted = projected.frame.select("ops", "busy_ns")
     for row in range(0, wanted.height, max(1, wanted.height // 40)):
-        found = launched_inside(trace, "ranges", row)
-        assert (len(found), found.busy_ns) == wanted.row(row)
+        details = launched_inside(trace, "ranges", row)
+        assert (len(details), details.busy_ns) == wanted.row(row)
 
 
 def test_children_are_those_that_name_it_as_their_parent() -> None:
@@ -286,17 +299,17 @@ def report() -> Trace:
 
 
 def test_counters_are_those_of_the_launch_that_matches() -> None:
-    told = facts(event_details(program(), "kernels", 1, report=report()))
-    assert (told["launch"], told["measured_ns"]) == (4, 110.0)
-    assert told["measured_sm_share"] == pytest.approx(0.41)
-    assert told["measured_occupancy"] == pytest.approx(0.26)
-    assert (told["stall"], told["stall_share"]) == ("long scoreboard", pytest.approx(7 / 11))
-    assert "measured_memory_share" not in told
+    values = facts(event_details(program(), "kernels", 1, report=report()))
+    assert (values["launch"], values["measured_ns"]) == (4, 110.0)
+    assert values["measured_sm_share"] == pytest.approx(0.41)
+    assert values["measured_occupancy"] == pytest.approx(0.26)
+    assert (values["stall"], values["stall_share"]) == ("long scoreboard", pytest.approx(7 / 11))
+    assert "measured_memory_share" not in values
 
 
 def test_a_kernel_that_was_not_measured_has_no_counters() -> None:
-    found = event_details(program(), "kernels", 2, report=report())
-    assert "Measured with counters" not in [section.title for section in found.sections]
+    details = event_details(program(), "kernels", 2, report=report())
+    assert "Measured with counters" not in [section.title for section in details.sections]
 
 
 # Everything ---------------------------------------------------------------------------------------
@@ -312,11 +325,11 @@ def test_every_event_can_be_looked_at(name: str) -> None:
     for table in (table for table in KINDS if trace.has(table)):
         rows = trace.row_count(table)
         for row in {0, rows // 2, rows - 1}:
-            found = event_details(trace, table, row)
-            assert found.title
-            assert None not in facts(found).values()
-            assert all(0 <= link.row < trace.row_count(link.table) for link in found.links)
-            assert (table, row) not in [link[1:] for link in found.links]
+            details = event_details(trace, table, row)
+            assert details.title
+            assert None not in facts(details).values()
+            assert all(0 <= link.row < trace.row_count(link.table) for link in details.links)
+            assert (table, row) not in [link[1:] for link in details.links]
 
 
 def test_hostile_names_stay_as_they_are() -> None:

@@ -58,16 +58,16 @@ def trace() -> Trace:
     ],
 )
 def test_what_a_query_finds(query: str, names: list[str]) -> None:
-    found = search(trace(), query)
-    assert [group.name for group in found.groups] == names
-    assert found.total == len(names)
-    assert found.query == query
+    result = search(trace(), query)
+    assert [group.name for group in result.groups] == names
+    assert result.total == len(names)
+    assert result.query == query
 
 
 def test_a_kernel_is_found_by_the_label_that_people_see() -> None:
     name = "ampere_sgemm_128x64_tn"
-    found = search(build_trace(kernels=[{"end_ns": 5, "name": name}]), "gemm f32")
-    assert [group.name for group in found.groups] == [name]
+    result = search(build_trace(kernels=[{"end_ns": 5, "name": name}]), "gemm f32")
+    assert [group.name for group in result.groups] == [name]
 
 
 def test_events_of_a_name_are_counted_and_summed_up() -> None:
@@ -78,9 +78,9 @@ def test_events_of_a_name_are_counted_and_summed_up() -> None:
 
 def test_more_names_than_are_shown_are_counted() -> None:
     rows = [{"start_ns": n, "end_ns": 2 * n, "name": f"step {n}"} for n in range(100)]
-    found = search(build_trace(ranges=rows), "step", limit=3)
-    assert [group.name for group in found.groups] == ["step 99", "step 98", "step 97"]
-    assert found.total == 100
+    result = search(build_trace(ranges=rows), "step", limit=3)
+    assert [group.name for group in result.groups] == ["step 99", "step 98", "step 97"]
+    assert result.total == 100
 
 
 @pytest.mark.parametrize("query", ["/(/", "/a(?=b)/", r"regex:\1", "/a{9999}{9999}/"])

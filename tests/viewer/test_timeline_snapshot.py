@@ -23,15 +23,15 @@ def us(start: int, end: int, name: str, **more: Any) -> Row:
 
 
 def answer(trace: Any, selection: Selection | None = None, **options: Any) -> Composite:
-    found = timeline(trace, selection or Selection(), **options)
-    assert isinstance(found, Composite), found
-    return found
+    snapshot = timeline(trace, selection or Selection(), **options)
+    assert isinstance(snapshot, Composite), snapshot
+    return snapshot
 
 
 def frame(result: Composite, name: str) -> pl.DataFrame:
-    (found,) = (s for s in result.sections if s.command == name)
-    assert isinstance(found, TableResult)
-    return found.frame
+    (snapshot,) = (s for s in result.sections if s.command == name)
+    assert isinstance(snapshot, TableResult)
+    return snapshot.frame
 
 
 def facts(result: Composite) -> dict[str, Any]:
@@ -177,9 +177,9 @@ def test_the_ledgers_track_sums_to_the_ledger_of_the_step() -> None:
 
 
 def test_captures_without_a_timeline_say_why() -> None:
-    found = timeline(build_trace())
-    assert isinstance(found, NotApplicable)
-    assert found.command == "timeline"
+    snapshot = timeline(build_trace())
+    assert isinstance(snapshot, NotApplicable)
+    assert snapshot.command == "timeline"
     report = timeline(open_trace(DATA / "thrice.ncu-rep.xz", cache=False))
     assert isinstance(report, NotApplicable)
     assert "records no timeline" in report.hint

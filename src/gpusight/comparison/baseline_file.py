@@ -1,12 +1,16 @@
-"""Baselines on disk: digests as JSON that a repository can hold, checked when they are read."""
+"""Baselines: digests as JSON that a repository can hold, checked when they are read, and shown."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
+import polars as pl
 
 from gpusight._version import __version__
 from gpusight.analysis.capture_completeness import KERNELS
@@ -18,21 +22,34 @@ from gpusight.comparison.digest_rows import (
     MOST_LAUNCHES,
     MOST_NAMES,
 )
+from gpusight.comparison.named_metrics import LIST, quantity
 from gpusight.errors import GpusightError, UsageError
 from gpusight.output_files import write_file
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.sniff import BASELINE, is_capture_name, refuse_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gpusight.comparison.digest import Series
 
 
 MOST_DIGESTS = 1_000
-_LARGEST = 1e18
+MOST_BYTES = 64 << 20
+MOST_VALUES = 4_000_000
+"""Values in a file, by its commas: each takes far more memory than the two bytes it may have."""
+
+
+class BaselineError(GpusightError):
+    """A file is not a baseline that can be used."""
+
+
+# Checks of what was read --------------------------------------------------------------------------
+
+_MAX_NUMBER = 1e18
 """Nanoseconds or bytes: sums of it stay far from where numbers end."""
-_ALIKE = 1e-6
+_MAX_ROUNDING = 1e-6
 _MOST_ROWS = {
     "gpus": 10_000,
     "ledger": 1_000,
@@ -54,46 +71,42 @@ _MOST_ROWS = {
 
 
 def fault(digest: Digest) -> str:
-    """Say what is wrong with a digest that was read; empty where nothing is."""
-    for problem in (_rows, _values, _steps, _lengths, _sums):
-        if found := problem(digest):
-            return f"{_called(digest)}: {found}"
+    """Return what is wrong with a digest that was read; empty where nothing is."""
+    for check in (_check_rows, _check_values, _check_steps, _check_lengths, _check_sums):
+        if problem := check(digest):
+            return f"{digest.label[:80] or 'a capture without a name'}: {problem}"
     return ""
 
 
-def _called(digest: Digest) -> str:
-    return digest.label[:80] or "a capture without a name"
+def _check_rows(digest: Digest) -> str:
+    long = [key for key, most in _MOST_ROWS.items() if len(getattr(digest, key)) > most]
+    return f"it has too many rows of {long[0]}" if long else ""
 
 
-def _rows(digest: Digest) -> str:
-    many = [key for key, most in _MOST_ROWS.items() if len(getattr(digest, key)) > most]
-    return f"it has too many rows of {many[0]}" if many else ""
-
-
-def _values(digest: Digest) -> str:
-    """Look at every number and every text, wherever it stands."""
-    for key, values in digest.document().items():
-        for value in _flat(values):
+def _check_values(digest: Digest) -> str:
+    """Check every number and every text, however deep."""
+    for key, field in digest.document().items():
+        for value in _flat(field):
             if isinstance(value, str) and len(value) > LONGEST:
                 return f"a text of {key} is too long"
-            if isinstance(value, (int, float)) and not 0 <= value <= _LARGEST:
+            if isinstance(value, (int, float)) and not 0 <= value <= _MAX_NUMBER:
                 return f"a number of {key} is negative or too large"
     return ""
 
 
 def _flat(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, item in value.items():
             yield key
-            yield from _flat(one)
+            yield from _flat(item)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _flat(one)
+        for item in value:
+            yield from _flat(item)
     else:
         yield value
 
 
-def _steps(digest: Digest) -> str:
+def _check_steps(digest: Digest) -> str:
     if not 0 < len(digest.blocks) <= MOST_BLOCKS or min(digest.blocks) < 1:
         return f"steps are in 1 to {MOST_BLOCKS} blocks of at least one"
     if sum(digest.blocks) != max(1, digest.steps):
@@ -105,7 +118,7 @@ def _steps(digest: Digest) -> str:
     return "" if sum(digest.step_ns) > 0 else "its steps take no time"
 
 
-def _lengths(digest: Digest) -> str:
+def _check_lengths(digest: Digest) -> str:
     wrong = [key for key, series in _series(digest) if len(series) != len(digest.blocks)]
     return f"{wrong[0]} does not have a value for each block" if wrong else ""
 
@@ -125,49 +138,42 @@ def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
         yield from (("copies", series) for series in (copy.calls, copy.ns, copy.bytes))
 
 
-def _sums(digest: Digest) -> str:
-    if not _alike(digest.ledger.values(), digest.step_ns):
+def _check_sums(digest: Digest) -> str:
+    if not _sum_to(digest.ledger.values(), digest.step_ns):
         return "the ledger does not sum to the steps"
-    if not _alike(digest.between.values(), digest.between_ns):
+    if not _sum_to(digest.between.values(), digest.between_ns):
         return "the ledger of the time between steps does not sum to it"
-    if not _alike((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
+    if not _sum_to((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
         return "the kernels do not sum to the kernel time"
     return ""
 
 
-def _alike(parts: Iterable[Series], whole: Series) -> bool:
-    every = list(parts)
-    sums = (math.fsum(part[at] for part in every) for at in range(len(whole)))
+def _sum_to(parts: Iterable[Series], totals: Series) -> bool:
+    rows = list(parts)
     return all(
-        math.isclose(one, wanted, rel_tol=_ALIKE, abs_tol=1.0)
-        for one, wanted in zip(sums, whole, strict=True)
+        math.isclose(
+            math.fsum(row[block] for row in rows), total, rel_tol=_MAX_ROUNDING, abs_tol=1.0
+        )
+        for block, total in enumerate(totals)
     )
 
 
-_Read = TypeVar("_Read")
+# Reading ------------------------------------------------------------------------------------------
 
-MOST_BYTES = 64 << 20
-MOST_VALUES = 4_000_000
-"""Values in a file, by its commas: each takes far more memory than the two bytes it may have."""
+_File = TypeVar("_File", bound=msgspec.Struct)
 _MARK_AT_END = re.compile(rb'"gpusight_baseline"\s*:\s*\d+\s*\}\s*\Z')
 """Tools that sort keys put ours last."""
 _MARK_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
 _AGAIN = "write it again with: gpusight baseline save CAPTURE… -o FILE"
-_LONGEST_REASON = 200
-_A_LINE = 40
-"""Numbers of the order of launches on a line."""
-
-
-class BaselineError(GpusightError):
-    """A file is not a baseline that can be used."""
+_MAX_REASON_CHARS = 200
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    """The least that tells which format a file has."""
+    """The key that says which format a file has."""
 
     gpusight_baseline: int
-    """`FORMAT`; first in what we write, so that the beginning of a file tells what it is."""
+    """`FORMAT`; written first, so that the beginning of a file identifies it."""
 
 
 class _Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,7 +186,7 @@ class _Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_baseline(path: Path) -> bool:
-    """Tell by how a file begins or ends whether it is a baseline; False for what cannot be read."""
+    """Check by how a file begins or ends; False for what cannot be read."""
     try:
         if not path.is_file():
             return False
@@ -193,22 +199,26 @@ def is_baseline(path: Path) -> bool:
         return False
 
 
-# Reading ------------------------------------------------------------------------------------------
-
-
 def load_baseline(path: Path) -> tuple[Digest, ...]:
-    """Read a baseline; raises BaselineError where it is none that can be used."""
-    data = _read(path)
+    """Read a baseline; raise `BaselineError` where it is none that can be used."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BaselineError(f"cannot read {path}", why=why, hint="check the path") from error
+    if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
+        raise _unusable(path, "it is far larger than baselines are")
     if not is_baseline(path):
         hint = f"captures are summed up by: gpusight baseline save {path}"
         raise BaselineError(f"{path} is not a baseline", hint=hint)
-    marked = _decoded(path, data, _marked)
-    if marked != FORMAT:
-        found = f"format {marked}, and this gpusight reads {FORMAT}"
-        newer = marked > FORMAT
-        hint = f"use a newer gpusight, or {_AGAIN}" if newer else _AGAIN
-        raise BaselineError(f"{path} is a baseline of another version", why=found, hint=hint)
-    digests = _decoded(path, data, _digests)
+    data = data.removeprefix(_BOM)
+    file_format = _decoded(path, data, _Marked).gpusight_baseline
+    if file_format != FORMAT:
+        why = f"format {file_format}, and this gpusight reads {FORMAT}"
+        hint = f"use a newer gpusight, or {_AGAIN}" if file_format > FORMAT else _AGAIN
+        raise BaselineError(f"{path} is a baseline of another version", why=why, hint=hint)
+    digests = _decoded(path, data, _Baseline).digests
     if not digests or len(digests) > MOST_DIGESTS:
         why = f"it holds {len(digests):,} captures; 1 to {MOST_DIGESTS:,} make sense"
         raise _unusable(path, why)
@@ -218,31 +228,11 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
     return digests
 
 
-def _read(path: Path) -> bytes:
+def _decoded(path: Path, data: bytes, file_type: type[_File]) -> _File:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise BaselineError(f"cannot read {path}", why=why, hint="check the path") from error
-    if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
-        raise _unusable(path, "it is far larger than baselines are")
-    return data.removeprefix(_BOM)
-
-
-def _marked(data: bytes) -> int:
-    return msgspec.json.decode(data, type=_Marked).gpusight_baseline
-
-
-def _digests(data: bytes) -> tuple[Digest, ...]:
-    return msgspec.json.decode(data, type=_Baseline).digests
-
-
-def _decoded(path: Path, data: bytes, decode: Callable[[bytes], _Read]) -> _Read:
-    try:
-        return decode(data)
+        return msgspec.json.decode(data, type=file_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _unusable(path, str(error)[:_LONGEST_REASON]) from error
+        raise _unusable(path, str(error)[:_MAX_REASON_CHARS]) from error
 
 
 def _unusable(path: Path, why: str) -> BaselineError:
@@ -251,9 +241,12 @@ def _unusable(path: Path, why: str) -> BaselineError:
 
 # Writing ------------------------------------------------------------------------------------------
 
+_NUMBERS_PER_LINE = 40
+"""Of the order of launches."""
+
 
 def save_baseline(digests: Sequence[Digest], path: Path) -> int:
-    """Write a baseline, in place of one that is there but of nothing else; gives its bytes."""
+    """Write a baseline, replacing nothing but a baseline; return its size in bytes."""
     check_place(path)
     if not 0 < len(digests) <= MOST_DIGESTS:
         what = f"{len(digests):,} captures do not make a baseline"
@@ -265,7 +258,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
                 why=digest.lost[KERNELS],
                 hint="record it again: a gate against it could only report missing data",
             )
-    data = "".join(_pieces(digests)).encode()
+    data = _document(digests).encode()
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
         raise UsageError("these captures make too large a baseline", hint="save fewer of them")
     return write_file(path, data)
@@ -284,27 +277,25 @@ def check_place(path: Path) -> None:
         raise UsageError(f"{path} is not replaced", why=why, hint="choose another name for -o")
 
 
-def _pieces(digests: Iterable[Digest]) -> Iterator[str]:
-    """Give the text: a field a line, a row a line, so that a change shows as few lines."""
-    yield f'{{\n"gpusight_baseline": {FORMAT},\n"gpusight": {_text(__version__)},\n"digests": [\n'
-    yield ",\n".join(_digest(digest) for digest in digests)
-    yield "\n]\n}\n"
-
-
-def _digest(digest: Digest) -> str:
-    fields = (f" {_text(key)}: {_field(value)}" for key, value in digest.document().items())
-    return "{\n" + ",\n".join(fields) + "\n}"
+def _document(digests: Iterable[Digest]) -> str:
+    """Write a field per line and a row per line, so that a change is a small diff."""
+    documents = []
+    for digest in digests:
+        fields = (f" {_text(key)}: {_field(value)}" for key, value in digest.document().items())
+        documents.append("{\n" + ",\n".join(fields) + "\n}")
+    head = f'{{\n"gpusight_baseline": {FORMAT},\n"gpusight": {_text(__version__)},\n"digests": [\n'
+    return head + ",\n".join(documents) + "\n]\n}\n"
 
 
 def _field(value: Any) -> str:
     if isinstance(value, dict) and value:
-        lines = (f"  {_text(key)}: {_text(one)}" for key, one in value.items())
+        lines = (f"  {_text(key)}: {_text(item)}" for key, item in value.items())
         return "{\n" + ",\n".join(lines) + "\n }"
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str)):
-        return "[\n" + ",\n".join(f"  {_text(one)}" for one in value) + "\n ]"
-    if isinstance(value, (list, tuple)) and len(value) > _A_LINE:
-        starts = range(0, len(value), _A_LINE)
-        lines = (f"  {_text(value[at : at + _A_LINE])[1:-1]}" for at in starts)
+        return "[\n" + ",\n".join(f"  {_text(item)}" for item in value) + "\n ]"
+    if isinstance(value, (list, tuple)) and len(value) > _NUMBERS_PER_LINE:
+        starts = range(0, len(value), _NUMBERS_PER_LINE)
+        lines = (f"  {_text(value[at : at + _NUMBERS_PER_LINE])[1:-1]}" for at in starts)
         return "[\n" + ",\n".join(lines) + "\n ]"
     return _text(value)
 
@@ -314,9 +305,175 @@ def _text(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Write whole numbers without a fraction; that is half of a baseline's bytes."""
+    """Turn whole floats to integers, which halves the size of a baseline."""
     if isinstance(value, dict):
-        return {key: _short(one) for key, one in value.items()}
+        return {key: _short(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_short(one) for one in value]
+        return [_short(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+COMMAND = "baseline"
+CAPTURE_FIELDS = (
+    Field("steps", "Steps", Fmt.COUNT, "Steps that stand for it; 0: the window stands for one"),
+    Field("step_ns", "Step", Fmt.TIME, "Mean time of a step"),
+    Field(
+        "spread_ns",
+        "Spread",
+        Fmt.TIME,
+        "Standard deviation of steps, or of blocks of them where they are many; null for one",
+    ),
+    Field("min_ns", "Shortest", Fmt.TIME, "Shortest step"),
+    Field("max_ns", "Longest", Fmt.TIME, "Longest step"),
+    Field("kernel_ns", "Kernels", Fmt.TIME, "Durations of kernels a step, summed over GPUs", False),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that the steps were joined to", False),
+    Field("findings", "Findings", Fmt.COUNT, "What `diagnose` finds; null if not known", False),
+    Field("gpus", "GPUs", Fmt.TEXT, "GPUs that worked", False),
+    Field("tool", "Made by", Fmt.TEXT, "Who made the capture", False),
+    Field("label", "Capture", Fmt.NAME, "Name of the file"),
+)
+METRIC_FIELDS = {
+    fmt: (
+        Field("mean", "Mean", fmt, "Mean over captures"),
+        Field("low", "Lowest", fmt, "Of one capture"),
+        Field("high", "Highest", fmt, "Of one capture"),
+        Field("captures", "Captures", Fmt.COUNT, "Captures that know it"),
+        Field("metric", "Metric", Fmt.TEXT, "What `gate --max` calls it"),
+    )
+    for fmt in (Fmt.TIME, Fmt.COUNT, Fmt.BYTES)
+}
+TIME_FIELDS = METRIC_FIELDS[Fmt.TIME]
+COUNT_FIELDS = METRIC_FIELDS[Fmt.COUNT]
+BYTE_FIELDS = METRIC_FIELDS[Fmt.BYTES]
+_SECTIONS = {
+    Fmt.TIME: ("times", "Times a step"),
+    Fmt.COUNT: ("counts", "Counts"),
+    Fmt.BYTES: ("bytes", "Bytes"),
+}
+FACTS = (
+    Field("file", "File", Fmt.TEXT, "Where it lies; null where it was not written"),
+    Field("bytes", "Size", Fmt.BYTES, "Size of the file; null where it was not written"),
+    Field("captures", "Captures", Fmt.COUNT, "Captures that it sums up"),
+    Field("step_ns", "Step", Fmt.TIME, "Mean time of a step, over captures"),
+    Field(
+        "spread_ns",
+        "Spread",
+        Fmt.TIME,
+        "Standard deviation between captures; null for one: then nobody knows how runs differ",
+    ),
+)
+
+
+_TYPES = {
+    Fmt.COUNT: pl.Int64(),
+    Fmt.TIME: pl.Float64(),
+    Fmt.TEXT: pl.String(),
+    Fmt.NAME: pl.String(),
+}
+_METRIC_SCHEMA = {
+    **dict.fromkeys(("mean", "low", "high"), pl.Float64()),
+    "captures": pl.Int64(),
+    "metric": pl.String(),
+}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Captures summed up, and the file that they were written to or read from."""
+
+    digests: tuple[Digest, ...]
+    file: str | None = None
+    size: int | None = None
+    """Bytes of the file."""
+
+
+def baseline_page(baseline: Baseline, *, metrics: bool = True) -> Composite:
+    """Show captures that were summed up, and every metric that they know."""
+    digests = baseline.digests
+    means = quantity(digests, "step_time").means
+    values = {
+        "file": baseline.file,
+        "bytes": baseline.size,
+        "captures": len(digests),
+        "step_ns": float(np.mean(means)),
+        "spread_ns": _spread(means),
+    }
+    captures = pl.DataFrame(
+        [_row(digest) for digest in digests],
+        schema={field.key: _TYPES[field.fmt] for field in CAPTURE_FIELDS},
+    )
+    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in FACTS)
+    return Composite(
+        COMMAND,
+        "Baseline",
+        tuple(fact for fact in facts if fact.value is not None or fact.key == "spread_ns"),
+        (
+            TableResult("captures", "Captures", CAPTURE_FIELDS, captures),
+            *(_metrics(digests) if metrics else ()),
+        ),
+        notes=tuple(_notes(digests)),
+    )
+
+
+def _row(digest: Digest) -> dict[str, Any]:
+    gpus = (f"{n} x {name}" if n > 1 else name for name, n in Counter(digest.gpus).items())
+    return {
+        "steps": digest.steps,
+        "step_ns": np.average(digest.step_ns, weights=digest.blocks),
+        "spread_ns": _spread(digest.step_ns),
+        "min_ns": digest.min_ns,
+        "max_ns": digest.max_ns,
+        "kernel_ns": np.average(digest.kernel_ns, weights=digest.blocks),
+        "blocks": len(digest.blocks),
+        "findings": None if "findings" in digest.missing else len(digest.findings),
+        "gpus": ", ".join(gpus),
+        "tool": digest.tool,
+        "label": digest.label,
+    }
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
+    """List the known metrics, those of the ledger by their time; one table per unit."""
+    entries = dict.fromkeys(entry for digest in digests for entry, _ in digest.entries())
+    ledger = [quantity(digests, entry) for entry in entries]
+    ledger.sort(key=lambda metric: -(metric.mean or 0.0))
+    metrics = [*(quantity(digests, key) for key in LIST), *ledger]
+    tables = []
+    for fmt, (key, title) in _SECTIONS.items():
+        rows = [
+            (metric.mean, min(metric.means), max(metric.means), len(metric.known), metric.key)
+            for metric in metrics
+            if metric.fmt is fmt and metric.known
+        ]
+        if rows:
+            frame = pl.DataFrame(rows, schema=_METRIC_SCHEMA, orient="row")
+            tables.append(TableResult(key, title, METRIC_FIELDS[fmt], frame))
+    return tables
+
+
+def _notes(digests: Sequence[Digest]) -> Iterator[str]:
+    """List the notes of the captures and their missing parts; those of all captures once."""
+    notes = [
+        # Notes have already said why steps are missing.
+        (*d.notes, *(f"no {part}: {why}" for part, why in d.missing.items() if part != "steps"))
+        for d in digests
+    ]
+    counts = Counter(note for of_capture in notes for note in set(of_capture))
+    for digest, of_capture in zip(digests, notes, strict=True):
+        for note in of_capture:
+            if counts[note] == len(digests):
+                counts[note] = 0
+                yield note
+            elif counts[note]:
+                yield f"{digest.label}: {note}"
+    if len(digests) == 1:
+        yield (
+            "one capture: how much runs differ is not known; save three or more for a gate that "
+            "does not trip on noise"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -41,7 +41,7 @@ from gpusight.sniff import encodable_text
 from gpusight.units import exact_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
@@ -50,125 +50,19 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-def scope_of(
-    selection: Selection,
-    *,
-    steps: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    warmup: bool = False,
-) -> str:
-    """Write what was chosen as options; empty where nothing was.
-
-    A process given by its number is `--process ID`: every run has another.
-    """
-    return cut(encodable_text(" ".join(_options(selection, steps, window, warmup=warmup))))
-
-
-def _options(
-    selection: Selection,
-    steps: str | None,
-    window: tuple[int | None, int | None] | None,
-    *,
-    warmup: bool,
-) -> Iterator[str]:
-    if selection.within is not None:
-        yield f"--in {shlex.quote(selection.within.strip())}"
-    if selection.device is not None:
-        yield f"--device {selection.device}"
-    if selection.process is not None:
-        name = selection.process.strip()
-        yield f"--process {'ID' if name.isdecimal() else shlex.quote(name)}"
-    if steps is not None:
-        yield f"--steps {shlex.quote(''.join(steps.split()).lower())}"
-    if window is not None:
-        ends = ("" if end_ns is None else exact_time(end_ns) for end_ns in window)
-        yield f"--window {'-'.join(ends)}"
-    if warmup:
-        yield "--warmup"
-
-
-_LEAST_WORK = 0.01
-"""Of the work of the busiest GPU: a stray copy does not make a GPU one that the program uses."""
-NO_NAME = "unknown GPU"
-
-
-@dataclass(frozen=True)
-class SharedAccounts:
-    """How the time of the steps, and between, was shared among entries; means over GPUs."""
-
-    gpus: tuple[str, ...]
-    steps: dict[str, Floats]
-    """Mean a step by block, as is the next."""
-    between: dict[str, Floats]
-    notes: tuple[str, ...]
-
-
-def summing_to(whole: Series, entries: dict[str, Floats]) -> dict[str, Series]:
-    """Give whole numbers that sum to those of the blocks, for the entries that hold any time."""
-    parts = rounded_parts(np.stack(list(entries.values())), whole)
-    return {name: row for name, row in zip(entries, parts, strict=True) if any(row)}
-
-
-def account_for(
-    trace: Trace, focus: StepWindow, blocks: StepBlocks, process: int | None, work: pl.DataFrame
-) -> SharedAccounts:
-    """Say where the time of the steps went, and that between, on the GPUs the process used."""
-    starts, ends = blocks.pauses
-    end = max(focus.end_ns, int(blocks.done_ns[-1]), *ends.tolist()[-1:])
-    schedule = build_schedule(trace, focus.start_ns, end, process=process)
-    used, strayed = _used(work)
-    accounts = [a for a in account(schedule, host_time(trace, schedule)) if a.device in used]
-    names = device_names(trace)
-    return SharedAccounts(
-        tuple(plain(names.get(one.device) or NO_NAME) for one in accounts),
-        _mean(accounts, lambda one: blocks.mean(one.between(blocks.begun_ns, blocks.done_ns).T)),
-        _mean(accounts, lambda one: blocks.mean_after(one.between(starts, ends).T)),
-        tuple(_notes(used, strayed)),
-    )
-
-
-def _used(work: pl.DataFrame) -> tuple[list[int], list[int]]:
-    """Tell the GPUs that the program uses from those that hardly did anything."""
-    by_device = work.group_by("device").agg(pl.col("ns").sum()).sort("device")
-    enough = by_device["ns"] >= _LEAST_WORK * by_device["ns"].max()  # type: ignore[operator]
-    return by_device.filter(enough)["device"].to_list(), by_device.filter(~enough)[
-        "device"
-    ].to_list()
-
-
-def _mean(
-    accounts: Sequence[DeviceAccount], means: Callable[[DeviceAccount], Floats]
-) -> dict[str, Floats]:
-    """Average entries over GPUs."""
-    found: dict[str, Floats] = {}
-    for one in accounts:
-        for name, row in zip(one.names, means(one), strict=True):
-            found[name] = found.get(name, 0) + row / len(accounts)
-    return found
-
-
-def _notes(used: Sequence[int], strayed: Sequence[int]) -> list[str]:
-    notes = []
-    if len(used) > 1:
-        notes.append(
-            f"kernels, copies and phases are summed over {len(used)} GPUs, the ledger is their mean"
-        )
-    if strayed:
-        numbers = ", ".join(map(str, strayed))
-        notes.append(f"hardly anything ran on GPU {numbers}: the ledger leaves it out")
-    return notes
-
-
 _Part = TypeVar("_Part")
 
 COMMAND = "compare"
+UNKNOWN_GPU = "unknown GPU"
+_MIN_WORK = 0.01
+"""Of the work of the busiest GPU: a stray copy does not make a GPU one that the program uses."""
 _GRAPHS = GPU_WORK.index("graph_launches")
 _TIMELINES = "a timeline is needed: nsys, a torch.profiler trace, or a JAX profile"
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A capture, the part of it that is summed up, and the process whose steps these are."""
+class _StepWork:
+    """The part of a capture that is summed up, and the process whose steps these are."""
 
     trace: Trace
     selection: Selection
@@ -176,7 +70,7 @@ class _Asked:
     process: int | None
     blocks: StepBlocks
     work: pl.DataFrame
-    """GPU work that the steps launched, as `StepBlocks.launched` gives it."""
+    """GPU work that the steps launched, as `StepBlocks.launched` returns it."""
     until_next: pl.DataFrame
     """The same with what was launched after a step, before the next one began."""
 
@@ -189,95 +83,127 @@ def make_digest(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> Digest | NotApplicable:
-    """Sum a capture up; the keywords choose the time, as in `focus`."""
+    """Sum a capture up; the keywords choose the time, as in `step_window`."""
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
     focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
-    asked = _asked(trace, selection, focus)
-    if asked.work.is_empty():
+    steps_work = _step_work(trace, selection, focus)
+    if steps_work.work.is_empty():
         what = "the steps launch no GPU work" if focus.steps else "no GPU work ran in the window"
         return NotApplicable(COMMAND, what, advice_for(trace.meta).gpu)
-    if not asked.blocks.took_ns.sum():
+    if not steps_work.blocks.took_ns.sum():
         return NotApplicable(COMMAND, "the steps take no time", "--window A-B chooses another time")
-    return _digest(asked, scope_of(selection, steps=steps, window=window, warmup=warmup))
+    return _digest(steps_work, scope_of(selection, steps=steps, window=window, warmup=warmup))
+
+
+def scope_of(
+    selection: Selection,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> str:
+    """Write the selected part as options; empty where everything is selected.
+
+    A process given by its number is `--process ID`: every run has another.
+    """
+    options = []
+    if selection.within is not None:
+        options.append(f"--in {shlex.quote(selection.within.strip())}")
+    if selection.device is not None:
+        options.append(f"--device {selection.device}")
+    if selection.process is not None:
+        name = selection.process.strip()
+        options.append(f"--process {'ID' if name.isdecimal() else shlex.quote(name)}")
+    if steps is not None:
+        options.append(f"--steps {shlex.quote(''.join(steps.split()).lower())}")
+    if window is not None:
+        ends = ("" if end_ns is None else exact_time(end_ns) for end_ns in window)
+        options.append(f"--window {'-'.join(ends)}")
+    if warmup:
+        options.append("--warmup")
+    return cut(encodable_text(" ".join(options)))
 
 
 def _no_timeline(trace: Trace) -> NotApplicable:
-    advice = advice_for(trace.meta)
     if trace.has("profiles"):
         return NotApplicable(COMMAND, "Nsight Compute measures kernels one by one", _TIMELINES)
     if trace.has("op_totals"):
         return NotApplicable(COMMAND, "printed totals have no times of single events", _TIMELINES)
     if trace.has("memory_blocks"):
         return NotApplicable(COMMAND, "a memory snapshot holds memory only", _TIMELINES)
-    return NotApplicable(COMMAND, "the capture shows no GPU work", advice.gpu)
+    return NotApplicable(COMMAND, "the capture shows no GPU work", advice_for(trace.meta).gpu)
 
 
-def _asked(trace: Trace, selection: Selection, focus: StepWindow) -> _Asked:
+def _step_work(trace: Trace, selection: Selection, focus: StepWindow) -> _StepWork:
     process = busiest_process(trace, focus, selection)
     work = of_process(launched(trace), process)
     blocks = StepBlocks.of(focus, work, apart=not _are_ranges(trace, selection, focus))
     if selection.device is not None:
         work = work.filter(pl.col("device") == selection.device)
-    every = blocks.launched(work)
-    own = every.filter(~pl.col("after"))
-    return _Asked(trace, selection, focus, process, blocks, own, every)
+    until_next = blocks.launched(work)
+    in_steps = until_next.filter(~pl.col("after"))
+    return _StepWork(trace, selection, focus, process, blocks, in_steps, until_next)
 
 
 def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
-    """Tell whether the steps are the ranges asked for: then nothing outside of them counts."""
+    """Return whether the steps are the selected ranges: then nothing outside of them counts."""
     if selection.within is None or not focus.steps:
         return False
-    asked = set(ResolvedSelection(trace, selection).matching_ranges["start_ns"])
-    return all(step.start_ns in asked for step in focus.steps)
+    starts = set(ResolvedSelection(trace, selection).matching_ranges["start_ns"])
+    return all(step.start_ns in starts for step in focus.steps)
 
 
-def _digest(asked: _Asked, scope: str) -> Digest:
-    trace, focus, blocks = asked.trace, asked.focus, asked.blocks
-    took = blocks.took_ns
-    step_ns = rounded(blocks.mean(took))
+def _digest(of: _StepWork, scope: str) -> Digest:
+    trace, focus, blocks = of.trace, of.focus, of.blocks
+    took_ns = blocks.took_ns
+    step_ns = rounded(blocks.mean(took_ns))
     between_ns = blocks.between_ns()
-    shared = account_for(trace, focus, blocks, asked.process, asked.work)
-    kernels = kernel_rows(trace, blocks, asked.work)
-    phases = phase_series(trace, blocks, asked.work)
-    ranges = range_rows(trace, blocks, asked.process, launched_by=asked.work["thread"])
-    api = api_rows(trace, blocks, asked.process)
-    peak = memory_peak(trace, asked.selection)
-    findings, judging, not_evaluated = _findings(asked)
+    ledgers = _ledgers(of)
+    kernels = kernel_rows(trace, blocks, of.work)
+    phases = phase_series(trace, blocks, of.work)
+    ranges = range_rows(trace, blocks, of.process, launched_by=of.work["thread"])
+    api = api_rows(trace, blocks, of.process)
+    peak = memory_peak(trace, of.selection)
+    findings, finding_notes, not_evaluated = _findings(of)
     parts: dict[str, object] = {"phases": phases, "ranges": ranges, "api": api}
     parts |= {"memory_peak": peak, "findings": findings}
-    issued = _issued(asked)
+    # Calls that issue GPU work, up to the start of the next step each.
+    starts = (step.start_ns for step in blocks.steps)
+    spans = list(zip(starts, blocks.until_ns.tolist(), strict=True))
+    issued = capture_completeness.issued_work(trace, spans, of.process)
+    launch_calls = issued[capture_completeness.KERNELS].calls if issued else None
     lost = capture_completeness.lost_sources(trace, issued)
     return Digest(
         label=encodable_text(PurePath(trace.meta.path).name),
         tool=plain(" ".join(filter(None, (trace.meta.tool, trace.meta.tool_version)))),
-        gpus=shared.gpus,
+        gpus=ledgers.gpus,
         steps=len(focus.steps),
         steps_left_out=len(focus.left_out),
         steps_found=plain(focus.how),
         blocks=tuple(blocks.sizes.tolist()),
         step_ns=step_ns,
         between_ns=between_ns,
-        median_ns=float(np.median(took)),
-        min_ns=float(took.min()),
-        max_ns=float(took.max()),
-        ledger=summing_to(step_ns, shared.steps),
-        between=summing_to(between_ns, shared.between),
+        median_ns=float(np.median(took_ns)),
+        min_ns=float(took_ns.min()),
+        max_ns=float(took_ns.max()),
+        ledger=_summing_to(step_ns, ledgers.steps),
+        between=_summing_to(between_ns, ledgers.between),
         kernel_ns=kernels.kernel_ns,
         phases=_known(phases, {}),
         kernels=kernels.rows,
         order=kernels.order,
         ranges=_known(ranges, ()),
         api=_known(api, ()),
-        copies=copy_rows(trace, blocks, asked.until_next),
+        copies=copy_rows(trace, blocks, of.until_next),
         memory_peak=_known(peak, {}),
         findings=_known(findings, ()),
-        missing=_missing(asked, parts, lost),
-        notes=plain_texts((*_digest_notes(asked), *shared.notes, *judging)),
-        launch_calls=_launch_calls(issued, blocks),
+        missing=_missing(of, parts, lost),
+        notes=plain_texts((*_digest_notes(of), *ledgers.notes, *finding_notes)),
+        launch_calls=None if launch_calls is None else round(launch_calls / len(blocks.steps), 3),
         processes=gpu_processes(trace),
         lost={key: plain(reason) for key, reason in lost.items()},
         not_evaluated={rule: plain(reason) for rule, reason in not_evaluated.items()},
@@ -286,72 +212,111 @@ def _digest(asked: _Asked, scope: str) -> Digest:
     )
 
 
-def _issued(asked: _Asked) -> dict[str, capture_completeness.IssuedWork]:
-    """Count the calls of the steps that issue GPU work, up to the start of the next step each."""
-    starts = (step.start_ns for step in asked.blocks.steps)
-    spans = list(zip(starts, asked.blocks.until_ns.tolist(), strict=True))
-    return capture_completeness.issued_work(asked.trace, spans, asked.process)
+class _Ledgers(NamedTuple):
+    """Ledgers of the steps and of the time between them; means over GPUs."""
+
+    gpus: tuple[str, ...]
+    steps: dict[str, Floats]
+    """Mean per step by block, as is the next."""
+    between: dict[str, Floats]
+    notes: list[str]
 
 
-def _launch_calls(
-    issued: dict[str, capture_completeness.IssuedWork], blocks: StepBlocks
-) -> float | None:
-    if not issued:
-        return None
-    return round(issued[capture_completeness.KERNELS].calls / len(blocks.steps), 3)
+def _ledgers(of: _StepWork) -> _Ledgers:
+    """Account for the time of the steps, and between, on the GPUs that the process used."""
+    blocks = of.blocks
+    starts, ends = blocks.pauses
+    end = max(of.focus.end_ns, int(blocks.done_ns[-1]), *ends.tolist()[-1:])
+    schedule = build_schedule(of.trace, of.focus.start_ns, end, process=of.process)
+    by_device = of.work.group_by("device").agg(pl.col("ns").sum()).sort("device")
+    is_used = by_device["ns"] >= _MIN_WORK * by_device["ns"].max()  # type: ignore[operator]
+    used, unused = (by_device.filter(rows)["device"].to_list() for rows in (is_used, ~is_used))
+    accounts = [a for a in account(schedule, host_time(of.trace, schedule)) if a.device in used]
+    names = device_names(of.trace)
+    notes = []
+    if len(used) > 1:
+        notes.append(
+            f"kernels, copies and phases are summed over {len(used)} GPUs, the ledger is their mean"
+        )
+    if unused:
+        numbers = ", ".join(map(str, unused))
+        notes.append(f"hardly anything ran on GPU {numbers}: the ledger leaves it out")
+    return _Ledgers(
+        tuple(plain(names.get(a.device) or UNKNOWN_GPU) for a in accounts),
+        _mean(accounts, lambda a: blocks.mean(a.between(blocks.begun_ns, blocks.done_ns).T)),
+        _mean(accounts, lambda a: blocks.mean_after(a.between(starts, ends).T)),
+        notes,
+    )
+
+
+def _mean(
+    accounts: Sequence[DeviceAccount], means: Callable[[DeviceAccount], Floats]
+) -> dict[str, Floats]:
+    """Average entries over GPUs."""
+    entries: dict[str, Floats] = {}
+    for of_gpu in accounts:
+        for name, row in zip(of_gpu.names, means(of_gpu), strict=True):
+            entries[name] = entries.get(name, 0) + row / len(accounts)
+    return entries
+
+
+def _summing_to(totals: Series, entries: dict[str, Floats]) -> dict[str, Series]:
+    """Round the entries that hold any time to whole numbers that sum to those of the blocks."""
+    parts = rounded_parts(np.stack(list(entries.values())), totals)
+    return {name: row for name, row in zip(entries, parts, strict=True) if any(row)}
 
 
 def _known(part: _Part | NotApplicable, otherwise: _Part) -> _Part:
     return otherwise if isinstance(part, NotApplicable) else part
 
 
-def _missing(asked: _Asked, parts: dict[str, object], lost: dict[str, str]) -> dict[str, str]:
-    """Say which parts the capture cannot tell, and why."""
-    found = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
-    found |= lost
-    if (asked.work["table"] == _GRAPHS).any():
-        found["kernels"] = "CUDA graphs were traced as wholes: their kernels are not known"
-    if not asked.focus.steps:
-        told = (n.removeprefix(NO_STEPS) for n in asked.focus.notes if n.startswith(NO_STEPS))
-        found["steps"] = next(told, "no whole step lies in the window")
+def _missing(of: _StepWork, parts: dict[str, object], lost: dict[str, str]) -> dict[str, str]:
+    """Return the parts that the capture does not have, and why."""
+    missing = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
+    missing |= lost
+    if (of.work["table"] == _GRAPHS).any():
+        missing["kernels"] = "CUDA graphs were traced as wholes: their kernels are not known"
+    if not of.focus.steps:
+        reasons = (n.removeprefix(NO_STEPS) for n in of.focus.notes if n.startswith(NO_STEPS))
+        missing["steps"] = next(reasons, "no whole step lies in the window")
     ranges = parts["ranges"]
     if isinstance(ranges, tuple) and any(row.gpu_ns is None for row in ranges):
-        found["ranges_gpu"] = "the capture does not tell which calls launched GPU work"
-    return {key: plain(reason) for key, reason in found.items()}
+        missing["ranges_gpu"] = "the capture does not tell which calls launched GPU work"
+    return {key: plain(reason) for key, reason in missing.items()}
 
 
 def _findings(
-    asked: _Asked,
+    of: _StepWork,
 ) -> tuple[tuple[DigestFinding, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
-    """Give the findings of `diagnose`, what to know about them, and rules that lacked data."""
-    if asked.selection.within is not None:
+    """Return the findings of `diagnose`, notes on them, and the rules that lacked data."""
+    if of.selection.within is not None:
         return NotApplicable(COMMAND, "they are of whole steps, not of a range"), (), {}
-    timeline = sample_steps(asked.trace, asked.focus, asked.selection)
+    timeline = sample_steps(of.trace, of.focus, of.selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
-    judgement = run_timeline_rules(timeline, timeline_rules().values())
-    found = tuple(
+    diagnosis = run_timeline_rules(timeline, timeline_rules().values())
+    findings = tuple(
         DigestFinding(
-            rule=one.rule,
-            title=plain(one.title),
-            step_ns=one.step_ns,
-            share=one.share,
-            confidence=one.confidence.value,
+            rule=finding.rule,
+            title=plain(finding.title),
+            step_ns=finding.step_ns,
+            share=finding.share,
+            confidence=finding.confidence.value,
         )
-        for one in judgement.findings
+        for finding in diagnosis.findings
     )
-    return found, tuple(sample_notes(timeline, asked.selection)), judgement.lacking_data
+    return findings, tuple(sample_notes(timeline, of.selection)), diagnosis.lacking_data
 
 
-def _digest_notes(asked: _Asked) -> tuple[str, ...]:
-    notes = [*asked.trace.warnings, *asked.focus.notes, *graph_notes(asked.trace)]
-    chosen = asked.selection
-    if chosen.within is not None:
-        notes.append(f"only the time of the range {chosen.within}")
-        if not asked.blocks.apart and asked.focus.steps:
+def _digest_notes(of: _StepWork) -> tuple[str, ...]:
+    notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace)]
+    selection = of.selection
+    if selection.within is not None:
+        notes.append(f"only the time of the range {selection.within}")
+        if not of.blocks.apart and of.focus.steps:
             notes.append("what lies between these ranges does not count")
-    if chosen.device is not None:
-        notes.append(f"only GPU {chosen.device}; GPU times of ranges are of all GPUs")
-    if chosen.process is not None:
-        notes.append(f"only the process {chosen.process}")
+    if selection.device is not None:
+        notes.append(f"only GPU {selection.device}; GPU times of ranges are of all GPUs")
+    if selection.process is not None:
+        notes.append(f"only the process {selection.process}")
     return tuple(notes)

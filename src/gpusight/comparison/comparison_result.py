@@ -14,20 +14,13 @@ if TYPE_CHECKING:
     from gpusight.results import Fmt
 
 
-_FEWER = 5
-"""Times fewer false claims in tables of many rows than elsewhere."""
 MUCH_BETWEEN = 0.05
-"""Part of the time from step to step from which on steps alone do not tell how fast it is."""
+"""Share of the time between steps from which on step time alone does not tell how fast it is."""
 
 
 def confidence_of_rows(confidence: float) -> float:
-    """Give the confidence for rows of which there may be hundreds: 99% where it is 95%."""
-    return 1 - (1 - confidence) / _FEWER
-
-
-def much_between(between_ns: float | None, period_ns: float | None) -> bool:
-    """Tell whether so much of a period lies between steps that it must be counted."""
-    return bool(between_ns) and (between_ns or 0.0) >= MUCH_BETWEEN * (period_ns or 0.0)
+    """Return the confidence for rows, of which there may be hundreds: 99% where it is 95%."""
+    return 1 - (1 - confidence) / 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ class EntryChange:
 
 
 class KernelMatch(enum.Enum):
-    """How kernels of the two sides were found to belong together."""
+    """How kernels of the two sides were matched."""
 
     NAME = "name"
     ROLE = "role"
@@ -141,7 +134,7 @@ class CopyChange:
 
 
 class FindingFate(enum.Enum):
-    """What became of a finding."""
+    """How a finding changed."""
 
     FIXED = "fixed"
     """Every capture showed it before, none does after."""
@@ -159,7 +152,7 @@ class FindingChange:
     """As the later side says it, where that has it."""
     fate: FindingFate
     before_ns: float | None
-    """Time a step that its fix would give back; None where it is absent or no matter of time."""
+    """Time per step that its fix would save; None where it is absent or has no estimate."""
     after_ns: float | None
     captures_before: int
     """Captures that show it."""
@@ -173,7 +166,7 @@ class FindingChange:
     def shown_by(self) -> str:
         """How many captures show it, of how many: `1 of 3 -> 3 of 3`."""
         sides = zip((self.captures_before, self.captures_after), self.captures, strict=True)
-        return " -> ".join(f"{having} of {every}" for having, every in sides)
+        return " -> ".join(f"{having} of {captures}" for having, captures in sides)
 
 
 @dataclass(frozen=True)
@@ -223,11 +216,14 @@ class Comparison:
             return False
         pause, period = (self.metric(key).change for key in ("between_steps", "step_period"))
         sides = ((pause.before, period.before), (pause.after, period.after))
-        return any(much_between(gap, taken) for gap, taken in sides)
+        return any(
+            bool(pause_ns) and (pause_ns or 0.0) >= MUCH_BETWEEN * (period_ns or 0.0)
+            for pause_ns, period_ns in sides
+        )
 
     @property
     def headline(self) -> MetricChange:
-        """What tells how fast the program is: the step, or the time from one to the next."""
+        """The measure of how fast the program is: step time, or the time from step to step."""
         return self.metric("step_period") if self.is_apart else self.metrics[0]
 
     @property
@@ -236,60 +232,48 @@ class Comparison:
         return confidence_of_rows(self.confidence)
 
     def metric(self, key: str) -> MetricChange:
-        """Give a metric by its key."""
-        return next(one for one in self.metrics if one.key == key)
+        """Return a metric by its key."""
+        return next(metric for metric in self.metrics if metric.key == key)
 
     def document(self) -> dict[str, Any]:
-        """Give the document that `--format json` writes."""
-
-        return document(self)
-
-
-def document(found: Comparison) -> dict[str, Any]:
-    """Give the document that `--format json` writes; every part is there, empty or not."""
-    return {
-        "meta": _meta(found),
-        "verdict": {"headline": found.headline.key, **_verdict(found)},
-        "differences": [one.document() for one in found.differences],
-        "explanation": list(found.explanation),
-        "metrics": [
-            {
-                "metric": metric.key,
-                "label": metric.label,
-                **metric.change.document(),
-                "missing": metric.missing or None,
-            }
-            for metric in found.metrics
-        ],
-        "ledger": [_entry(one) for one in found.ledger],
-        "between": [_entry(one) for one in found.between],
-        "phases": [{"phase": name, **change.document()} for name, change in found.phases],
-        "kernels": [_kernel(row) for row in found.kernels],
-        "ranges": [_call(row) for row in found.ranges],
-        "api_calls": [_call(row) for row in found.api],
-        "copies": [_copy(row) for row in found.copies],
-        "findings": [_finding(row) for row in found.findings],
-    }
-
-
-def _meta(found: Comparison) -> dict[str, Any]:
-    return {
-        "command": found.command,
-        "title": found.title,
-        "before": _side(found.before),
-        "after": _side(found.after),
-        "confidence": found.confidence,
-        "confidence_of_rows": round(found.of_rows, 6),
-        "least_effect": found.least,
-        **found.meta,
-        "notes": list(found.notes),
-    }
-
-
-def _verdict(found: Comparison) -> dict[str, Any]:
-    """Give both times that may decide."""
-    times = ("step_time", "step_period")
-    return {one.key: one.change.document() for one in found.metrics if one.key in times}
+        """Return the document that `--format json` writes; every part is there, empty or not."""
+        times = [metric for metric in self.metrics if metric.key in ("step_time", "step_period")]
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                "before": _side(self.before),
+                "after": _side(self.after),
+                "confidence": self.confidence,
+                "confidence_of_rows": round(self.of_rows, 6),
+                "least_effect": self.least,
+                **self.meta,
+                "notes": list(self.notes),
+            },
+            "verdict": {
+                "headline": self.headline.key,
+                **{metric.key: metric.change.document() for metric in times},
+            },
+            "differences": [row.document() for row in self.differences],
+            "explanation": list(self.explanation),
+            "metrics": [
+                {
+                    "metric": metric.key,
+                    "label": metric.label,
+                    **metric.change.document(),
+                    "missing": metric.missing or None,
+                }
+                for metric in self.metrics
+            ],
+            "ledger": [_entry(row) for row in self.ledger],
+            "between": [_entry(row) for row in self.between],
+            "phases": [{"phase": name, **change.document()} for name, change in self.phases],
+            "kernels": [_kernel(row) for row in self.kernels],
+            "ranges": [_call(row) for row in self.ranges],
+            "api_calls": [_call(row) for row in self.api],
+            "copies": [_copy(row) for row in self.copies],
+            "findings": [_finding(row) for row in self.findings],
+        }
 
 
 def _side(side: ComparedSide) -> dict[str, Any]:
@@ -305,8 +289,8 @@ def _side(side: ComparedSide) -> dict[str, Any]:
     }
 
 
-def _entry(one: EntryChange) -> dict[str, Any]:
-    return {"entry": one.entry, "part": one.part, **one.change.document()}
+def _entry(row: EntryChange) -> dict[str, Any]:
+    return {"entry": row.entry, "part": row.part, **row.change.document()}
 
 
 def _kernel(row: KernelChange) -> dict[str, Any]:

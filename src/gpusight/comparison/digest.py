@@ -63,7 +63,7 @@ class CallDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CopyDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Copies or fills of one direction between two kinds of memory, from step to step."""
+    """Copies or memsets of one direction between two kinds of memory, from step to step."""
 
     operation: str
     src_kind: str | None
@@ -79,7 +79,7 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rule: str
     title: str
     step_ns: float | None
-    """Time a step that its fix gives back; None: not a matter of time."""
+    """Time per step that its fix saves; None where there is no estimate."""
     share: float | None
     confidence: str
 
@@ -90,7 +90,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     label: str
     """Name of the file, without the folders it lies in."""
     tool: str
-    """Who made the capture, with its version."""
+    """Tool that made the capture, with its version."""
     gpus: tuple[str, ...]
     """Names of the GPUs that worked, one for each."""
     steps: int
@@ -129,9 +129,9 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_peak: dict[str, int]
     """Largest number of bytes in use at once, by GPU; empty where that is not known."""
     findings: tuple[DigestFinding, ...]
-    """The one that gives most back first."""
+    """The one that saves most first."""
     missing: dict[str, str]
-    """Parts that the capture cannot tell, and why: `memory_peak`, `ranges`, `findings` …"""
+    """Parts that the capture does not have, and why: `memory_peak`, `ranges`, `findings` …"""
     notes: tuple[str, ...]
     """What a reader must know about the capture."""
     launch_calls: float | None = None
@@ -149,14 +149,14 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
 
     def entries(self) -> Iterator[tuple[str, Series]]:
-        """Give the entries from one step to the next: of the steps, then of what lies between."""
+        """Return the entries from one step to the next: of the steps, then of the time between."""
         yield from self.ledger.items()
         yield from self.between.items()
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        """Return it as plain objects, for JSON."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
 
 @dataclass(frozen=True)
@@ -179,11 +179,11 @@ class StepBlocks:
 
     @classmethod
     def of(cls, focus: StepWindow, work: pl.DataFrame, *, apart: bool = True) -> StepBlocks:
-        """Lay out the steps of a window; `work` is the GPU work of their process."""
+        """Take the steps of a window; `work` is the GPU work of their process."""
         if not focus.steps:
-            whole = TraceStep("window", 0, focus.start_ns, focus.end_ns)
+            window = TraceStep("window", 0, focus.start_ns, focus.end_ns)
             bounds = np.array([focus.start_ns], np.int64), np.array([focus.end_ns], np.int64)
-            return cls((whole,), False, *bounds, apart=False)
+            return cls((window,), False, *bounds, apart=False)
         every = sorted((*focus.steps, *focus.left_out), key=lambda step: step.start_ns)
         # GPU work that a step left over from the one before is not its own, warm-up included.
         done = np.maximum.accumulate(done_ns(work, every))
@@ -226,14 +226,14 @@ class StepBlocks:
         return starts, np.maximum(starts, ends)
 
     def mean_after(self, by_pause: Ints) -> Floats:
-        """Give the mean a step of values by pause (the last dimension); the last one as usual."""
+        """Compute the mean per step of values by pause (the last dimension); the last as usual."""
         missing = len(self.steps) - by_pause.shape[-1]
         usual = by_pause.mean(axis=-1, keepdims=True) if by_pause.shape[-1] else 0.0
         filled = np.broadcast_to(usual, (*by_pause.shape[:-1], missing))
         return self.mean(np.concatenate((by_pause, filled), axis=-1))
 
     def between_ns(self) -> Series:
-        """Give the time between steps; after the last one it is not known, and counts as usual."""
+        """Compute the time between steps; after the last it is not known, and counts as usual."""
         starts, ends = self.pauses
         return rounded(self.mean_after(ends - starts))
 
@@ -248,7 +248,7 @@ class StepBlocks:
         return ends
 
     def mean(self, by_step: Ints | Floats) -> Floats:
-        """Give the mean a step in each block, of values by step (the last dimension)."""
+        """Compute the mean per step in each block, of values by step (the last dimension)."""
         starts = np.cumsum(self.sizes) - self.sizes
         return np.add.reduceat(np.asarray(by_step, np.float64), starts, axis=-1) / self.sizes
 
@@ -257,8 +257,8 @@ class StepBlocks:
 
         It gets the columns of `_placed`.
         """
-        until = self.until_ns.tolist()
-        steps = [replace(step, end_ns=end) for step, end in zip(self.steps, until, strict=True)]
+        until_ns = self.until_ns.tolist()
+        steps = [replace(step, end_ns=end) for step, end in zip(self.steps, until_ns, strict=True)]
         rows, step = rows_of_steps(work, steps)
         return self._placed(work[rows], step, "launch_ns")
 
@@ -266,14 +266,14 @@ class StepBlocks:
         """Keep host events that began in a step or before the next, with columns of `_placed`."""
         starts = np.array([step.start_ns for step in self.steps], np.int64)
         times = events["start_ns"].to_numpy()
-        at = np.searchsorted(starts, times, side="right") - 1
-        inside = (at >= 0) & (times < self.until_ns[at])
+        step_of = np.searchsorted(starts, times, side="right") - 1
+        inside = (step_of >= 0) & (times < self.until_ns[step_of])
         kept = events.filter(pl.Series(inside, dtype=pl.Boolean))
-        return self._placed(kept, at[inside], "start_ns")
+        return self._placed(kept, step_of[inside], "start_ns")
 
     def _placed(self, events: pl.DataFrame, step: Ints, time: str) -> pl.DataFrame:
         """Add `step`, `block`, `ns`, and `after`: whether it was only after the end of the step."""
-        ends = np.array([one.end_ns for one in self.steps], np.int64)
+        ends = np.array([each.end_ns for each in self.steps], np.int64)
         return events.with_columns(
             pl.Series("step", step, pl.Int64),
             pl.Series("block", self.of_step[step], pl.Int64),
@@ -309,35 +309,26 @@ class Ranked:
     count: int
     """Groups, that of the rest included where there is one."""
 
-    @property
-    def rest(self) -> bool:
-        """Whether the last group holds what is left."""
-        return self.count > len(self.groups)
-
 
 def ranked(code: Ints, cost: Ints, most: int) -> Ranked:
-    """Number the groups of events anew: `most` of them, and the rest as one more."""
-    known, dense = np.unique(code, return_inverse=True)
-    total = np.bincount(dense, cost.astype(np.float64), len(known))
+    """Number the groups of events by cost: the `most` expensive, and the rest as one more."""
+    known, group = np.unique(code, return_inverse=True)
+    total = np.bincount(group, cost.astype(np.float64), len(known))
     order = np.argsort(-total, kind="stable")
     new = np.empty(len(known), np.int64)
     new[order] = np.minimum(np.arange(len(known)), most)
-    return Ranked(new[dense], known[order[:most]], min(len(known), most + 1))
-
-
-# Rounding -----------------------------------------------------------------------------------------
+    return Ranked(new[group], known[order[:most]], min(len(known), most + 1))
 
 
 def rounded(values: Floats, decimals: int = 0) -> Series:
-    """Give values as a series of short numbers."""
+    """Round values to a series of short numbers."""
     return tuple(np.round(values, decimals).tolist())
 
 
-def rounded_parts(parts: Floats, whole: Series) -> list[Series]:
-    """Round parts (rows) to whole numbers that still sum to the whole of each block."""
+def rounded_parts(parts: Floats, totals: Series) -> list[Series]:
+    """Round parts (rows) to whole numbers that still sum to the total of each block."""
     down = np.floor(parts)
-    short = np.round(np.asarray(whole) - down.sum(axis=0)).astype(np.int64)
+    short = np.round(np.asarray(totals) - down.sum(axis=0)).astype(np.int64)
     # Those that lost most by rounding down are rounded up, as many as it takes.
     rank = np.argsort(np.argsort(down - parts, axis=0, kind="stable"), axis=0, kind="stable")
-    found = down + (rank < short)
-    return [tuple(row) for row in found.tolist()]
+    return [tuple(row) for row in (down + (rank < short)).tolist()]

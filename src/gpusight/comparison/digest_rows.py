@@ -39,10 +39,8 @@ from gpusight.trace.intervals import number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.selection import Selection
-    from gpusight.comparison.digest import Floats, Series, StepBlocks
+    from gpusight.comparison.digest import Series, StepBlocks
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -63,20 +61,20 @@ _BEFORE_NO_LETTER = r"\d+($|[^A-Za-z0-9])"
 
 
 def plain(text: str) -> str:
-    """Give a text without the folders of paths, and no longer than `LONGEST`."""
+    """Remove the folders of paths from a text, and cut it to `LONGEST`."""
     return cut(_FOLDERS.sub("", text) if "/" in text or "\\" in text else text)
 
 
 def cut(text: str) -> str:
-    """Give a text no longer than `LONGEST`; what was cut off still tells texts apart."""
+    """Cut a text to `LONGEST`, ending in a hash: texts that differ stay different."""
     if len(text) <= LONGEST:
         return text
-    told = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{text[: LONGEST - 9]}…{told}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{text[: LONGEST - 9]}…{digest}"
 
 
 def plain_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Give texts as `plain` does, each once."""
+    """Apply `plain` to texts; each result once."""
     return tuple(dict.fromkeys(plain(text) for text in texts))
 
 
@@ -114,27 +112,32 @@ class DigestedKernels:
 
 def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> DigestedKernels:
     """Sum kernels up by range and name, the most expensive first."""
-    own = work.filter(pl.col("table") == _KERNELS)
-    ns, step = (own[c].to_numpy() for c in ("ns", "step"))
-    kernel_ns = rounded(blocks.sums(own, np.zeros_like(ns), "ns", 1)[0])
-    if own.is_empty():
+    kernels = work.filter(pl.col("table") == _KERNELS)
+    ns, step = (kernels[c].to_numpy() for c in ("ns", "step"))
+    kernel_ns = rounded(blocks.sums(kernels, np.zeros_like(ns), "ns", 1)[0])
+    if kernels.is_empty():
         return DigestedKernels((), (), kernel_ns)
     names = trace.table("kernels", ["name"])["name"]
-    family_of, families = _families(trace, own["row"])
+    family_of, families = _families(trace, kernels["row"])
     texts = names_of(names)
-    name_of = names.to_physical().cast(pl.Int64).gather(own["row"]).to_numpy()
+    name_of = names.to_physical().cast(pl.Int64).gather(kernels["row"]).to_numpy()
     groups = ranked(family_of * len(texts) + name_of, ns, MOST_KERNELS)
-    times = rounded_parts(blocks.sums(own, groups.code, "ns", groups.count), kernel_ns)
-    calls = blocks.sums(own, groups.code, None, groups.count)
-    known = [divmod(group, len(texts)) for group in groups.groups.tolist()]
-    series = [(times[at], rounded(calls[at], 3)) for at in range(groups.count)]
+    times = rounded_parts(blocks.sums(kernels, groups.code, "ns", groups.count), kernel_ns)
+    counts = blocks.sums(kernels, groups.code, None, groups.count)
+    named = [divmod(group, len(texts)) for group in groups.groups.tolist()]
+    series = [(times[at], rounded(counts[at], 3)) for at in range(groups.count)]
     # The rest has no name: there is one more series than there are names.
     rows = [
         _row(families[of_range], texts[of_name], *own_series)
-        for (of_range, of_name), own_series in zip(known, series, strict=False)
+        for (of_range, of_name), own_series in zip(named, series, strict=False)
     ]
-    rows += [_rest(*left) for left in series[len(known) :]]
-    return DigestedKernels(tuple(rows), _order(groups.code[step == blocks.median_step]), kernel_ns)
+    rows += [
+        KernelDigest(name="", short="", category="other", range=None, ns=ns, calls=calls)
+        for ns, calls in series[len(named) :]
+    ]
+    launches = groups.code[step == blocks.median_step]
+    order = () if len(launches) > MOST_LAUNCHES else tuple(launches.tolist())
+    return DigestedKernels(tuple(rows), order, kernel_ns)
 
 
 def _families(trace: Trace, rows: pl.Series) -> tuple[Ints, list[str | None]]:
@@ -142,30 +145,22 @@ def _families(trace: Trace, rows: pl.Series) -> tuple[Ints, list[str | None]]:
     causes = attribute(trace).frames["kernels"]["range"].gather(rows)
     names = trace.table("ranges", ["name"])["name"]
     texts = family(pl.Series(names_of(names), dtype=pl.String))
-    known = texts.unique().sort()
-    of_name = known.search_sorted(texts).cast(pl.Int64) + 1
+    families = texts.unique().sort()
+    of_name = families.search_sorted(texts).cast(pl.Int64) + 1
     code = of_name.gather(names.to_physical().gather(causes)).fill_null(_NO_RANGE)
-    return code.to_numpy(), [None, *known]
+    return code.to_numpy(), [None, *families]
 
 
 def _row(within: str | None, name: str, ns: Series, calls: Series) -> KernelDigest:
-    known = classify(name)
+    classified = classify(name)
     return KernelDigest(
         name=plain(name) or NO_NAME,
-        short=plain(known.short),
-        category=str(known.category),
+        short=plain(classified.short),
+        category=str(classified.category),
         range=None if within is None else plain(within) or NO_NAME,
         ns=ns,
         calls=calls,
     )
-
-
-def _rest(ns: Series, calls: Series) -> KernelDigest:
-    return KernelDigest(name="", short="", category="other", range=None, ns=ns, calls=calls)
-
-
-def _order(launches: Ints) -> tuple[int, ...]:
-    return () if len(launches) > MOST_LAUNCHES else tuple(launches.tolist())
 
 
 MOST_NAMES = 200
@@ -183,7 +178,7 @@ def range_rows(
 
     A range that begins between steps and holds the next one, such as an epoch, is left out: it is
     no part of a step. `launched_by` are the threads that launched GPU work: where none is known, it
-    cannot be told in which ranges that was.
+    is not known in which ranges that was.
     """
     if not trace.has("ranges"):
         called = advice_for(trace.meta).ranges_name
@@ -210,13 +205,13 @@ def _without_epochs(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.DataFrame:
 
 
 def _on_thread(blocks: StepBlocks) -> pl.Expr:
-    """Tell what is on the thread of the steps; anything may be where that is not known."""
+    """Select what is on the thread of the steps; everything where that is not known."""
     thread = blocks.steps[0].thread
     return pl.lit(True) if thread is None else pl.col("thread").eq_missing(thread)
 
 
 def _outer(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.Series:
-    """Give the time of ranges that lie in no other on the thread of the steps; else 0."""
+    """Return the time of ranges that lie in no other on the thread of the steps; else 0."""
     took = np.array([step.end_ns - step.start_ns for step in blocks.steps], np.int64)
     wraps = ~pl.col("after") & (pl.col("ns") >= _WRAPS * pl.Series(took[ranges["step"].to_numpy()]))
     # In order of start, and of those that start together the longest first.
@@ -227,9 +222,9 @@ def _outer(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.Series:
         .sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
         .filter(before.is_null() | (pl.col("start_ns") >= before))
     )
-    found = np.zeros(ranges.height, np.int64)
-    found[outer["at"].to_numpy()] = outer["ns"].to_numpy()
-    return pl.Series("outer_ns", found)
+    outer_ns = np.zeros(ranges.height, np.int64)
+    outer_ns[outer["at"].to_numpy()] = outer["ns"].to_numpy()
+    return pl.Series("outer_ns", outer_ns)
 
 
 def api_rows(
@@ -255,15 +250,22 @@ def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple
     """Add events up by what `texts` call their names; the rest is a row without a name."""
     if events.is_empty():
         return ()
-    known = texts.unique().sort()
-    of_name = known.search_sorted(texts).cast(pl.Int64)
+    names_sorted = texts.unique().sort()
+    of_name = names_sorted.search_sorted(texts).cast(pl.Int64)
     code = of_name.gather(events["name"].to_physical()).to_numpy()
     groups = ranked(code, events["ns"].to_numpy(), MOST_NAMES)
     host = blocks.sums(events, groups.code, "ns", groups.count)
     calls = blocks.sums(events, groups.code, None, groups.count)
-    gpu = _gpu(events, groups.code, groups.count, blocks)
-    outer = _mostly_outer(events, groups.code, groups.count)
-    names = [plain(name) or NO_NAME for name in known.gather(groups.groups)] + [""]
+    gpu = None
+    if "work_ns" in events.columns and not events["work_ns"].null_count():
+        gpu = blocks.sums(events, groups.code, "work_ns", groups.count)
+    outer = np.zeros(groups.count, np.bool_)
+    if "outer_ns" in events.columns:
+        outer_ns, total_ns = (
+            np.bincount(groups.code, events[c].to_numpy(), groups.count) for c in ("outer_ns", "ns")
+        )
+        outer = (outer_ns >= _MOSTLY * total_ns) & (outer_ns > 0)
+    names = [plain(name) or NO_NAME for name in names_sorted.gather(groups.groups)] + [""]
     return tuple(
         CallDigest(
             name=names[at],
@@ -276,65 +278,49 @@ def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple
     )
 
 
-def _gpu(events: pl.DataFrame, code: Ints, count: int, blocks: StepBlocks) -> Floats | None:
-    """Add up the GPU work launched inside; None where it is not known."""
-    if "work_ns" not in events.columns or events["work_ns"].null_count():
-        return None
-    return blocks.sums(events, code, "work_ns", count)
-
-
-def _mostly_outer(events: pl.DataFrame, code: Ints, count: int) -> NDArray[np.bool_]:
-    """Tell of which groups most time lies in no other range."""
-    if "outer_ns" not in events.columns:
-        return np.zeros(count, np.bool_)
-    outer, whole = (np.bincount(code, events[c].to_numpy(), count) for c in ("outer_ns", "ns"))
-    most: NDArray[np.bool_] = (outer >= _MOSTLY * whole) & (outer > 0)
-    return most
-
-
 MOST_COPIES = 100
 _NO_TEXT = pl.lit(None, pl.String)
 _KINDS = {
     "copies": (pl.col("kind"), pl.col("src_kind"), pl.col("dst_kind")),
     "memsets": (pl.lit("Memset"), _NO_TEXT, pl.col("memory_kind")),
 }
-"""Operation, and kinds of memory read and written, of each table of copies and fills."""
+"""Operation, and kinds of memory read and written, of each table of copies and memsets."""
 _KEYS = ("operation", "src_kind", "dst_kind")
 
 
 def copy_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> tuple[CopyDigest, ...]:
-    """Sum copies and fills up by direction and kinds of memory, the most expensive first."""
+    """Sum copies and memsets up by direction and kinds of memory, the most expensive first."""
     rows = pl.concat([_copies(trace, work, table) for table in _KINDS])
     if rows.is_empty():
         return ()
     kinds = rows.select(_KEYS).unique().sort(_KEYS).with_row_index("code")
-    found = rows.join(kinds, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
-    code = found["code"].cast(pl.Int64).to_numpy()
-    groups = ranked(code, found["ns"].to_numpy(), MOST_COPIES)
-    times, moved, calls = (
-        blocks.sums(found, groups.code, column, groups.count) for column in ("ns", "bytes", None)
+    rows = rows.join(kinds, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    code = rows["code"].cast(pl.Int64).to_numpy()
+    groups = ranked(code, rows["ns"].to_numpy(), MOST_COPIES)
+    times, sizes, calls = (
+        blocks.sums(rows, groups.code, column, groups.count) for column in ("ns", "bytes", None)
     )
-    called = [*kinds.select(_KEYS)[groups.groups].iter_rows(), ("", None, None)]
+    keys = [*kinds.select(_KEYS)[groups.groups].iter_rows(), ("", None, None)]
     return tuple(
         CopyDigest(
-            operation=plain(called[at][0] or ""),
-            src_kind=called[at][1],
-            dst_kind=called[at][2],
+            operation=plain(keys[at][0] or ""),
+            src_kind=keys[at][1],
+            dst_kind=keys[at][2],
             calls=rounded(calls[at], 3),
             ns=rounded(times[at]),
-            bytes=rounded(moved[at]),
+            bytes=rounded(sizes[at]),
         )
         for at in range(groups.count)
     )
 
 
 def _copies(trace: Trace, work: pl.DataFrame, table: str) -> pl.DataFrame:
-    own = work.filter(pl.col("table") == GPU_WORK.index(table))
+    copies = work.filter(pl.col("table") == GPU_WORK.index(table))
     kinds = ["kind", "src_kind", "dst_kind"] if table == "copies" else ["memory_kind"]
-    told = trace.table(table, ["bytes", *kinds])[own["row"]]
+    rows = trace.table(table, ["bytes", *kinds])[copies["row"]]
     keys = [e.cast(pl.String).alias(key) for key, e in zip(_KEYS, _KINDS[table], strict=True)]
     size = pl.col("bytes").fill_null(0)
-    return told.select(*keys, size).hstack(own.select("ns", "block", "after"))
+    return rows.select(*keys, size).hstack(copies.select("ns", "block", "after"))
 
 
 def phase_series(
@@ -342,12 +328,12 @@ def phase_series(
 ) -> dict[str, Series] | NotApplicable:
     """Sum GPU work up by phase, the most expensive first."""
     phases = phases_of_work(trace, work)
-    known = phases.unique().sort()
-    if known.to_list() == [UNKNOWN]:
+    names = phases.unique().sort()
+    if names.to_list() == [UNKNOWN]:
         return NO_PHASES
-    sums = blocks.sums(work, number(phases), "ns", len(known))
+    sums = blocks.sums(work, number(phases), "ns", len(names))
     order = np.argsort(-sums.sum(axis=1), kind="stable")
-    return {known[int(at)]: rounded(sums[at]) for at in order}
+    return {names[int(at)]: rounded(sums[at]) for at in order}
 
 
 def memory_peak(trace: Trace, selection: Selection) -> dict[str, int] | NotApplicable:
@@ -355,12 +341,12 @@ def memory_peak(trace: Trace, selection: Selection) -> dict[str, int] | NotAppli
     if not trace.has("memory_events"):
         return no_memory(trace)
     try:
-        places = DeviceMemories(trace, replace(selection, device=None))
+        memories = DeviceMemories(trace, replace(selection, device=None))
     except DamagedCaptureError as error:
         return NotApplicable("memory", str(error))
-    if places.spans is not None and not len(places.spans):
+    if memories.spans is not None and not len(memories.spans):
         return NotApplicable("memory", "the selected ranges take no time")
-    gpus = [gpu for gpu in places.gpus if selection.device in (None, gpu)]
+    gpus = [gpu for gpu in memories.gpus if selection.device in (None, gpu)]
     if not gpus:
         return NotApplicable("memory", "no memory of the GPUs was recorded")
-    return {str(gpu): places.view(gpu).peak_bytes for gpu in gpus}
+    return {str(gpu): memories.view(gpu).peak_bytes for gpu in gpus}

@@ -1,21 +1,27 @@
-"""Why a step changed, or did not, in sentences: first the GPU."""
+"""Why a step changed, or did not, in sentences: verdict, GPU work, host, idle time, findings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpusight.analysis.ledger.ledger_entries import IDLE
+from gpusight.analysis.gpu_schedule import CallKind, kind_of
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COPY, IDLE
 from gpusight.comparison.comparison_result import FindingFate
-from gpusight.comparison.explain_host import by_more_than, exposures, host_activity, host_ranges
+from gpusight.comparison.named_metrics import crosses
 from gpusight.comparison.phrases import (
     FAR_MORE,
+    GPU,
+    WORTH_NAMING,
     bottleneck_phrase,
     busy_phrase,
     colon,
+    copy_name,
     difference,
     each,
     entries,
     from_to,
+    in_one_unit,
     interval,
     is_how,
     joined,
@@ -28,163 +34,54 @@ from gpusight.comparison.phrases import (
     whole,
 )
 from gpusight.comparison.significance import Basis, ChangeVerdict
+from gpusight.results import Fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from gpusight.comparison.comparison_result import Comparison, FindingChange
+    from gpusight.comparison.comparison_result import CallChange, Comparison
     from gpusight.comparison.significance import MeasuredChange
 
 
-_TAKES_BACK = 0.25
-"""Part of a change from which on what goes the other way is worth a sentence."""
-_MOST_NAMED = 2
-"""Entries, and ranges, that a sentence begins with."""
-_NO_PHASE = frozenset({"other", "unknown"})
-
-
-# Work --------------------------------------------------------------------------------------------
-
-
-def work(found: Comparison) -> Iterator[str]:
-    """Say how the work of the GPU changed, whether or not the step did."""
-    busy, kernels = found.metric("busy").change, found.metric("kernel_time").change
-    if kernels.claimed and not found.headline.change.claimed:
-        numbers = f"{from_to(kernels)} ({difference(kernels)})"
-        yield f"Kernel time {is_how(kernels)} even so: {numbers} a step."
-    named = _of_step(found, busy.delta, idle=False)
-    if busy.claimed and matters(found, busy):
-        text = f"GPU work {is_how(busy)}: {from_to(busy)} ({difference(busy)}) {each(found)}"
-        yield f"{text}{colon(named)}{_phases(found)}."
-    elif named and not busy.claimed:
-        yield f"{_unclaimed('GPU work', busy)}, but of its parts: {named} a step."
-
-
-def _unclaimed(name: str, change: MeasuredChange) -> str:
-    """Say that no change of a whole is claimed."""
-    if change.verdict is ChangeVerdict.SAME:
-        return f"{name[0].upper()}{name[1:]} as a whole is the same ({from_to(change)})"
-    return f"No change of {name} as a whole can be claimed ({from_to(change)})"
-
-
-def _of_step(found: Comparison, of: float | None, *, idle: bool) -> str:
-    """Name the entries of the step; what lies between steps has a sentence of its own."""
-    rows = (one for one in found.ledger if one.entry.startswith(f"{IDLE}/") == idle)
-    return entries(found, rows, of)
-
-
-def _phases(found: Comparison) -> str:
-    """Name the phases that changed by what matters to the step."""
-    least = found.least * (found.step.before or 0.0)
-    every = [(name, change) for name, change in found.phases if name not in _NO_PHASE]
-    mine = [(n, c) for n, c in every if c.claimed and abs(c.delta or 0.0) >= least]
-    mine.sort(key=lambda one: -abs(one[1].delta or 0.0))
-    return f"; by phase {sentences(mine)}" if mine else ""
-
-
-# Waiting -----------------------------------------------------------------------------------------
-
-
-def waiting(found: Comparison) -> Iterator[str]:
-    """Say what became of the time that the GPU waits, and what that did to the step."""
-    busy, idle = found.metric("busy").change, found.metric("idle").change
-    did, waited = busy.delta or 0.0, idle.delta or 0.0
-    named = _of_step(found, waited if idle.claimed else None, idle=True)
-    if not idle.claimed:
-        if named:
-            yield f"{_unclaimed('idle time', idle)}, but of its parts: {named} a step."
-        elif busy.claimed and not whole(found)[1].claimed:
-            yield (
-                f"{_unclaimed('idle time', idle)}; {bottleneck_phrase(found)} "
-                f"({busy_phrase(found)})."
-            )
-    elif busy.claimed and did * waited < 0 and _TAKES_BACK * abs(did) <= abs(waited) <= abs(did):
-        yield _taken_back(found, did, idle)
-    elif matters(found, idle):
-        numbers = f"{from_to(idle)} ({difference(idle)}) {each(found)}"
-        text = f"Idle time of the GPU {is_how(idle)}: {numbers}"
-        yield f"{text}{colon(named)}; {bottleneck_phrase(found)} ({busy_phrase(found)})."
-
-
-def _taken_back(found: Comparison, did: float, idle: MeasuredChange) -> str:
-    """Say that work and waiting changed against each other.
-
-    That idle time changed for sure means as much as that work and the whole did not change alike.
-    """
-    name, of = whole(found)
-    delta, fell = of.delta or 0.0, did < 0
-    far = abs(delta) * FAR_MORE
-    mine = _what_moved(found, far, fell=fell)[:_MOST_NAMED]
-    more = "far more" if mine or abs(did) >= far else "more"
-    moved = joined([*(mine or ["GPU work"]), *by_more_than(found, far, fell=fell)[:_MOST_NAMED]])
-    what, how = ("fell", "longer") if fell else ("rose", "less")
-    named = _of_step(found, idle.delta, idle=True)
-    waited = f"{shown(abs(idle.delta or 0.0))} {how}{f' ({named})' if named else ''}"
+def explain(comparison: Comparison) -> tuple[str, ...]:
+    """Say how the step time changed and why; the first sentence is the verdict."""
+    if comparison.headline.change.delta is None:
+        return (f"Step time cannot be compared: {comparison.headline.missing}.",)
     return (
-        f"{moved} {what} by {more} than {name} ({signed(delta)}), because "
-        f"{bottleneck_phrase(found)}: "
-        f"the GPU idles {waited}, {busy_phrase(found)}."
+        _verdict(comparison),
+        *_between_steps(comparison),
+        *_gpu_work(comparison),
+        *_host_ranges(comparison),
+        *_host_activity(comparison),
+        *_idle_time(comparison),
+        *_exposures(comparison),
+        *_counts_and_memory(comparison),
+        *_findings(comparison),
     )
-
-
-def _what_moved(found: Comparison, far: float, *, fell: bool) -> list[str]:
-    """Name the entries of GPU work that changed by more than `far`, with their change."""
-    return [
-        f"{one.entry} ({signed(one.change.delta)})"
-        for one in found.ledger
-        if one.change.claimed
-        and not one.entry.startswith(f"{IDLE}/")
-        and ((one.change.delta or 0.0) < 0) == fell
-        and abs(one.change.delta or 0.0) > far
-        and matters(found, one.change)
-    ]
-
-
-def explain(found: Comparison) -> tuple[str, ...]:
-    """Say what became of the step time and why; the first sentence is the verdict."""
-    return tuple(_sentences(found))
-
-
-def _sentences(found: Comparison) -> Iterator[str]:
-    if found.headline.change.delta is None:
-        yield f"Step time cannot be compared: {found.headline.missing}."
-        return
-    yield _verdict(found)
-    yield from _parts(found)
-    yield from work(found)
-    yield from host_ranges(found)
-    yield from host_activity(found)
-    yield from waiting(found)
-    yield from exposures(found)
-    yield from _beside(found)
-    yield from _findings(found)
 
 
 # The verdict -------------------------------------------------------------------------------------
 
 
-def _verdict(found: Comparison) -> str:
-    change = found.headline.change
+def _verdict(comparison: Comparison) -> str:
+    change = comparison.headline.change
     numbers = _numbers(change)
-    given = interval(change, found.confidence)
+    ends = interval(change, comparison.confidence)
+    name = "step time" if all(comparison.before.steps) else "time of the window"
+    if comparison.is_apart:
+        name = "the time from step to step"
     if change.verdict is ChangeVerdict.UNCLEAR:
-        against = _why_unclear(found, change, given)
-        return f"No change of {_named(found)} can be claimed: {numbers}, {against}."
-    same = f" within {percent(found.least)}" if change.verdict is ChangeVerdict.SAME else ""
-    rest = ", ".join(filter(None, (given, _rests_on(found, change))))
-    subject = "From step to step it" if found.is_apart else _named(found).capitalize()
+        against = _why_unclear(comparison, change, ends)
+        return f"No change of {name} can be claimed: {numbers}, {against}."
+    same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
+    rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
+    subject = "From step to step it" if comparison.is_apart else name.capitalize()
     return f"{subject} {is_how(change)}{same}: {numbers}; {rest}."
 
 
-def _named(found: Comparison) -> str:
-    if found.is_apart:
-        return "the time from step to step"
-    return "step time" if all(found.before.steps) else "time of the window"
-
-
-def _rests_on(found: Comparison, change: MeasuredChange) -> str:
-    """Say what an interval was made of."""
-    before, after = found.before, found.after
+def _basis(comparison: Comparison, change: MeasuredChange) -> str:
+    """Say what an interval was computed from."""
+    before, after = comparison.before, comparison.after
     if change.basis is Basis.REPEATS:
         return f"from {len(before.labels)} and {len(after.labels)} captures"
     if change.basis is Basis.STEPS:
@@ -192,54 +89,50 @@ def _rests_on(found: Comparison, change: MeasuredChange) -> str:
     return "from one value each, so that nothing tells how much it varies"
 
 
-def _why_unclear(found: Comparison, change: MeasuredChange, given: str) -> str:
-    """Say what stands against a claim: how much captures of a side, or steps, differ anyway."""
+def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> str:
+    """Say what keeps a change from being claimed: how much captures of a side, or steps, differ."""
     if change.basis is Basis.NONE or change.low is None or change.high is None:
-        return _rests_on(found, change)
+        return _basis(comparison, change)
     if change.low > 0 or change.high < 0:
-        return f"{given}, which is not surely more than {percent(found.least)}"
+        return f"{ends}, which is not surely more than {percent(comparison.least)}"
     if change.basis is Basis.STEPS:
-        return f"{given}, {_rests_on(found, change)}: steps of a run differ too much"
+        return f"{ends}, {_basis(comparison, change)}: steps of a run differ too much"
     sides = [
-        one.period_ns if found.is_apart else one.step_ns for one in (found.before, found.after)
+        side.period_ns if comparison.is_apart else side.step_ns
+        for side in (comparison.before, comparison.after)
     ]
     spread = max(max(times) - min(times) for times in sides)
-    return f"{given}: captures of the same side differ by up to {shown(spread)}"
+    return f"{ends}: captures of the same side differ by up to {shown(spread)}"
 
 
-def _parts(found: Comparison) -> Iterator[str]:
-    """Tell the step from what lies between, where that is much, or changed as much as counts."""
-    if not found.between:
+def _between_steps(comparison: Comparison) -> Iterator[str]:
+    """Explain the time between steps, where it is long, or changed by much."""
+    if not comparison.between:
         return
-    between = found.metric("between_steps").change
-    named = entries(found, found.between, between.delta)
-    tells = between.claimed and matters(found, between)
-    said = f"Between steps it {is_how(between)}: {_numbers(between)}{colon(named)}" if tells else ""
-    if found.is_apart:
-        yield f"{_step_sentence(found)}."
-        if tells:
-            yield f"{said}."
+    step, between = comparison.step, comparison.metric("between_steps").change
+    named = entries(comparison, comparison.between, between.delta)
+    is_worth_it = between.claimed and matters(comparison, between)
+    text = f"Between steps it {is_how(between)}: {_numbers(between)}{colon(named)}"
+    if comparison.is_apart:
+        if step.verdict is ChangeVerdict.UNCLEAR:
+            yield f"No change of the step itself can be claimed: {_numbers(step)}."
+        else:
+            yield f"The step itself {is_how(step)}: {_numbers(step)}."
+        if is_worth_it:
+            yield f"{text}."
+        elif named and between.claimed:
+            yield f"Between steps {named}."
         elif named:
-            whole = f"No change of the time between steps can be claimed ({from_to(between)})"
-            yield (
-                f"Between steps {named}."
-                if between.claimed
-                else f"{whole}, but of its parts: {named}."
-            )
-    elif tells:
-        yield f"{said}; from one step to the next {_of_period(found)}."
+            unclaimed = f"No change of the time between steps can be claimed ({from_to(between)})"
+            yield f"{unclaimed}, but of its parts: {named}."
+    elif is_worth_it:
+        yield f"{text}; from one step to the next {_of_period(comparison)}."
     elif named:
-        yield f"From one step to the next {_of_period(found)}; between steps {named}."
+        yield f"From one step to the next {_of_period(comparison)}; between steps {named}."
 
 
-def _step_sentence(found: Comparison) -> str:
-    if found.step.verdict is ChangeVerdict.UNCLEAR:
-        return f"No change of the step itself can be claimed: {_numbers(found.step)}"
-    return f"The step itself {is_how(found.step)}: {_numbers(found.step)}"
-
-
-def _of_period(found: Comparison) -> str:
-    period = found.metric("step_period").change
+def _of_period(comparison: Comparison) -> str:
+    period = comparison.metric("step_period").change
     if period.claimed:
         return f"it {is_how(period)}: {_numbers(period)}"
     return f"it takes {_numbers(period)}, no change of that can be claimed"
@@ -249,38 +142,283 @@ def _numbers(change: MeasuredChange) -> str:
     return f"{from_to(change)} ({difference(change)})"
 
 
+# GPU work and idle time --------------------------------------------------------------------------
+
+_TAKES_BACK = 0.25
+"""Part of a change from which on an opposite change is worth a sentence."""
+_MAX_NAMED = 2
+"""Entries, and ranges, that a sentence begins with."""
+_NO_PHASE = frozenset({"other", "unknown"})
+
+
+def _gpu_work(comparison: Comparison) -> Iterator[str]:
+    """Say how the work of the GPU changed, whether or not the step did."""
+    busy, kernels = comparison.metric("busy").change, comparison.metric("kernel_time").change
+    if kernels.claimed and not comparison.headline.change.claimed:
+        yield f"Kernel time {is_how(kernels)} even so: {_numbers(kernels)} a step."
+    named = _step_entries(comparison, busy.delta, idle=False)
+    if busy.claimed and matters(comparison, busy):
+        text = f"GPU work {is_how(busy)}: {_numbers(busy)} {each(comparison)}"
+        yield f"{text}{colon(named)}{_phases(comparison)}."
+    elif named and not busy.claimed:
+        yield f"{_unclaimed('GPU work', busy)}, but of its parts: {named} a step."
+
+
+def _unclaimed(name: str, change: MeasuredChange) -> str:
+    """Say that no change of a total is claimed."""
+    if change.verdict is ChangeVerdict.SAME:
+        return f"{name[0].upper()}{name[1:]} as a whole is the same ({from_to(change)})"
+    return f"No change of {name} as a whole can be claimed ({from_to(change)})"
+
+
+def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle: bool) -> str:
+    """Name the entries of the step; the time between steps has a sentence of its own."""
+    rows = (row for row in comparison.ledger if row.entry.startswith(f"{IDLE}/") == idle)
+    return entries(comparison, rows, total_delta_ns)
+
+
+def _phases(comparison: Comparison) -> str:
+    """Name the phases that changed by what matters to the step."""
+    least_ns = comparison.least * (comparison.step.before or 0.0)
+    rows = [
+        (name, change)
+        for name, change in comparison.phases
+        if name not in _NO_PHASE and change.claimed and abs(change.delta or 0.0) >= least_ns
+    ]
+    rows.sort(key=lambda row: -abs(row[1].delta or 0.0))
+    return f"; by phase {sentences(rows)}" if rows else ""
+
+
+def _idle_time(comparison: Comparison) -> Iterator[str]:
+    """Say how the idle time of the GPU changed, and what that did to the step."""
+    busy, idle = comparison.metric("busy").change, comparison.metric("idle").change
+    busy_ns, idle_ns = busy.delta or 0.0, idle.delta or 0.0
+    opposite = busy.claimed and busy_ns * idle_ns < 0
+    named = _step_entries(comparison, idle_ns if idle.claimed else None, idle=True)
+    limit = f"{bottleneck_phrase(comparison)} ({busy_phrase(comparison)})."
+    if not idle.claimed:
+        if named:
+            yield f"{_unclaimed('idle time', idle)}, but of its parts: {named} a step."
+        elif busy.claimed and not whole(comparison)[1].claimed:
+            yield f"{_unclaimed('idle time', idle)}; {limit}"
+    elif opposite and _TAKES_BACK * abs(busy_ns) <= abs(idle_ns) <= abs(busy_ns):
+        yield _taken_back(comparison, busy_ns, idle)
+    elif matters(comparison, idle):
+        text = f"Idle time of the GPU {is_how(idle)}: {_numbers(idle)} {each(comparison)}"
+        yield f"{text}{colon(named)}; {limit}"
+
+
+def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
+    """Say that GPU work and idle time changed in opposite directions.
+
+    A claimed change of idle time implies that work and the total did not change alike.
+    """
+    name, total = whole(comparison)
+    delta, fell = total.delta or 0.0, busy_ns < 0
+    far_ns = abs(delta) * FAR_MORE
+    moved = [
+        f"{row.entry} ({signed(row.change.delta)})"
+        for row in comparison.ledger
+        if row.change.claimed
+        and not row.entry.startswith(f"{IDLE}/")
+        and ((row.change.delta or 0.0) < 0) == fell
+        and abs(row.change.delta or 0.0) > far_ns
+        and matters(comparison, row.change)
+    ][:_MAX_NAMED]
+    more = "far more" if moved or abs(busy_ns) >= far_ns else "more"
+    ranges = [
+        f"the range {_range_name(row)} on the host ({signed(row.host_ns.delta)})"
+        for row in _changed_ranges(comparison)
+        if ((row.host_ns.delta or 0.0) < 0) == fell and abs(row.host_ns.delta or 0.0) > far_ns
+    ]
+    subject = joined([*(moved or ["GPU work"]), *ranges[:_MAX_NAMED]])
+    what, how = ("fell", "longer") if fell else ("rose", "less")
+    named = _step_entries(comparison, idle.delta, idle=True)
+    idles = f"{shown(abs(idle.delta or 0.0))} {how}{f' ({named})' if named else ''}"
+    return (
+        f"{subject} {what} by {more} than {name} ({signed(delta)}), because "
+        f"{bottleneck_phrase(comparison)}: "
+        f"the GPU idles {idles}, {busy_phrase(comparison)}."
+    )
+
+
+# Host --------------------------------------------------------------------------------------------
+
+_MAX_RANGES_NAMED = 3
+_MAX_NAME_CHARS = 60
+_PLAIN = re.compile(r"[\w.:/#-]+\Z")
+_MAX_ACTIVITIES_NAMED = 3
+_MIN_CALLS = 1.0
+"""Calls a step that are worth a sentence, where there were some before."""
+_BLOCKING = frozenset({CallKind.SYNC, CallKind.ALLOCATE, CallKind.FREE})
+_HOW_OFTEN = {
+    ChangeVerdict.APPEARED: "New",
+    ChangeVerdict.VANISHED: "No longer",
+    ChangeVerdict.HIGHER: "More often",
+    ChangeVerdict.LOWER: "Less often",
+}
+
+
+def _host_ranges(comparison: Comparison) -> Iterator[str]:
+    """Name the ranges that changed most."""
+    ranges = _changed_ranges(comparison)
+    if not ranges:
+        return
+    named = [f"{_range_name(row)} {signed(row.host_ns.delta)}" for row in ranges]
+    text = f"On the host: range {listed(named[:_MAX_RANGES_NAMED])}"
+    name, total = whole(comparison)
+    moved_ns = sum(row.host_ns.delta or 0.0 for row in ranges)
+    if comparison.after.limit == GPU and abs(moved_ns) > FAR_MORE * abs(total.delta or 0.0):
+        how = f"did not follow ({difference(total)})"
+        if total.claimed and (total.delta or 0.0) * moved_ns > 0:
+            how = f"followed by {signed(total.delta)} only"
+        text += f"; {name} {how}, because {bottleneck_phrase(comparison)}"
+    yield f"{text}."
+
+
+def _changed_ranges(comparison: Comparison) -> list[CallChange]:
+    """Return the outermost ranges with a claimed change that matters, the largest first."""
+    total = whole(comparison)[1]
+    before = total.before or 0.0
+    part = WORTH_NAMING * (abs(total.delta or 0.0) if total.claimed else before)
+    least_ns = max(part, comparison.least * before)
+    claimed = [row for row in comparison.ranges if row.outer and row.name and row.host_ns.claimed]
+    return [row for row in claimed if abs(row.host_ns.delta or 0.0) >= least_ns]
+
+
+def _range_name(row: CallChange) -> str:
+    """Quote a name unless it stands out from the sentence."""
+    text = row.name.replace("`", "'")
+    name = text if len(text) <= _MAX_NAME_CHARS else f"{text[: _MAX_NAME_CHARS - 1]}…"
+    return name if _PLAIN.match(name) else repr(name)
+
+
+class _Activity(NamedTuple):
+    name: str
+    calls: MeasuredChange
+    ns: MeasuredChange
+
+
+def _host_activity(comparison: Comparison) -> Iterator[str]:
+    """Name blocking calls and copies that are new, gone or more or less frequent."""
+    activities = [row for row in _activities(comparison) if _is_worth_naming(row.calls)]
+    activities.sort(key=lambda row: -abs(row.calls.delta or 0.0))
+    per = "a step" if all(comparison.before.steps) else "in the window"
+    for verdict, words in _HOW_OFTEN.items():
+        named = [
+            f"{row.name} {from_to(row.calls, Fmt.COUNT)} {per}"
+            f"{f' ({signed(row.ns.delta)})' if row.ns.claimed else ''}"
+            for row in activities[:_MAX_ACTIVITIES_NAMED]
+            if row.calls.verdict is verdict
+        ]
+        if named:
+            yield f"{words} on the host: {'; '.join(named)}."
+
+
+def _activities(comparison: Comparison) -> Iterator[_Activity]:
+    for call in comparison.api:
+        if call.calls is not None and kind_of(call.name) in _BLOCKING:
+            yield _Activity(call.name, call.calls, call.host_ns)
+    for copy in comparison.copies:
+        if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False)):
+            yield _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
+
+
+def _is_worth_naming(calls: MeasuredChange) -> bool:
+    """Return whether calls appeared, vanished, or changed by at least one per step."""
+    came = calls.verdict in (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
+    return calls.claimed and (came or abs(calls.delta or 0.0) >= _MIN_CALLS)
+
+
+# Overlap -----------------------------------------------------------------------------------------
+
+_SAME = 0.1
+"""Up to this part a difference counts as none here."""
+
+
+def _exposures(comparison: Comparison) -> Iterator[str]:
+    """Say where copies and communication overlap more or less, or copies changed their speed."""
+    if len(comparison.before.gpus) != len(comparison.after.gpus):
+        return
+    gpus = max(len(comparison.before.gpus), 1)
+    copies = [copy for copy in comparison.copies if copy.bytes_before or copy.bytes_after]
+    exposed_ns = _claimed(comparison, COPY)
+    before_ns, after_ns = _totals((copy.ns for copy in copies), gpus)
+    if exposed_ns and _is_same(before_ns, after_ns):
+        yield _overlap("Copies", exposed_ns, before_ns, after_ns)
+    elif exposed_ns and before_ns and after_ns:
+        size = sum(copy.bytes_after for copy in copies)
+        if _is_same(sum(copy.bytes_before for copy in copies), size):
+            how = "less" if after_ns < before_ns else "more"
+            times = in_one_unit(shown(before_ns), shown(after_ns), " -> ")
+            amount = shown(size, Fmt.BYTES)
+            yield f"Copies move as much as before ({amount} a step) in {how} time: {times}."
+    exposed_ns = _claimed(comparison, COMMUNICATION)
+    collectives = (row.ns for row in comparison.kernels if row.category == COMMUNICATION)
+    before_ns, after_ns = _totals(collectives, gpus)
+    if exposed_ns and _is_same(before_ns, after_ns):
+        yield _overlap("Kernels that communicate", exposed_ns, before_ns, after_ns)
+
+
+def _claimed(comparison: Comparison, group: str) -> float:
+    """Sum the claimed changes of a group of the ledger; 0 where that does not matter."""
+    delta_ns = sum(
+        row.change.delta or 0.0
+        for row in (*comparison.ledger, *comparison.between)
+        if f"{row.entry}/".startswith(f"{group}/") and row.change.claimed
+    )
+    return delta_ns if abs(delta_ns) >= comparison.least * (comparison.step.before or 0.0) else 0.0
+
+
+def _totals(changes: Iterable[MeasuredChange], gpus: int) -> tuple[float, float]:
+    """Sum durations, overlapped or not, before and after; mean over GPUs."""
+    rows = list(changes)
+    before, after = sum(row.before or 0.0 for row in rows), sum(row.after or 0.0 for row in rows)
+    return before / gpus, after / gpus
+
+
+def _is_same(before: float, after: float) -> bool:
+    return before > 0 and abs(after - before) <= before * _SAME
+
+
+def _overlap(name: str, exposed_ns: float, before_ns: float, after_ns: float) -> str:
+    where = "now run beside computation" if exposed_ns < 0 else "no longer run beside computation"
+    times = in_one_unit(shown(before_ns), shown(after_ns), " -> ")
+    how = "less" if exposed_ns < 0 else "more"
+    alone = f"{shown(abs(exposed_ns))} {how} of it with nothing beside"
+    return f"{name} {where}: they take as long ({times} a step), {alone}."
+
+
 # What else ---------------------------------------------------------------------------------------
-
-
-def _beside(found: Comparison) -> Iterator[str]:
-    """Say what changed besides time."""
-    told = []
-    for key in ("launches", "memory_peak"):
-        metric = found.metric(key)
-        if metric.change.claimed:
-            numbers = f"{from_to(metric.change, metric.fmt)}"
-            single = ", one value each" if metric.change.basis is Basis.NONE else ""
-            ratio = f" ({difference(metric.change, metric.fmt)}{single})"
-            told.append(f"{_NAMES[key]} {is_how(metric.change)}: {numbers}{ratio}")
-    if told:
-        text = "; ".join(told)
-        yield f"{text[0].upper()}{text[1:]}."
-
 
 _NAMES = {"launches": "the number of kernels a step", "memory_peak": "the memory peak"}
 
 
-def _findings(found: Comparison) -> Iterator[str]:
-    """Name the findings that went and came."""
+def _counts_and_memory(comparison: Comparison) -> Iterator[str]:
+    parts = []
+    for key, name in _NAMES.items():
+        metric = comparison.metric(key)
+        change = metric.change
+        if change.claimed:
+            single = ", one value each" if change.basis is Basis.NONE else ""
+            ratio = f" ({difference(change, metric.fmt)}{single})"
+            parts.append(f"{name} {is_how(change)}: {from_to(change, metric.fmt)}{ratio}")
+    if parts:
+        text = "; ".join(parts)
+        yield f"{text[0].upper()}{text[1:]}."
+
+
+def _findings(comparison: Comparison) -> Iterator[str]:
+    """Name the findings that are resolved and new."""
     parts = []
     for fate, word in ((FindingFate.FIXED, "gone"), (FindingFate.NEW, "new")):
-        mine = [_finding(one) for one in found.findings if one.fate is fate]
-        if mine:
-            parts.append(f"{word}: {listed(mine)}")
+        named = []
+        for row in comparison.findings:
+            if row.fate is fate:
+                saving = row.before_ns if fate is FindingFate.FIXED else row.after_ns
+                worth = f" (worth {shown(saving)} a step)" if saving else ""
+                named.append(f"{row.rule}{worth}")
+        if named:
+            parts.append(f"{word}: {listed(named)}")
     if parts:
         yield f"Findings {'; '.join(parts)}."
-
-
-def _finding(one: FindingChange) -> str:
-    worth = one.before_ns if one.fate is FindingFate.FIXED else one.after_ns
-    return f"{one.rule} (worth {shown(worth)} a step)" if worth else one.rule

@@ -11,10 +11,9 @@ import numpy as np
 from gpusight.analysis.capture_completeness import KERNELS
 from gpusight.comparison.comparability import check_kinds, differences, each_once, other_parts
 from gpusight.comparison.compare_digests import check_confidence, compare
-from gpusight.comparison.compared_quantities import ComparedQuantity, changes
 from gpusight.comparison.comparison_result import MUCH_BETWEEN
 from gpusight.comparison.gate_limits import LimitKind
-from gpusight.comparison.named_metrics import both, quantity, unmatched
+from gpusight.comparison.named_metrics import ComparedQuantity, both, changes, quantity, unmatched
 from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT, ChangeVerdict, SampledChange
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -34,7 +33,7 @@ _STEP, _PERIOD, _BETWEEN = "step_time", "step_period", "between_steps"
 
 
 class CheckStatus(enum.Enum):
-    """What became of a check."""
+    """How a check ended."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -62,8 +61,7 @@ class GateCheck:
     high: float | None
     status: CheckStatus
     reason: str
-    """Why it is missing or judged otherwise, or which captures do not count; empty where nothing
-    is to be said."""
+    """Why it is missing or judged otherwise, or which captures do not count; may be empty."""
     judged: str = ""
     """The metric that it is judged by: `step_period` for the step where much lies between."""
     lost: bool = False
@@ -76,7 +74,7 @@ class GateCheck:
         return self.change.after - self.most if known else None  # type: ignore[operator]
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
+        """Return it as plain objects, for JSON."""
         return {
             "metric": self.limit.metric,
             "judged": self.judged or self.limit.metric,
@@ -99,7 +97,7 @@ def check_limits(
     confidence: float,
     obstacles: Sequence[Difference] = (),
 ) -> tuple[GateCheck, ...]:
-    """Hold captures against limits, in the order of these; `before` may be empty for ceilings.
+    """Check captures against limits, in the order of these; `before` may be empty for ceilings.
 
     No check passes that one of the `obstacles` concerns.
     """
@@ -111,34 +109,34 @@ def check_limits(
     checks = []
     for limit, (_, why), pair, change in zip(limits, judged, pairs, grown, strict=True):
         check = _check(limit, pair, change, confidence)
-        told = (why, unmatched(pair, (*before, *after)), check.reason)
-        check = replace(check, reason="; ".join(filter(None, told)))
-        checks.append(_comparable(check, obstacles))
+        reasons = (why, unmatched(pair, (*before, *after)), check.reason)
+        check = replace(check, reason="; ".join(filter(None, reasons)))
+        checks.append(_unless_inconclusive(check, obstacles))
     return tuple(checks)
 
 
 def _judged_by(metric: str, before: Sequence[Digest], after: Sequence[Digest]) -> tuple[str, str]:
-    """Give the metric that tells it, and why that is another: a step is not all of a program."""
+    """Return the metric to judge by, and why it is another: the step may not be all the time."""
     if metric != _STEP:
         return metric, ""
-    share = max(_share_between(side) for side in (before, after) if side)
+    shares = []
+    for side in (before, after):
+        if side:
+            between, period = (quantity(side, key).mean or 0.0 for key in (_BETWEEN, _PERIOD))
+            shares.append(between / period if period else 0.0)
+    share = max(shares)
     if share < MUCH_BETWEEN:
         return metric, ""
     return _PERIOD, f"{share:.0%} of the time lies between steps: counted from step to step"
 
 
-def _share_between(side: Sequence[Digest]) -> float:
-    between, period = (quantity(side, key).mean or 0.0 for key in (_BETWEEN, _PERIOD))
-    return between / period if period else 0.0
-
-
-def _comparable(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
+def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
     """Let nothing pass that may come from lost data, or from another machine or amount of work."""
     ceiling = check.limit.kind is LimitKind.CEILING
-    mine = [one.text for one in obstacles if one.data or not ceiling]
-    if not mine or check.status not in (CheckStatus.PASSED, CheckStatus.UNSURE):
+    concerning = [obstacle.text for obstacle in obstacles if obstacle.data or not ceiling]
+    if not concerning or check.status not in (CheckStatus.PASSED, CheckStatus.UNSURE):
         return check
-    reason = "; ".join(filter(None, (*mine, check.reason)))
+    reason = "; ".join(filter(None, (*concerning, check.reason)))
     return replace(check, status=CheckStatus.INCONCLUSIVE, reason=reason)
 
 
@@ -149,38 +147,32 @@ def _check(
     confidence: float,
 ) -> GateCheck:
     now = pair[1]
-    needed = (now,) if limit.kind is LimitKind.CEILING else pair
-    numbers = change, _most(limit, change), None, None
-    check = GateCheck(limit, now.label, now.fmt, *numbers, CheckStatus.MISSING, "", now.key)
+    ceiling = limit.kind is LimitKind.CEILING
+    needed = (now,) if ceiling else pair
+    most = None if change.before is None else limit.most(change.before)
+    if ceiling:
+        most = limit.value
+    check = GateCheck(
+        limit, now.label, now.fmt, change, most, None, None, CheckStatus.MISSING, "", now.key
+    )
     unknown = [side for side in needed if not side.known]
     if unknown:
         lost = any(side.lost for side in unknown)
         return replace(check, reason=unknown[0].missing or "no capture knows it", lost=lost)
-    spread = _above(now, limit.value, confidence) if limit.kind is LimitKind.CEILING else change
-    shift = limit.value if limit.kind is LimitKind.CEILING else 0.0
+    spread = _above(now, limit.value, confidence) if ceiling else change
+    shift = limit.value if ceiling else 0.0
     return replace(
         check,
         change=replace(change, basis=spread.basis),
         low=None if spread.low is None else spread.low + shift,
         high=None if spread.high is None else spread.high + shift,
         status=_status(check, spread),
-        reason=_partly(needed),
+        reason="; ".join(f"not counted: {side.missing}" for side in needed if side.missing),
     )
 
 
-def _most(limit: GateLimit, change: MeasuredChange) -> float | None:
-    if limit.kind is LimitKind.CEILING:
-        return limit.value
-    return None if change.before is None else limit.most(change.before)
-
-
-def _partly(sides: Sequence[ComparedQuantity]) -> str:
-    """Say which captures do not count."""
-    return "; ".join(f"not counted: {side.missing}" for side in sides if side.missing)
-
-
 def _status(check: GateCheck, spread: MeasuredChange) -> CheckStatus:
-    """Judge by the value, and by whether `spread` tells it from chance where anything does."""
+    """Judge by the value, and by whether `spread` rules out chance where it is known."""
     over = check.over
     assert over is not None
     if check.limit.improvement:
@@ -195,23 +187,22 @@ def _improved(check: GateCheck, over: float, spread: MeasuredChange) -> CheckSta
     """Judge a limit below the baseline: the improvement must be there, and be no chance."""
     if spread.low is None or spread.high is None:
         return CheckStatus.FAILED if over > 0 else CheckStatus.PASSED
-    asked = (check.most or 0.0) - (check.change.before or 0.0)
+    needed = (check.most or 0.0) - (check.change.before or 0.0)
     if over > 0:
-        return CheckStatus.FAILED if spread.low > asked else CheckStatus.UNSURE
+        return CheckStatus.FAILED if spread.low > needed else CheckStatus.UNSURE
     return CheckStatus.PASSED if spread.high < 0 else CheckStatus.UNSURE
 
 
 def _above(now: ComparedQuantity, ceiling: float, confidence: float) -> MeasuredChange:
     """Compare a side with a value that does not vary; one end of the interval is of interest."""
-    fixed = replace(now, by_capture=tuple(_constant(one, ceiling) for one in now.known))
-    known = replace(now, by_capture=now.known)
-    return changes([(fixed, known)], confidence=2 * confidence - 1, least=0.0)[0]
-
-
-def _constant(one: SampledChange | float, value: float) -> SampledChange | float:
-    if isinstance(one, SampledChange):
-        return SampledChange(one.blocks, np.full_like(one.values, value))
-    return float(value)
+    fixed = tuple(
+        SampledChange(value.blocks, np.full_like(value.values, ceiling))
+        if isinstance(value, SampledChange)
+        else float(ceiling)
+        for value in now.known
+    )
+    pair = replace(now, by_capture=fixed), replace(now, by_capture=now.known)
+    return changes([pair], confidence=2 * confidence - 1, least=0.0)[0]
 
 
 @dataclass(frozen=True)
@@ -249,7 +240,7 @@ class Gate:
         return "failed"
 
     def fails(self, check: GateCheck) -> bool:
-        """Whether a check keeps the gate from passing; every form of the answer asks this."""
+        """Whether a check keeps the gate from passing; every output format uses this."""
         if check.status is CheckStatus.MISSING:
             return not self.allow_missing or check.lost or self.knows_nothing
         if check.status is CheckStatus.UNSURE:
@@ -262,12 +253,11 @@ class Gate:
         return all(check.status is CheckStatus.MISSING for check in self.checks)
 
     def having(self, status: CheckStatus) -> list[GateCheck]:
-        """Give the checks of one status."""
+        """Return the checks of one status."""
         return [check for check in self.checks if check.status is status]
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        found = self.comparison
+        """Return it as plain objects, for JSON."""
         return {
             "meta": {
                 "command": self.command,
@@ -284,11 +274,11 @@ class Gate:
             "passed": self.passed,
             "outcome": self.outcome,
             "differences": [
-                {**one.document(), "allowed": one.kind in self.allow_changed}
-                for one in self.differences
+                {**difference.document(), "allowed": difference.kind in self.allow_changed}
+                for difference in self.differences
             ],
             "checks": [check.document() for check in self.checks],
-            "explanation": list(found.explanation) if found else [],
+            "explanation": list(self.comparison.explanation) if self.comparison else [],
         }
 
 
@@ -303,7 +293,7 @@ def gate(
     allow_missing: bool = False,
     allow_changed: Sequence[str] = (),
 ) -> Gate | NotApplicable:
-    """Hold captures against limits; `before` is the baseline, and may be empty for ceilings.
+    """Check captures against limits; `before` is the baseline, and may be empty for ceilings.
 
     `least` is only for the words of the explanation: a limit says itself how much is too much.
     `allow_changed` accepts kinds of `differences` by name.
@@ -312,14 +302,17 @@ def gate(
     _check_request(before, after, limits, confidence)
     if absent := other_parts((*before, *after), "gate"):
         return absent
-    found = compare(before, after, confidence=confidence, least=least) if before else None
-    if isinstance(found, NotApplicable):
-        if not any(KERNELS in one.lost for one in (*before, *after)):
-            return found
-        found = None  # lost kernels may hide the steps too: then the metrics are missing
-    (before, _), (after, copied) = each_once(before), each_once(after)
+    comparison = compare(before, after, confidence=confidence, least=least) if before else None
+    if isinstance(comparison, NotApplicable):
+        if not any(KERNELS in digest.lost for digest in (*before, *after)):
+            return comparison
+        comparison = None  # lost kernels may hide the steps too: then the metrics are missing
+    (before, _), (after, notes) = each_once(before), each_once(after)
+    notes += [note for digest in after for note in digest.notes]
+    if len(after) == 1:
+        notes.append("one capture: intervals cover the spread of its steps; runs may differ more")
     every = differences(before, after)
-    obstacles = [one for one in every if one.kind not in allowed]
+    obstacles = [difference for difference in every if difference.kind not in allowed]
     return Gate(
         check_limits(before, after, limits, confidence, obstacles),
         tuple(digest.label for digest in before),
@@ -329,8 +322,8 @@ def gate(
         allow_missing=allow_missing,
         differences=every,
         allow_changed=allowed,
-        comparison=found,
-        notes=found.notes if found else (*copied, *_notes(after)),
+        comparison=comparison,
+        notes=comparison.notes if comparison else tuple(dict.fromkeys(notes)),
     )
 
 
@@ -351,10 +344,3 @@ def _check_request(
             hint="make one with: gpusight baseline save CAPTURE… -o baseline.json, "
             "then give it by --baseline baseline.json",
         )
-
-
-def _notes(digests: Sequence[Digest]) -> list[str]:
-    notes = [note for digest in digests for note in digest.notes]
-    if len(digests) == 1:
-        notes.append("one capture: intervals cover the spread of its steps; runs may differ more")
-    return list(dict.fromkeys(notes))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.analysis.steps.step_list import shortened
 from gpusight.comparison.comparability import KINDS, check_kinds
+from gpusight.comparison.significance import MIN_CONFIDENCE
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
 from gpusight.units import BYTE_UNITS, TIME_UNITS, parse_amount, parse_percent
@@ -63,22 +64,22 @@ class GateLimit:
     """The limit as it was written, without the metric."""
 
     def __str__(self) -> str:
-        """Give it as it is written."""
+        """Return it as it is written."""
         return f"{self.metric}={self.text}"
 
     @property
     def improvement(self) -> bool:
-        """It asks that the metric has become smaller."""
+        """It requires that the metric became smaller."""
         return self.kind is not LimitKind.CEILING and self.value < 0
 
     def most(self, baseline: float) -> float:
-        """Give the largest value that is within the limit."""
+        """Return the largest value that is within the limit."""
         if self.kind is LimitKind.RELATIVE:
             return baseline * (1 + self.value)
         return self.value + (baseline if self.kind is LimitKind.ABSOLUTE else 0.0)
 
     def check_unit(self, fmt: Fmt) -> None:
-        """Raise where the unit does not fit a metric that is shown in this way."""
+        """Raise where the unit does not fit the format of the metric."""
         known = fmt if fmt in _EXAMPLES else Fmt.COUNT
         if self.measures in (Fmt.SHARE, known) or self.value == 0:
             return
@@ -99,23 +100,19 @@ def read_limit(text: str) -> GateLimit:
     return limit_of(metric.strip(), amount)
 
 
-def read_limits(given: str | Iterable[str] | Mapping[str, str]) -> list[GateLimit]:
+def read_limits(limits: str | Iterable[str] | Mapping[str, str]) -> list[GateLimit]:
     """Read limits as Python has them: texts, or amounts by metric."""
-    if isinstance(given, Mapping):
-        return [limit_of(*map(_text, item)) for item in given.items()]
-    if not isinstance(given, Iterable):
-        raise _no_text(given)
-    return [read_limit(_text(one)) for one in ([given] if isinstance(given, str) else given)]
+    if isinstance(limits, Mapping):
+        return [limit_of(_text(metric), _text(amount)) for metric, amount in limits.items()]
+    if isinstance(limits, str) or not isinstance(limits, Iterable):
+        return [read_limit(_text(limits))]
+    return [read_limit(_text(limit)) for limit in limits]
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise _no_text(given)
-    return given
-
-
-def _no_text(given: object) -> UsageError:
-    return UsageError(f"a limit is a text, not {type(given).__name__}", hint=_HINT)
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"a limit is a text, not {type(value).__name__}", hint=_HINT)
+    return value
 
 
 def limit_of(metric: str, amount: str) -> GateLimit:
@@ -136,21 +133,18 @@ def limit_of(metric: str, amount: str) -> GateLimit:
             f"{shortened(f'{metric}={amount}')!r} cannot be held: nothing falls by more than 100%",
             hint=f"write such as {metric}=-5%",
         )
-    return GateLimit(metric, _kind(sign, measures), value, measures, f"{sign}{digits}{unit}")
-
-
-def _kind(sign: str, measures: Fmt) -> LimitKind:
+    kind = LimitKind.RELATIVE if measures is Fmt.SHARE else LimitKind.ABSOLUTE
     if not sign:
-        return LimitKind.CEILING
-    return LimitKind.RELATIVE if measures is Fmt.SHARE else LimitKind.ABSOLUTE
+        kind = LimitKind.CEILING
+    return GateLimit(metric, kind, value, measures, f"{sign}{digits}{unit}")
 
 
-def joined(configured: Iterable[GateLimit], given: Iterable[GateLimit]) -> tuple[GateLimit, ...]:
-    """Join the limits of a file and of a command: those given for a metric stand for its own."""
-    own = tuple(dict.fromkeys(given))
-    replaced = {limit.metric for limit in own}
+def joined(configured: Iterable[GateLimit], typed: Iterable[GateLimit]) -> tuple[GateLimit, ...]:
+    """Join the limits of a file and of a command; those of the command replace the file's."""
+    typed = tuple(dict.fromkeys(typed))
+    replaced = {limit.metric for limit in typed}
     kept = [limit for limit in dict.fromkeys(configured) if limit.metric not in replaced]
-    return (*kept, *own)
+    return (*kept, *typed)
 
 
 if sys.version_info >= (3, 11):
@@ -183,38 +177,43 @@ class GateConfig:
 
 def find_config(folder: Path) -> Path | None:
     """Find the file in a folder, or above it up to the root of its repository."""
-    for place in _folders(folder.resolve()):
-        if (place / NAME).is_file():
-            return place / NAME
+    folder = folder.resolve()
+    folders = [folder, *folder.parents]
+    roots = (number for number, each in enumerate(folders, 1) if (each / ".git").exists())
+    for each in folders[: next(roots, 1)]:
+        if (each / NAME).is_file():
+            return each / NAME
     return None
 
 
-def _folders(folder: Path) -> list[Path]:
-    """Give the folders to look in; outside of a repository only the folder itself."""
-    above = [folder, *folder.parents]
-    for number, place in enumerate(above, 1):
-        if (place / ".git").exists():
-            return above[:number]
-    return [folder]
-
-
 def load_config(path: Path, gate: str | None = None) -> GateConfig:
-    """Read a file, and in it the gate of this name; raises UsageError in one line."""
-    tables = _tables(path)
-    own = {key: value for key, value in tables.items() if key in SETTINGS}
-    named = {key: value for key, value in tables.items() if isinstance(value, dict)}
-    named = {key: value for key, value in named.items() if key not in SETTINGS}
-    unknown = [key for key in tables if key not in own and key not in named]
-    for where, keys in (("[gate]", unknown), *_strangers(named)):
-        if keys:
-            raise _unknown(path, where, keys[0])
-    chosen = _chosen(path, own, named, gate)
-    values = {key: _value(path, key, value) for key, value in chosen.items()}
-    return GateConfig(path=path, **{_FIELDS.get(key, key): v for key, v in values.items()})
+    """Read a file, and in it the gate of this name; raise `UsageError` in one line."""
+    tables = _gate_table(path)
+    shared = {key: value for key, value in tables.items() if key in SETTINGS}
+    named = {
+        key: value
+        for key, value in tables.items()
+        if isinstance(value, dict) and key not in SETTINGS
+    }
+    for key in tables:
+        if key not in shared and key not in named:
+            raise _unknown(path, "[gate]", key)
+    for name, table in named.items():
+        for key in table:
+            if key not in SETTINGS:
+                raise _unknown(path, f"[gate.{name}]", key)
+    fields = {}
+    for key, value in _chosen(path, shared, named, gate).items():
+        read, wanted = SETTINGS[key]
+        setting = read(path, value)
+        if setting is None:
+            raise _wrong(path, key, wanted)
+        fields[_FIELDS.get(key, key)] = setting
+    return GateConfig(path=path, **fields)
 
 
-def _tables(path: Path) -> dict[str, Any]:
-    """Give what stands in `[gate]`."""
+def _gate_table(path: Path) -> dict[str, Any]:
+    """Read the table `[gate]`."""
     if path.exists() and not path.is_file():  # a pipe would keep us waiting
         raise UsageError(f"cannot read {path}", why="it is not a regular file")
     try:
@@ -238,28 +237,21 @@ def _tables(path: Path) -> dict[str, Any]:
     return gate
 
 
-def _strangers(named: Mapping[str, dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    return [
-        (f"[gate.{name}]", [key for key in table if key not in SETTINGS])
-        for name, table in named.items()
-    ]
-
-
 def _chosen(
-    path: Path, own: dict[str, Any], named: Mapping[str, dict[str, Any]], gate: str | None
+    path: Path, shared: dict[str, Any], named: Mapping[str, dict[str, Any]], gate: str | None
 ) -> dict[str, Any]:
-    """Give what the gate says, on top of what all of them share."""
+    """Return the settings of the gate, on top of those that all gates share."""
     if gate is None:
-        if named and not own:
+        if named and not shared:
             names = ", ".join(map(shortened, named))
             raise UsageError(f"{path} holds several gates", hint=f"choose one by --gate: {names}")
-        return own
+        return shared
     if gate not in named:
         known = ", ".join(map(shortened, named)) or "none with a name"
         raise UsageError(f"{path} has no [gate.{shortened(gate)}]", hint=f"it holds: {known}")
-    limits = [table.get("max", {}) for table in (own, named[gate])]
-    merged = {**own, **named[gate]}
-    if all(isinstance(one, dict) for one in limits) and any(limits):
+    limits = [table.get("max", {}) for table in (shared, named[gate])]
+    merged = {**shared, **named[gate]}
+    if all(isinstance(table, dict) for table in limits) and any(limits):
         merged["max"] = {**limits[0], **limits[1]}
     return merged
 
@@ -277,16 +269,8 @@ def _wrong(path: Path, key: str, wanted: str) -> UsageError:
     )
 
 
-def _value(path: Path, key: str, value: Any) -> Any:
-    read, wanted = SETTINGS[key]
-    found = read(path, value)
-    if found is None:
-        raise _wrong(path, key, wanted)
-    return found
-
-
 def _files(path: Path, value: Any) -> tuple[str, ...] | None:
-    """Give files, which are named from where the settings lie; patterns stay patterns."""
+    """Read file names relative to the settings; patterns stay patterns."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
         return None
@@ -301,26 +285,22 @@ def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
     """Read limits; a bare `+10` is the number 10 to TOML, so they must be texts."""
     if not isinstance(value, dict):
         return None
-    found: list[GateLimit] = []
+    limits: list[GateLimit] = []
     for metric, amounts in value.items():
         if amounts == []:
             raise _wrong(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
         for amount in amounts if isinstance(amounts, list) else [amounts]:
             if not isinstance(amount, str):
                 raise _wrong(path, metric, f'it as text: "{shortened(metric)}" = "+3%"')
-            found.append(_limit(path, metric, amount))
-    return tuple(found)
+            try:
+                limits.append(limit_of(metric, amount))
+            except UsageError as error:
+                raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
+    return tuple(limits)
 
 
-def _limit(path: Path, metric: str, amount: str) -> GateLimit:
-    try:
-        return limit_of(metric, amount)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
-
-
-def _part(_: Path, value: Any) -> float | None:
-    """Read a part of the whole, as a percentage or a fraction."""
+def _share(_: Path, value: Any) -> float | None:
+    """Read a percentage or a fraction."""
     if isinstance(value, str):
         value = parse_percent(value)
     known = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -328,8 +308,8 @@ def _part(_: Path, value: Any) -> float | None:
 
 
 def _confidence(path: Path, value: Any) -> float | None:
-    part = _part(path, value)
-    return part if part is not None and part >= LEAST_CONFIDENCE else None
+    share = _share(path, value)
+    return share if share is not None and share >= MIN_CONFIDENCE else None
 
 
 def _flag(_: Path, value: Any) -> bool | None:
@@ -346,28 +326,27 @@ def _kinds(path: Path, value: Any) -> tuple[str, ...] | None:
         raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
 
 
-def _config_text(_: Path, value: Any) -> str | None:
+def _nonempty_text(_: Path, value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
 def _steps(_: Path, value: Any) -> str | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if whole else _config_text(_, value)
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if integer else _nonempty_text(_, value)
 
 
-LEAST_CONFIDENCE = 0.5
 _FIELDS = {"max": "limits", "in": "within"}
 SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "baseline": (_files, 'a file or a list of files: baseline = "perf/baseline.json"'),
     "max": (_limits, 'a table of limits: max = { step_time = "+3%" }'),
     "confidence": (_confidence, 'a percentage from 50%: confidence = "95%"'),
-    "least_effect": (_part, 'a percentage below 100%: least_effect = "2%"'),
+    "least_effect": (_share, 'a percentage below 100%: least_effect = "2%"'),
     "strict": (_flag, "strict = true or strict = false"),
     "allow_missing": (_flag, "allow_missing = true or allow_missing = false"),
     "allow_changed": (_kinds, f'a list of {", ".join(KINDS)}: allow_changed = ["kernels"]'),
     "steps": (_steps, 'steps as for --steps: steps = "3-7"'),
-    "in": (_config_text, 'a range as for --in: in = "train_step"'),
+    "in": (_nonempty_text, 'a range as for --in: in = "train_step"'),
     "junit": (_file, 'a file: junit = "gate.xml"'),
     "markdown": (_file, 'a file: markdown = "gate.md"'),
 }
-"""How each setting is read, and what an error tells to write."""
+"""How each setting is read, and the hint of an error."""

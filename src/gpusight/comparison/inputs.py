@@ -19,7 +19,7 @@ from gpusight.results import NotApplicable
 from gpusight.sniff import is_capture_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpusight.trace.trace import Capture, Trace
 
@@ -41,7 +41,7 @@ _TABLES = re.compile(r"(?:StringIds|CUPTI_\w+)\.(?:parquet|arrow)$", re.IGNORECA
 
 
 class SideInputs(NamedTuple):
-    """What words mean."""
+    """The captures that the words of a command line mean."""
 
     paths: list[Path]
     """Captures and baselines, each once."""
@@ -50,12 +50,12 @@ class SideInputs(NamedTuple):
 
 
 def side_paths(texts: Sequence[str]) -> list[Path]:
-    """Give the captures and baselines that words mean, each once, in the order given."""
+    """List the captures and baselines that words mean, each once, in the order given."""
     return side_inputs(texts).paths
 
 
 def side_inputs(texts: Sequence[str]) -> SideInputs:
-    """Give the captures and baselines that words mean, in the order given, and what was left out.
+    """List the captures and baselines that words mean, in the order given, and what was left out.
 
     Those of a folder or glob come in the order of the numbers in their names; baselines are taken
     from there only where there are no captures. A report and its own SQLite export are one run: the
@@ -70,11 +70,15 @@ def side_inputs(texts: Sequence[str]) -> SideInputs:
 
 def _meant(text: str) -> list[Path]:
     path = _path(text)
-    if _exists(path):
-        return _in_folder(path) if path.is_dir() else [path]
+    try:
+        exists = path.exists()
+    except OSError:  # too long for a name: a list of names may be
+        exists = False
+    if exists:
+        return _expanded(path)
     pattern = glob.has_magic(text)
-    if pattern and (found := _matching(text)):
-        return found
+    if pattern and (paths := _matching(text)):
+        return paths
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1:
         return [path for part in parts if part for path in _meant(part)]
@@ -92,24 +96,17 @@ def _path(text: str) -> Path:
         return Path(text)
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long for a name: a list of names may be
-        return False
-
-
 def _matching(text: str) -> list[Path]:
-    """Give what a glob matches; nothing where it is a list of globs, or wrong."""
-    every = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
-    names = list(islice(every, _MOST_LISTED))
+    """List what a glob matches; nothing where it is a list of globs, or wrong."""
+    matches = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
+    names = list(islice(matches, _MOST_LISTED))
     paths = sorted(map(Path, names), key=_natural)
     timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
-    return _captures_first([one for path in timelines or paths for one in _expanded(path)])
+    return _captures_first([p for path in timelines or paths for p in _expanded(path)])
 
 
 def _captures_first(paths: list[Path]) -> list[Path]:
-    """Leave out baselines that lie beside captures: who means them names them."""
+    """Leave out baselines that lie beside captures: they must be named explicitly."""
     others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
     return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
 
@@ -119,7 +116,7 @@ def _expanded(path: Path) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Give the captures of a folder, or the folder where it is a capture itself."""
+    """List the captures of a folder, or the folder where it is a capture itself."""
     try:
         files = [path for path in islice(folder.iterdir(), _MOST_LISTED) if path.is_file()]
     except OSError as error:
@@ -127,35 +124,32 @@ def _in_folder(folder: Path) -> list[Path]:
         raise CaptureError(f"{folder} cannot be read", why=why) from error
     if any(_TABLES.match(path.name) for path in files):
         return [folder]
-    found = _captures_first(sorted(filter(_is_meant, files), key=_natural))
-    found = found or sorted(_profiles(folder))
-    if not found:
+    captures = _captures_first(sorted(filter(_is_meant, files), key=_natural))
+    # What `jax.profiler.trace(FOLDER)` wrote.
+    profiles = islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
+    captures = captures or sorted(profiles)
+    if not captures:
         raise CaptureError(
             f"{folder} is a folder without captures that can be compared",
             hint="name nsys reports, torch traces or baselines, or a folder of them",
         )
-    return found
+    return captures
 
 
 def _is_meant(path: Path) -> bool:
     name = path.name.lower()
     if is_capture_name(path):
         return not name.endswith(_OTHERS)
-    return name.endswith(".json") and (is_baseline(path) or _is_trace(path))
-
-
-def _is_trace(path: Path) -> bool:
+    if not name.endswith(".json"):
+        return False
+    if is_baseline(path):
+        return True
     with path.open("rb") as file:
         return _EVENTS in file.read(_HEAD_BYTES)
 
 
-def _profiles(folder: Path) -> Iterator[Path]:
-    """Give what `jax.profiler.trace(FOLDER)` wrote."""
-    return islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
-
-
 def _natural(path: Path) -> tuple[tuple[object, ...], str]:
-    """Order names as people do: `r2` before `r10`."""
+    """Order names by their numbers: `r2` before `r10`."""
     parts = _DIGITS.split(path.name)
     return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), str(path)
 
@@ -167,7 +161,7 @@ def _each_run_once(paths: Iterable[Path]) -> SideInputs:
         named.setdefault(path.resolve(), []).append(path)
     each = [same[0] for same in named.values()]
     exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
-    kept, others = [], {same[0]: same[1:] for same in named.values()}
+    kept, others = [], {first: more for first, *more in named.values()}
     for path in each:
         export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
         if export is None:
@@ -195,7 +189,7 @@ def digests_of(
     make: Callable[[_Source], Digest | NotApplicable],
     notes: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[Digest]:
-    """Make the digest of each capture; baseline files hold digests already.
+    """Build the digest of each capture; baseline files hold digests already.
 
     `notes` are of paths, and become notes of their captures. Raises where a capture cannot be
     compared.
@@ -217,7 +211,7 @@ def digests_of(
 def _digest_of(
     path: Path, capture: _Source, make: Callable[[_Source], Digest | NotApplicable]
 ) -> Digest:
-    """Make a digest; a request that does not fit the capture says which capture that is."""
+    """Build a digest; errors name the capture."""
     try:
         digest = make(capture)
     except (UsageError, MissingDataError) as error:

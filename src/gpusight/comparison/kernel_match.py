@@ -53,7 +53,7 @@ class KernelRow:
     """Time a step under each name, as the captures spell it."""
     calls: float = 0.0
     """Launches a step, likewise."""
-    at: list[tuple[int, int]] = field(default_factory=list)
+    positions: list[tuple[int, int]] = field(default_factory=list)
     """Captures, and its positions there."""
 
     @property
@@ -68,7 +68,7 @@ class KernelRow:
 
     @property
     def stem(self) -> str:
-        """What people call it, without tiles, numbers that count, and precision."""
+        """Short name without tile sizes, numbers that count, and precision."""
         return _SPACES.sub(" ", _PRECISION.sub("", _COUNTS.sub("", self.short))).strip()
 
 
@@ -88,9 +88,9 @@ class ComparedKernels:
                 row.names[kernel.name] += ns
                 self.ranges[kernel.range or ""] += ns
                 row.calls += _mean(kernel.calls, digest.blocks) / len(digests)
-                row.at.append((capture, position))
+                row.positions.append((capture, position))
         self.order = _order(digests, key)
-        """Empty where no capture tells it."""
+        """Empty where no capture has it."""
         self.launches = Counter(self.order)
 
     def ns(self, shares: Shares) -> float:
@@ -99,31 +99,31 @@ class ComparedKernels:
 
 
 def both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Sides:
-    """Give the rows of both sides: by range, unless ranges were added, renamed or taken away."""
-    ours, theirs = ({row.name for one in side for row in one.kernels} for side in (before, after))
-    same = ours & theirs
+    """Collect the rows of both sides: by range, unless ranges were added, renamed or removed."""
+    before_names, after_names = (
+        {row.name for digest in side for row in digest.kernels} for side in (before, after)
+    )
+    shared_names = before_names & after_names
 
     def in_range(kernel: KernelDigest) -> Key:
         return kernel.range or "", anywhere(kernel)[1]
 
     def anywhere(kernel: KernelDigest) -> Key:
-        return "", kernel.name if kernel.name in same else _spelled(kernel.name)
+        return "", kernel.name if kernel.name in shared_names else _spelled(kernel.name)
 
     sides = ComparedKernels(before, in_range), ComparedKernels(after, in_range)
-    if all(_within(one, other) for one, other in (sides, sides[::-1])):
+    if all(_within(side, other) for side, other in (sides, sides[::-1])):
         return sides
     return ComparedKernels(before, anywhere), ComparedKernels(after, anywhere)
 
 
-def _within(one: ComparedKernels, other: ComparedKernels) -> bool:
+def _within(side: ComparedKernels, other: ComparedKernels) -> bool:
     """Whether nearly all work is in ranges that the other side has too."""
-    outside = sum(ns for name, ns in one.ranges.items() if name not in other.ranges)
-    return outside <= _OTHER_RANGES * sum(one.ranges.values())
+    outside = sum(ns for name, ns in side.ranges.items() if name not in other.ranges)
+    return outside <= _OTHER_RANGES * sum(side.ranges.values())
 
 
-@lru_cache(maxsize=16_384)
-def _spelled(name: str) -> str:
-    return normal_name(name)
+_spelled = lru_cache(maxsize=16_384)(normal_name)
 
 
 def _mean(series: Series, blocks: tuple[int, ...]) -> float:
@@ -132,23 +132,23 @@ def _mean(series: Series, blocks: tuple[int, ...]) -> float:
 
 
 def _order(digests: Sequence[Digest], key: Callable[[KernelDigest], Key]) -> list[Key]:
-    """Give the launches of a step, from the capture that has most steps to choose it from."""
-    known = [one for one in digests if 0 < len(one.order) <= MOST_LAUNCHES]
-    if not known:
+    """Return the launches of a step, of the capture with the most steps."""
+    ordered = [digest for digest in digests if 0 < len(digest.order) <= MOST_LAUNCHES]
+    if not ordered:
         return []
-    chosen = max(known, key=lambda one: one.steps)
-    keys = [key(kernel) for kernel in chosen.kernels]
-    return [keys[at] for at in chosen.order if keys[at][1] != REST]
+    digest_used = max(ordered, key=lambda digest: digest.steps)
+    keys = [key(kernel) for kernel in digest_used.kernels]
+    return [keys[at] for at in digest_used.order if keys[at][1] != REST]
 
 
 Node: TypeAlias = "tuple[int, Key]"
 """Side, 0 or 1, and row."""
 
-_LEAST_REPLACED = 0.1
+_MIN_REPLACED = 0.1
 """A kernel that both sides have is kept, not replaced, below this part of its launches."""
-_LEAST_FOUND = 0.5
+_MIN_SHARED = 0.5
 """A kernel of one side must share this part of its launches, or it appeared or vanished."""
-_ALIKE = 1.5
+_MAX_RATIO = 1.5
 """Launches of one row are of one size while their mean time changes by no more than this."""
 
 
@@ -164,26 +164,30 @@ def replaced(before: ComparedKernels, after: ComparedKernels) -> list[tuple[Shar
 
 
 def unplaced(
-    before: ComparedKernels, after: ComparedKernels, left: Shares, right: Shares
+    before: ComparedKernels, after: ComparedKernels, before_left: Shares, after_left: Shares
 ) -> list[tuple[Shares, Shares]]:
-    """Group rows that were not found by place: those of one kind in one range.
+    """Group rows that were not matched by place: those of one kind in one range.
 
     Where no place is known, also those of one category in it.
     """
-    found = []
+    groups = []
     for by_stem in (True, False):
-        ours, theirs = (
-            _kinds(side, other, shares, rest, by_stem=by_stem)
-            for side, other, shares, rest in (
-                (before, after, left, right),
-                (after, before, right, left),
+        before_kinds, after_kinds = (
+            _kinds(side, other, shares, other_left, by_stem=by_stem)
+            for side, other, shares, other_left in (
+                (before, after, before_left, after_left),
+                (after, before, after_left, before_left),
             )
         )
-        for kind in sorted(ours.keys() & theirs.keys()):
-            found.append((ours[kind], theirs[kind]))
-            left = {key: part for key, part in left.items() if key not in ours[kind]}
-            right = {key: part for key, part in right.items() if key not in theirs[kind]}
-    return found
+        for kind in sorted(before_kinds.keys() & after_kinds.keys()):
+            groups.append((before_kinds[kind], after_kinds[kind]))
+            before_left = {
+                key: part for key, part in before_left.items() if key not in before_kinds[kind]
+            }
+            after_left = {
+                key: part for key, part in after_left.items() if key not in after_kinds[kind]
+            }
+    return groups
 
 
 # By place -----------------------------------------------------------------------------------------
@@ -191,14 +195,14 @@ def unplaced(
 
 def _launches(side: ComparedKernels, other: ComparedKernels) -> list[StepLaunch]:
     """Describe the launches of a step, in order."""
-    known = {}
+    launches = {}
     for key, count in side.launches.items():
         row, common = side.rows[key], key in other.rows
-        fewer = other.launches[key] <= _LEAST_FOUND * count and row.category in FUSIBLE
-        known[key] = StepLaunch(
+        fewer = other.launches[key] <= _MIN_SHARED * count and row.category in FUSIBLE
+        launches[key] = StepLaunch(
             *key, row.stem, row.category, row.mean_ns, common, gave_way=fewer or not common
         )
-    return [known[key] for key in side.order]
+    return [launches[key] for key in side.order]
 
 
 def _strong(pairs: Pairs, sides: Sides) -> Pairs:
@@ -212,32 +216,32 @@ def _strong(pairs: Pairs, sides: Sides) -> Pairs:
 
 
 def _ends(pair: tuple[int, int], sides: Sides) -> tuple[Node, Node]:
-    """Give the rows of two launches."""
+    """Return the rows of two launches."""
     return (0, sides[0].order[pair[0]]), (1, sides[1].order[pair[1]])
 
 
 def _shared(pairs: Pairs, sides: Sides) -> Counter[Node]:
     """Count the launches of each row that stand beside others."""
-    launches = ((at, one) for at in (0, 1) for one in {pair[at] for pair in pairs})
-    return Counter((at, sides[at].order[one]) for at, one in launches)
+    launches = ((side, position) for side in (0, 1) for position in {pair[side] for pair in pairs})
+    return Counter((side, sides[side].order[position]) for side, position in launches)
 
 
 def _enough(node: Node, count: int, sides: Sides) -> bool:
     side, key = node
-    least = _LEAST_REPLACED if key in sides[1 - side].rows else _LEAST_FOUND
+    least = _MIN_REPLACED if key in sides[1 - side].rows else _MIN_SHARED
     return count >= least * sides[side].launches[key]
 
 
 def _groups(pairs: Pairs, sides: Sides) -> list[set[Node]]:
     """Join every row with the one that it shares most launches with."""
-    best: dict[Node, tuple[tuple[float, float, str], Node]] = {}
+    closest: dict[Node, tuple[tuple[float, float, str], Node]] = {}
     for ends, count in Counter(_ends(pair, sides) for pair in pairs).items():
         for node, partner in (ends, ends[::-1]):
             row = sides[partner[0]].rows[partner[1]]
             rank = (count, row.ns, "\0".join(partner[1]))
-            best[node] = max(best.get(node, (rank, partner)), (rank, partner))
-    links = [(node, partner) for node, (_, partner) in best.items()]
-    links += [((0, key), (1, key)) for _, key in best if _whole(key, sides)]
+            closest[node] = max(closest.get(node, (rank, partner)), (rank, partner))
+    links = [(node, partner) for node, (_, partner) in closest.items()]
+    links += [((0, key), (1, key)) for _, key in closest if _whole(key, sides)]
     return _connected(links)
 
 
@@ -246,54 +250,59 @@ def _whole(key: Key, sides: Sides) -> bool:
 
     Where the mean time of a launch changed, those that were replaced may be the long ones.
     """
-    rows = [one.rows.get(key) for one in sides]
+    rows = [side.rows.get(key) for side in sides]
     if rows[0] is None or rows[1] is None:
         return False
     means = [row.mean_ns for row in rows if row is not None]
-    return max(means) > _ALIKE * min(means)
+    return max(means) > _MAX_RATIO * min(means)
 
 
 def _connected(links: Iterable[tuple[Node, Node]]) -> list[set[Node]]:
     groups: dict[Node, set[Node]] = {}
-    for one, other in links:
-        joined = groups.get(one, {one}) | groups.get(other, {other})
+    for node, partner in links:
+        joined = groups.get(node, {node}) | groups.get(partner, {partner})
         groups.update(dict.fromkeys(joined, joined))
     return list({id(group): group for group in groups.values()}.values())
 
 
 def _shares(group: set[Node], shared: Counter[Node], sides: Sides) -> tuple[Shares, Shares]:
-    """Say which part of each row of a group belongs to it; the rest kept its name."""
-    found: tuple[Shares, Shares] = ({}, {})
+    """Return the part of each row of a group that belongs to it; the rest kept its name.
+
+    Of a row that both sides have, all that the other side lacks, if mostly shared.
+    """
+    parts: tuple[Shares, Shares] = ({}, {})
     for node in group:
         side, key = node
-        split = key in sides[1 - side].rows and not _whole(key, sides)
-        found[side][key] = _replaced_part(node, shared[node], sides) if split else 1.0
-    return found
-
-
-def _replaced_part(node: Node, shared: int, sides: Sides) -> float:
-    """Give the part of a row that was replaced: all that the other side lacks, if mostly found."""
-    side, key = node
-    own, other = sides[side].launches[key], sides[1 - side].launches[key]
-    return (own - other if shared >= _LEAST_FOUND * (own - other) else shared) / own
+        parts[side][key] = 1.0
+        if key in sides[1 - side].rows and not _whole(key, sides):
+            launches = sides[side].launches[key]
+            more = launches - sides[1 - side].launches[key]
+            count = more if shared[node] >= _MIN_SHARED * more else shared[node]
+            parts[side][key] = count / launches
+    return parts
 
 
 # Without a place ----------------------------------------------------------------------------------
 
 
 def _kinds(
-    side: ComparedKernels, other: ComparedKernels, shares: Shares, rest: Shares, *, by_stem: bool
+    side: ComparedKernels,
+    other: ComparedKernels,
+    shares: Shares,
+    other_left: Shares,
+    *,
+    by_stem: bool,
 ) -> dict[tuple[str, ...], Shares]:
     """Sort rows by place and what they are; those whose name is left on the other side moved."""
-    names = {name for _, name in rest}
+    names = {name for _, name in other_left}
     ordered = bool(side.order and other.order) and not by_stem
-    found: defaultdict[tuple[str, ...], Shares] = defaultdict(dict)
+    kinds: defaultdict[tuple[str, ...], Shares] = defaultdict(dict)
     for key, part in shares.items():
         if key[1] in names or key[1] == REST or (ordered and side.launches[key]):
             continue
         row = side.rows[key]
-        found[key[0], row.category, row.stem if by_stem else ""][key] = part
-    return found
+        kinds[key[0], row.category, row.stem if by_stem else ""][key] = part
+    return kinds
 
 
 Parts: TypeAlias = "tuple[Mapping[int, float], ...]"
@@ -310,7 +319,7 @@ class MatchedKernels:
     """Full names, the most expensive first; none where it appeared."""
     after_names: tuple[str, ...]
     short: str
-    """What people call it; `old -> new` where it was replaced."""
+    """Short name; `old -> new` where it was replaced."""
     category: str
     """Of the most expensive kernel."""
     ranges: tuple[str, ...]
@@ -330,7 +339,7 @@ class _Group(NamedTuple):
 
 
 def match_kernels(before: Sequence[Digest], after: Sequence[Digest]) -> list[MatchedKernels]:
-    """Say which kernels belong together; the most expensive first."""
+    """Match the kernels of both sides; the most expensive first."""
     sides = both_sides(before, after)
     groups = [_Group(KernelMatch.ROLE, *pair) for pair in replaced(*sides)]
     groups += [_Group(KernelMatch.ROLE, *pair) for pair in unplaced(*sides, *_left(sides, groups))]
@@ -339,43 +348,43 @@ def match_kernels(before: Sequence[Digest], after: Sequence[Digest]) -> list[Mat
 
 
 def _left(sides: Sides, groups: Iterable[_Group]) -> tuple[Shares, Shares]:
-    """Give the part of each row that no group has yet."""
-    left: tuple[Shares, Shares] = (
+    """Return the part of each row that no group has yet."""
+    rest: tuple[Shares, Shares] = (
         dict.fromkeys(sides[0].rows, 1.0),
         dict.fromkeys(sides[1].rows, 1.0),
     )
     for group in groups:
-        for shares, taken in zip(left, (group.before, group.after), strict=True):
-            for key, part in taken.items():
+        for shares, group_shares in zip(rest, (group.before, group.after), strict=True):
+            for key, part in group_shares.items():
                 shares[key] -= part
-    before, after = ({key: part for key, part in one.items() if part > 0} for one in left)
+    before, after = ({key: part for key, part in shares.items() if part > 0} for shares in rest)
     return before, after
 
 
-def _by_name(left: tuple[Shares, Shares]) -> list[_Group]:
+def _by_name(unmatched: tuple[Shares, Shares]) -> list[_Group]:
     """Group by name, whatever the range; alone on its side, a name appeared or vanished."""
     named: defaultdict[str, tuple[Shares, Shares]] = defaultdict(lambda: ({}, {}))
-    for side, shares in enumerate(left):
+    for side, shares in enumerate(unmatched):
         for key, part in shares.items():
             named[key[1]][side][key] = part
-    return [_Group(_fate(*both), *both) for both in named.values()]
-
-
-def _fate(before: Shares, after: Shares) -> KernelMatch:
-    if (before and after) or any(name == REST for _, name in {**before, **after}):
-        return KernelMatch.NAME
-    return KernelMatch.VANISHED if before else KernelMatch.APPEARED
+    groups = []
+    for name, (before, after) in named.items():
+        match = KernelMatch.VANISHED if before else KernelMatch.APPEARED
+        if (before and after) or name == REST:
+            match = KernelMatch.NAME
+        groups.append(_Group(match, before, after))
+    return groups
 
 
 def _joined(groups: Iterable[_Group]) -> list[_Group]:
     """Join groups of the same names in different ranges."""
-    found: dict[object, _Group] = {}
+    joined: dict[object, _Group] = {}
     for group in groups:
-        names = (frozenset(name for _, name in one) for one in (group.before, group.after))
-        into = found.setdefault((group.match, *names), _Group(group.match, {}, {}))
-        into.before.update(group.before)
-        into.after.update(group.after)
-    return list(found.values())
+        names = (frozenset(name for _, name in shares) for shares in (group.before, group.after))
+        target = joined.setdefault((group.match, *names), _Group(group.match, {}, {}))
+        target.before.update(group.before)
+        target.after.update(group.after)
+    return list(joined.values())
 
 
 # Rows of the answer -------------------------------------------------------------------------------
@@ -383,66 +392,60 @@ def _joined(groups: Iterable[_Group]) -> list[_Group]:
 
 def _rows(sides: Sides, groups: Iterable[_Group]) -> list[MatchedKernels]:
     """Describe the groups, the most expensive first."""
-    costly = [(max(sides[0].ns(one.before), sides[1].ns(one.after)), one) for one in groups]
-    rows = [(cost, _matched(sides, group)) for cost, group in costly]
+    rows = [
+        (max(sides[0].ns(group.before), sides[1].ns(group.after)), _matched(sides, group))
+        for group in groups
+    ]
     rows.sort(key=lambda row: (-row[0], row[1].before_names, row[1].after_names))
     return [row for _, row in rows]
 
 
 def _matched(sides: Sides, group: _Group) -> MatchedKernels:
     both = (sides[0], group.before), (sides[1], group.after)
-    called = [_called(one) for one in both]
+    labels = [_label(*side) for side in both]
     return MatchedKernels(
-        before_names=_dearest(_name, both[0]),
-        after_names=_dearest(_name, both[1]),
-        short=" -> ".join(dict.fromkeys(one for one in called if one)),
-        category=_dearest(_category, *both)[0],
-        ranges=tuple(one for one in _dearest(_range, *both) if one),
+        before_names=_by_cost(lambda _, row: row.names, both[0]),
+        after_names=_by_cost(lambda _, row: row.names, both[1]),
+        short=" -> ".join(dict.fromkeys(label for label in labels if label)),
+        category=_by_cost(_category, *both)[0],
+        ranges=tuple(name for name in _by_cost(lambda _, row: row.ranges, *both) if name),
         match=group.match,
         before=_parts(*both[0]),
         after=_parts(*both[1]),
     )
 
 
-def _name(_: Key, row: KernelRow) -> dict[str, float]:
-    return row.names
-
-
 def _category(_: Key, row: KernelRow) -> dict[str, float]:
     return {row.category: row.ns}
 
 
-def _label(key: Key, row: KernelRow) -> dict[str, float]:
-    return {row.short if key[1] != REST else "(other kernels)": row.ns}
-
-
-def _range(_: Key, row: KernelRow) -> dict[str, float]:
-    return row.ranges
-
-
-def _dearest(
+def _by_cost(
     what: Callable[[Key, KernelRow], dict[str, float]], *both: tuple[ComparedKernels, Shares]
 ) -> tuple[str, ...]:
     """List what the rows of a group have, the most expensive first."""
-    found: defaultdict[str, float] = defaultdict(float)
+    cost_ns: defaultdict[str, float] = defaultdict(float)
     for side, shares in both:
         for key, part in shares.items():
-            for one, ns in what(key, side.rows[key]).items():
-                found[one] += ns * part
-    return tuple(sorted(found, key=lambda one: (-found[one], one)))
+            for text, ns in what(key, side.rows[key]).items():
+                cost_ns[text] += ns * part
+    return tuple(sorted(cost_ns, key=lambda text: (-cost_ns[text], text)))
 
 
-def _called(one: tuple[ComparedKernels, Shares]) -> str:
+def _label(side: ComparedKernels, shares: Shares) -> str:
     """Name the rows of one side in a few words; nothing where there are none."""
-    labels, categories = _dearest(_label, one), _dearest(_category, one)
+    categories = _by_cost(_category, (side, shares))
+    labels = _by_cost(
+        lambda key, row: {row.short if key[1] != REST else "(other kernels)": row.ns},
+        (side, shares),
+    )
     if len(labels) > _FEW and len(categories) == 1:
         return f"{categories[0]} ({len(labels)} kernels)"
     return f"{labels[0]} +{len(labels) - 1}" if len(labels) > 1 else "".join(labels)
 
 
 def _parts(side: ComparedKernels, shares: Shares) -> Parts:
-    found: list[dict[int, float]] = [{} for _ in range(side.captures)]
+    parts: list[dict[int, float]] = [{} for _ in range(side.captures)]
     for key, part in shares.items():
-        for capture, position in side.rows[key].at:
-            found[capture][position] = part
-    return tuple(found)
+        for capture, position in side.rows[key].positions:
+            parts[capture][position] = part
+    return tuple(parts)

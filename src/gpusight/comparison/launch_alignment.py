@@ -17,27 +17,27 @@ Pairs: TypeAlias = "list[tuple[int, int]]"
 """Positions in the one and in the other sequence, both rising."""
 
 
-def align(one: Sequence[Hashable], other: Sequence[Hashable]) -> Pairs:
+def align(before: Sequence[Hashable], after: Sequence[Hashable]) -> Pairs:
     """Pair up as many equal items as possible without crossing.
 
     `align(b, a)` gives the pairs of `align(a, b)` the other way round, ties included.
     """
-    codes = {item: at for at, item in enumerate(sorted({*one, *other}, key=repr))}
-    left, right = [codes[item] for item in one], [codes[item] for item in other]
-    turned = (len(left), left) > (len(right), right)
-    if turned:
+    codes = {item: code for code, item in enumerate(sorted({*before, *after}, key=repr))}
+    left, right = [codes[item] for item in before], [codes[item] for item in after]
+    swapped = (len(left), left) > (len(right), right)
+    if swapped:
         left, right = right, left
-    ahead, behind = _common_ends(left, right)
-    middle = _longest(left[ahead : len(left) - behind], right[ahead : len(right) - behind])
-    found = [(i, i) for i in range(ahead)]
-    found += [(i + ahead, j + ahead) for i, j in middle]
-    found += [(len(left) - i, len(right) - i) for i in range(behind, 0, -1)]
-    return [(j, i) for i, j in found] if turned else found
+    prefix, suffix = _common_ends(left, right)
+    middle = _longest(left[prefix : len(left) - suffix], right[prefix : len(right) - suffix])
+    pairs = [(i, i) for i in range(prefix)]
+    pairs += [(i + prefix, j + prefix) for i, j in middle]
+    pairs += [(len(left) - i, len(right) - i) for i in range(suffix, 0, -1)]
+    return [(j, i) for i, j in pairs] if swapped else pairs
 
 
-def gaps(pairs: Pairs, one: int, other: int) -> list[tuple[range, range]]:
-    """Give what lies between pairs, where both sequences (of these lengths) have something."""
-    edges = [(-1, -1), *pairs, (one, other)]
+def gaps(pairs: Pairs, before_count: int, after_count: int) -> list[tuple[range, range]]:
+    """Return what lies between pairs, where both sequences (of these lengths) have something."""
+    edges = [(-1, -1), *pairs, (before_count, after_count)]
     between = ((range(i + 1, k), range(j + 1, n)) for (i, j), (k, n) in pairwise(edges))
     return [(left, right) for left, right in between if left and right]
 
@@ -45,10 +45,10 @@ def gaps(pairs: Pairs, one: int, other: int) -> list[tuple[range, range]]:
 def _common_ends(left: list[int], right: list[int]) -> tuple[int, int]:
     """Count the items that both begin with, and those that both end with."""
     shorter = min(len(left), len(right))
-    ahead = next((i for i in range(shorter) if left[i] != right[i]), shorter)
-    rest = shorter - ahead
-    behind = next((i for i in range(rest) if left[-1 - i] != right[-1 - i]), rest)
-    return ahead, behind
+    prefix = next((i for i in range(shorter) if left[i] != right[i]), shorter)
+    rest = shorter - prefix
+    suffix = next((i for i in range(rest) if left[-1 - i] != right[-1 - i]), rest)
+    return prefix, suffix
 
 
 def _longest(left: list[int], right: list[int]) -> Pairs:
@@ -71,7 +71,7 @@ def _longest(left: list[int], right: list[int]) -> Pairs:
 
 def _walk_back(rows: list[int], i: int, j: int) -> Pairs:
     """Read the pairs off the rows, from the end."""
-    found: Pairs = []
+    pairs: Pairs = []
     while i and j:
         if rows[i] >> (j - 1) & 1:
             j -= 1
@@ -79,8 +79,8 @@ def _walk_back(rows: list[int], i: int, j: int) -> Pairs:
         i -= 1
         if rows[i] >> (j - 1) & 1:
             j -= 1
-            found.append((i, j))
-    return found[::-1]
+            pairs.append((i, j))
+    return pairs[::-1]
 
 
 FUSIBLE = frozenset(
@@ -100,13 +100,13 @@ _MOSTLY = 0.5
 
 
 class StepLaunch(NamedTuple):
-    """What is known of a launch: the same for all of its name in its place."""
+    """A launch: the same for all of its name in its place."""
 
     place: str
     """Its range; one word for all where ranges tell nothing."""
     name: str
     stem: str
-    """What people call it, without what differs between builds and precisions."""
+    """Short name without what differs between builds and precisions."""
     category: str
     ns: float
     """Mean over the launches of its name in its range."""
@@ -121,8 +121,10 @@ class LaunchPairs:
 
     def __init__(self, before: Sequence[StepLaunch], after: Sequence[StepLaunch]) -> None:
         self._sides = before, after
-        self._step_ns = [sum(one.ns for one in side) for side in self._sides]
-        self._anchors = align([_kind(one) for one in before], [_kind(one) for one in after])
+        self._step_ns = [sum(launch.ns for launch in side) for side in self._sides]
+        self._anchors = align(
+            [_kind(launch) for launch in before], [_kind(launch) for launch in after]
+        )
         """Launches that stand beside each other, of whatever name; no two pairs cross."""
         self._taken: tuple[set[int], set[int]] = (set(), set())
         """Launches that need no partner any more."""
@@ -140,9 +142,9 @@ class LaunchPairs:
         before, after = self._sides
         same = [(i, j) for i, j in self._anchors if _named(before[i]) == _named(after[j])]
         counts = [Counter(map(_named, side)) for side in self._sides]
-        for at, (side, taken) in enumerate(zip(self._sides, self._taken, strict=True)):
+        for number, (side, taken) in enumerate(zip(self._sides, self._taken, strict=True)):
             quota = counts[0] & counts[1]
-            for i in dict.fromkeys([*(pair[at] for pair in same), *range(len(side))]):
+            for i in dict.fromkeys([*(pair[number] for pair in same), *range(len(side))]):
                 if quota[_named(side[i])] > 0:
                     quota[_named(side[i])] -= 1
                     taken.add(i)
@@ -155,11 +157,11 @@ class LaunchPairs:
         before, after = self._sides
         anchors: Pairs = []
         for left, right in self._stretches():
-            tokens = [_what(before[i]) for i in left], [_what(after[j]) for j in right]
+            tokens = [_role(before[i]) for i in left], [_role(after[j]) for j in right]
             in_order = [(left[i], right[j]) for i, j in align(*tokens)]
-            ours = _grouped(zip(tokens[0], left, strict=True))
-            theirs = _grouped(zip(tokens[1], right, strict=True))
-            by_rank = _by_rank(ours, theirs, in_order)
+            before_groups = _grouped(zip(tokens[0], left, strict=True))
+            after_groups = _grouped(zip(tokens[1], right, strict=True))
+            by_rank = _by_rank(before_groups, after_groups, in_order)
             rebuilt = self._rebuilt((left, right), [*in_order, *by_rank])
             kept = [(i, j) for i, j in in_order if before[i].place not in rebuilt]
             anchors += kept
@@ -169,41 +171,42 @@ class LaunchPairs:
 
     def _rebuilt(self, stretch: Stretch, pairs: Pairs) -> set[str]:
         """Name the ranges where both sides have launches without partner, one of them mostly."""
-        both = [
-            _without(side, every, {pair[at] for pair in pairs})
-            for at, (side, every) in enumerate(zip(self._sides, stretch, strict=True))
+        unpaired = [
+            _without(side, positions, {pair[number] for pair in pairs})
+            for number, (side, positions) in enumerate(zip(self._sides, stretch, strict=True))
         ]
-        places = both[0].keys() & both[1].keys()
-        return {place for place in places if max(one[place] for one in both) > _MOSTLY}
+        places = unpaired[0].keys() & unpaired[1].keys()
+        return {place for place in places if max(alone[place] for alone in unpaired) > _MOSTLY}
 
     def _together(self) -> None:
-        """Join what is left of a range between two neighbours, whatever it is, by the dearest.
+        """Join what is left of a range between two neighbours by the most expensive launches.
 
         What both sides have by name is mostly just called more or less: it stays out.
         """
         for stretch in self._stretches():
-            ours, theirs = (
-                _grouped((side[i].place, i) for i in every if side[i].gave_way)
-                for side, every in zip(self._sides, stretch, strict=True)
+            before_places, after_places = (
+                _grouped((side[i].place, i) for i in positions if side[i].gave_way)
+                for side, positions in zip(self._sides, stretch, strict=True)
             )
-            for place in ours.keys() & theirs.keys():
-                left, right = ours[place], theirs[place]
+            for place in before_places.keys() & after_places.keys():
+                left, right = before_places[place], after_places[place]
                 if not self._credible(left, right):
                     continue
-                hub = _dearest(self._sides[0], left), _dearest(self._sides[1], right)
+                hub = _costliest(self._sides[0], left), _costliest(self._sides[1], right)
                 self._replace({*((i, hub[1]) for i in left), *((hub[0], j) for j in right)})
 
     def _credible(self, left: list[int], right: list[int]) -> bool:
-        """Whether a place tells anything: most of a step is no place, unless it can be fused."""
+        """Whether a place is evidence: not where it is most of a step, unless it can be fused."""
         both = tuple(zip(self._sides, (left, right), self._step_ns, strict=True))
         if any(
-            sum(side[i].ns for i in every) <= _MOSTLY * step_ns for side, every, step_ns in both
+            sum(side[i].ns for i in positions) <= _MOSTLY * step_ns
+            for side, positions, step_ns in both
         ):
             return True
-        return all(side[i].category in FUSIBLE for side, every, _ in both for i in every)
+        return all(side[i].category in FUSIBLE for side, positions, _ in both for i in positions)
 
     def _stretches(self) -> list[Stretch]:
-        """Give the free launches between neighbouring anchors, where both sides have some."""
+        """Return the free launches between neighbouring anchors, where both sides have some."""
         before, after = self._taken
         between = gaps(self._anchors, *map(len, self._sides))
         free = (
@@ -213,63 +216,71 @@ class LaunchPairs:
         return [(left, right) for left, right in free if left and right]
 
     def _free(self, pair: tuple[int, int]) -> bool:
-        return not any(one in taken for one, taken in zip(pair, self._taken, strict=True))
+        return not any(position in taken for position, taken in zip(pair, self._taken, strict=True))
 
     def _replace(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Note roles; two names that both sides have did not replace each other."""
         before, after = self._sides
-        found = [(i, j) for i, j in pairs if not (before[i].common and after[j].common)]
-        self.roles += found
-        for at, taken in enumerate(self._taken):
-            taken.update(pair[at] for pair in found)
+        kept = [(i, j) for i, j in pairs if not (before[i].common and after[j].common)]
+        self.roles += kept
+        for number, taken in enumerate(self._taken):
+            taken.update(pair[number] for pair in kept)
 
 
-def _named(one: StepLaunch) -> Hashable:
-    return one.place, one.name
+def _named(launch: StepLaunch) -> Hashable:
+    return launch.place, launch.name
 
 
-def _kind(one: StepLaunch) -> Hashable:
-    return one.place, one.category, one.stem
+def _kind(launch: StepLaunch) -> Hashable:
+    return launch.place, launch.category, launch.stem
 
 
-def _what(one: StepLaunch) -> Hashable:
-    return one.place, one.category
+def _role(launch: StepLaunch) -> Hashable:
+    return launch.place, launch.category
 
 
 def _without(
-    side: Sequence[StepLaunch], every: Iterable[int], paired: set[int]
+    side: Sequence[StepLaunch], positions: Iterable[int], paired: set[int]
 ) -> dict[str, float]:
-    """Give the part of the time that has no partner, for ranges that have such launches."""
+    """Return the part of the time without a partner, for ranges that have such launches."""
     total: defaultdict[str, float] = defaultdict(float)
     alone: defaultdict[str, float] = defaultdict(float)
-    for i in every:
+    for i in positions:
         total[side[i].place] += side[i].ns
         if i not in paired:
             alone[side[i].place] += side[i].ns
     return {place: ns / total[place] if total[place] else 1.0 for place, ns in alone.items()}
 
 
-def _dearest(side: Sequence[StepLaunch], every: Iterable[int]) -> int:
-    return max(every, key=lambda i: (side[i].ns, side[i].name, -i))
+def _costliest(side: Sequence[StepLaunch], positions: Iterable[int]) -> int:
+    return max(positions, key=lambda i: (side[i].ns, side[i].name, -i))
 
 
 def _grouped(launches: Iterable[tuple[Hashable, int]]) -> dict[Hashable, list[int]]:
-    """List launches by what they are, in order."""
-    found: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for what, i in launches:
-        found[what].append(i)
-    return found
+    """Group launches by key, in order."""
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for key, i in launches:
+        groups[key].append(i)
+    return groups
 
 
 def _by_rank(
     left: dict[Hashable, list[int]], right: dict[Hashable, list[int]], paired: Pairs
 ) -> Pairs:
-    """Pair launches that nobody stands beside with one of the same token, in proportion."""
-    alone = {i for i, _ in paired}, {j for _, j in paired}
-    found: set[tuple[int, int]] = set()
+    """Pair launches without a partner with one of the same token, in proportion."""
+    partnered = {i for i, _ in paired}, {j for _, j in paired}
+    pairs: set[tuple[int, int]] = set()
     for token in left.keys() & right.keys():
-        ours, theirs = left[token], right[token]
-        n, m = len(ours), len(theirs)
-        found |= {(i, theirs[at * m // n]) for at, i in enumerate(ours) if i not in alone[0]}
-        found |= {(ours[at * n // m], j) for at, j in enumerate(theirs) if j not in alone[1]}
-    return sorted(found)
+        before_group, after_group = left[token], right[token]
+        n, m = len(before_group), len(after_group)
+        pairs |= {
+            (i, after_group[rank * m // n])
+            for rank, i in enumerate(before_group)
+            if i not in partnered[0]
+        }
+        pairs |= {
+            (before_group[rank * n // m], j)
+            for rank, j in enumerate(after_group)
+            if j not in partnered[1]
+        }
+    return sorted(pairs)

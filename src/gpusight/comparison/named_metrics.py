@@ -1,13 +1,13 @@
-"""Quantities by name (`step_time`, `kernel:GLOB`, …).
+"""Quantities of captures by name (`step_time`, `kernel:GLOB`, …), and how much they changed.
 
 What `compare` lists and `gate --max` limits.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,14 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.analysis.selection import matcher, near_matches
 from gpusight.analysis.steps.step_names import PHASES
-from gpusight.comparison.compared_quantities import API, ComparedQuantity, measured, summed
+from gpusight.comparison.significance import (
+    Basis,
+    ChangeVerdict,
+    MeasuredChange,
+    SampledChange,
+    compare_series,
+    compare_values,
+)
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Fmt
@@ -32,11 +39,149 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.comparison.compared_quantities import Floats
-    from gpusight.comparison.digest import CallDigest, Digest
+    from gpusight.comparison.digest import CallDigest, Digest, KernelDigest
 
-    MetricValues = NDArray[np.float64]
+    Floats: TypeAlias = NDArray[np.float64]
 
+
+Value: TypeAlias = "SampledChange | float | None"
+"""Of one capture: a row of values by block, one value for the whole capture, or not known."""
+API = "api"
+_REASONS = {
+    "api": "the capture has no API calls, which say why the GPU idles",
+    "graph": "CUDA graphs were traced as wholes: their kernels are not in the capture",
+    "findings": "the finding is no matter of time",
+    "ranges": "the capture does not tell which GPU work the ranges launched",
+}
+"""Why a capture does not know a part, where it does not say so itself."""
+
+
+@dataclass(frozen=True)
+class ComparedQuantity:
+    """One quantity of several captures."""
+
+    key: str
+    label: str
+    fmt: Fmt
+    by_capture: tuple[Value, ...]
+    missing: str = ""
+    """Why a capture does not know it; empty where all do."""
+    matched: bool = True
+    """Whether a pattern matches anything; what matches nothing is 0, or misspelled."""
+    lost: bool = False
+    """Whether a capture lost the data that it is summed over."""
+
+    @property
+    def known(self) -> tuple[SampledChange | float, ...]:
+        """Values of the captures that know it."""
+        return tuple(value for value in self.by_capture if value is not None)
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """Mean per step of each capture that knows it."""
+        return tuple(v if isinstance(v, float) else float(v.means[0]) for v in self.known)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over captures, each of equal weight; None where none knows it."""
+        return float(np.mean(self.means)) if self.known else None
+
+
+def measured(
+    digests: Sequence[Digest],
+    key: str,
+    label: str,
+    fmt: Fmt,
+    value: Callable[[Digest], Floats | float | None],
+    part: str = "",
+    *,
+    needs: Sequence[str] = (),
+    matched: bool = True,
+) -> ComparedQuantity:
+    """Compute a quantity of every capture; None where it is not known, for the reason of `part`.
+
+    It is not known either where the capture lost one of the sources that it `needs`.
+    """
+    lost = [
+        next((f"{d.label}: {d.lost[source]}" for source in needs if source in d.lost), "")
+        for d in digests
+    ]
+    # Without API calls nothing says why a GPU idles: all such entries are 0 then.
+    without_api = [API in needs and API in d.missing for d in digests]
+    by_capture: list[Value] = []
+    for digest, lost_reason, no_api in zip(digests, lost, without_api, strict=True):
+        values = None if lost_reason or no_api else value(digest)
+        if values is None or isinstance(values, float):
+            by_capture.append(values)
+        else:
+            by_capture.append(SampledChange(digest.blocks, values[np.newaxis]))
+    missing = first_loss = next(filter(None, lost), "")
+    if None in by_capture and not first_loss:
+        digest = digests[by_capture.index(None)]
+        part = API if any(without_api) else part
+        why = digest.missing.get(part) or _REASONS.get(part, "the capture does not tell")
+        missing = f"{digest.label}: {why}"
+    return ComparedQuantity(key, label, fmt, tuple(by_capture), missing, matched, bool(first_loss))
+
+
+def summed(series: Iterable[Sequence[float]], digest: Digest) -> Floats:
+    """Sum series of a capture block by block."""
+    total = np.zeros(len(digest.blocks))
+    for values in series:
+        total += values
+    return total
+
+
+# Changes ------------------------------------------------------------------------------------------
+
+
+def changes(
+    pairs: Sequence[tuple[ComparedQuantity, ComparedQuantity]], *, confidence: float, least: float
+) -> list[MeasuredChange]:
+    """Compute by how much quantities changed; series of all captures are tested together."""
+    series = [i for i, pair in enumerate(pairs) if all(map(_is_series, pair))]
+    others = set(range(len(pairs))).difference(series)
+    results = {i: _changed(*pairs[i], confidence, least) for i in others}
+    if series:
+        sides = [_stacked([pairs[i][side] for i in series]) for side in (0, 1)]
+        tested = compare_series(*sides, confidence=confidence, least=least)
+        results |= dict(zip(series, tested, strict=True))
+    return [results[i] for i in range(len(pairs))]
+
+
+def _is_series(quantity: ComparedQuantity) -> bool:
+    values = quantity.by_capture
+    return bool(values) and all(isinstance(value, SampledChange) for value in values)
+
+
+def _changed(
+    before: ComparedQuantity, after: ComparedQuantity, confidence: float, least: float
+) -> MeasuredChange:
+    """Compute the change of a quantity that is single values, or that captures lack."""
+    if not before.known or not after.known:
+        return MeasuredChange(
+            before.mean, after.mean, None, None, ChangeVerdict.UNCLEAR, Basis.NONE
+        )
+    series = [
+        [value for value in side.known if isinstance(value, SampledChange)]
+        for side in (before, after)
+    ]
+    if len(series[0]) == len(before.known) and len(series[1]) == len(after.known):
+        return compare_series(*series, confidence=confidence, least=least)[0]
+    return compare_values(before.means, after.means, confidence=confidence, least=least)
+
+
+def _stacked(quantities: Sequence[ComparedQuantity]) -> list[SampledChange]:
+    """Join series to one sample per capture, with a row for each quantity."""
+    stacked = []
+    for column in zip(*(quantity.by_capture for quantity in quantities), strict=True):
+        samples = [value for value in column if isinstance(value, SampledChange)]
+        rows = np.vstack([sample.values for sample in samples])
+        stacked.append(SampledChange(samples[0].blocks, rows))
+    return stacked
+
+
+# Metrics of what matches a pattern ----------------------------------------------------------------
 
 _MAX_MATCHED_CHARS = 2_000
 """What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
@@ -44,51 +189,43 @@ _MAX_MATCHED_CHARS = 2_000
 
 def _kernels(digests: Sequence[Digest], key: str, pattern: str) -> ComparedQuantity:
     matches = _matcher(pattern)
-    rows = [[k for k in d.kernels if matches(k.name) or matches(k.short)] for d in digests]
-    of = {id(d): summed((k.ns for k in r), d) for d, r in zip(digests, rows, strict=True)}
+
+    def kernels(digest: Digest) -> list[KernelDigest]:
+        return [k for k in digest.kernels if matches(k.name) or matches(k.short)]
 
     def value(digest: Digest) -> Floats | None:
-        return None if GRAPH in digest.ledger else of[id(digest)]
+        return _unless_graphs(digest, [kernel.ns for kernel in kernels(digest)])
 
-    return measured(digests, key, key, Fmt.TIME, value, "graph", needs=(KERNELS,), found=any(rows))
-
-
-def _ranges(digests: Sequence[Digest], key: str, pattern: str) -> ComparedQuantity:
-    return _calls(digests, key, pattern, "ranges", lambda d: d.ranges, lambda c: c.host_ns)
-
-
-def _range_work(digests: Sequence[Digest], key: str, pattern: str) -> ComparedQuantity:
-    needs = (KERNELS, COPIES)
-    return _calls(
-        digests, key, pattern, "ranges", lambda d: d.ranges, lambda c: c.gpu_ns, needs=needs
-    )
-
-
-def _api(digests: Sequence[Digest], key: str, pattern: str) -> ComparedQuantity:
-    return _calls(digests, key, pattern, "api", lambda d: d.api, lambda c: c.host_ns)
+    matched = any(map(kernels, digests))
+    needs = (KERNELS,)
+    return measured(digests, key, key, Fmt.TIME, value, "graph", needs=needs, matched=matched)
 
 
 def _calls(
     digests: Sequence[Digest],
     key: str,
     pattern: str,
-    part: str,
-    rows: Callable[[Digest], tuple[CallDigest, ...]],
-    series: Callable[[CallDigest], tuple[float, ...] | None],
     *,
+    part: str,
+    series: Callable[[CallDigest], tuple[float, ...] | None],
     needs: Sequence[str] = (),
 ) -> ComparedQuantity:
+    """Sum `ranges` or `api` calls that a pattern matches."""
     matches = _matcher(pattern)
+
+    def rows(digest: Digest) -> tuple[CallDigest, ...]:
+        calls: tuple[CallDigest, ...] = getattr(digest, part)
+        return calls
 
     def value(digest: Digest) -> Floats | None:
         if part in digest.missing and not rows(digest):
             return None
-        mine = [series(one) for one in rows(digest) if matches(one.name)]
-        known = [one for one in mine if one is not None]
-        return None if mine and not known else summed(known, digest)
+        every = [series(call) for call in rows(digest) if matches(call.name)]
+        known = [values for values in every if values is not None]
+        return None if every and not known else summed(known, digest)
 
-    found = any(matches(one.name) for digest in digests for one in rows(digest))
-    return measured(digests, key, key, Fmt.TIME, value, part, needs=needs, found=found)
+    matched = any(matches(call.name) for digest in digests for call in rows(digest))
+    return measured(digests, key, key, Fmt.TIME, value, part, needs=needs, matched=matched)
 
 
 def _phase(digests: Sequence[Digest], key: str, phase: str) -> ComparedQuantity:
@@ -104,7 +241,7 @@ def _phase(digests: Sequence[Digest], key: str, phase: str) -> ComparedQuantity:
 
 
 def _finding(digests: Sequence[Digest], key: str, rule: str) -> ComparedQuantity:
-    known = {*rules(), *(found.rule for digest in digests for found in digest.findings)}
+    known = {*rules(), *(finding.rule for digest in digests for finding in digest.findings)}
     if rule not in known:
         near = near_matches(rule, sorted(known))
         hint = "see: gpusight diagnose --list-rules"
@@ -113,20 +250,22 @@ def _finding(digests: Sequence[Digest], key: str, rule: str) -> ComparedQuantity
     def value(digest: Digest) -> float | None:
         if "findings" in digest.missing or rule in digest.not_evaluated:
             return None
-        mine = [found.step_ns for found in digest.findings if found.rule == rule]
-        return None if None in mine else float(sum(ns for ns in mine if ns is not None))
+        savings = [finding.step_ns for finding in digest.findings if finding.rule == rule]
+        return None if None in savings else float(sum(ns for ns in savings if ns is not None))
 
-    sources = (KERNELS, COPIES, API)
-    found = measured(digests, key, key, Fmt.TIME, value, "findings", needs=sources)
+    needs = (KERNELS, COPIES, API)
+    saving = measured(digests, key, key, Fmt.TIME, value, "findings", needs=needs)
     reasons = (f"{d.label}: {d.not_evaluated[rule]}" for d in digests if rule in d.not_evaluated)
-    return found if found.lost else replace(found, missing=next(reasons, found.missing))
+    return saving if saving.lost else replace(saving, missing=next(reasons, saving.missing))
 
 
-PATTERNS = {
+_PATTERNS: dict[str, Callable[[Sequence[Digest], str, str], ComparedQuantity]] = {
     "kernel": _kernels,
-    "range": _ranges,
-    "range_gpu": _range_work,
-    "api": _api,
+    "range": partial(_calls, part="ranges", series=lambda call: call.host_ns),
+    "range_gpu": partial(
+        _calls, part="ranges", series=lambda call: call.gpu_ns, needs=(KERNELS, COPIES)
+    ),
+    "api": partial(_calls, part="api", series=lambda call: call.host_ns),
     "phase": _phase,
     "finding": _finding,
 }
@@ -140,23 +279,14 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda name: name == pattern or bool(matches(name[:_MAX_MATCHED_CHARS]))
 
 
-def names_of(kind: str, digests: Sequence[Digest]) -> list[str]:
-    """List what names of a kind there are to match, the most expensive first."""
-    every: list[str] = []
-    for digest in digests:
-        if kind == "kernel":
-            every += (kernel.short for kernel in digest.kernels)
-        else:
-            every += (one.name for one in (digest.api if kind == "api" else digest.ranges))
-    return [name for name in dict.fromkeys(every) if name]
-
-
 def rules() -> list[str]:
     """List the rules of `diagnose`."""
     from gpusight.rules.registry import TIMELINE_RULES
 
     return list(TIMELINE_RULES)
 
+
+# Metrics by key -----------------------------------------------------------------------------------
 
 LIST = (
     "step_time",
@@ -172,27 +302,22 @@ LIST = (
     "findings",
 )
 """Metrics of every comparison, in the order of its table."""
-_PAGED = "Unified "
+_PAGING = "Unified "
 _COPY_KINDS = ("h2d", "d2h", "d2d", "p2p", "h2h", "unified", "memset", "other")
-_MAX_NAME_CHARS = 2_000
-"""What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
-
-
-# Asking ------------------------------------------------------------------------------------------
 
 
 def quantity(digests: Sequence[Digest], key: str) -> ComparedQuantity:
-    """Give a quantity of captures by its key; raises `UsageError` for a key that means nothing."""
+    """Return a quantity of captures by its key; raise `UsageError` for an unknown key."""
     kind, separator, pattern = key.partition(":")
-    if separator and kind in PATTERNS:
-        return PATTERNS[kind](digests, key, pattern.strip())
+    if separator and kind in _PATTERNS:
+        return _PATTERNS[kind](digests, key, pattern.strip())
     if key in _METRICS:
         label, fmt, value = _METRICS[key]
         needs = _NEEDS.get(key, ())
         return measured(digests, key, label, fmt, value, _PART_OF.get(key, key), needs=needs)
     if any(_is_part(entry, key) for entry in (*entries(), *_ledgers(digests))):
         needs = _entry_needs(key)
-        return measured(digests, key, key, Fmt.TIME, lambda one: _of_ledger(one, key), needs=needs)
+        return measured(digests, key, key, Fmt.TIME, lambda d: _of_ledger(d, key), needs=needs)
     raise UsageError(
         f"no metric is called {key!r}",
         why="near ones are " + near_matches(key, metric_keys(digests)),
@@ -203,21 +328,24 @@ def quantity(digests: Sequence[Digest], key: str) -> ComparedQuantity:
 def both(
     before: Sequence[Digest], after: Sequence[Digest], key: str
 ) -> tuple[ComparedQuantity, ComparedQuantity]:
-    """Give a quantity of either side."""
+    """Return a quantity of both sides."""
     return quantity(before, key), quantity(after, key)
 
 
 def unmatched(pair: tuple[ComparedQuantity, ComparedQuantity], digests: Sequence[Digest]) -> str:
-    """Say that a pattern matches nothing on either side: that may be meant, or be misspelt."""
-    if any(one.found for one in pair):
+    """Say that a pattern matches nothing on either side, which may be meant or a typo."""
+    if any(quantity.matched for quantity in pair):
         return ""
     kind, _, pattern = pair[1].key.partition(":")
-    names = names_of(kind, digests)
+    names: list[str] = []
+    for digest in digests:
+        if kind == "kernel":
+            names += (kernel.short for kernel in digest.kernels)
+        else:
+            names += (call.name for call in (digest.api if kind == "api" else digest.ranges))
+    names = [name for name in dict.fromkeys(names) if name]
     near = f", names are like {near_matches(pattern, names)}" if names else ""
     return f"matches nothing in any capture{near}"
-
-
-# Keys --------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -229,9 +357,9 @@ def entries() -> tuple[str, ...]:
 
 
 def metric_keys(digests: Sequence[Digest] = ()) -> list[str]:
-    """List keys that mean something, without patterns; of the ledger those of the captures too."""
-    every = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
-    return [*every, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
+    """List all keys but patterns, those of the captures' ledgers included."""
+    keys = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
+    return [*keys, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
 
 
 def _ledgers(digests: Iterable[Digest]) -> list[str]:
@@ -239,67 +367,59 @@ def _ledgers(digests: Iterable[Digest]) -> list[str]:
 
 
 def _is_part(entry: str, key: str) -> bool:
-    """Tell whether an entry counts for a key: itself, or the group it is of."""
+    """Return whether an entry counts for a key: itself, or the group it is of."""
     return bool(key) and f"{entry}/".startswith(f"{key}/")
 
 
-# Values ------------------------------------------------------------------------------------------
-
-
-def _of_ledger(digest: Digest, key: str) -> MetricValues:
+def _of_ledger(digest: Digest, key: str) -> Floats:
     return summed((ns for entry, ns in digest.entries() if _is_part(entry, key)), digest)
 
 
-def _busy(digest: Digest) -> MetricValues:
-    return summed((ns for entry, ns in digest.entries() if not _is_part(entry, IDLE)), digest)
-
-
-def _seen(digest: Digest, series: Sequence[Sequence[float]]) -> MetricValues | None:
-    """Sum up what kernels do; None where CUDA graphs hide some of them."""
+def _unless_graphs(digest: Digest, series: Sequence[Sequence[float]]) -> Floats | None:
+    """Sum series of kernels; None where CUDA graphs hide some of them."""
     return None if GRAPH in digest.ledger else summed(series, digest)
 
 
-def _bytes(digest: Digest, *, up: bool) -> MetricValues | None:
-    """Sum the bytes of copies from the host, or to it; what the driver pages in is none."""
+def _bytes(digest: Digest, *, up: bool) -> Floats | None:
+    """Sum the bytes of H2D copies (`up`) or D2H copies; unified memory paging is neither."""
     if "copies" in digest.missing and not digest.copies:
         return None
-    mine = [c.bytes for c in digest.copies if crosses(c.operation, up=up)]
-    return summed(mine, digest)
+    return summed([c.bytes for c in digest.copies if crosses(c.operation, up=up)], digest)
 
 
 def crosses(operation: str, *, up: bool) -> bool:
-    """Tell whether a copy is from the host to a GPU, or back; paging by the driver is neither."""
-    if operation.startswith(_PAGED):
+    """Return whether a copy is H2D (`up`) or D2H; unified memory paging is neither."""
+    if operation.startswith(_PAGING):
         return False
     source, _, target = operation.partition("-to-")
     ends = (source, target) if up else (target, source)
     return ends[0] == "Host" and ends[1] not in ("", "Host")
 
 
-def _memory_peak(digest: Digest) -> float | None:
-    return float(max(digest.memory_peak.values())) if digest.memory_peak else None
-
-
-def _findings(digest: Digest) -> float | None:
-    return None if "findings" in digest.missing else float(len(digest.findings))
-
-
-def _period(digest: Digest) -> MetricValues:
-    return summed((digest.step_ns, digest.between_ns), digest)
-
-
-_METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], MetricValues | float | None]]] = {
+_METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] = {
     "step_time": ("Step time", Fmt.TIME, lambda d: np.array(d.step_ns, float)),
-    "step_period": ("Step to step", Fmt.TIME, _period),
+    "step_period": ("Step to step", Fmt.TIME, lambda d: summed((d.step_ns, d.between_ns), d)),
     "between_steps": ("Between steps", Fmt.TIME, lambda d: np.array(d.between_ns, float)),
-    "kernel_time": ("Kernel time", Fmt.TIME, lambda d: _seen(d, [d.kernel_ns])),
-    "busy": ("GPU busy", Fmt.TIME, _busy),
+    "kernel_time": ("Kernel time", Fmt.TIME, lambda d: _unless_graphs(d, [d.kernel_ns])),
+    "busy": (
+        "GPU busy",
+        Fmt.TIME,
+        lambda d: summed((ns for entry, ns in d.entries() if not _is_part(entry, IDLE)), d),
+    ),
     "idle": ("GPU idle", Fmt.TIME, lambda d: _of_ledger(d, IDLE)),
-    "launches": ("Kernels", Fmt.COUNT, lambda d: _seen(d, [k.calls for k in d.kernels])),
-    "memory_peak": ("Memory peak", Fmt.BYTES, _memory_peak),
+    "launches": ("Kernels", Fmt.COUNT, lambda d: _unless_graphs(d, [k.calls for k in d.kernels])),
+    "memory_peak": (
+        "Memory peak",
+        Fmt.BYTES,
+        lambda d: float(max(d.memory_peak.values())) if d.memory_peak else None,
+    ),
     "h2d_bytes": ("Copied to GPU", Fmt.BYTES, lambda d: _bytes(d, up=True)),
     "d2h_bytes": ("Copied to host", Fmt.BYTES, lambda d: _bytes(d, up=False)),
-    "findings": ("Findings", Fmt.COUNT, _findings),
+    "findings": (
+        "Findings",
+        Fmt.COUNT,
+        lambda d: None if "findings" in d.missing else float(len(d.findings)),
+    ),
 }
 _TIMES = ("step_time", "step_period", "between_steps", "kernel_time", "launches")
 _NEEDS = {
@@ -312,17 +432,16 @@ _NEEDS = {
 
 
 def _entry_needs(key: str) -> tuple[str, ...]:
-    """Name the sources that an entry of the ledger, or a group of entries, is made of."""
+    """Return the sources that an entry of the ledger, or a group of entries, is made of."""
     if key == COPY:
         return (COPIES, MEMSETS)
-    if key == _MEMSET:
+    if key == f"{COPY}/memset":
         return (MEMSETS,)
     if key.startswith(f"{COPY}/"):
         return (COPIES,)
     return (KERNELS, COPIES, API) if _is_part(key, IDLE) else (KERNELS,)
 
 
-_MEMSET = f"{COPY}/memset"
 _PART_OF = {
     "h2d_bytes": "copies",
     "d2h_bytes": "copies",

@@ -47,8 +47,8 @@ _IS = {
 
 def shown(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
     """Show a value in its unit."""
-    whole = round(value, 3) if value is not None and fmt is Fmt.COUNT else value
-    return _FORMATS.get(fmt, format_real)(whole)
+    number = round(value, 3) if value is not None and fmt is Fmt.COUNT else value
+    return _FORMATS.get(fmt, format_real)(number)
 
 
 def signed(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
@@ -67,9 +67,9 @@ def signed_share(ratio: float | None) -> str:
     return f"{number:+,.0f}%" if abs(number) >= 1000 else f"{number:+.1f}%"
 
 
-def percent(part: float) -> str:
-    """Show a part that somebody chose, as it was written: `2%`, `99.5%`."""
-    return f"{part * 100:g}%"
+def percent(share: float) -> str:
+    """Show a share that the user chose, as it was written: `2%`, `99.5%`."""
+    return f"{share * 100:g}%"
 
 
 def from_to(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
@@ -111,14 +111,14 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
 
 
 def is_how(change: MeasuredChange) -> str:
-    """Say what became of something: `is lower`."""
+    """Say how something changed: `is lower`."""
     return _IS[change.verdict]
 
 
-def copy_name(one: CopyChange) -> str:
+def copy_name(copy: CopyChange) -> str:
     """Name copies of one kind: `Host-to-Device, Pageable`; the GPU's own memory goes unsaid."""
-    kinds = [kind for kind in (one.src_kind, one.dst_kind) if kind and kind != _ON_GPU]
-    return f"{one.operation}, {' to '.join(kinds)}" if kinds else one.operation
+    kinds = [kind for kind in (copy.src_kind, copy.dst_kind) if kind and kind != _ON_GPU]
+    return f"{copy.operation}, {' to '.join(kinds)}" if kinds else copy.operation
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -128,9 +128,9 @@ def joined(parts: Sequence[str]) -> str:
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
     """Join parts by commas; what is too much is counted."""
-    every = list(parts)
-    more = len(every) - most
-    return ", ".join((*every[:most], f"{more} more")) if more > 1 else ", ".join(every)
+    texts = list(parts)
+    more = len(texts) - most
+    return ", ".join((*texts[:most], f"{more} more")) if more > 1 else ", ".join(texts)
 
 
 GPU, HOST = "gpu", "host"
@@ -154,44 +154,40 @@ _IN_WORDS = {
 
 
 def bottleneck(ledger: Mapping[str, float]) -> str:
-    """Name what holds the step up most: `gpu` where it works for half of the step or more.
+    """Name the bottleneck of a step: `gpu` where it works for half of the step or more.
 
     Else the largest group of idle time: `host`, or a cause of its own.
     """
-    groups = idle_groups(ledger)
-    idle = sum(groups.values())
-    if idle * 2 <= sum(ledger.values()):
+    groups: dict[str, float] = {}
+    for cause in IdleCause:
+        name = HOST if cause in _HOST_CAUSES else cause.name.lower()
+        groups[name] = groups.get(name, 0.0) + ledger.get(cause.entry, 0.0)
+    if sum(groups.values()) * 2 <= sum(ledger.values()):
         return GPU if ledger else NOTHING
     return max(groups, key=lambda group: groups[group])
 
 
 def gpu_part(ledger: Mapping[str, float]) -> str:
-    """Name what the GPU does most: `compute`, `copy` or `communication`."""
-    return max(_GPU_GROUPS, key=lambda group: group_of(ledger, group))
+    """Name what most GPU time goes to: `compute`, `copy` or `communication`."""
+    return max(_GPU_GROUPS, key=lambda group: _group_ns(ledger, group))
 
 
-def idle_groups(ledger: Mapping[str, float]) -> dict[str, float]:
-    """Sum idle time by what it is spent on; what the host does itself is one group."""
-    groups: dict[str, float] = {}
-    for cause in IdleCause:
-        name = HOST if cause in _HOST_CAUSES else cause.name.lower()
-        groups[name] = groups.get(name, 0.0) + ledger.get(cause.entry, 0.0)
-    return groups
-
-
-def group_of(ledger: Mapping[str, float], group: str) -> float:
+def _group_ns(ledger: Mapping[str, float], group: str) -> float:
     """Sum the entries of a group."""
     return sum(ns for entry, ns in ledger.items() if f"{entry}/".startswith(f"{group}/"))
 
 
 def busy_share(ledger: Mapping[str, float]) -> float | None:
-    """Give the part of the step in which the GPU worked; None where that took no time."""
+    """Compute the part of the step in which the GPU worked; None where it took no time.
+
+    The ledger is that of a digest, from step to step; `DeviceLedger` has the same of a window.
+    """
     total = sum(ledger.values())
-    return (total - group_of(ledger, IDLE)) / total if total else None
+    return (total - _group_ns(ledger, IDLE)) / total if total else None
 
 
 def in_words(what: str) -> str:
-    """Call a limit what a sentence calls it."""
+    """Name a bottleneck in a sentence."""
     return _IN_WORDS.get(what, what)
 
 
@@ -202,30 +198,35 @@ FAR_MORE = 2.0
 _MOST_ENTRIES = 4
 
 
-def whole(found: Comparison) -> tuple[str, MeasuredChange]:
-    """Give what GPU work and idle time sum to: the step, unless much lies between steps."""
-    name = "the time from step to step" if found.is_apart else "the step"
-    return name, found.headline.change
+def whole(comparison: Comparison) -> tuple[str, MeasuredChange]:
+    """Return what GPU work and idle time sum to: the step, unless much lies between steps."""
+    name = "the time from step to step" if comparison.is_apart else "the step"
+    return name, comparison.headline.change
 
 
-def each(found: Comparison) -> str:
-    """Say what a time of work or waiting is a mean of."""
-    return "from step to step" if found.is_apart else "a step"
+def each(comparison: Comparison) -> str:
+    """Say what a mean time of GPU work or idling is of."""
+    return "from step to step" if comparison.is_apart else "a step"
 
 
-def matters(found: Comparison, change: MeasuredChange) -> bool:
-    """Tell whether a change is a part of that of the whole that is worth a sentence."""
-    delta, of = abs(change.delta or 0.0), whole(found)[1]
-    asked = WORTH_NAMING * abs(of.delta or 0.0) if of.claimed else 0.0
-    return delta >= max(asked, found.least * (of.before or 0.0))
+def matters(comparison: Comparison, change: MeasuredChange) -> bool:
+    """Return whether a change is a part of the total change that is worth a sentence."""
+    delta_ns, total = abs(change.delta or 0.0), whole(comparison)[1]
+    least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.claimed else 0.0
+    return delta_ns >= max(least_ns, comparison.least * (total.before or 0.0))
 
 
-def entries(found: Comparison, rows: Iterable[EntryChange], of: float | None) -> str:
-    """Name the claimed entries that make up most of a change, with their own."""
-    least = max(abs(of or 0.0) * WORTH_NAMING, found.least * (whole(found)[1].before or 0.0) / 2)
-    claimed = ((one.entry, one.change) for one in rows if one.change.claimed)
+def entries(
+    comparison: Comparison, rows: Iterable[EntryChange], total_delta_ns: float | None
+) -> str:
+    """List the claimed entries that make up most of a change, with their own changes."""
+    least_ns = max(
+        abs(total_delta_ns or 0.0) * WORTH_NAMING,
+        comparison.least * (whole(comparison)[1].before or 0.0) / 2,
+    )
+    claimed = ((row.entry, row.change) for row in rows if row.change.claimed)
     return sentences(
-        (name, change) for name, change in claimed if abs(change.delta or 0.0) >= least
+        (name, change) for name, change in claimed if abs(change.delta or 0.0) >= least_ns
     )
 
 
@@ -239,26 +240,26 @@ def colon(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def bottleneck_phrase(found: Comparison) -> str:
-    """Say what holds the step up."""
-    was, now = found.before.limit, found.after.limit
-    old, new = _named(found, was, "before"), _named(found, now, "after")
-    if was != now:
+def bottleneck_phrase(comparison: Comparison) -> str:
+    """Say what the bottleneck was and is."""
+    old_limit, new_limit = comparison.before.limit, comparison.after.limit
+    old, new = _named(comparison, old_limit, "before"), _named(comparison, new_limit, "after")
+    if old_limit != new_limit:
         return f"{new} became the limit instead of {old}"
-    if now == GPU:
+    if new_limit == GPU:
         return f"{new} still is the limit"
     return f"{new} was the limit before and still is"
 
 
-def _named(found: Comparison, what: str, side: str) -> str:
-    """Call a limit by its name; GPU work that is no computing also by what it is."""
-    if what != GPU:
-        return in_words(what)
-    part = gpu_part({one.entry: getattr(one.change, side) or 0.0 for one in found.ledger})
+def _named(comparison: Comparison, limit: str, side: str) -> str:
+    """Name a bottleneck; GPU work that is mostly not computing also by what it is."""
+    if limit != GPU:
+        return in_words(limit)
+    part = gpu_part({row.entry: getattr(row.change, side) or 0.0 for row in comparison.ledger})
     return in_words(GPU) if part == COMPUTE else f"{in_words(GPU)} (mostly {in_words(part)})"
 
 
-def busy_phrase(found: Comparison) -> str:
+def busy_phrase(comparison: Comparison) -> str:
     """Say how busy the GPU was and is."""
-    shares = (format_share(side.busy_share) for side in (found.before, found.after))
+    shares = (format_share(side.busy_share) for side in (comparison.before, comparison.after))
     return f"GPU busy {' -> '.join(shares)}"

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    PermutationFloats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
-    QuantileFloats = NDArray[np.float64]
     Floats: TypeAlias = NDArray[np.float64]
     Ends: TypeAlias = tuple[Floats, Floats]
 
@@ -49,7 +47,7 @@ class Basis(enum.Enum):
     STEPS = "steps"
     """One capture a side: only how much steps of a run differ is known."""
     NONE = "none"
-    """Single values: nothing tells how much they vary."""
+    """Single values: their variance is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class MeasuredChange:
         return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
+        """Return it as plain objects, for JSON."""
         return {
             "before": self.before,
             "after": self.after,
@@ -103,66 +101,68 @@ _ROWS = 1000
 
 
 def dealt_interval(
-    values: PermutationFloats, weights: PermutationFloats, before: int, confidence: float
-) -> tuple[PermutationFloats, PermutationFloats]:
-    """Give the ends of the interval of what was added, for each row of `values`.
+    values: Floats, weights: Floats, before: int, confidence: float
+) -> tuple[Floats, Floats]:
+    """Compute the ends of the interval of what was added, for each row of `values`.
 
     The first `before` columns are the one side. Where even the most extreme deal is not rare
     enough, the interval is the widest that deals can tell.
     """
-    others, count = _deals(before, values.shape[1] - before)
-    shares, own = _shares(others, weights), _shares(_own(before, values.shape[1]), weights)
+    deals, deal_count = _deals(before, values.shape[1] - before)
+    shares, true_shares = (
+        _shares(deals, weights),
+        _shares(_true_deal(before, values.shape[1]), weights),
+    )
     added = np.arange(values.shape[1]) >= before
     scale = 1 - shares @ added
     # A deal is at least as extreme as the true one for any d beyond this; see the module.
-    limits = ((own - shares) / scale[:, None]).T
-    rank = max(1, math.floor(count * (1 - confidence) / 2))
+    limits = ((true_shares - shares) / scale[:, None]).T
+    rank = max(1, math.floor(deal_count * (1 - confidence) / 2))
     firsts = range(0, max(len(values), 1), _ROWS)
     parts = [_ends(values[i : i + _ROWS] @ limits, rank) for i in firsts]
-    low, high = (np.concatenate(one) for one in zip(*parts, strict=True))
+    low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
     return low, high
 
 
-def _ends(limits: PermutationFloats, rank: int) -> tuple[PermutationFloats, PermutationFloats]:
-    """Give the smallest and the largest of each row, less those that are rare enough."""
+def _ends(limits: Floats, rank: int) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest of each row, less those that are rare enough."""
     ordered = np.partition(limits, (rank - 1, -rank), axis=1)
     return ordered[:, rank - 1], ordered[:, -rank]
 
 
-def _shares(later: Mask, weights: PermutationFloats) -> PermutationFloats:
-    """Give what each value adds to the difference of the sides' means, for each deal."""
-    one, other = later * weights, ~later * weights
-    shares: PermutationFloats = one / one.sum(axis=1, keepdims=True) - other / other.sum(
+def _shares(later: Mask, weights: Floats) -> Floats:
+    """Compute what each value adds to the difference of the sides' means, for each deal."""
+    later_weights, earlier_weights = later * weights, ~later * weights
+    shares: Floats = later_weights / later_weights.sum(
         axis=1, keepdims=True
-    )
+    ) - earlier_weights / earlier_weights.sum(axis=1, keepdims=True)
     return shares
 
 
-def _own(before: int, total: int) -> Mask:
-    """Give the true deal."""
-    return (np.arange(total) >= before)[None, :]
+def _true_deal(before: int, values: int) -> Mask:
+    return (np.arange(values) >= before)[None, :]
 
 
 @lru_cache(maxsize=64)
 def _deals(before: int, after: int) -> tuple[Mask, int]:
-    """Say which values are of the later side in each deal but the true one, and count all deals."""
+    """List which values are of the later side in each deal but the true one; count all deals."""
     if before > after:
         mirrored, count = _deals(after, before)
         return ~np.roll(mirrored, before, axis=1), count
     count = math.comb(before + after, after)
-    later = _every(before, after) if count <= _DEALS else _some(before, after)
-    others = later[(later != _own(before, before + after)).any(axis=1)]
+    later = _all_deals(before, after) if count <= _DEALS else _random_deals(before, after)
+    others = later[(later != _true_deal(before, before + after)).any(axis=1)]
     return others, len(others) + 1
 
 
-def _every(before: int, after: int) -> Mask:
+def _all_deals(before: int, after: int) -> Mask:
     chosen = np.array(list(combinations(range(before + after), after)))
     later = np.zeros((len(chosen), before + after), np.bool_)
     np.put_along_axis(later, chosen, values=True, axis=1)
     return later
 
 
-def _some(before: int, after: int) -> Mask:
+def _random_deals(before: int, after: int) -> Mask:
     """Deal at random, the same way on every machine: raw bits of a generator never change."""
     total = before + after
     bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
@@ -182,35 +182,36 @@ _WIDE = 12.0
 """Standard deviations that hold all of it, where the degrees of freedom are many."""
 
 
-def t_quantile(confidence: float, freedom: QuantileFloats) -> QuantileFloats:
-    """Give the t that |t| stays below with probability `confidence`; `freedom` is 1 or more."""
-    distinct, where = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
+def t_quantile(confidence: float, freedom: Floats) -> Floats:
+    """Compute the t that |t| stays below with probability `confidence`; `freedom` is 1 or more."""
+    distinct, position = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
     low = np.zeros_like(distinct)
     high = np.minimum(np.pi / 2, _WIDE / np.sqrt(distinct))
-    wanted = confidence * np.array([_whole(one) for one in distinct])
+    target = confidence * np.array([_total(degrees) for degrees in distinct])
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        less = _integral(middle, distinct) < wanted
+        less = _integral(middle, distinct) < target
         low, high = np.where(less, middle, low), np.where(less, high, middle)
-    found: QuantileFloats = np.sqrt(distinct) * np.tan(low)
-    return found[where].reshape(np.shape(freedom))
+    quantile: Floats = np.sqrt(distinct) * np.tan(low)
+    return quantile[position].reshape(np.shape(freedom))
 
 
-def _integral(angle: QuantileFloats, freedom: QuantileFloats) -> QuantileFloats:
+def _integral(angle: Floats, freedom: Floats) -> Floats:
     """Integrate the density from 0 to an angle."""
     half = angle[:, None] / 2
-    values: QuantileFloats = np.cos(half * (1 + _NODES)) ** (freedom[:, None] - 1)
-    total: QuantileFloats = (values * _WEIGHTS).sum(axis=1) * half[:, 0]
+    values: Floats = np.cos(half * (1 + _NODES)) ** (freedom[:, None] - 1)
+    total: Floats = (values * _WEIGHTS).sum(axis=1) * half[:, 0]
     return total
 
 
-def _whole(freedom: float) -> float:
+def _total(freedom: float) -> float:
     """Integrate the density from 0 to infinity."""
     gammas = math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)
     return math.sqrt(math.pi) / 2 * math.exp(gammas)
 
 
 CONFIDENCE = 0.95
+MIN_CONFIDENCE = 0.5
 MIN_EFFECT = 0.02
 """Smaller changes are none, unless asked otherwise."""
 _ENOUGH = 8
@@ -243,13 +244,13 @@ def compare_series(
     confidence: float = CONFIDENCE,
     least: float = MIN_EFFECT,
 ) -> list[MeasuredChange]:
-    """Say what changed, row by row; every capture counts alike, whatever its number of steps."""
+    """Compute the changes, row by row; captures have equal weight, whatever their steps."""
     basis = _basis(before, after)
     old, new = _units(before, basis), _units(after, basis)
     ends = None if basis is Basis.NONE else _scaled_interval(old, new, confidence)
     verdicts = _verdicts(old, new, ends, least)
     unknown: list[float | None] = [None] * len(verdicts)
-    low, high = (unknown, unknown) if ends is None else (one.tolist() for one in ends)
+    low, high = (unknown, unknown) if ends is None else (end.tolist() for end in ends)
     rows = zip(old.means.tolist(), new.means.tolist(), low, high, verdicts, strict=True)
     return [MeasuredChange(*row, basis) for row in rows]
 
@@ -261,7 +262,7 @@ def compare_values(
     confidence: float = CONFIDENCE,
     least: float = MIN_EFFECT,
 ) -> MeasuredChange:
-    """Say what changed in a quantity that a capture has one value of."""
+    """Compute the change of a quantity that a capture has one value of."""
     old, new = (
         [SampledChange((1,), np.array([[v]], np.float64)) for v in s] for s in (before, after)
     )
@@ -330,13 +331,13 @@ def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     steps = _Units(values, np.array(side[0].blocks, np.float64), _alike(values))
     if basis is not Basis.REPEATS:
         return steps
-    means = np.sort(np.stack([one.means for one in side], axis=1), axis=1)
+    means = np.sort(np.stack([capture.means for capture in side], axis=1), axis=1)
     alone = steps if len(side) == 1 and steps.count > 1 else None
     return _Units(means, np.ones(len(side)), np.ones(len(means)), alone)
 
 
 def _alike(values: Floats) -> Floats:
-    """Say how many consecutive values tell as much as one, as in a first-order autoregression.
+    """Estimate how many consecutive values tell as much as one, by first-order autoregression.
 
     What n values show of the likeness r of neighbours is too small by about (1 + 4r) / n. Values
     that alternate would narrow an interval; that they go on to do so is not known.
@@ -348,14 +349,14 @@ def _alike(values: Floats) -> Floats:
     apart = (values - values.mean(axis=1, keepdims=True)) / np.where(largest > 0, largest, 1.0)
     total = (apart**2).sum(axis=1)
     lagged = (apart[:, 1:] * apart[:, :-1]).sum(axis=1)
-    shown = np.divide(lagged, total, out=np.zeros_like(total), where=total > 0)
-    likeness = np.clip((shown * count + 1) / (count - 4), 0.0, _MOST_ALIKE)
+    correlation = np.divide(lagged, total, out=np.zeros_like(total), where=total > 0)
+    likeness = np.clip((correlation * count + 1) / (count - 4), 0.0, _MOST_ALIKE)
     alike: Floats = (1 + likeness) / (1 - likeness)
     return alike
 
 
 def _scaled_interval(before: _Units, after: _Units, confidence: float) -> Ends:
-    """Give the ends of the interval of the difference; squares of large values stay finite."""
+    """Compute the interval of the difference, scaled: squares of large values stay finite."""
     largest = np.maximum(np.abs(before.values).max(axis=1), np.abs(after.values).max(axis=1))
     scale = np.where(largest > 0, largest, 1.0)
     low, high = _interval(before.scaled(scale), after.scaled(scale), confidence)
@@ -363,7 +364,7 @@ def _scaled_interval(before: _Units, after: _Units, confidence: float) -> Ends:
 
 
 def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
-    """Give the wider of both intervals at either end, of no width where nothing varies."""
+    """Compute the wider of both intervals at either end, of no width where nothing varies."""
     values = np.concatenate([before.values, after.values], axis=1)
     weights = np.concatenate([before.weights, after.weights])
     low, high = dealt_interval(values, weights, before.count, confidence)
@@ -377,7 +378,7 @@ def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
 
 
 def _widening(before: _Units, after: _Units) -> Floats:
-    """Say how much wider likeness of neighbours makes the interval, for each row; 1 or more."""
+    """Compute how much wider autocorrelation makes the interval, for each row; 1 or more."""
     spread = before.spread + after.spread
     plain = before.spread / before.alike + after.spread / after.alike
     wider: Floats = np.sqrt(np.divide(spread, plain, out=np.ones_like(plain), where=plain > 0))
@@ -385,13 +386,15 @@ def _widening(before: _Units, after: _Units) -> Floats:
 
 
 def _half_width(before: _Units, after: _Units, confidence: float) -> Floats:
-    """Give half of Welch's interval."""
+    """Compute half of Welch's interval."""
     if before.count == 1 or after.count == 1:
         return _half_width_of_one(before, after, confidence)
-    one, other = before.spread, after.spread
-    below = one**2 / before.freedom + other**2 / after.freedom
-    freedom = np.divide((one + other) ** 2, below, out=np.ones_like(below), where=below > 0)
-    return _half(one + other, freedom, confidence)
+    before_spread, after_spread = before.spread, after.spread
+    below = before_spread**2 / before.freedom + after_spread**2 / after.freedom
+    freedom = np.divide(
+        (before_spread + after_spread) ** 2, below, out=np.ones_like(below), where=below > 0
+    )
+    return _half(before_spread + after_spread, freedom, confidence)
 
 
 def _half_width_of_one(before: _Units, after: _Units, confidence: float) -> Floats:
@@ -399,12 +402,12 @@ def _half_width_of_one(before: _Units, after: _Units, confidence: float) -> Floa
 
     A slow step that only the single capture has would else pass for a change.
     """
-    one, several = (before, after) if before.count == 1 else (after, before)
-    spread = several.variance / one.weights.sum() + several.spread
+    single, several = (before, after) if before.count == 1 else (after, before)
+    spread = several.variance / single.weights.sum() + several.spread
     half = _half(spread, several.freedom, confidence)
-    if one.steps is None:
+    if single.steps is None:
         return half
-    return np.maximum(half, _half(one.steps.spread, one.steps.freedom, confidence))
+    return np.maximum(half, _half(single.steps.spread, single.steps.freedom, confidence))
 
 
 def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:
@@ -415,7 +418,7 @@ def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:
 def _verdicts(
     before: _Units, after: _Units, ends: Ends | None, least: float
 ) -> list[ChangeVerdict]:
-    """Say what each row shows. Without an interval the difference is taken for certain."""
+    """Judge each row. Without an interval the difference is taken for certain."""
     delta = after.means - before.means
     low, high = (delta, delta) if ends is None else ends
     rounding = _EQUAL * np.maximum(np.abs(before.means), np.abs(after.means))

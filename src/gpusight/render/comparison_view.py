@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.comparison.baseline_page import baseline_page
+from gpusight.comparison.baseline_file import baseline_page
 from gpusight.comparison.phrases import copy_name
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions

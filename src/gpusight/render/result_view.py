@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.scenario import AppliedChange, WhatIf
-    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.comparison.baseline_file import Baseline
     from gpusight.comparison.comparison_result import (
         CallChange,
         Comparison,

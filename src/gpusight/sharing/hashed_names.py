@@ -90,28 +90,30 @@ def hash_range(name: str, salt: bytes) -> str:
 
 def _hashed(text: str, salt: bytes) -> str:
     """Hash a part of a name; a capital letter keeps it apart from the word in front of it."""
-    told = hash_text(text, salt)
-    return told.capitalize() if text[0].isupper() else told
+    hashed = hash_text(text, salt)
+    return hashed.capitalize() if text[0].isupper() else hashed
 
 
 def hash_kernel(name: str, salt: bytes) -> str:
     """Hash the name of a kernel so that its category, and if possible its precision, stay."""
-    wanted = classify(name)
-    kept = hash_range(demangle(name), salt)
-    if _same_classification(classify(kept), wanted):
-        return kept
-    told = hash_text(name, salt)
-    base = _BY_CATEGORY[wanted.category]
-    spelled = _BY_PRECISION.get((wanted.category, wanted.precision), base)
-    plain = f"{base}_{told}"
-    for other in (f"{spelled}_{told}", f"{base}_{wanted.precision}_{told}"):
-        if _same_classification(classify(other), wanted):
-            return other
-    return kept if classify(kept).category == wanted.category else plain
+    original = classify(name)
+    by_words = hash_range(demangle(name), salt)
+    hashed = hash_text(name, salt)
+    base = _BY_CATEGORY[original.category]
+    with_precision = _BY_PRECISION.get((original.category, original.precision), base)
+    for candidate in (
+        by_words,
+        f"{with_precision}_{hashed}",
+        f"{base}_{original.precision}_{hashed}",
+    ):
+        if _same_classification(classify(candidate), original):
+            return candidate
+    same_category = classify(by_words).category == original.category
+    return by_words if same_category else f"{base}_{hashed}"
 
 
-def _same_classification(one: KernelName, other: KernelName) -> bool:
-    return (one.category, one.precision, one.tensor_core) == (
+def _same_classification(name: KernelName, other: KernelName) -> bool:
+    return (name.category, name.precision, name.tensor_core) == (
         other.category,
         other.precision,
         other.tensor_core,
@@ -119,19 +121,19 @@ def _same_classification(one: KernelName, other: KernelName) -> bool:
 
 
 def _elements(name: str) -> list[_Element]:
-    """Cut a name into words, numbers and marks, and say which of them may be seen."""
-    found: list[_Element] = []
+    """Split a name into words, numbers and marks, and tell which of them may stay."""
+    elements: list[_Element] = []
     for piece in _PIECE.finditer(name):
         text = piece.group()
         if piece.lastgroup == "run":
-            found += _run(text)
+            elements += _run(text)
         else:
-            found.append(_Element(text, piece.lastgroup == "mark", piece.lastgroup == "mark"))
-    return found
+            elements.append(_Element(text, piece.lastgroup == "mark", piece.lastgroup == "mark"))
+    return elements
 
 
 def _run(text: str) -> list[_Element]:
-    """Cut letters and digits that nothing separates: `layer12`, `s1688gemm`, `CUDAFunctor`."""
+    """Split letters and digits that nothing separates: `layer12`, `s1688gemm`, `CUDAFunctor`."""
     if text.lower() in kept_words():
         return [_Element(text, known=True)]
     texts = [part for run in _RUN.findall(text) for part in _words_of(run)]
@@ -145,13 +147,14 @@ def _run(text: str) -> list[_Element]:
         )
         if beside and not counter and (texts[at].isdigit() or len(texts[at]) == 1):
             known[at] = False
-    return [_Element(part, seen) for part, seen in zip(texts, known, strict=True)]
+    return [_Element(part, is_known) for part, is_known in zip(texts, known, strict=True)]
 
 
 def _words_of(run: str) -> list[str]:
     """Split `CUDAFunctor` into its words; a run that is a word itself is one."""
-    whole = run.isdigit() or _IS_TYPE.fullmatch(run) or run.lower() in kept_words()
-    return [run] if whole else [part.group() for part in _ELEMENT.finditer(run)]
+    if run.isdigit() or _IS_TYPE.fullmatch(run) or run.lower() in kept_words():
+        return [run]
+    return [part.group() for part in _ELEMENT.finditer(run)]
 
 
 def _is_known(part: str, letters: int) -> bool:
@@ -163,21 +166,21 @@ def _is_known(part: str, letters: int) -> bool:
 
 
 def _joined(elements: list[_Element]) -> list[_Element]:
-    """Make one element of unknown ones that only simple marks separate."""
+    """Join unknown elements that only simple marks separate."""
     joined: list[_Element] = []
     for element in elements:
-        behind = joined[-1] if joined else None
-        if not element.known and behind is not None and not behind.known:
-            joined[-1] = _Element(behind.text + element.text, known=False)
+        previous = joined[-1] if joined else None
+        if not element.known and previous is not None and not previous.known:
+            joined[-1] = _Element(previous.text + element.text, known=False)
         elif (
             not element.known
-            and behind is not None
-            and behind.mark
+            and previous is not None
+            and previous.mark
             and len(joined) > 1
             and not joined[-2].known
-            and _JOINS.fullmatch(behind.text)
+            and _JOINS.fullmatch(previous.text)
         ):
-            joined[-2:] = [_Element(joined[-2].text + behind.text + element.text, known=False)]
+            joined[-2:] = [_Element(joined[-2].text + previous.text + element.text, known=False)]
         else:
             joined.append(element)
     return joined

@@ -109,26 +109,20 @@ _CPP = """
 
 @cache
 def kept_words() -> frozenset[str]:
-    """Give all words, in lower case."""
-    listed = " ".join(
-        (_STEPS, _PHASES, _INPUT, _PARTS, _FRAMEWORKS, _SYSTEM, _METRICS, _CPP)
-    ).split()
-    return frozenset(listed) | _words_of_kernels()
-
-
-def literals(pattern: str) -> frozenset[str]:
-    """Take the words out of a regular expression."""
-    return frozenset(_LITERAL.findall(_ESCAPE.sub(" ", pattern).lower()))
+    """Return all words of names that may stay, in lower case."""
+    lists = (_STEPS, _PHASES, _INPUT, _PARTS, _FRAMEWORKS, _SYSTEM, _METRICS, _CPP)
+    return frozenset(" ".join(lists).split()) | _words_of_kernels()
 
 
 def _words_of_kernels() -> frozenset[str]:
+    """Take the words out of the regular expressions that classify kernels."""
     from gpusight.naming import kernel_name_parts, kernel_names, kernel_patterns, kernel_precision
 
     sources = [f"{row.pattern} {row.args}" for row in kernel_patterns.PATTERNS]
     for module in (kernel_names, kernel_name_parts, kernel_precision):
-        known = (value for value in vars(module).values() if isinstance(value, re.Pattern))
-        sources += [pattern.pattern for pattern in known]
-    return frozenset().union(*map(literals, sources))
+        values = vars(module).values()
+        sources += [value.pattern for value in values if isinstance(value, re.Pattern)]
+    return frozenset(_LITERAL.findall(_ESCAPE.sub(" ", " ".join(sources)).lower()))
 
 
 _RUN = re.compile(r"[A-Za-z0-9]+")
@@ -246,7 +240,7 @@ _GROUPS = """
 
 
 def made_of(text: str, known: frozenset[str]) -> bool:
-    """Tell whether a text is made of these words, marks and short counters alone."""
+    """Return whether a text is made of these words, marks and short counters alone."""
     if len(text) > _MAX_TEXT_CHARS or not text.isascii() or not text.isprintable():
         return False
     return all(run.lower() in known or _is_counted(run, known) for run in _RUN.findall(text))
@@ -261,76 +255,56 @@ def _is_counted(run: str, known: frozenset[str]) -> bool:
 
 
 def is_operator(name: str) -> bool:
-    """Tell whether an operator's name is one of PyTorch's own."""
-    return made_of(name, _operators())
+    """Return whether an operator's name is one of PyTorch's own."""
+    return made_of(name, _operator_words())
+
+
+@cache
+def _operator_words() -> frozenset[str]:
+    return _words(_OPERATORS) | kept_words()
 
 
 def is_call(name: str) -> bool:
-    """Tell whether a name is that of a call of CUDA or HIP."""
-    return made_of(_DIMENSIONS.sub("", strip_api_version(name)), _calls())
+    """Return whether a name is that of a call of CUDA or HIP."""
+    return made_of(_DIMENSIONS.sub("", strip_api_version(name)), _words(_CALLS))
 
 
 def is_profiler_label(text: str) -> bool:
-    """Tell whether a label is one that profilers write themselves."""
-    return made_of(text, _profiler_labels()) and not _DOTTED.search(text)
+    """Return whether a label is one that profilers write themselves."""
+    return made_of(text, _words(_PROFILER_LABELS)) and not _DOTTED.search(text)
 
 
 def is_group(text: str) -> bool:
-    """Tell whether a group of processes is named by number, or by how a job is split."""
-    return made_of(text, _groups()) and not _DOTTED.search(text)
+    """Return whether a process group is named by number, or by how a job is split."""
+    return made_of(text, _words(_GROUPS)) and not _DOTTED.search(text)
 
 
 def is_type(text: str) -> bool:
-    """Tell whether a text names a type of PyTorch's."""
-    return made_of(text, _types())
+    """Return whether a text names a type of PyTorch's."""
+    return made_of(text, _words(_TYPES))
 
 
 def described(text: str) -> str:
-    """Keep of a description of hardware or system software what its makers call things."""
+    """Keep the vendors' words of a description of hardware or system software."""
     line = text.strip().partition("\n")[0][:_MAX_TEXT_CHARS]
-    return " ".join(piece for piece in line.split() if _is_made(piece))
-
-
-def _is_made(piece: str) -> bool:
-    return piece.isascii() and all(
-        run.lower() in _machines() or _MODEL.fullmatch(run) for run in _RUN.findall(piece)
+    known = _words(_MACHINES)
+    return " ".join(
+        word
+        for word in line.split()
+        if word.isascii()
+        and all(run.lower() in known or _MODEL.fullmatch(run) for run in _RUN.findall(word))
     )
 
 
 @cache
 def vendor_words() -> frozenset[str]:
-    """Give the words of profilers and makers of hardware that may stand in any copy."""
-    return _profiler_labels() | _types() | _machines()
+    """Return the words of profilers and hardware vendors that may stand in any copy."""
+    return _words(_PROFILER_LABELS) | _words(_TYPES) | _words(_MACHINES)
 
 
 @cache
-def _operators() -> frozenset[str]:
-    return frozenset(_OPERATORS.split()) | kept_words()
-
-
-@cache
-def _calls() -> frozenset[str]:
-    return frozenset(_CALLS.split())
-
-
-@cache
-def _profiler_labels() -> frozenset[str]:
-    return frozenset(_PROFILER_LABELS.split())
-
-
-@cache
-def _groups() -> frozenset[str]:
-    return frozenset(_GROUPS.split())
-
-
-@cache
-def _types() -> frozenset[str]:
-    return frozenset(_TYPES.split())
-
-
-@cache
-def _machines() -> frozenset[str]:
-    return frozenset(_MACHINES.split())
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 _MAX_METRIC_CHARS = 1 << 16
@@ -409,12 +383,7 @@ _METRIC_WORDS = """
 
 @lru_cache(maxsize=1 << 14)
 def is_metric_text(text: str) -> bool:
-    """Tell whether a text is one of the profiler's own, or a list of such."""
+    """Return whether a text is one of the profiler's own, or a list of such."""
     return len(text) < _MAX_METRIC_CHARS and all(
-        made_of(part, _metric_words()) for part in text.split(",")
+        made_of(part, _words(_METRIC_WORDS)) for part in text.split(",")
     )
-
-
-@cache
-def _metric_words() -> frozenset[str]:
-    return frozenset(_METRIC_WORDS.split())

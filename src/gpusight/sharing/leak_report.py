@@ -1,4 +1,4 @@
-"""What a capture would leak, and what became of it in a copy; values are never part of it."""
+"""What a capture would leak, and what a copy does with it; counts, but never the values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from gpusight.sharing.known_words import kept_words, made_of, vendor_words
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterable, Iterator
     from pathlib import Path
+    from typing import TypeAlias
+
+    _Counts: TypeAlias = "dict[tuple[Category, str, Treatment], set[int]]"
 
 
 TAKES = "share takes nsys captures, traces of torch.profiler and .ncu-rep reports"
 
 
 class Category(enum.Enum):
-    """What a piece of a capture tells about people and machines."""
+    """What a part of a capture reveals about people and machines."""
 
     ENVIRONMENT = "environment"
     COMMAND_LINES = "command lines"
@@ -54,7 +59,7 @@ class Category(enum.Enum):
 
 
 class Treatment(enum.Enum):
-    """What becomes of it in a copy."""
+    """What a copy does with it."""
 
     REMOVED = "removed"
     HASHED = "hashed"
@@ -109,17 +114,19 @@ class Cleaner(Protocol):
         ...
 
     def look(self, options: ShareOptions) -> LeakScan:
-        """Say what the capture holds, and what would become of it."""
+        """Count what the capture holds, and how a copy would treat it."""
         ...
 
     def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
-        """Write the copy to a path where nothing lies yet; says what became of everything.
+        """Write the copy to a path where nothing lies yet; count how everything was treated.
 
         `name` is what the copy will be called, where that is not the name of `output`.
-        Who calls it removes what a failure leaves there.
+        The caller removes what a failure leaves there.
         """
         ...
 
+
+# Names that look like secrets ---------------------------------------------------------------------
 
 _MAX_SUSPECT_CHARS = 20_000
 _FOLDERS = (
@@ -177,7 +184,7 @@ _SUSPICIOUS = (
 
 
 def suspicions(name: str) -> Iterator[tuple[Category, str]]:
-    """Say what a name looks like beside a name, and what that would tell."""
+    """List what else a name looks like, and what that would reveal."""
     text = name[:_MAX_SUSPECT_CHARS]
     possible = _possible(text)
     for category, like, pattern in _SUSPICIOUS:
@@ -186,15 +193,155 @@ def suspicions(name: str) -> Iterator[tuple[Category, str]]:
 
 
 def _possible(text: str) -> set[Category]:
-    """Leave out what a name cannot be for want of a mark: nearly all names are ruled out so."""
+    """Rule out most patterns by the characters that they need: regular expressions are slow."""
     lower = text.lower()
-    found = {Category.CREDENTIALS} if any(key in lower for key in _KEYS) else set()
+    possible = {Category.CREDENTIALS} if any(key in lower for key in _KEYS) else set()
     if "@" in text:
-        found.add(Category.USER_NAMES)
+        possible.add(Category.USER_NAMES)
     if "://" in text or text.count(".") > 2 or _HEX_PAIR.search(text):
-        found.add(Category.NETWORK)
+        possible.add(Category.NETWORK)
     if "/" in text or "\\" in text:
-        found.add(Category.FILE_PATHS)
+        possible.add(Category.FILE_PATHS)
     if text.count("-") > 3:
-        found.add(Category.HARDWARE_IDS)
-    return found
+        possible.add(Category.HARDWARE_IDS)
+    return possible
+
+
+# Removed values -----------------------------------------------------------------------------------
+
+_HOMES = re.compile(
+    r"(?:(?:/[\w.-]+){0,6}/(?:home|[Uu]sers)/|[A-Za-z]:\\+Users\\+)"
+    r"(?P<user>[^/\\\s'\":;,)]+)|/root(?![\w-])"
+)
+_VARIABLE = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_.()]{0,100})=(?P<value>.*)", re.DOTALL)
+_OF_USERS = re.compile(r"(?:.*_)?(?:USER|USERNAME|LOGNAME|USER_NAME|EMAIL)", re.IGNORECASE)
+_OF_HOSTS = re.compile(r"(?:.*_)?(?:HOST|HOSTNAME|COMPUTERNAME|NODENAME|NODELIST)", re.IGNORECASE)
+OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
+_IN_WORDS = (Category.ENVIRONMENT, Category.COMMAND_LINES, Category.PROCESSES)
+_MIN_NAME_CHARS, _MIN_VALUE_CHARS = 4, 6
+"""Letters of a text that could not stand in a name by chance."""
+_SUPERUSER = "root"
+_PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+")
+"""What stands in a longer text by its grammar: `return`, `Systems`."""
+_MAX_WORDS = 1000
+_MAX_VALUES = 20_000
+"""Values that are looked for; more would only slow it down."""
+
+
+def without_homes(name: str) -> str:
+    """Cut the home folder out of a name: the rest of a path is kept with it."""
+    return _HOMES.sub("~", name) if "/" in name or "\\" in name else name
+
+
+def values_of(category: Category, text: str) -> Iterator[tuple[Category, str]]:
+    """Split a removed text into values of variables, words of command lines, users and hosts."""
+    plain = text.strip()
+    for home in _HOMES.finditer(plain):
+        if home["user"]:
+            yield Category.USER_NAMES, home["user"]
+    variable = _VARIABLE.fullmatch(plain)
+    if variable is not None:
+        name, plain = variable["name"], variable["value"].strip().strip("\"'")
+        if _OF_USERS.fullmatch(name):
+            category = Category.USER_NAMES
+        elif _OF_HOSTS.fullmatch(name):
+            category = Category.HOST_NAMES
+    yield category, plain
+    if category in _IN_WORDS:
+        words_of = (word.rpartition("=")[2].strip("\"'") for word in plain.split()[:_MAX_WORDS])
+        yield from ((category, word) for word in words_of if not _PLAIN_WORD.fullmatch(word))
+    if category is Category.HOST_NAMES:
+        yield category, plain.partition(".")[0]
+
+
+def identifying_values(hidden: Iterable[tuple[Category, str]]) -> dict[str, Category]:
+    """Return the removed values that must not be in a copy, with what they reveal."""
+    values: dict[str, Category] = {}
+    for category, value in (value for entry in hidden for value in values_of(*entry)):
+        if len(values) >= _MAX_VALUES:
+            break
+        if is_identifying(value, category):
+            # A user or host name counts as such wherever it stood.
+            values[value] = category if category in OF_PEOPLE else values.get(value, category)
+    return values
+
+
+def is_identifying(text: str, category: Category) -> bool:
+    """Return whether a text is more than common words."""
+    plain = text.strip()
+    least = _MIN_NAME_CHARS if category in OF_PEOPLE else _MIN_VALUE_CHARS
+    if len(plain) < least or plain == _SUPERUSER or not re.search(r"[^\W\d_]", plain):
+        return False
+    return not made_of(plain, kept_words() | vendor_words())
+
+
+# Counting -----------------------------------------------------------------------------------------
+
+_MAX_DISTINCT = 1 << 20
+"""Distinct values counted in one place; beyond that a count is a lower bound."""
+_MAX_HIDDEN = 10_000
+_IDENTIFYING = frozenset(
+    {
+        Category.ENVIRONMENT,
+        Category.COMMAND_LINES,
+        Category.HOST_NAMES,
+        Category.USER_NAMES,
+        Category.PROCESSES,
+        Category.FILE_PATHS,
+        Category.NETWORK,
+    }
+)
+"""What a copy must not hold in any place."""
+_KEPT_NAMES = "kept names that look "
+
+
+class LeakTally:
+    """Values that differ, counted without keeping them."""
+
+    def __init__(self) -> None:
+        self._seen: _Counts = {}
+        self._suspects: _Counts = {}
+        self._hidden: list[tuple[Category, str]] = []
+
+    def add(self, category: Category, where: str, fate: Treatment, value: Hashable) -> None:
+        """Count a value unless the same was counted there before."""
+        self.add_all(category, where, fate, (value,))
+
+    def add_all(
+        self, category: Category, where: str, fate: Treatment, values: Iterable[Hashable]
+    ) -> None:
+        """Count values, each once."""
+        seen = self._seen.setdefault((category, where, fate), set())
+        if len(seen) < _MAX_DISTINCT:
+            seen.update(map(hash, values))
+
+    def hide(self, category: Category, text: str) -> None:
+        """Note what must not be in the copy: a text, or the users that it names."""
+        if len(self._hidden) > _MAX_HIDDEN or not " ".join(text.split()).isprintable():
+            return
+        if category in _IDENTIFYING:
+            self._hidden.append((category, text))
+        else:
+            users = {
+                value for value in values_of(category, text) if value[0] is Category.USER_NAMES
+            }
+            self._hidden += sorted(users, key=lambda user: user[1])
+
+    def keep(self, name: str) -> None:
+        """Count a kept name that looks like a path, an address or a key."""
+        for category, like in suspicions(name):
+            key = (category, _KEPT_NAMES + like, Treatment.KEPT)
+            self._suspects.setdefault(key, set()).add(hash(name))
+
+    def found(self, notes: Iterable[str] = ()) -> LeakScan:
+        """Return the counts, in the order of the categories."""
+        return LeakScan(
+            _leaks(self._seen), _leaks(self._suspects), tuple(self._hidden), tuple(notes)
+        )
+
+
+def _leaks(counts: _Counts) -> tuple[Leak, ...]:
+    order = list(Category)
+    leaks = [Leak(c, where, len(seen), fate) for (c, where, fate), seen in counts.items() if seen]
+    leaks.sort(key=lambda leak: (order.index(leak.category), leak.where, leak.fate.value))
+    return tuple(leaks)

@@ -25,7 +25,7 @@ class SharedColumnKind(enum.Enum):
     """The id of a text in StringIds."""
     TEXT = "text"
     GONE = "gone"
-    """Left empty in the copy: the column tells more than times and sizes."""
+    """Left empty in the copy: the column reveals more than times and sizes."""
 
 
 class TextRole(enum.Enum):

@@ -15,8 +15,7 @@ from gpusight.readers.nsys.sqlite_export import SqliteTables
 from gpusight.readers.protobuf_wire import child, children, integer, text
 from gpusight.sharing.hashed_names import hash_kernel, hash_range
 from gpusight.sharing.known_words import described, is_call
-from gpusight.sharing.leak_report import Category, Treatment
-from gpusight.sharing.leak_tally import without_homes
+from gpusight.sharing.leak_report import Category, Treatment, without_homes
 from gpusight.sharing.nsys_allow_list import (
     ENUM_PREFIXES,
     EVENTS,
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     from gpusight.readers.nsys.raw_tables import RawTables
     from gpusight.readers.protobuf_wire import Message
-    from gpusight.sharing.leak_report import ShareOptions
-    from gpusight.sharing.leak_tally import LeakTally
+    from gpusight.sharing.leak_report import LeakTally, ShareOptions
     from gpusight.sharing.nsys_allow_list import SharedColumn
 
 
@@ -90,20 +88,20 @@ class TextCleaner:
         self._done: dict[tuple[TextRole, str], str] = {}
 
     def fate(self, role: TextRole) -> Treatment:
-        """Say what becomes of the texts of a role."""
+        """Return how the texts of a role are treated."""
         if role in (TextRole.OVERHEAD, TextRole.HARDWARE):
             return Treatment.SHORTENED
         return Treatment.HASHED if self._options.hash_names else Treatment.KEPT
 
     def clean(self, text: str, role: TextRole) -> str:
-        """Give the text as it may be seen."""
+        """Return the text as it stands in the copy."""
         key = (role, text)
         if key not in self._done:
             self._done[key] = self._cleaned(text, role)
         return self._done[key]
 
     def clean_all(self, texts: pl.Series, role: TextRole) -> pl.Series:
-        """Clean a column, looking at every different text once."""
+        """Clean a column, each distinct text once."""
         distinct = texts.unique().drop_nulls()
         cleaned = [self.clean(text, role) for text in distinct.to_list()]
         new = pl.Series(cleaned, dtype=pl.String)
@@ -118,26 +116,25 @@ class TextCleaner:
             text = text.partition("(")[0]
             salt = self._options.salt if _PATH.search(text) else salt
         if salt is None:
-            return self._kept(text) if role in _OF_PROGRAMS else text
+            if role not in _OF_PROGRAMS:
+                return text
+            kept = without_homes(text)
+            self._tally.keep(kept)
+            return kept
         if role is TextRole.KERNEL:
             return hash_kernel(text, salt)
         return text if role is TextRole.CALL and is_call(text) else hash_range(text, salt)
 
-    def _kept(self, name: str) -> str:
-        kept = without_homes(name)
-        self._tally.keep(kept)
-        return kept
-
 
 def thread_name(name: str) -> str:
-    """Give a thread's name where everybody's threads are called so."""
+    """Return a thread's name where it is a common one."""
     return name if THREADS.fullmatch(name) and len(name) < 32 else _ANY_THREAD
 
 
 def diagnosis(text: str) -> str:
-    """Give a message of the profiler without what is no word of its own: paths, names, output."""
-    told = _NUMBERED.sub(rf"\1 {_LEFT_OUT}", text[:2000])
-    kept = [piece if _is_profiler_text(piece) else _LEFT_OUT for piece in told.split()]
+    """Keep the profiler's own words of a message: no paths, names or output."""
+    anonymous = _NUMBERED.sub(rf"\1 {_LEFT_OUT}", text[:2000])
+    kept = [piece if _is_profiler_text(piece) else _LEFT_OUT for piece in anonymous.split()]
     return re.sub(rf"(?:{_LEFT_OUT} ?)+", f"{_LEFT_OUT} ", " ".join(kept)).strip()
 
 
@@ -150,12 +147,12 @@ def _is_profiler_text(piece: str) -> bool:
 
 
 def version(text: str) -> str | None:
-    """Give a version where it is nothing else."""
+    """Return a version; None for anything else."""
     return text if _VERSION_TEXT.fullmatch(text) else None
 
 
 def product(text: str) -> str | None:
-    """Give the name of the program that exported the capture, where we know it."""
+    """Return the name of the program that exported the capture; None for an unknown one."""
     return text if _PRODUCT.fullmatch(text) else None
 
 
@@ -215,7 +212,7 @@ class NsysSurvey:
         self._ranks = dict(zip(ranked, range(1, len(ranked) + 1), strict=True)) | {0: 0}
 
     def shifted(self, times: pl.Series) -> pl.Series:
-        """Count times that tell the date from the first event that has such a one."""
+        """Count times that reveal the date from the first event that has such a time."""
         dated = times > _MAX_DURATION_NS
         if not dated.any():
             return times
@@ -234,7 +231,7 @@ class NsysSurvey:
         return pids.replace_strict(old, new, default=None, return_dtype=pl.Int64)
 
     def own(self, ids: pl.Series) -> pl.Series:
-        """Tell which global ids belong to a process that has events."""
+        """Return which global ids belong to a process that has events."""
         known = [i for i in ids.unique().drop_nulls().to_list() if _process(i) in self.processes]
         return ids.is_in(known)
 
@@ -262,29 +259,31 @@ class NsysSurvey:
             )
 
     def _look_into(self, table: str, columns: dict[str, SharedColumn]) -> None:
-        have = self._raw.columns(table)
-        unknown = sorted(have - columns.keys())
+        present = self._raw.columns(table)
+        unknown = sorted(present - columns.keys())
         self._tally.add_all(
             Category.UNKNOWN, f"{table}, unknown columns", Treatment.REMOVED, range(len(unknown))
         )
-        asked = {name: column for name, column in columns.items() if name in have}
-        wanted = [name for name, column in asked.items() if _is_looked_at(name, column)]
+        known = {name: column for name, column in columns.items() if name in present}
+        wanted = [name for name, column in known.items() if _is_looked_at(name, column)]
         if not wanted or self._raw.is_empty(table):
             return
-        typed = [] if table != NVTX or "eventType" not in have else ["eventType"]
-        for rows in pieces_of(self._raw, table, [*wanted, *typed]):
+        event_type = [] if table != NVTX or "eventType" not in present else ["eventType"]
+        for rows in pieces_of(self._raw, table, [*wanted, *event_type]):
             named = with_names_only(table, rows)
             for name in wanted:
-                self._look_at_values(table, name, asked[name], named.get_column(name))
+                self._look_at_values(table, name, known[name], named.get_column(name))
 
     def _look_at_values(
         self, table: str, name: str, column: SharedColumn, values: pl.Series
     ) -> None:
         if column.kind is SharedColumnKind.TIME:
-            whole = values.cast(pl.Int64, strict=False)
-            low = whole.filter(whole > _MAX_DURATION_NS).min()
-            if isinstance(low, int):
-                self._earliest = low if self._earliest is None else min(self._earliest, low)
+            times = values.cast(pl.Int64, strict=False)
+            earliest = times.filter(times > _MAX_DURATION_NS).min()
+            if isinstance(earliest, int):
+                self._earliest = (
+                    earliest if self._earliest is None else min(self._earliest, earliest)
+                )
             return
         distinct = values.unique().drop_nulls().to_list()
         if column.kind is SharedColumnKind.THREAD:
@@ -321,8 +320,8 @@ class NsysSurvey:
     def _add_strings(self, ids: Iterable[object], role: TextRole) -> None:
         for number in ids:
             if isinstance(number, int):
-                before = self.strings.get(number, role)
-                self.strings[number] = min(role, before, key=_ORDER.index)
+                previous = self.strings.get(number, role)
+                self.strings[number] = min(role, previous, key=_ORDER.index)
 
     def _add_threads(self) -> None:
         """Number the threads, too, that did nothing but belong to such a process."""
@@ -333,7 +332,7 @@ class NsysSurvey:
 
 
 def _process(number: int) -> int:
-    """Give machine and process of a global id."""
+    """Return machine and process of a global id."""
     return (number & _WORD) >> 24
 
 
@@ -363,7 +362,7 @@ _SessionValue = tuple[Category, str, str]
 
 
 def session_values(raw: RawTables) -> Iterator[_SessionValue]:
-    """Give what a native report tells; the other forms have it in their tables."""
+    """Return what a native report holds of its session; other formats have it in tables."""
     if raw.source != "nsys-rep":
         return
     container = NsysContainer(raw.path)
@@ -389,8 +388,8 @@ def _machine(machine: Message) -> Iterator[_SessionValue]:
         value = text(entry, 2)
         if category is Category.ENVIRONMENT and value:
             for variable in value.replace("\0", ";").split(";"):
-                if told := variable.partition("=")[2]:
-                    yield category, "system information", told
+                if setting := variable.partition("=")[2]:
+                    yield category, "system information", setting
         elif category is not None and value:
             yield category, "system information", value
 

@@ -17,8 +17,15 @@ from gpusight.output_files import staged
 from gpusight.readers.file_blocks import FileBlocks, head_of
 from gpusight.readers.guarded_source import reading
 from gpusight.readers.open import open_trace
-from gpusight.sharing.leak_report import TAKES, Category, Leak, ShareOptions, Treatment
-from gpusight.sharing.leak_tally import identifying_values
+from gpusight.sharing.leak_report import (
+    OF_PEOPLE,
+    TAKES,
+    Category,
+    Leak,
+    ShareOptions,
+    Treatment,
+    identifying_values,
+)
 from gpusight.sharing.share_nsys import NsysCleaner
 from gpusight.sniff import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
 
@@ -41,7 +48,6 @@ _BLOCKS_AT_ONCE = 16
 _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
-_OF_PEOPLE = (Category.HOST_NAMES, Category.USER_NAMES)
 
 
 @dataclass(frozen=True)
@@ -63,25 +69,25 @@ class SharedCopy:
 
 
 def options_of(*, hash_names: bool = False, salt: str | None = None) -> ShareOptions:
-    """Give the options; a salt is random where none is given, and kept nowhere."""
+    """Return the options; a salt is random where none is given, and kept nowhere."""
     if salt == "":
         raise UsageError("the salt is empty", why="anyone could test guesses of names")
     if salt is not None and not hash_names:
         raise UsageError("a salt is for names that are hashed", hint="add --hash-names")
-    given = secrets.token_bytes(_SALT_BYTES) if salt is None else salt.encode()
-    return ShareOptions(hash_names=hash_names, salt=given)
+    key = secrets.token_bytes(_SALT_BYTES) if salt is None else salt.encode()
+    return ShareOptions(hash_names=hash_names, salt=key)
 
 
 def check(capture: Path, options: ShareOptions) -> SharedCopy:
-    """Say what a capture would give away; writes nothing."""
+    """List what a capture would reveal; write nothing."""
     with reading(capture):
-        found = cleaner_of(capture, TO[0]).look(options)
+        scan = cleaner_of(capture, TO[0]).look(options)
     return SharedCopy(
         capture,
-        found.leaks,
+        scan.leaks,
         options.hash_names,
-        suspects=found.suspects,
-        notes=found.notes,
+        suspects=scan.suspects,
+        notes=scan.notes,
         bytes_before=_size(capture),
     )
 
@@ -91,33 +97,31 @@ def share(
 ) -> SharedCopy:
     """Write a copy; never onto anything that exists."""
     with reading(capture):
-        return _share(capture, output, options, to)
-
-
-def _share(capture: Path, output: Path | None, options: ShareOptions, to: str | None) -> SharedCopy:
-    form = to or _form(output)
-    cleaner = cleaner_of(capture, form)
-    if to is not None and not isinstance(cleaner, NsysCleaner):
-        raise UsageError(f"--to is for nsys captures, and {capture.name} is none", hint="leave it")
-    target = output or Path(f"{_stem(capture)}.shared{cleaner.suffixes[0]}")
-    _check_target(capture, target, cleaner, form)
-    with staged(target, replace=False) as part:
-        found = cleaner.write(part, options, name=target.name)
-    return SharedCopy(
-        capture,
-        found.leaks,
-        options.hash_names,
-        path=target,
-        remains=tuple(_leftovers(found, target)),
-        suspects=found.suspects,
-        notes=found.notes,
-        bytes_before=_size(capture),
-        bytes_after=_size(target),
-    )
+        is_folder = output is not None and output.suffix.lower() in ("", ".parquet")
+        form = to or ("parquet" if is_folder else TO[0])
+        cleaner = cleaner_of(capture, form)
+        if to is not None and not isinstance(cleaner, NsysCleaner):
+            what = f"--to is for nsys captures, and {capture.name} is none"
+            raise UsageError(what, hint="leave it")
+        target = output or Path(f"{_stem(capture)}.shared{cleaner.suffixes[0]}")
+        _check_target(capture, target, cleaner, form)
+        with staged(target, replace=False) as part:
+            scan = cleaner.write(part, options, name=target.name)
+        return SharedCopy(
+            capture,
+            scan.leaks,
+            options.hash_names,
+            path=target,
+            remains=tuple(_leftovers(scan, target)),
+            suspects=scan.suspects,
+            notes=scan.notes,
+            bytes_before=_size(capture),
+            bytes_after=_size(target),
+        )
 
 
 def cleaner_of(capture: Path, form: str) -> Cleaner:
-    """Tell by its content what knows the capture."""
+    """Choose the cleaner by the content of the capture."""
     raw = _nsys_tables(capture)
     if raw is not None:
         return NsysCleaner(raw, form)
@@ -128,21 +132,17 @@ def cleaner_of(capture: Path, form: str) -> Cleaner:
         return NcuCleaner(capture)
     text = head.removeprefix(_BOM).lstrip()
     if BASELINE.match(text):
-        raise _is_baseline(capture)
+        raise UsageError(
+            f"{capture} is a baseline, and has nothing that share removes",
+            why="its only texts are names of capture files, kernels, ranges, calls and functions",
+            hint="look at them and send it as it is, or save one of shared copies",
+        )
     if text[:1] in (b"{", b"[") and not JAX_PLANE.match(head):
         from gpusight.sharing.share_torch import TorchCleaner
 
         return TorchCleaner(capture)
     open_trace(capture, cache=False)  # names what cannot be read at all
     raise UsageError(f"{capture} cannot be shared", why=TAKES)
-
-
-def _is_baseline(capture: Path) -> UsageError:
-    return UsageError(
-        f"{capture} is a baseline, and has nothing that share removes",
-        why="its only texts are names of capture files, kernels, ranges, calls and functions",
-        hint="look at them and send it as it is, or save one of shared copies",
-    )
 
 
 def _nsys_tables(capture: Path) -> RawTables | None:
@@ -168,12 +168,8 @@ def _nsys_tables(capture: Path) -> RawTables | None:
     return None
 
 
-def _form(output: Path | None) -> str:
-    return "parquet" if output is not None and output.suffix.lower() in ("", ".parquet") else TO[0]
-
-
 def _stem(capture: Path) -> str:
-    """Give the name without what says its form, or another where it says host and time."""
+    """Return the name without its suffix, or another where it reveals host and time."""
     name = capture.name
     known = (".json.gz", ".ncu-rep.xz", ".ncu-rep.gz")
     ending = next((suffix for suffix in known if name.lower().endswith(suffix)), capture.suffix)
@@ -182,10 +178,10 @@ def _stem(capture: Path) -> str:
 
 
 def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> None:
-    source, there = capture.resolve(), target.resolve()
-    if there == source or source in there.parents:
+    source, resolved = capture.resolve(), target.resolve()
+    if resolved == source or source in resolved.parents:
         raise UsageError(f"{target} is the capture itself", hint="choose another name for -o")
-    if not there.parent.is_dir():
+    if not resolved.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", hint="make it first")
     if target.exists() or target.is_symlink():
         raise UsageError(f"{target} exists already", hint="choose another name for -o")
@@ -200,14 +196,15 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
         )
 
 
-def _leftovers(found: LeakScan, target: Path) -> Iterator[Leak]:
-    """Look in the copy, and in its name, for what was left out of it."""
-    told = identifying_values(found.hidden)
-    needles = {value[:_MAX_NEEDLE_BYTES]: category for value, category in told.items()}
+def _leftovers(scan: LeakScan, target: Path) -> Iterator[Leak]:
+    """Search the copy, and its name, for the removed values."""
+    values = identifying_values(scan.hidden)
+    needles = {value[:_MAX_NEEDLE_BYTES]: category for value, category in values.items()}
     # A capture is called as its command line says: only whose it is would tell something.
-    people = {value: c for value, c in needles.items() if c in _OF_PEOPLE}
+    people = {value: c for value, c in needles.items() if c in OF_PEOPLE}
+    file_name = target.name.encode("utf-8", "surrogateescape")
     yield from _counted("names that are kept", _contents(target), needles)
-    yield from _counted("name of the file", [_name(target)], people)
+    yield from _counted("name of the file", [file_name], people)
 
 
 def _counted(where: str, texts: Iterable[bytes], needles: Mapping[str, Category]) -> Iterator[Leak]:
@@ -219,12 +216,8 @@ def _counted(where: str, texts: Iterable[bytes], needles: Mapping[str, Category]
         yield Leak(category, where, len(values), Treatment.KEPT)
 
 
-def _name(target: Path) -> bytes:
-    return target.name.encode("utf-8", "surrogateescape")
-
-
 def _contents(target: Path) -> Iterator[bytes]:
-    """Give all of a copy, unpacked, in blocks that overlap."""
+    """Read all of a copy, unpacked, in blocks that overlap."""
     if target.is_dir():
         for file in sorted(target.glob("*.parquet")):
             texts = pl.scan_parquet(file).select(pl.col(pl.String).unique().implode()).collect()
@@ -233,10 +226,10 @@ def _contents(target: Path) -> Iterator[bytes]:
                 yield "\n".join(values).encode()
         return
     blocks = iter(FileBlocks(target))
-    before = b""
-    while some := b"".join(islice(blocks, _BLOCKS_AT_ONCE)):
-        yield before + some
-        before = some[-_MAX_NEEDLE_BYTES:]
+    overlap = b""
+    while data := b"".join(islice(blocks, _BLOCKS_AT_ONCE)):
+        yield overlap + data
+        overlap = data[-_MAX_NEEDLE_BYTES:]
 
 
 def _hits(text: bytes, needles: list[str]) -> list[str]:

@@ -24,8 +24,7 @@ from gpusight.readers.protobuf_wire import (
 )
 from gpusight.sharing.hashed_names import hash_kernel, hash_range, hash_text
 from gpusight.sharing.known_words import described, is_metric_text
-from gpusight.sharing.leak_report import Category, Treatment
-from gpusight.sharing.leak_tally import LeakTally, without_homes
+from gpusight.sharing.leak_report import Category, LeakTally, Treatment, without_homes
 from gpusight.sharing.ncu_allow_list import (
     COUNTER,
     RESULTS,
@@ -58,7 +57,7 @@ _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class MessageField(NamedTuple):
-    """Where a field lies: its tag, what it holds, and whether that is bytes or a number."""
+    """The position of a field: its tag, its value, and whether that is bytes or a number."""
 
     number: int
     first: int
@@ -189,7 +188,7 @@ class MessageWriter:
             self._tally.hide(rule.category, " ".join(words))
 
     def _content(self, data: bytes, rule: FieldKind | Spec) -> bytes | None:
-        """Write what a field holds; None where nothing of it is left, or it cannot be read."""
+        """Write the value of a field; None where nothing of it is kept, or it is damaged."""
         try:
             if not isinstance(rule, dict):
                 return self._writers[rule](data)
@@ -231,10 +230,10 @@ class MessageWriter:
         return raw if kept == name else kept.encode()
 
     def _machine(self, raw: bytes) -> bytes:
-        said = _text(raw)
-        kept = described(said)
-        fate = Treatment.KEPT if kept == said else Treatment.SHORTENED
-        self._tally.add(Category.MACHINE, FieldKind.MACHINE.value, fate, said)
+        text = _text(raw)
+        kept = described(text)
+        fate = Treatment.KEPT if kept == text else Treatment.SHORTENED
+        self._tally.add(Category.MACHINE, FieldKind.MACHINE.value, fate, text)
         return kept.encode()
 
     def _mention(self, raw: bytes) -> bytes:
@@ -261,7 +260,7 @@ class MessageWriter:
         return self.cleaned(raw, _with_texts(COUNTER, _kind_of_texts(name)))
 
     def _name_of(self, raw: bytes) -> str:
-        """Give the name of a counter, whose number comes first in it."""
+        """Return the name of a counter, whose number comes first in it."""
         if raw[:1] != b"\x08":
             return ""
         number, _ = read_varint(raw, 1, len(raw))
@@ -286,19 +285,19 @@ class MessageWriter:
 
 @lru_cache(maxsize=1 << 14)
 def _is_identifying(name: str) -> bool:
-    """Tell whether a metric says which very GPU or slot it was."""
+    """Return whether a metric identifies the very GPU or slot."""
     return _IDENTIFYING.search(name) is not None
 
 
 def _kind_of_texts(name: str) -> FieldKind:
-    """Tell what the texts of a counter are."""
+    """Return what the texts of a counter are."""
     if name == _KERNEL_NAME:
         return FieldKind.KERNEL
     return FieldKind.MACHINE if _DISPLAY_NAME.search(name) else FieldKind.LABEL
 
 
 def _with_texts(spec: Spec, kind: FieldKind) -> Spec:
-    """Give the description of a counter whose texts are of a kind."""
+    """Return the description of a counter whose texts are of a kind."""
     if kind is FieldKind.LABEL:
         return spec
     return {
@@ -316,12 +315,12 @@ def _text(raw: bytes) -> str:
 
 
 def counter_name_ids(data: bytes, field: int) -> set[int]:
-    """Give the numbers of the names that the counters of a result have."""
-    found = set()
+    """Return the numbers of the names that the counters of a result have."""
+    ids = set()
     for number, _, start, end, is_bytes in fields_of(data):
         if number == field and is_bytes and data[start : start + 1] == b"\x08":
-            found.add(read_varint(data, start + 1, end)[0])
-    return found
+            ids.add(read_varint(data, start + 1, end)[0])
+    return ids
 
 
 _VERSION = 7
@@ -342,7 +341,7 @@ class NcuCleaner:
         self._path = path
 
     def look(self, options: ShareOptions) -> LeakScan:
-        """Say what the report holds, and what would become of it."""
+        """Count what the report holds, and how a copy would treat it."""
         return self._walk(options, lambda _data: None)
 
     def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
@@ -371,7 +370,14 @@ class NcuCleaner:
             ) from error
         # After an error its traceback still holds pieces of the file, and lets go of it later.
         content.close()
-        return tally.found(_notes(problem, writing.undecoded))
+        notes = []
+        if problem:
+            notes.append(f"the report is damaged: {problem}; the copy holds what lies before that")
+        if writing.undecoded:
+            notes.append(
+                f"launches that cannot be decoded and were left behind: {writing.undecoded:,}"
+            )
+        return tally.found(notes)
 
 
 class _Writing:
@@ -390,9 +396,9 @@ class _Writing:
         """Results that are not what the format says."""
 
     def report(self) -> Iterator[bytes]:
-        """Give the copy, piece after piece."""
+        """Write the copy chunk by chunk."""
         yield NCU_REPORT + _sized(number(1, _VERSION))
-        sessions = [self._session(said) for said in self._container.session]
+        sessions = [self._session(message) for message in self._container.session]
         for session in filter(None, sessions):
             yield _block(sized_block(_SESSION, session), "source", [])
         yield _block(sized_block(_STRINGS, self._strings()), "source", self._sources())
@@ -404,16 +410,16 @@ class _Writing:
         return list({integer(parse(source), 1): source for source in written if source}.values())
 
     def _results(self) -> Iterator[bytes]:
-        """Put results together that are of one kind and process, some megabytes at a time."""
+        """Write results in blocks of one kind and process, of some megabytes."""
         waiting: list[bytes] = []
         size = 0
         owner: tuple[str, ReportProcess | None] = ("", None)
         for result in self._container.results:
-            same = (result.kind, result.process)
-            if waiting and (same != owner or size > _BLOCK_BYTES):
+            kind_and_process = (result.kind, result.process)
+            if waiting and (kind_and_process != owner or size > _BLOCK_BYTES):
                 yield self._block_of(waiting, *owner)
                 waiting, size = [], 0
-            owner = same
+            owner = kind_and_process
             cleaned = self._result(result)
             if cleaned:
                 waiting.append(cleaned)
@@ -441,11 +447,11 @@ class _Writing:
             self.undecoded += 1
             return b""
 
-    def _session(self, said: Message) -> bytes:
-        """Write what is said of the session, from the fields that the reader split it into."""
+    def _session(self, message: Message) -> bytes:
+        """Write the description of the session, from the fields that the reader split it into."""
         fields = (
             number(field, value) if isinstance(value, int) else sized_block(field, value)
-            for field, values in said.items()
+            for field, values in message.items()
             for value in values
         )
         return self._messages.cleaned(b"".join(fields), SESSION)
@@ -457,14 +463,16 @@ class _Writing:
             with contextlib.suppress(WireError):
                 used |= counter_name_ids(self._bytes(result.span), _COUNTERS[result.kind])
         names = enumerate(self._container.strings)
-        return b"".join(sized_block(1, self._string(text, used=at in used)) for at, text in names)
-
-    def _string(self, text: str, *, used: bool) -> bytes:
-        """Write a name; one that no counter has stays only where it is the profiler's own."""
-        if used or is_metric_text(text):
-            return self._messages.metric(text).encode()
-        self._tally.add(Category.UNKNOWN, "unused strings", Treatment.REMOVED, text)
-        return b""
+        written = []
+        for at, text in names:
+            name = b""
+            # One that no counter has stays only where it is the profiler's own.
+            if at in used or is_metric_text(text):
+                name = self._messages.metric(text).encode()
+            else:
+                self._tally.add(Category.UNKNOWN, "unused strings", Treatment.REMOVED, text)
+            written.append(sized_block(1, name))
+        return b"".join(written)
 
     def _bytes(self, span: MessageSpan) -> bytes:
         return bytes(self._data[span.start : span.end])
@@ -487,10 +495,3 @@ def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
         return
     with zstd_module().ZstdFile(file, "wb") as packed:
         yield packed
-
-
-def _notes(problem: str | None, undecoded: int) -> Iterator[str]:
-    if problem:
-        yield f"the report is damaged: {problem}; the copy holds what lies before that"
-    if undecoded:
-        yield f"launches that cannot be decoded and were left behind: {undecoded:,}"

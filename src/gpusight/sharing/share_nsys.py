@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -13,8 +13,7 @@ import polars as pl
 
 from gpusight.readers.nsys.raw_tables import SYSTEM_FACTS, StringTable
 from gpusight.sharing.known_words import described
-from gpusight.sharing.leak_report import Category, Treatment
-from gpusight.sharing.leak_tally import LeakTally
+from gpusight.sharing.leak_report import Category, LeakTally, Treatment
 from gpusight.sharing.nsys_allow_list import ENUMS, KNOWN, SharedColumnKind, TextRole
 from gpusight.sharing.nsys_survey import (
     THREADS,
@@ -64,15 +63,15 @@ _NAMED = (
     (re.compile(r"UUID|UID|GpuInfo|SESSION_ID"), Category.HARDWARE_IDS),
     (re.compile(r"Nic", re.IGNORECASE), Category.NETWORK),
 )
-"""What a property tells, by its name."""
+"""What a property reveals, by its name."""
 _SETTING = re.compile(r"Has|Supports?|Is[A-Z]|Cpu|Linux|Software|Kernel|Export|EXPORT_|Event|Gpu")
-"""Properties that say what nsys can do, of versions and sizes: they tell of nobody."""
+"""Capabilities of nsys, versions and sizes: they identify nobody."""
 _ENVIRONMENT = re.compile(r"(?:^|[\0;\n])[A-Za-z_][A-Za-z0-9_]{0,80}=")
 _ENTRIES = re.compile(r"[\0;\n]")
 
 
 def category_of(name: str) -> Category | None:
-    """Say what a property of the session or machine tells; None for what is only a setting."""
+    """Return what a property of the session or machine reveals; None for a mere setting."""
     return next((category for pattern, category in _NAMED if pattern.search(name)), None)
 
 
@@ -85,7 +84,7 @@ class MachineTables:
         self._threads = _read_table(raw, "ThreadNames", {"globalTid": pl.Int64, "nameId": pl.Int64})
 
     def tables(self) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Give what the copy has of each."""
+        """Return what the copy has of each."""
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
             yield table, self._properties(table, _EXPORTED, ("name", "value"))
         machine = self._properties(
@@ -99,7 +98,7 @@ class MachineTables:
     def _properties(
         self, table: str, wanted: dict[str, Callable[[str], str | None]], columns: tuple[str, ...]
     ) -> pl.DataFrame:
-        """Keep the properties that are wanted, of the shape that they must have."""
+        """Keep the wanted properties that have the expected form."""
         types = {c: pl.String if c in ("name", "value") else pl.Int64 for c in columns}
         rows = _read_table(self._raw, table, {**types, "devStateName": pl.String})
         kept = []
@@ -123,7 +122,7 @@ class MachineTables:
             self._tally.add(Category.COMMAND_LINES, f"{table}.value", Treatment.REMOVED, value)
 
     def hide(self, category: Category, where: str, value: str | None) -> None:
-        """Count a value that is left out, and remember it."""
+        """Count a removed value, and remember it."""
         if not value:
             return
         self._tally.add(category, where, Treatment.REMOVED, value)
@@ -143,34 +142,33 @@ class MachineTables:
         self._tally.add_all(
             Category.PROGRAM_OUTPUT, "DIAGNOSTIC_EVENT.text", Treatment.SHORTENED, set(texts)
         )
-        told = pl.Series("text", [diagnosis(text) for text in texts], dtype=pl.String)
+        messages = pl.Series("text", [diagnosis(text) for text in texts], dtype=pl.String)
         times = self._survey.shifted(rows.get_column("timestamp"))
-        return rows.with_columns(times, told)
+        return rows.with_columns(times, messages)
 
     def _processes(self) -> pl.DataFrame:
         """Keep processes that have events, each called by its number."""
         rows = _read_table(self._raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String})
         for name in rows.get_column("name").unique().drop_nulls().to_list():
             self.hide(Category.PROCESSES, "PROCESSES.name", name)
-        own = rows.filter(self._survey.own(rows.get_column("globalPid")))
-        ids = self._survey.renumbered(own.get_column("globalPid"))
-        own = pl.DataFrame({"globalPid": ids}).with_columns(
+        used = rows.filter(self._survey.own(rows.get_column("globalPid")))
+        ids = self._survey.renumbered(used.get_column("globalPid"))
+        used = pl.DataFrame({"globalPid": ids}).with_columns(
             pid=pl.col("globalPid") // (1 << 24) % (1 << 24)
         )
-        return own.with_columns(name=pl.format("process {}", "pid"))
+        return used.with_columns(name=pl.format("process {}", "pid"))
 
     def thread_names(self) -> list[int]:
-        """Give the ids of the texts that threads are called by; they are counted as such."""
+        """Return the ids of the texts that name threads; they are counted as such."""
         return self._threads.get_column("nameId").unique().drop_nulls().to_list()
 
     def threads(self, first_id: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Keep the threads of processes that have events, and give the texts of their names."""
+        """Keep the threads of processes that have events, and return the texts of their names."""
         rows = self._threads
         names = self._strings.texts(rows.get_column("nameId")).fill_null("")
-        known = {name: THREADS.fullmatch(name) for name in names.unique().to_list()}
-        for fate in (Treatment.KEPT, Treatment.REMOVED):
-            some = (n for n, fits in known.items() if n and bool(fits) is (fate is Treatment.KEPT))
-            self._tally.add_all(Category.THREAD_NAMES, "ThreadNames.nameId", fate, some)
+        for name in filter(None, names.unique().to_list()):
+            fate = Treatment.KEPT if THREADS.fullmatch(name) else Treatment.REMOVED
+            self._tally.add(Category.THREAD_NAMES, "ThreadNames.nameId", fate, name)
         rows = rows.with_columns(name=pl.Series([thread_name(n) for n in names], dtype=pl.String))
         rows = rows.filter(self._survey.own(rows.get_column("globalTid")))
         texts = rows.select(value=pl.col("name").unique(maintain_order=True)).with_row_index("id")
@@ -182,7 +180,7 @@ class MachineTables:
         return named.select(pl.col("id").alias("nameId"), ids), texts
 
     def unused(self, texts: pl.Series) -> None:
-        """Count texts that nothing of the copy refers to, by what they look like."""
+        """Count texts that nothing in the copy refers to, by what they look like."""
         for text in texts.drop_nulls().to_list():
             if _ENVIRONMENT.search(text):
                 self.hide(Category.ENVIRONMENT, "StringIds.value", text)
@@ -194,12 +192,12 @@ class MachineTables:
 
 def _read_table(raw: RawTables, table: str, columns: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     """Read columns of a small table; those that it lacks are null."""
-    have = [column for column in columns if column in raw.columns(table)]
-    if not have:
+    present = [column for column in columns if column in raw.columns(table)]
+    if not present:
         return pl.DataFrame(schema=columns)
-    rows = raw.read(table, have)
+    rows = raw.read(table, present)
     return rows.select(
-        pl.col(c).cast(dtype, strict=False) if c in have else pl.lit(None, dtype).alias(c)
+        pl.col(c).cast(dtype, strict=False) if c in present else pl.lit(None, dtype).alias(c)
         for c, dtype in columns.items()
     )
 
@@ -207,18 +205,6 @@ def _read_table(raw: RawTables, table: str, columns: dict[str, type[pl.DataType]
 _TYPES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT"}
 _SETTINGS = ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF")
 """A copy that is not finished is thrown away, so nothing need be undone."""
-
-
-class TableSink(Protocol):
-    """Takes tables piece by piece."""
-
-    def add(self, table: str, rows: pl.DataFrame) -> None:
-        """Add rows to a table; the first ones say which columns it has."""
-        ...
-
-    def close(self) -> None:
-        """Finish the copy."""
-        ...
 
 
 class SqliteSink:
@@ -230,7 +216,7 @@ class SqliteSink:
         self._run("PRAGMA user_version = 0")  # makes the file, however little will be in it
 
     def add(self, table: str, rows: pl.DataFrame) -> None:
-        """Add rows to a table."""
+        """Add rows to a table; the first ones say which columns it has."""
         if table not in self._known:
             self._known.add(table)
             self._create(table, rows)
@@ -241,8 +227,9 @@ class SqliteSink:
         """Do nothing: every piece is in the file."""
 
     def _create(self, table: str, rows: pl.DataFrame) -> None:
+        has_key = table == "StringIds" or table.startswith("ENUM_")
         columns = [
-            f'"{name}" {_TYPES[type(dtype)]}{" PRIMARY KEY" if _is_key(table, name) else ""}'
+            f'"{name}" {_TYPES[type(dtype)]}{" PRIMARY KEY" if has_key and name == "id" else ""}'
             for name, dtype in rows.schema.items()
         ]
         self._run(f'CREATE TABLE "{table}" ({", ".join(columns)})')
@@ -301,30 +288,23 @@ class ParquetSink:
         parts.append(part)
 
     def close(self) -> None:
-        """Make one file of the pieces of each table."""
-        try:
-            self._join()
-        except pl.exceptions.PolarsError as error:
-            raise _failed(error) from error
-
-    def _join(self) -> None:
+        """Join the chunks of each table to one file."""
         for table, parts in self._parts.items():
-            whole = self._path / f"{table}.parquet"
+            joined = self._path / f"{table}.parquet"
             if len(parts) == 1:
-                parts[0].rename(whole)
+                parts[0].rename(joined)
                 continue
-            pl.scan_parquet(parts).sink_parquet(whole)
+            try:
+                pl.scan_parquet(parts).sink_parquet(joined)
+            except pl.exceptions.PolarsError as error:
+                raise _failed(error) from error
             for part in parts:
                 part.unlink()
 
 
 def _failed(error: Exception) -> OSError:
-    """Give a library's error as one that `output_files` reports as a file not written."""
+    """Convert a library's error to one that `output_files` reports as a file not written."""
     return OSError((str(error).splitlines() or [type(error).__name__])[0])
-
-
-def _is_key(table: str, column: str) -> bool:
-    return column == "id" and (table == "StringIds" or table.startswith("ENUM_"))
 
 
 class NsysCleaner:
@@ -340,13 +320,15 @@ class NsysCleaner:
         return (f".{self._to}",)
 
     def look(self, options: ShareOptions) -> LeakScan:
-        """Say what the capture holds, and what would become of it."""
+        """Count what the capture holds, and how a copy would treat it."""
         return _Copy(self._raw, options).counted()
 
     def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
         """Write the copy; its form was chosen before, whatever its `name`."""
         del name
-        sink: TableSink = SqliteSink(output) if self._to == "sqlite" else ParquetSink(output)
+        sink: SqliteSink | ParquetSink = (
+            SqliteSink(output) if self._to == "sqlite" else ParquetSink(output)
+        )
         return _Copy(self._raw, options).counted(sink)
 
 
@@ -360,8 +342,8 @@ class _Copy:
         self._survey = NsysSurvey(raw, self._texts, self._tally)
         self._about = MachineTables(raw, self._survey, self._tally)
 
-    def counted(self, sink: TableSink | None = None) -> LeakScan:
-        """Go through the capture, write what may be seen of it, and say what was found."""
+    def counted(self, sink: SqliteSink | ParquetSink | None = None) -> LeakScan:
+        """Walk through the capture, write what may be shared, and count everything."""
         for table, rows in (*self._about.tables(), *self._named()):
             if sink is not None and rows.height:
                 sink.add(table, rows)
@@ -373,7 +355,7 @@ class _Copy:
         return self._tally.found(self._raw.notes())
 
     def _named(self) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Give the texts that are referred to, and the threads, whose names are texts too."""
+        """Return the texts that are referred to, and the threads, whose names are texts too."""
         roles = self._survey.strings
         threads, names = self._about.threads(max(roles, default=0) + 1)
         yield "ThreadNames", threads
@@ -385,49 +367,45 @@ class _Copy:
             .drop_nulls("id")
             .unique("id", keep="first", maintain_order=True)
         )
-        used = known.get_column("id").is_in(list(roles))
-        named = known.get_column("id").is_in(self._about.thread_names())
-        self._about.unused(known.filter(~used & ~named).get_column("value"))
-        rows = known.filter(used).drop_nulls("value")
+        is_used = known.get_column("id").is_in(list(roles))
+        is_thread_name = known.get_column("id").is_in(self._about.thread_names())
+        self._about.unused(known.filter(~is_used & ~is_thread_name).get_column("value"))
+        rows = known.filter(is_used).drop_nulls("value")
         cleaned = [self._texts.clean(text, roles[number]) for number, text in rows.iter_rows()]
         rows = rows.with_columns(value=pl.Series(cleaned, dtype=pl.String))
         yield "StringIds", pl.concat([rows, names]).sort("id")
 
-    def _write_known(self, sink: TableSink) -> None:
+    def _write_known(self, sink: SqliteSink | ParquetSink) -> None:
         for table in sorted(self._raw.tables() & KNOWN.keys()):
             columns = {n: c for n, c in KNOWN[table].items() if n in self._raw.columns(table)}
             if self._raw.is_empty(table):
                 continue
-            # Columns that are left empty need not be read; any one tells how many rows there are.
+            # Columns that are left empty need not be read; any one gives the number of rows.
             wanted = [n for n, c in columns.items() if c.kind is not SharedColumnKind.GONE] or list(
                 columns
             )[:1]
             for rows in pieces_of(self._raw, table, wanted):
-                sink.add(table, self._cleaned(table, columns, rows))
+                named = with_names_only(table, rows)
+                cleaned = [self._column(name, column, named) for name, column in columns.items()]
+                sink.add(table, pl.DataFrame(cleaned))
         for table, words in ENUMS.items():
             schema = {"id": pl.Int64, "name": pl.String, "label": pl.String}
             sink.add(table, pl.DataFrame(words, schema=schema, orient="row"))
-
-    def _cleaned(
-        self, table: str, columns: dict[str, SharedColumn], rows: pl.DataFrame
-    ) -> pl.DataFrame:
-        named = with_names_only(table, rows)
-        return pl.DataFrame([self._column(n, column, named) for n, column in columns.items()])
 
     def _column(self, name: str, column: SharedColumn, rows: pl.DataFrame) -> pl.Series:
         if column.kind is SharedColumnKind.GONE:
             return pl.Series(name, [None], dtype=column.empty).new_from_index(0, rows.height)
         values = rows.get_column(name)
         if column.kind is SharedColumnKind.TEXT:
-            return self._text(values, column.role or TextRole.RANGE)
+            texts = self._texts.clean_all(values.cast(pl.String), column.role or TextRole.RANGE)
+            return texts.alias(name)
         if column.kind is SharedColumnKind.REAL:
             return values.cast(pl.Float64, strict=False)
-        whole = values.cast(pl.Int64, strict=False)
+        integers = values.cast(pl.Int64, strict=False)
         if column.kind is SharedColumnKind.TIME:
-            return self._survey.shifted(whole).alias(name)
+            return self._survey.shifted(integers).alias(name)
         if column.kind is SharedColumnKind.THREAD:
-            return self._survey.renumbered(whole).alias(name)
-        return self._survey.pid(whole).alias(name) if column.kind is SharedColumnKind.PID else whole
-
-    def _text(self, values: pl.Series, role: TextRole) -> pl.Series:
-        return self._texts.clean_all(values.cast(pl.String), role).alias(values.name)
+            return self._survey.renumbered(integers).alias(name)
+        if column.kind is SharedColumnKind.PID:
+            return self._survey.pid(integers).alias(name)
+        return integers

@@ -15,21 +15,22 @@ from gpusight.readers import chrome_source
 from gpusight.readers.chrome_events import NOT_JSON, ChromeEvent, EventReader
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.sharing.known_words import described, is_profiler_label
-from gpusight.sharing.leak_report import TAKES, Category, Treatment
-from gpusight.sharing.leak_tally import LeakTally
-from gpusight.sharing.torch_allow_list import (
+from gpusight.sharing.leak_report import TAKES, Category, LeakTally, Treatment
+from gpusight.sharing.torch_values import (
     ARGUMENTS,
     CATEGORIES,
     DEVICE_NUMBERS,
     EVENT,
     GROUP_NUMBERS,
     JOB_NUMBERS,
+    NAMINGS,
     REMOVED_ARGUMENTS,
     REMOVED_TOP,
     TOP_NUMBERS,
     ValueRule,
+    ValueWriter,
+    text_of,
 )
-from gpusight.sharing.torch_values import NAMINGS, ValueWriter, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,15 +55,16 @@ class TraceHeader:
         self._values = values
         self._tally = tally
 
-    def cleaned(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Give what may stand in the copy."""
-        kept: dict[str, Any] = self._numbers(about, TOP_NUMBERS)
-        if is_profiler_label(str(about.get("displayTimeUnit", ""))) and "displayTimeUnit" in about:
-            kept["displayTimeUnit"] = str(about["displayTimeUnit"])
+    def cleaned(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Return what may stand in the copy."""
+        kept: dict[str, Any] = _numbers(header, TOP_NUMBERS)
+        unit = str(header.get("displayTimeUnit", ""))
+        if "displayTimeUnit" in header and is_profiler_label(unit):
+            kept["displayTimeUnit"] = unit
         for key, clean in (("deviceProperties", self._devices), ("distributedInfo", self._job)):
-            if key in about:
-                kept[key] = clean(about[key])
-        self._count({key: value for key, value in about.items() if key not in kept})
+            if key in header:
+                kept[key] = clean(header[key])
+        self._count({key: value for key, value in header.items() if key not in kept})
         return kept
 
     def _count(self, removed: dict[str, Any]) -> None:
@@ -73,15 +75,12 @@ class TraceHeader:
             else:
                 self._tally.add(Category.UNKNOWN, "other keys of the file", Treatment.REMOVED, key)
 
-    def _numbers(self, values: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-        return {key: value for key, value in values.items() if key in known and _is_plain(value)}
-
     def _devices(self, devices: Any) -> list[dict[str, Any]]:
-        described = devices if isinstance(devices, list) else []
-        return [self._device(device) for device in described if isinstance(device, dict)]
+        rows = devices if isinstance(devices, list) else []
+        return [self._device(device) for device in rows if isinstance(device, dict)]
 
     def _device(self, device: dict[str, Any]) -> dict[str, Any]:
-        kept = self._numbers(device, DEVICE_NUMBERS)
+        kept = _numbers(device, DEVICE_NUMBERS)
         name = device.get("name")
         if isinstance(name, str):
             kept["name"] = described(name)
@@ -93,7 +92,7 @@ class TraceHeader:
     def _job(self, job: Any) -> dict[str, Any]:
         if not isinstance(job, dict):
             return {}
-        kept = self._numbers(job, JOB_NUMBERS) | self._texts(job, ("backend",), ValueRule.WORD)
+        kept = _numbers(job, JOB_NUMBERS) | self._texts(job, ("backend",), ValueRule.WORD)
         groups = job.get("pg_config")
         if isinstance(groups, list):
             kept["pg_config"] = [
@@ -107,7 +106,7 @@ class TraceHeader:
             self._texts(group, ("pg_name",), ValueRule.GROUP, "Process Group Name")
             | self._texts(group, ("pg_desc",), ValueRule.GROUP, "Process Group Description")
             | self._texts(group, ("backend_config", "backend_type"), ValueRule.WORD)
-            | self._numbers(group, GROUP_NUMBERS)
+            | _numbers(group, GROUP_NUMBERS)
         )
         self._leave("distributedInfo", group, kept)
         return kept
@@ -116,24 +115,28 @@ class TraceHeader:
         self, values: dict[str, Any], keys: tuple[str, ...], rule: ValueRule, where: str = ""
     ) -> dict[str, Any]:
         """Copy texts; those that arguments repeat are counted with them."""
-        found = {key: values[key] for key in keys if isinstance(values.get(key), str)}
+        texts = {key: values[key] for key in keys if isinstance(values.get(key), str)}
         cleaned = {
             key: self._values.column(
                 rule, f"args: {where}" if where else key, [msgspec.json.encode(text)]
             )
-            for key, text in found.items()
+            for key, text in texts.items()
         }
         return {key: msgspec.json.decode(column[0] or b"null") for key, column in cleaned.items()}
 
     def _leave(self, where: str, values: dict[str, Any], kept: dict[str, Any]) -> None:
-        left = [key for key in values if key not in kept]
-        self._tally.add_all(Category.UNKNOWN, f"{where}: other keys", Treatment.REMOVED, left)
+        removed = [key for key in values if key not in kept]
+        self._tally.add_all(Category.UNKNOWN, f"{where}: other keys", Treatment.REMOVED, removed)
+
+
+def _numbers(values: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key in known and _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a value is a number, a version, or a list of whole numbers."""
+    """Return whether a value is a number, a version, or a list of integers."""
     if isinstance(value, list):
-        return all(isinstance(one, int) for one in value)
+        return all(isinstance(item, int) for item in value)
     if isinstance(value, str):
         return _VERSION.fullmatch(value) is not None
     return isinstance(value, (int, float)) or value is None
@@ -156,7 +159,7 @@ _OTHER_ARGUMENTS = "args: other keys"
 
 
 class EventSignature(NamedTuple):
-    """What tells the kind of an event."""
+    """What determines the kind of an event."""
 
     phase: str
     category: str | None
@@ -165,9 +168,11 @@ class EventSignature(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(look: EventSignature) -> str | None:
-    """Sort an event as the reader does; None where it makes no table of such."""
-    event = ChromeEvent(ph=look.phase, cat=look.category, name=look.name, pid=look.track, ts=0.0)
+def kind_of(signature: EventSignature) -> str | None:
+    """Classify an event as the reader does; None where it has no table for it."""
+    event = ChromeEvent(
+        ph=signature.phase, cat=signature.category, name=signature.name, pid=signature.track, ts=0.0
+    )
     sorter = chrome_source.EventSorter()
     sorter.add([event], exact=False)
     if sorter.settings:
@@ -185,46 +190,46 @@ class EventWriter:
         """Kinds of events that were there."""
 
     def cleaned(self, events: Sequence[Raw]) -> list[bytes]:
-        """Write events in the order they have; those that are left behind are missing."""
+        """Write events in their order, without those that are removed."""
         written: list[bytes | None] = [None] * len(events)
-        for (look, keys), places in _by_signature(events).items():
-            kind = kind_of(look)
+        for (signature, keys), positions in _by_signature(events).items():
+            kind = kind_of(signature)
             if kind is not None:
                 self.kinds.add(kind)
-            if not _is_known(kind, look):
-                self._leave(look, len(places))
+            if not _is_known(kind, signature):
+                self._leave(signature, len(positions))
                 continue
-            group = _Group(self._values, self._tally, str(kind), look, keys)
-            for place, text in group.written(events, places):
-                written[place] = text
+            group = _Group(self._values, self._tally, str(kind), signature, keys)
+            for position, text in group.written(events, positions):
+                written[position] = text
         return [text for text in written if text is not None]
 
-    def _leave(self, look: EventSignature, count: int) -> None:
-        if look.phase:
-            key = (look.phase, look.category, look.name, count)
+    def _leave(self, signature: EventSignature, count: int) -> None:
+        if signature.phase:
+            key = (signature.phase, signature.category, signature.name, count)
             self._tally.add(Category.UNKNOWN, "kinds of events", Treatment.REMOVED, key)
 
 
 def _by_signature(events: Sequence[Raw]) -> dict[tuple[EventSignature, tuple[str, ...]], list[int]]:
-    """Put events together that have the same kind and the same keys."""
-    looks: dict[tuple[bytes, ...], EventSignature] = {}
+    """Group the positions of events by kind and keys."""
+    signatures: dict[tuple[bytes, ...], EventSignature] = {}
     groups: dict[tuple[EventSignature, tuple[str, ...]], list[int]] = defaultdict(list)
-    for place, event in enumerate(events):
+    for position, event in enumerate(events):
         raw: tuple[bytes, ...] = (bytes(event.get("ph", b"")), bytes(event.get("cat", b"")))
-        look = looks.get(raw) or looks.setdefault(raw, _signature(*raw))
-        if not _is_known_by_category(look):
+        signature = signatures.get(raw) or signatures.setdefault(raw, _signature(*raw))
+        if not _is_known_by_category(signature):
             raw += (bytes(event.get("name", b"")), bytes(event.get("pid", b"")))
-            look = looks.get(raw) or looks.setdefault(raw, _signature(*raw))
-        groups[look, tuple(event)].append(place)
+            signature = signatures.get(raw) or signatures.setdefault(raw, _signature(*raw))
+        groups[signature, tuple(event)].append(position)
     return groups
 
 
 @lru_cache(maxsize=1 << 10)
-def _is_known_by_category(look: EventSignature) -> bool:
-    """Tell whether phase and category are enough to know the kind: in today's traces they are."""
-    category = look.category
-    flow = look.phase in ("s", "t", "f")
-    return category is not None and (flow or look.phase == "X") and category != "Operator"
+def _is_known_by_category(signature: EventSignature) -> bool:
+    """Return whether phase and category determine the kind: in today's traces they do."""
+    category = signature.category
+    flow = signature.phase in ("s", "t", "f")
+    return category is not None and (flow or signature.phase == "X") and category != "Operator"
 
 
 def _signature(
@@ -235,13 +240,15 @@ def _signature(
     )
 
 
-def _is_known(kind: str | None, look: EventSignature) -> bool:
-    """Tell whether events of a kind are copied."""
+def _is_known(kind: str | None, signature: EventSignature) -> bool:
+    """Return whether events of a kind are copied."""
     if kind == chrome_source.SETTING:
-        return look.name in _LABELS or look.name in _ORDERS
+        return signature.name in _LABELS or signature.name in _ORDERS
     if kind == chrome_source.SILENT:
-        flows = look.phase in ("s", "t", "f") and (look.category or "").lower() in CATEGORIES
-        return flows or (look.phase in ("i", "I", "X") and is_profiler_label(look.name))
+        flows = (
+            signature.phase in ("s", "t", "f") and (signature.category or "").lower() in CATEGORIES
+        )
+        return flows or (signature.phase in ("i", "I", "X") and is_profiler_label(signature.name))
     return kind is not None and kind != chrome_source.PLAIN
 
 
@@ -253,36 +260,40 @@ class _Group:
         values: ValueWriter,
         tally: LeakTally,
         kind: str,
-        look: EventSignature,
+        signature: EventSignature,
         keys: tuple[str, ...],
     ) -> None:
         self._values = values
         self._tally = tally
         self._kind = kind
-        self._look = look
+        self._signature = signature
         self._keys = keys
 
-    def written(self, events: Sequence[Raw], places: Sequence[int]) -> Iterable[tuple[int, bytes]]:
-        """Write the events at these places."""
+    def written(
+        self, events: Sequence[Raw], positions: Sequence[int]
+    ) -> Iterable[tuple[int, bytes]]:
+        """Write the events at these positions."""
         if "args" not in self._keys:
-            yield from self._rows([events[place] for place in places], [{}] * len(places), places)
-            return
-        arguments = self._arguments([events[place]["args"] for place in places])
-        apart: dict[tuple[str, ...], list[int]] = defaultdict(list)
-        for at, own in enumerate(arguments):
-            apart[tuple(own)].append(at)
-        for members in apart.values():
             yield from self._rows(
-                [events[places[at]] for at in members],
+                [events[position] for position in positions], [{}] * len(positions), positions
+            )
+            return
+        arguments = self._arguments([events[position]["args"] for position in positions])
+        by_keys: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for at, keys in enumerate(arguments):
+            by_keys[tuple(keys)].append(at)
+        for members in by_keys.values():
+            yield from self._rows(
+                [events[positions[at]] for at in members],
                 [arguments[at] for at in members],
-                [places[at] for at in members],
+                [positions[at] for at in members],
             )
 
     def _arguments(self, raw: list[msgspec.Raw]) -> list[Raw]:
         try:
             return _ARGUMENTS.decode(b"[%b]" % b",".join(raw))
         except NOT_JSON:
-            return [self._decoded(one) for one in raw]
+            return [self._decoded(value) for value in raw]
 
     def _decoded(self, raw: msgspec.Raw) -> Raw:
         text = bytes(raw).decode("utf-8", "replace").encode()
@@ -293,7 +304,7 @@ class _Group:
             return {}
 
     def _rows(
-        self, events: list[Raw], arguments: list[Raw], places: Sequence[int]
+        self, events: list[Raw], arguments: list[Raw], positions: Sequence[int]
     ) -> Iterable[tuple[int, bytes]]:
         template: list[bytes] = []
         columns: list[Column] = []
@@ -303,14 +314,14 @@ class _Group:
             else:
                 template += self._written_key(key, events, columns)
         text = b"{" + b",".join(template) + b"}"
-        rows = zip(*columns, strict=True) if columns else [()] * len(places)
-        for place, row in zip(places, rows, strict=True):
+        rows = zip(*columns, strict=True) if columns else [()] * len(positions)
+        for position, row in zip(positions, rows, strict=True):
             if None not in row:
-                yield place, text % row
+                yield position, text % row
 
     def _written_key(self, key: str, events: list[Raw], columns: list[Column]) -> list[bytes]:
         if key == "ph":
-            return [_literal(key, self._look.phase)]
+            return [_literal(key, self._signature.phase)]
         if key == "cat":
             return [_literal(key, self._category())]
         if key != "name" and key not in EVENT:
@@ -318,7 +329,7 @@ class _Group:
             return []
         raw = [event[key] for event in events]
         if key == "name" and self._kind == chrome_source.SETTING:
-            return [_literal(key, self._look.name)]
+            return [_literal(key, self._signature.name)]
         if key == "name":
             columns.append(self._values.names(NAMINGS.get(self._kind), f"{self._kind}: {key}", raw))
         else:
@@ -326,7 +337,7 @@ class _Group:
         return [_slot(key)]
 
     def _category(self) -> str | None:
-        category = self._look.category
+        category = self._signature.category
         if category is None or category.lower() in CATEGORIES:
             return category
         return _CANONICAL.get(self._kind, self._kind)
@@ -334,7 +345,7 @@ class _Group:
     def _written_arguments(self, arguments: list[Raw], columns: list[Column]) -> bytes:
         slots = []
         for key in arguments[0]:
-            column = self._argument(key, [own[key] for own in arguments])
+            column = self._argument(key, [values[key] for values in arguments])
             if column is not None:
                 columns.append(column)
                 slots.append(_slot(key))
@@ -357,9 +368,9 @@ class _Group:
     def _setting(self, key: str, raw: list[msgspec.Raw]) -> Column | None:
         if key == "sort_index":
             return self._values.column(ValueRule.NUMBERS, f"args: {key}", raw)
-        wanted, category = _LABELS.get(self._look.name, ("", Category.UNKNOWN))
+        wanted, category = _LABELS.get(self._signature.name, ("", Category.UNKNOWN))
         if key == wanted:
-            return self._values.labels(category, self._look.name, raw)
+            return self._values.labels(category, self._signature.name, raw)
         self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Treatment.REMOVED, key)
         return None
 
@@ -395,7 +406,7 @@ class TorchCleaner:
         self._path = path
 
     def look(self, options: ShareOptions) -> LeakScan:
-        """Say what the trace holds, and what would become of it."""
+        """Count what the trace holds, and how a copy would treat it."""
         return self._walk(options, lambda _text: None)
 
     def write(self, output: Path, options: ShareOptions, *, name: str = "") -> LeakScan:
@@ -409,31 +420,31 @@ class TorchCleaner:
         events = EventWriter(values, tally)
         blocks = FileBlocks(self._path)
         reader = EventReader(self._path, blocks, _DECODER)
-        before = b'{"traceEvents":[\n'
-        for some in reader:
-            written = events.cleaned(some)
+        separator = b'{"traceEvents":[\n'
+        for batch in reader:
+            written = events.cleaned(batch)
             if written:
-                put(before + _BETWEEN.join(written))
-                before = _BETWEEN
-        if before != _BETWEEN:
-            put(before)
+                put(separator + _BETWEEN.join(written))
+                separator = _BETWEEN
+        if separator != _BETWEEN:
+            put(separator)
         self._check(events, reader.about)
-        about = msgspec.json.encode(TraceHeader(values, tally).cleaned(reader.about))
-        put(b"\n]" + (b"," + about[1:] if about != b"{}" else b"}") + b"\n")
+        header = msgspec.json.encode(TraceHeader(values, tally).cleaned(reader.about))
+        put(b"\n]" + (b"," + header[1:] if header != b"{}" else b"}") + b"\n")
         return tally.found(_notes(reader, blocks))
 
-    def _check(self, events: EventWriter, about: dict[str, Any]) -> None:
-        own = about.get("otherData")
-        if isinstance(own, dict) and own.get("writer") == "gpusight":
+    def _check(self, events: EventWriter, header: dict[str, Any]) -> None:
+        other_data = header.get("otherData")
+        if isinstance(other_data, dict) and other_data.get("writer") == "gpusight":
             raise NotACaptureError(
                 f"{self._path} is a timeline that gpusight exported",
                 hint="share the capture that it was made from",
             )
-        if not events.kinds and not _TORCH & about.keys():
+        if not events.kinds and not _TORCH & header.keys():
             raise NotACaptureError(
                 f"{self._path} is not a trace", why="it holds no events", hint=TAKES
             )
-        if not events.kinds - _NOT_IDENTIFYING and not _TORCH & about.keys():
+        if not events.kinds - _NOT_IDENTIFYING and not _TORCH & header.keys():
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch",
                 why="what others write into theirs is not known well enough to clean it",

@@ -1,10 +1,8 @@
-"""Names and values of a PyTorch trace, some thousand at a time.
-
-Each distinct text is checked once.
-"""
+"""What of a PyTorch trace is copied: the known keys, and how their names and values are written."""
 
 from __future__ import annotations
 
+import enum
 import re
 import secrets
 import sys
@@ -19,20 +17,149 @@ from gpusight.readers.chrome_events import NOT_JSON
 from gpusight.readers.name_columns import file_name, shown_file
 from gpusight.sharing.hashed_names import hash_kernel, hash_range, hash_text
 from gpusight.sharing.known_words import is_call, is_group, is_operator, is_profiler_label, is_type
-from gpusight.sharing.leak_report import Category, Treatment
-from gpusight.sharing.leak_tally import without_homes
-from gpusight.sharing.torch_allow_list import ValueRule
+from gpusight.sharing.leak_report import Category, Treatment, without_homes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from gpusight.sharing.leak_report import ShareOptions
-    from gpusight.sharing.leak_tally import LeakTally
+    from gpusight.sharing.leak_report import LeakTally, ShareOptions
 
     Hide: TypeAlias = Callable[[str, bytes], str]
     Column: TypeAlias = "list[bytes | None]"
 
+
+class ValueRule(enum.Enum):
+    """How values of a key are written."""
+
+    NUMBERS = "numbers"
+    """Numbers, truth values and lists of them, as they stand."""
+    QUOTED = "quoted"
+    """The same, which some versions write as text."""
+    TIME = "time"
+    """A point in time: counted from a new origin where the clock shows the date."""
+    WORD = "word"
+    """A text of the profiler's own; any other is hashed."""
+    TYPES = "types"
+    """Names of PyTorch's types; others are emptied."""
+    CONCRETE = "concrete"
+    """Arguments of operators: whole numbers and truth values, which are sizes and switches."""
+    KERNEL = "kernel"
+    """The name of a kernel."""
+    GROUP = "group"
+    """The name of a group of processes: one that everybody's jobs use; any other is hashed."""
+    TRACK = "track"
+    """A number, or the label of a track that stands for one."""
+
+
+EVENT: dict[str, ValueRule] = {
+    "pid": ValueRule.TRACK,
+    "tid": ValueRule.TRACK,
+    "ts": ValueRule.TIME,
+    "dur": ValueRule.QUOTED,
+    "id": ValueRule.QUOTED,
+    "bp": ValueRule.WORD,
+    "s": ValueRule.WORD,
+}
+"""Keys of events besides `ph`, `cat`, `name` and `args`."""
+
+_NUMBER_KEYS = (
+    "External id", "external id", "Record function id", "Ev Idx", "Sequence number",
+    "Fwd thread id", "correlation", "cbid", "cid", "stream", "device", "context", "Device",
+    "Device Id", "Device Type", "Bytes", "Addr", "Total Reserved", "Total Allocated", "grid",
+    "block", "registers per thread", "shared memory", "blocks per SM", "warps per SM",
+    "est. achieved occupancy %", "memory bandwidth (GB/s)", "graph id", "graph node id",
+    "Python id", "Python parent id", "Python module id", "Group size", "In msg nelems",
+    "Out msg nelems", "In msg size", "Out msg size", "Global rank start", "Global rank stride",
+    "Rank", "Op count", "Trace iteration", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    "wait_on_cuda_event_id", "num_warps", "num_stages", "flops", "Flops", "FLOPs", "sort_index",
+    "Input Dims", "Input dims", "Input Strides", "Output dims", "priority",
+)  # fmt: skip
+_QUOTED_KEYS = ("bytes", "In split size", "Out split size", "Process Group Ranks", "finished")
+_WORD_KEYS = (
+    "Collective name", "dtype", "kind", "cuda_sync_kind", "kernel_backend", "scope", "Trace name",
+)  # fmt: skip
+
+ARGUMENTS: dict[str, ValueRule] = {
+    **dict.fromkeys(_NUMBER_KEYS, ValueRule.NUMBERS),
+    **dict.fromkeys(_QUOTED_KEYS, ValueRule.QUOTED),
+    **dict.fromkeys(_WORD_KEYS, ValueRule.WORD),
+    "Input type": ValueRule.TYPES,
+    "Output type": ValueRule.TYPES,
+    "Concrete Inputs": ValueRule.CONCRETE,
+    "kernel": ValueRule.KERNEL,
+    "kernel_name": ValueRule.KERNEL,
+    "Process Group Name": ValueRule.GROUP,
+    "Process Group Description": ValueRule.GROUP,
+}
+"""Keys of `args`."""
+
+REMOVED_ARGUMENTS: dict[str, Category] = {
+    "Call stack": Category.CODE,
+    "Module Hierarchy": Category.CODE,
+    "kernel_hash": Category.CODE,
+    "kernel_file": Category.FILE_PATHS,
+    "kernel_kwargs": Category.VALUES,
+    "Input names": Category.VALUES,
+    "Output names": Category.VALUES,
+    "Extra arguments": Category.VALUES,
+    "src": Category.VALUES,
+    "dst": Category.VALUES,
+    "queued": Category.CAPTURE_TIME,
+    "external ts": Category.CAPTURE_TIME,
+}
+"""Keys of `args` that we know and leave behind, and what they tell."""
+
+TOP_NUMBERS = frozenset(
+    {
+        "schemaVersion", "record_shapes", "with_stack", "with_flops", "with_modules",
+        "profile_memory", "cupti_version", "cuda_runtime_version", "cuda_driver_version",
+        "hip_runtime_version", "hip_driver_version", "roctracer_version", "rocprofiler_version",
+        "rocprofiler-sdk_version",
+    }
+)  # fmt: skip
+"""Keys beside the events that hold numbers."""
+
+REMOVED_TOP: dict[str, Category] = {
+    "traceName": Category.FILE_PATHS,
+    "baseTimeNanoseconds": Category.CAPTURE_TIME,
+    "host_name": Category.HOST_NAMES,
+    "hostname": Category.HOST_NAMES,
+    "username": Category.USER_NAMES,
+    "tw_user": Category.USER_NAMES,
+    "trace_id": Category.HARDWARE_IDS,
+    "INFO": Category.PROGRAM_OUTPUT,
+    "WARNING": Category.PROGRAM_OUTPUT,
+    "ERROR": Category.PROGRAM_OUTPUT,
+}
+"""Keys beside the events that we know and leave behind."""
+
+DEVICE_NUMBERS = frozenset(
+    {
+        "id", "totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerBlock",
+        "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "warpSize",
+        "sharedMemPerBlock", "sharedMemPerMultiprocessor", "sharedMemPerBlockOptin", "numSms",
+        "multiProcessorCount", "maxSharedMemoryPerMultiProcessor", "clockRate", "memoryClockRate",
+        "memoryBusWidth", "l2CacheSize",
+    }
+)  # fmt: skip
+"""What the description of a GPU may hold besides its name."""
+
+JOB_NUMBERS = frozenset({"rank", "world_size", "pg_count", "nccl_version"})
+GROUP_NUMBERS = frozenset({"pg_size", "group_count", "ranks"})
+"""What is said of the job and of its groups in numbers."""
+
+CATEGORIES = frozenset(
+    {
+        "cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "concurrent_kernel",
+        "gpu_memcpy", "memcpy", "gpu_memset", "memset", "cuda_runtime", "runtime", "cuda_driver",
+        "driver", "xpu_runtime", "xpu_driver", "hip_runtime", "cuda_sync", "python_function",
+        "overhead", "trace", "operator", "cpu_instant_event", "ac2g", "fwdbwd", "async",
+    }
+)  # fmt: skip
+"""Categories as profilers write them; others that the reader places get the name of their kind."""
+
+# Names --------------------------------------------------------------------------------------------
 
 _FRAME = re.compile(r"(?P<file>[^()]*?)\((?P<line>-?\d+)\): (?P<function>.*)", re.DOTALL)
 _MODULE = re.compile(r"nn\.Module: (?P<name>.*?)(?P<number>_\d{1,6})?", re.DOTALL)
@@ -47,7 +174,7 @@ _PACKAGES = """
     torchvision tqdm transformer_engine transformers triton trl vllm xformers
 """
 _PUBLIC = sys.stdlib_module_names | set(_PACKAGES.split())
-"""Packages that everyone has: where in them a function lies tells nothing."""
+"""Public packages: the place of a function in them reveals nothing."""
 _HIDDEN_FOLDER = "~/"
 """Stands for the folders of a file: without one, `queue.py` would be taken for Python's own."""
 _PARTS = """
@@ -63,7 +190,7 @@ _FOLDERS = frozenset(_PARTS.split())
 
 @dataclass(frozen=True, slots=True)
 class EventNaming:
-    """What the names of one kind of event tell, and what is done with them."""
+    """What the names of one kind of event reveal, and how they are written."""
 
     category: Category
     hide: Hide
@@ -72,7 +199,7 @@ class EventNaming:
     """Makes the name that stands in any other copy; none where it stays but for home folders."""
 
     def clean(self, name: str, salt: bytes | None) -> str:
-        """Give the name as it may stand in the copy; hashed where a salt is given."""
+        """Return the name as it stands in the copy; hashed where a salt is given."""
         if salt is not None:
             return self.hide(name, salt)
         return without_homes(name) if self.show is None else self.show(name)
@@ -82,7 +209,9 @@ def short_frame(name: str) -> str:
     """Shorten the path of a Python frame to the file, or to where it lies in a public package."""
     match = _FRAME.fullmatch(name)
     if match is None:
-        return name if name.startswith("<") or _MODULE.fullmatch(name) else _without_folders(name)
+        if name.startswith("<") or _MODULE.fullmatch(name):
+            return name
+        return " ".join(file_name(word) if "/" in word else word for word in name.split(" "))
     return f"{_short_path(match['file'])}({match['line']}): {match['function']}"
 
 
@@ -112,11 +241,6 @@ def _short_path(path: str) -> str:
     if first in _PUBLIC or "/" not in shown:
         return shown
     return _HIDDEN_FOLDER + file_name(shown)
-
-
-def _without_folders(text: str) -> str:
-    """Shorten whatever looks like a path in a text that is no frame."""
-    return " ".join(file_name(word) if "/" in word else word for word in text.split(" "))
 
 
 def _hidden_path(path: str, salt: bytes) -> str:
@@ -157,6 +281,8 @@ NAMINGS: dict[str, EventNaming] = {
 """Of the kinds whose names are the program's; those of the others are the profiler's own words."""
 
 
+# Values -------------------------------------------------------------------------------------------
+
 _NUMBERS = re.compile(rb'[^"{]*')
 """The decoder has seen that values are JSON: without texts and objects, numbers are left."""
 _QUOTED = re.compile(rb'(?:[-+0-9.eE\[\], \t\r\n"]|[Tt]rue|[Ff]alse|null|0x[0-9a-f]+)*')
@@ -176,7 +302,7 @@ _SWITCH = rf"(?:-?\d{{1,9}}|{(1 << 63) - 1}|True|False)"
 """A size, a position or a switch; the largest number stands for the end of a dimension."""
 _CONCRETE = re.compile(rf"{_SWITCH}|\[(?:{_SWITCH}(?:, ?|(?=\])))*\]")
 _CATEGORIES = {ValueRule.WORD: Category.UNKNOWN, ValueRule.GROUP: Category.PROGRAM_TEXTS}
-"""What a text tells that is none of the words of its rule."""
+"""What a text reveals that is none of the words of its rule."""
 _MAX_MEMOIZED = 1 << 16
 _FIRST_TRACK = 1_000_000
 """Labels of tracks are numbered below zero from here: no track of a profiler is."""
@@ -185,7 +311,7 @@ _NOTHING = b'""'
 
 
 class _Memo(dict[bytes, "bytes | None"]):
-    """What was made of a text, so that each is looked at once; forgets rather than grows."""
+    """Caches cleaned texts; starts anew rather than growing without limit."""
 
     def __init__(self, clean: Callable[[bytes], bytes | None]) -> None:
         super().__init__()
@@ -199,7 +325,10 @@ class _Memo(dict[bytes, "bytes | None"]):
 
 
 class ValueWriter:
-    """Writes columns of values as they may stand in the copy, and counts what they tell."""
+    """Writes columns of values as they may stand in the copy, and counts what they reveal.
+
+    Each distinct text is checked once.
+    """
 
     def __init__(self, options: ShareOptions, tally: LeakTally) -> None:
         self._tally = tally
@@ -360,7 +489,7 @@ def _each(value: Any, known: Callable[[str], bool], depth: int = 0) -> Any:
     if isinstance(value, str):
         return value if known(value) else ""
     if isinstance(value, list) and depth < 2:
-        return [_each(one, known, depth + 1) for one in value]
+        return [_each(item, known, depth + 1) for item in value]
     return None
 
 

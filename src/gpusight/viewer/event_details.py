@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 MAX_LAUNCHED_SHOWN = 20
-"""Pieces of launched work that are linked."""
+"""Launched GPU activities that are linked."""
 _NESTED = {"ranges": "in range", "cpu_ops": "in operator", "python_calls": "in Python call"}
 """Tables whose events lie within each other, and what those around an event are to it."""
 _HOST_PLURALS = {
@@ -106,33 +106,39 @@ _MOST_AROUND = 8
 def host_sections(
     trace: Trace, table: str, row: int, causes: EventCauses | None, launched: LaunchedWork | None
 ) -> Iterator[DetailSection]:
-    """Give all that is known of an event of the host, or of a wait or annotation."""
-    shown = _SHOWN.get(table, ())
+    """Return all that is known of an event of the host, or of a wait or annotation."""
+    columns = _SHOWN.get(table, ())
     place = [c for c in _PLACE if c in TABLES[table].column_names]
-    values = values_of(trace, table, row, [*(one.column for one in shown), *place])
-    told = [fact for fact in facts_of(table, values, shown) if fact.value != ""]
-    yield from section("About", [*told, *_open(trace, table, row)])
+    values = values_of(trace, table, row, [*(column.column for column in columns), *place])
+    facts = [fact for fact in facts_of(table, values, columns) if fact.value != ""]
+    yield from section("About", [*facts, *_open(trace, table, row)])
     if launched is not None and (len(launched) or table != "api_calls"):
         yield from section("Launched on the GPU", _work_facts(launched))
-    yield from section("Inside", _inside(trace, table, row))
+    if table in _NESTED:
+        count = children(trace, table, row)
+        meaning = "Events of the same kind and thread that nothing else in it holds"
+        inside = Fact("children", "Directly inside", count, Fmt.COUNT, meaning)
+        yield from section("Inside", [inside])
     yield from section("Cause", _site_facts(trace, table, row, causes))
     yield from section("Place", place_facts(trace, values))
-    what = _HOST_PLURALS.get(table, "calls")
-    yield from same_name_section(trace, table, _named_by(table), row, what)
+    plural = _HOST_PLURALS.get(table, "calls")
+    yield from same_name_section(trace, table, _named_by(table), row, plural)
 
 
 def host_links(
     trace: Trace, table: str, row: int, causes: EventCauses | None, launched: LaunchedWork | None
 ) -> Iterator[EventLink]:
-    """Give what surrounds an event of the host, what it launched, and its neighbours."""
+    """Return what surrounds an event of the host, what it launched, and its neighbours."""
     if causes is not None:
         yield from (link for link in causes.links() if link[1:] != (table, row))
     elif "thread" in TABLES[table].column_names:
         yield from _surroundings(trace, table, row)
     yield from _requesting_call(trace, table, row)
     if launched is not None:
-        for other, at in launched.frame.select("table", "row").head(MAX_LAUNCHED_SHOWN).iter_rows():
-            yield EventLink("launched", other, at)
+        for other, launched_row in (
+            launched.frame.select("table", "row").head(MAX_LAUNCHED_SHOWN).iter_rows()
+        ):
+            yield EventLink("launched", other, launched_row)
     if "thread" in TABLES[table].column_names:
         before, after = thread_neighbours(trace, table, row)
         if before is not None:
@@ -142,7 +148,7 @@ def host_links(
 
 
 def _surroundings(trace: Trace, table: str, row: int) -> Iterator[EventLink]:
-    """Give what was open around an event on its thread, its own kind first."""
+    """Return what was open around an event on its thread, its own kind first."""
     start, thread = trace.table(table, ["start_ns", "thread"]).row(row)
     if table in _NESTED:
         yield from (
@@ -164,9 +170,9 @@ def launched_of(trace: Trace, table: str, row: int) -> LaunchedWork | None:
         return launched_by_call(trace, row)
     if table == "ranges" and trace.table("ranges", ["kind"])["kind"][row] == "mark":
         return None
-    named = table == "cpu_ops" and any(trace.has(work, "op") for work in GPU_WORK)
-    told = table in _NESTED and (named or trace.has("api_calls", "correlation"))
-    return launched_inside(trace, table, row) if told else None
+    names_ops = table == "cpu_ops" and any(trace.has(work, "op") for work in GPU_WORK)
+    knows_launches = table in _NESTED and (names_ops or trace.has("api_calls", "correlation"))
+    return launched_inside(trace, table, row) if knows_launches else None
 
 
 def host_title(trace: Trace, table: str, row: int) -> str:
@@ -179,7 +185,7 @@ def _named_by(table: str) -> str:
 
 
 def _open(trace: Trace, table: str, row: int) -> Iterator[Fact]:
-    """Say that a range was never closed: its end is then that of the capture."""
+    """Note that a range was never closed: it ends with the capture."""
     if table == "ranges" and trace.has(table, "open") and trace.table(table, ["open"])["open"][row]:
         yield Fact(
             "open", "Never closed", value=True, fmt=Fmt.FLAG, meaning="Ends with the capture"
@@ -198,13 +204,6 @@ def _work_facts(launched: LaunchedWork) -> list[Fact]:
     ]
 
 
-def _inside(trace: Trace, table: str, row: int) -> Iterator[Fact]:
-    if table in _NESTED:
-        count = children(trace, table, row)
-        meaning = "Events of the same kind and thread that nothing else in it holds"
-        yield Fact("children", "Directly inside", count, Fmt.COUNT, meaning)
-
-
 def _site_facts(trace: Trace, table: str, row: int, causes: EventCauses | None) -> Iterator[Fact]:
     if causes is not None:
         yield from causes.facts()
@@ -219,12 +218,12 @@ def _requesting_call(trace: Trace, table: str, row: int) -> Iterator[EventLink]:
     if table in ("api_calls", *_NESTED):
         return
     if "correlation" in columns:
-        named = values_of(trace, table, row, ["process", "correlation"])
-        for call in calls_of(trace, named["process"], named["correlation"] or None)[:1]:
+        keys = values_of(trace, table, row, ["process", "correlation"])
+        for call in calls_of(trace, keys["process"], keys["correlation"] or None)[:1]:
             yield EventLink("launched by", "api_calls", int(call))
     if "op" in columns and (op := values_of(trace, table, row, ["op"])["op"]):
-        for at in positions(trace.table("cpu_ops", ["op"]), pl.col("op") == op)[:1]:
-            yield EventLink("operator", "cpu_ops", int(at))
+        for op_row in positions(trace.table("cpu_ops", ["op"]), pl.col("op") == op)[:1]:
+            yield EventLink("operator", "cpu_ops", int(op_row))
 
 
 _KERNEL = (
@@ -242,13 +241,13 @@ _COPY = (
     DetailColumn("copy_count", "Copies batched", Fmt.COUNT),
     DetailColumn("migration_cause", "Moved because of", Fmt.TEXT),
 )
-_FILL = (
+_MEMSET = (
     DetailColumn("bytes", "Bytes", Fmt.BYTES),
     DetailColumn("value", "Value", Fmt.ID),
     DetailColumn("memory_kind", "Memory", Fmt.TEXT),
 )
 _GRAPH = (DetailColumn("graph_exec", "Instantiation", Fmt.ID),)
-_ARGUMENTS = {"copies": _COPY, "memsets": _FILL, "graph_launches": _GRAPH}
+_ARGUMENTS = {"copies": _COPY, "memsets": _MEMSET, "graph_launches": _GRAPH}
 _GRAPHS = (DetailColumn("graph", "Graph", Fmt.ID), DetailColumn("graph_node", "Graph node", Fmt.ID))
 _TITLES = {"kernels": "Launch", "copies": "Copy", "memsets": "Fill", "graph_launches": "Graph"}
 _CLUSTER = ("cluster_x", "cluster_y", "cluster_z")
@@ -261,7 +260,7 @@ _COLUMNS = {
         *("shared_bytes", "executed_shared_bytes", "occupancy"),
     ),
     "copies": (*_TIMES, "graph_node", *(one.column for one in _COPY)),
-    "memsets": (*_TIMES, "graph_node", *(one.column for one in _FILL)),
+    "memsets": (*_TIMES, "graph_node", *(one.column for one in _MEMSET)),
     "graph_launches": (*_TIMES, "graph", *(one.column for one in _GRAPH)),
 }
 """What is read of each table, in one go: also what the occupancy is computed from."""
@@ -270,7 +269,7 @@ _WORK_PLURALS = {"kernels": "launches", "copies": "copies of this direction"}
 
 
 def work_title(trace: Trace, table: str, row: int) -> str:
-    """Name a piece of work as the capture does."""
+    """Name a GPU activity as the capture does."""
     if table not in _NAMED_BY:
         return {"memsets": "Memset", "graph_launches": "CUDA graph"}[table]
     return str(trace.table(table, [_NAMED_BY[table]]).row(row)[0])
@@ -279,12 +278,15 @@ def work_title(trace: Trace, table: str, row: int) -> str:
 def work_sections(
     trace: Trace, table: str, row: int, causes: EventCauses, report: Trace | None
 ) -> Iterator[DetailSection]:
-    """Give all that is known of a piece of work."""
+    """Return all that is known of a GPU activity."""
     values = values_of(trace, table, row, _COLUMNS[table])
-    asked = _kernel_facts(trace, row, values) if table == "kernels" else _bytes_moved(table, values)
-    yield from section(_TITLES[table], asked)
+    arguments = (
+        _kernel_facts(trace, row, values) if table == "kernels" else _bytes_moved(table, values)
+    )
+    yield from section(_TITLES[table], arguments)
     yield from section("Cause", [*_waiting(trace, values, causes), *causes.facts()])
-    yield from section("Place", [*place_facts(trace, values), *_graph_facts(table, values)])
+    graphs = facts_of(table, values, [column for column in _GRAPHS if column.column in values])
+    yield from section("Place", [*place_facts(trace, values), *graphs])
     if table in _NAMED_BY:
         yield from same_name_section(trace, table, _NAMED_BY[table], row, _WORK_PLURALS[table])
     if table == "kernels" and report is not None and report.has("profiles"):
@@ -292,7 +294,7 @@ def work_sections(
 
 
 def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Iterator[EventLink]:
-    """Give who caused a piece of work, and what its stream did before and after."""
+    """Return what launched a GPU activity, and what its stream ran before and after."""
     yield from causes.links()
     before, after = stream_neighbours(trace, table, row)
     if before is not None:
@@ -327,48 +329,48 @@ def _size(key: str, label: str, sides: list[int | None], meaning: str) -> Fact:
 
 
 def _occupancy(trace: Trace, row: int, estimated: float | None) -> Iterator[Fact]:
-    """Say how many warps fit an SM and what limits them; else what the profiler thought."""
-    part = TraceExcerpt(trace, {"kernels": np.array([row])}).trace
-    launches = timeline_launches(part, EVERYTHING, None)
-    found = with_answers(launches).row(0, named=True)
+    """Return the theoretical occupancy and its limiters; else what the profiler estimated."""
+    excerpt = TraceExcerpt(trace, {"kernels": np.array([row])}).trace
+    launches = timeline_launches(excerpt, EVERYTHING, None)
+    occupancy = with_answers(launches).row(0, named=True)
     meaning = "Warps that fit an SM, of those that it can hold"
-    if found["computed"] is None:
+    if occupancy["computed"] is None:
         estimate = "Warps on an SM of those that fit, as the profiler estimated"
         yield Fact("occupancy", "Estimated occupancy", estimated, Fmt.SHARE, estimate)
         return
-    yield Fact("occupancy", "Theoretical occupancy", found["computed"], Fmt.SHARE, meaning)
-    yield Fact("limiters", "Limited by", found["limiters"], Fmt.TEXT, "What keeps more blocks off")
-    places = (found["blocks"] or 0) * (found["sm_count"] or 0)
-    waves = found["grid_blocks"] / places if places and found["grid_blocks"] else None
+    yield Fact("occupancy", "Theoretical occupancy", occupancy["computed"], Fmt.SHARE, meaning)
+    yield Fact(
+        "limiters", "Limited by", occupancy["limiters"], Fmt.TEXT, "What keeps more blocks off"
+    )
+    block_slots = (occupancy["blocks"] or 0) * (occupancy["sm_count"] or 0)
+    waves = (
+        occupancy["grid_blocks"] / block_slots if block_slots and occupancy["grid_blocks"] else None
+    )
     fmt = Fmt.SHARE if waves is not None and waves < 1 else Fmt.REAL
     yield Fact("waves", "Waves", waves, fmt, "Times that the grid fills the GPU")
 
 
 def _bytes_moved(table: str, values: dict[str, Any]) -> Iterator[Fact]:
-    """Give what a copy or a fill moved, and how fast; of a graph what it is."""
+    """Return what a copy or a memset moved, and how fast; of a graph what it is."""
     yield from facts_of(table, values, _ARGUMENTS[table])
     length_ns = values["end_ns"] - values["start_ns"]
-    moved = values.get("bytes")
-    rate = moved * 1e9 / length_ns if moved and length_ns else None
+    size = values.get("bytes")
+    rate = size * 1e9 / length_ns if size and length_ns else None
     yield Fact("rate", "Bandwidth", rate, Fmt.RATE, "Bytes over the time it took")
 
 
-def _graph_facts(table: str, values: dict[str, Any]) -> list[Fact]:
-    return facts_of(table, values, [one for one in _GRAPHS if one.column in values])
-
-
 def _waiting(trace: Trace, values: dict[str, Any], causes: EventCauses) -> Iterator[Fact]:
-    """Say how long work waited once it was launched; within a graph it waits for other work."""
+    """Return how long work was queued; within a graph it waits for other work."""
     if "call" not in causes.rows:
         return
     columns = ["start_ns", "end_ns"]
-    begun, returned = trace.table("api_calls", columns).row(causes.rows["call"])
+    call_start_ns, call_end_ns = trace.table("api_calls", columns).row(causes.rows["call"])
     if not causes.in_graph:
-        waited = max(0, values["start_ns"] - returned)
+        queued_ns = max(0, values["start_ns"] - call_end_ns)
         meaning = "From the launch's return to the start on the GPU; 0 where it began before that"
-        yield Fact("queued_ns", "Queued", waited, Fmt.TIME, meaning)
+        yield Fact("queued_ns", "Queued", queued_ns, Fmt.TIME, meaning)
     meaning = "Time that the host was inside the call"
-    yield Fact("launch_ns", "Launch call", returned - begun, Fmt.TIME, meaning)
+    yield Fact("launch_ns", "Launch call", call_end_ns - call_start_ns, Fmt.TIME, meaning)
 
 
 KINDS = {
@@ -407,8 +409,12 @@ class EventDescription:
 def event_details(
     trace: Trace, table: str, row: int, *, report: Trace | None = None
 ) -> EventDescription:
-    """Say what is known of an event; `report` holds counters of the same program's kernels."""
-    _check(trace, table, row)
+    """Describe an event; `report` holds counters of the same program's kernels."""
+    if table not in KINDS:
+        raise UsageError(f"no events in {table!r}", hint=f"tables are {', '.join(KINDS)}")
+    rows = trace.row_count(table)
+    if not 0 <= row < rows:
+        raise UsageError(f"no row {row} in {table}", hint=f"it has {rows:,} rows")
     times = time_section(*trace.table(table, ["start_ns", "end_ns"]).row(row))
     if table in GPU_WORK:
         causes = causes_of_work(trace, table, row)
@@ -430,11 +436,3 @@ def event_details(
         (*times, *host_sections(trace, table, row, made_for, launched)),
         tuple(host_links(trace, table, row, made_for, launched)),
     )
-
-
-def _check(trace: Trace, table: str, row: int) -> None:
-    if table not in KINDS:
-        raise UsageError(f"no events in {table!r}", hint=f"tables are {', '.join(KINDS)}")
-    rows = trace.row_count(table)
-    if not 0 <= row < rows:
-        raise UsageError(f"no row {row} in {table}", hint=f"it has {rows:,} rows")

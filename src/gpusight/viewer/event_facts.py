@@ -73,16 +73,14 @@ def section(title: str, facts: Iterable[Fact]) -> tuple[DetailSection, ...]:
     return (DetailSection(title, known),) if known else ()
 
 
-def facts_of(table: str, values: Mapping[str, Any], shown: Sequence[DetailColumn]) -> list[Fact]:
+def facts_of(table: str, values: Mapping[str, Any], columns: Sequence[DetailColumn]) -> list[Fact]:
     """Make facts of columns; the schema says what they mean."""
-    return [
-        Fact(one.column, one.label, values[one.column], one.fmt, _meaning(table, one.column))
-        for one in shown
-    ]
-
-
-def _meaning(table: str, column: str) -> str:
-    return TABLES[table].column(column).meaning.replace("`", "")
+    facts = []
+    for column in columns:
+        key = column.column
+        meaning = TABLES[table].column(key).meaning.replace("`", "")
+        facts.append(Fact(key, column.label, values[key], column.fmt, meaning))
+    return facts
 
 
 PLACE = ("device", "context", "stream", "process", "correlation")
@@ -90,7 +88,7 @@ PLACE = ("device", "context", "stream", "process", "correlation")
 
 
 def time_section(start_ns: int, end_ns: int) -> tuple[DetailSection, ...]:
-    """Say when something happened; what takes no time is a moment."""
+    """Return the times of an event; an instant has no duration and no end."""
     length = end_ns - start_ns
     return section(
         "Time",
@@ -103,7 +101,7 @@ def time_section(start_ns: int, end_ns: int) -> tuple[DetailSection, ...]:
 
 
 def place_facts(trace: Trace, values: Mapping[str, Any]) -> Iterator[Fact]:
-    """Say on which GPU, stream or thread something ran."""
+    """Return the GPU, stream, context, thread and process of an event."""
     if (device := values.get("device")) is not None:
         name = device_names(trace).get(device)
         text = f"{device} ({name})" if name else str(device)
@@ -112,17 +110,17 @@ def place_facts(trace: Trace, values: Mapping[str, Any]) -> Iterator[Fact]:
         yield Fact("stream", "Stream", _stream(trace, values), Fmt.TEXT, "CUDA stream")
     yield Fact("context", "Context", values.get("context"), Fmt.ID, "CUDA context")
     if (thread := values.get("thread")) is not None:
-        called = _named(trace, "threads", "thread", thread, "tid")
-        yield Fact("thread", "Thread", called, Fmt.TEXT, "Thread that it ran on")
+        name_text = _named(trace, "threads", "thread", thread, "tid")
+        yield Fact("thread", "Thread", name_text, Fmt.TEXT, "Thread that it ran on")
     if (process := values.get("process")) is not None:
-        called = _named(trace, "processes", "process", process, "pid")
-        yield Fact("process", "Process", called, Fmt.TEXT, "Process that it belongs to")
+        name_text = _named(trace, "processes", "process", process, "pid")
+        yield Fact("process", "Process", name_text, Fmt.TEXT, "Process that it belongs to")
     number = values.get("correlation")
     yield Fact("correlation", "Correlation", number, Fmt.ID, "Links GPU work to its API call")
 
 
 def _stream(trace: Trace, values: Mapping[str, Any]) -> str:
-    """Give the number of a stream, with its name where the program gave one."""
+    """Return the number of a stream, with its name where the program gave one."""
     known = trace.table("streams", ["process", "context", "stream", "name"]).filter(
         pl.col("stream") == values["stream"],
         *(
@@ -144,32 +142,38 @@ def _named(trace: Trace, table: str, key: str, value: int, number: str) -> str |
 
 
 def same_name_section(
-    trace: Trace, table: str, column: str, row: int, what: str
+    trace: Trace, table: str, column: str, row: int, plural: str
 ) -> tuple[DetailSection, ...]:
     """Compare an event with the others of its name, where there are any."""
-    like = peers(trace, table, column, row)
-    if like.count < 2:
+    same_name = peers(trace, table, column, row)
+    if same_name.count < 2:
         return ()
     start, end = trace.table(table, ["start_ns", "end_ns"]).row(row)
-    count = format_count(like.count)
-    against = None
-    if like.median_ns:
-        against = f"{_times((end - start) / like.median_ns)} × the median of {count} {what}"
-    place = format_count(like.longer + 1)
-    rank = f"{place} of {count}, the longest first" if like.longer else f"longest of {count}"
+    count = format_count(same_name.count)
+    ratio = None
+    if same_name.median_ns:
+        ratio = f"{_times((end - start) / same_name.median_ns)} × the median of {count} {plural}"
+    position = format_count(same_name.longer + 1)
+    rank = (
+        f"{position} of {count}, the longest first" if same_name.longer else f"longest of {count}"
+    )
     return section(
         "Among its like",
         [
-            Fact("against", "Duration", against, Fmt.TEXT, "Compared with others of its name"),
-            Fact("median_ns", "Median", like.median_ns, Fmt.TIME, "Half of them take no longer"),
+            Fact("against", "Duration", ratio, Fmt.TEXT, "Compared with others of its name"),
+            Fact(
+                "median_ns", "Median", same_name.median_ns, Fmt.TIME, "Half of them take no longer"
+            ),
             Fact("rank", "Rank", rank, Fmt.TEXT, "Place when sorted by duration"),
-            Fact("total_ns", "All together", like.total_ns, Fmt.TIME, "Sum of their durations"),
+            Fact(
+                "total_ns", "All together", same_name.total_ns, Fmt.TIME, "Sum of their durations"
+            ),
         ],
     )
 
 
 def _times(ratio: float) -> str:
-    """Write how many times, to two digits."""
+    """Write a ratio to two digits."""
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
@@ -189,7 +193,7 @@ _MOST_AROUND = 8
 
 @dataclass(frozen=True)
 class EventCauses:
-    """Who caused an event; rows are those of the whole capture."""
+    """What caused an event; rows are those of the whole capture."""
 
     rows: dict[str, int]
     """By column of an `Attribution`; those that are not known are left out."""
@@ -200,7 +204,7 @@ class EventCauses:
     """Ranges around the innermost one, from the inside out."""
 
     def links(self) -> Iterator[EventLink]:
-        """Give the causes as links, the nearest first."""
+        """Return the causes as links, the nearest first."""
         for column, table, relation in _LINKS:
             if column in self.rows:
                 yield EventLink(relation, table, self.rows[column])
@@ -208,40 +212,37 @@ class EventCauses:
                 yield from (EventLink("in range", table, row) for row in self.ranges[:_MOST_AROUND])
 
     def facts(self) -> Iterator[Fact]:
-        """Give what is known of them and is no event of its own."""
+        """Return what is known of them and is no event of its own."""
         yield Fact("site", "Call site", self.site, Fmt.TEXT, "Line of code that it comes from")
 
 
 def causes_of_work(trace: Trace, table: str, row: int) -> EventCauses:
-    """Say who caused a piece of GPU work."""
+    """Find what launched a GPU activity."""
     excerpt = excerpt_of_work(trace, table, row)
-    part = excerpt.trace
-    return _causes_from(trace, excerpt, part, causes_of_rows(part, table, pl.Series([0])))
+    causes = causes_of_rows(excerpt.trace, table, pl.Series([0]))
+    return _causes_from(trace, excerpt, causes)
 
 
 def causes_of_call(trace: Trace, row: int) -> EventCauses:
-    """Say what an API call was made for."""
+    """Find what an API call was made for."""
     excerpt = excerpt_of_call(trace, row)
-    part = excerpt.trace
-    return _causes_from(trace, excerpt, part, causes_of_calls(part, pl.Series([0])))
+    return _causes_from(trace, excerpt, causes_of_calls(excerpt.trace, pl.Series([0])))
 
 
-def _causes_from(
-    trace: Trace, excerpt: TraceExcerpt, part: Trace, causes: pl.DataFrame
-) -> EventCauses:
-    found = causes.row(0, named=True)
+def _causes_from(trace: Trace, excerpt: TraceExcerpt, causes: pl.DataFrame) -> EventCauses:
+    cause = causes.row(0, named=True)
     rows = {
-        column: excerpt.original(table, found[column])
+        column: excerpt.original(table, cause[column])
         for column, table, _ in _LINKS
-        if found[column] is not None
+        if cause[column] is not None
     }
-    site = names_of_causes(part, causes)["call_site"][0]
+    site = names_of_causes(excerpt.trace, causes)["call_site"][0]
     if site is None and "call" in rows and trace.has("api_calls", "callchain"):
         site = sites_of(trace, "api_calls", pl.Series([rows["call"]]))[0]
     if rows.get("range") == rows.get("forward_range"):
         rows.pop("forward_range", None)
     outer = tuple(around(trace, "ranges", rows["range"])) if "range" in rows else ()
-    return EventCauses(rows, site, bool(found["in_graph"]), outer)
+    return EventCauses(rows, site, bool(cause["in_graph"]), outer)
 
 
 _QUANTITIES = (
@@ -259,27 +260,27 @@ _NO_STALLS = re.compile(r"(?:not_)?selected|\w+_not_issued")
 
 
 def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
-    """Give what was measured of the launch that tells of a kernel; nothing where none does."""
+    """Return what ncu measured of the matching launch of a kernel; nothing where there is none."""
     launch, exact = _launches(trace, report).row(row)
     if launch is None:
         return []
-    part = _excerpt(report, launch)
-    values = measured(part, [quantity for quantity, _ in _QUANTITIES]).row(0, named=True)
-    under = roofline_points(part).select("roof_share", "bound").row(0, named=True)
+    launch_trace = _excerpt(report, launch)
+    values = measured(launch_trace, [quantity for quantity, _ in _QUANTITIES]).row(0, named=True)
+    roofline = roofline_points(launch_trace).select("roof_share", "bound").row(0, named=True)
     how = "found in the order of launches" if exact else "of the same name, grid and block"
     return [
         Fact("launch", "Measured launch", launch, Fmt.ID, f"Its number in the report; {how}"),
         Fact("measured_ns", "Duration measured", values[DURATION], Fmt.TIME, "Alone, caches cold"),
-        *(Fact(f"measured_{one.key}", label, values[one.key], Fmt.SHARE, one.meaning)
-          for one, label in _QUANTITIES),
-        Fact("roof_share", "Of the roof", under["roof_share"], Fmt.SHARE, "1 is at the roof"),
-        Fact("bound", "Bound by", under["bound"], Fmt.TEXT, "Compute, memory or latency"),
-        *_top_stall(part),
+        *(Fact(f"measured_{quantity.key}", label, values[quantity.key], Fmt.SHARE, quantity.meaning)
+          for quantity, label in _QUANTITIES),
+        Fact("roof_share", "Of the roof", roofline["roof_share"], Fmt.SHARE, "1 is at the roof"),
+        Fact("bound", "Bound by", roofline["bound"], Fmt.TEXT, "Compute, memory or latency"),
+        *_top_stall(launch_trace),
     ]  # fmt: skip
 
 
 def _launches(trace: Trace, report: Trace) -> pl.DataFrame:
-    """Give for each kernel the measured launch that tells of it, and whether by sequence."""
+    """Return for each kernel the matching measured launch, and whether matched by sequence."""
     return trace.derive(f"measured-launches-1-{_identity(report)}", lambda: _match(trace, report))
 
 
@@ -288,14 +289,14 @@ def _match(trace: Trace, report: Trace) -> pl.DataFrame:
     kernels = in_launch_order(trace.table("kernels", columns).with_row_index("row"))
     profiles = report.table("profiles", ["launch", "kind", *NEEDS])
     profiles = profiles.filter(pl.col("kind").cast(pl.String) == "kernel")
-    found = cover(kernels.select(NEEDS), profiles.select(NEEDS))
-    told = pl.Series(found.right).set(pl.Series(found.right < 0), None)
+    matched = cover(kernels.select(NEEDS), profiles.select(NEEDS))
+    profile_rows = pl.Series(matched.right).set(pl.Series(matched.right < 0), None)
     return (
         pl.DataFrame(
             {
                 "row": kernels["row"],
-                "launch": profiles["launch"].gather(told),
-                "exact": found.in_sequence,
+                "launch": profiles["launch"].gather(profile_rows),
+                "exact": matched.in_sequence,
             }
         )
         .sort("row")
@@ -304,7 +305,7 @@ def _match(trace: Trace, report: Trace) -> pl.DataFrame:
 
 
 def _identity(report: Trace) -> str:
-    """Tell reports apart by what they measured: a path may hold another one tomorrow."""
+    """Hash what a report measured: its path may hold another one tomorrow."""
     frame = report.table("profiles", [DURATION, "name", *SHAPE])
     digest = hashlib.blake2b(digest_size=12)
     for text in (report.meta.path, *names_of(frame["name"])):
@@ -316,30 +317,28 @@ def _identity(report: Trace) -> str:
 
 def _excerpt(report: Trace, launch: int) -> Trace:
     """Take one launch of a report with its counters."""
-    mine = pl.col("launch") == launch
+    of_launch = pl.col("launch") == launch
     rows = {
-        table: positions(report.table(table, ["launch"]), mine)
+        table: positions(report.table(table, ["launch"]), of_launch)
         for table in ("profiles", "counters", "counter_instances")
         if report.has(table)
     }
     return TraceExcerpt(report, rows).trace
 
 
-def _top_stall(part: Trace) -> Iterator[Fact]:
+def _top_stall(launch_trace: Trace) -> Iterator[Fact]:
     """Name what warps waited for most of the time that they were resident."""
     counted: dict[str, dict[str, float]] = {"of_warps": {}, "sampled": {}}
-    for metric, value in part.table("counters", ["metric", "value"]).iter_rows():
-        found = _STALL.fullmatch(metric)
-        if found is not None and value:
-            counted[str(found.lastgroup)][found[str(found.lastgroup)]] = value
+    for metric, value in launch_trace.table("counters", ["metric", "value"]).iter_rows():
+        match = _STALL.fullmatch(metric)
+        if match is not None and value:
+            counted[str(match.lastgroup)][match[str(match.lastgroup)]] = value
     shares = counted["of_warps"] or counted["sampled"]
     waits = {reason: n for reason, n in shares.items() if not _NO_STALLS.fullmatch(reason)}
     if waits:
-        yield from _stall_facts(*max(waits.items(), key=lambda one: one[1]), shares)
-
-
-def _stall_facts(reason: str, value: float, shares: dict[str, Any]) -> Iterator[Fact]:
-    every = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
-    words = reason.replace("_", " ")
-    yield Fact("stall", "Warps wait for", words, Fmt.TEXT, "Most frequent reason not to issue")
-    yield Fact("stall_share", "Of their time", value / every, Fmt.SHARE, "Part of resident time")
+        reason, value = max(waits.items(), key=lambda wait: wait[1])
+        text = reason.replace("_", " ")
+        yield Fact("stall", "Warps wait for", text, Fmt.TEXT, "Most frequent reason not to issue")
+        total = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
+        share = value / total
+        yield Fact("stall_share", "Of their time", share, Fmt.SHARE, "Part of resident time")

@@ -77,14 +77,18 @@ def search(trace: Trace, query: str, limit: int = 50) -> SearchResult:
     if not query.strip() or len(query) > _LONGEST_QUERY:
         return SearchResult(query, (), 0)
     parts = [_matching(trace, table, query) for table in _NAMED_BY if trace.has(table)]
-    found = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
-    by = {"total_ns": True, "count": True, "name": False, "table": False}
-    first = found.sort(list(by), descending=list(by.values())).head(limit)
-    return SearchResult(query, tuple(_group(*row) for row in first.iter_rows()), found.height)
+    names = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
+    order = {"total_ns": True, "count": True, "name": False, "table": False}
+    first = names.sort(list(order), descending=list(order.values())).head(limit)
+    groups = [
+        NamedEvents(table, KINDS[table], name, code, count, total_ns)
+        for table, code, count, total_ns, name in first.iter_rows()
+    ]
+    return SearchResult(query, tuple(groups), names.height)
 
 
 def next_event(trace: Trace, table: str, code: int, time_ns: int, direction: int) -> int | None:
-    """Give the row of the next event of a name that starts after a time, or before it.
+    """Return the row of the next event of a name that starts after a time, or before it.
 
     After the last one comes the first again. None where the name does not occur.
     """
@@ -114,44 +118,45 @@ _FOUND = {
 
 
 def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
-    """Give the names of a table that a query means, with how often and how long they occur."""
-    known = _totals(trace, table)
+    """Return the names of a table that a query means, with how often and how long they occur."""
+    totals = _totals(trace, table)
     column = trace.table(table, [_NAMED_BY[table]]).to_series()
-    known = known.with_columns(
+    totals = totals.with_columns(
         pl.lit(table).alias("table"),
-        pl.Series("name", names_of(column), pl.String).gather(known["code"]),
+        pl.Series("name", names_of(column), pl.String).gather(totals["code"]),
     )
-    hit = _hits(known["name"], query)
-    if table == "kernels" and known.height <= _MOST_LABELLED:
-        labels = pl.Series([classify(name).short for name in known["name"]], dtype=pl.String)
+    hit = _hits(totals["name"], query)
+    if table == "kernels" and totals.height <= _MOST_LABELLED:
+        labels = pl.Series([classify(name).short for name in totals["name"]], dtype=pl.String)
         hit |= _hits(labels, query)
-    return known.filter(hit).select(list(_FOUND))
+    return totals.filter(hit).select(list(_FOUND))
 
 
 def _totals(trace: Trace, table: str) -> pl.DataFrame:
     """Sum up the events of each name: `code`, `count`, `total_ns`."""
-    return trace.derive(f"name-totals-{table}-1", lambda: _sum_up(trace, table))
-
-
-def _sum_up(trace: Trace, table: str) -> pl.DataFrame:
     column = _NAMED_BY[table]
-    frame = trace.table(table, ["start_ns", "end_ns", column])
-    return (
-        frame.select(
-            pl.col(column).to_physical().cast(pl.UInt32).alias("code"),
-            (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+
+    def compute() -> pl.DataFrame:
+        return (
+            trace.table(table, ["start_ns", "end_ns", column])
+            .select(
+                pl.col(column).to_physical().cast(pl.UInt32).alias("code"),
+                (pl.col("end_ns") - pl.col("start_ns")).alias("ns"),
+            )
+            .group_by("code")
+            .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
+            .sort("code")
         )
-        .group_by("code")
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
-        .sort("code")
-    )
+
+    return trace.derive(f"name-totals-{table}-1", compute)
 
 
 def _hits(names: pl.Series, query: str) -> pl.Series:
-    """Tell which names a query means."""
-    regex = _regex_of(query)
-    if regex is not None:
-        return _search(names, regex)
+    """Return which names a query means; a regular expression is `/…/` or `regex:…`."""
+    if query.startswith("regex:"):
+        return _search(names, query.removeprefix("regex:"))
+    if len(query) > 2 and query.startswith("/") and query.endswith("/"):
+        return _search(names, query[1:-1])
     lower = names.str.to_lowercase()
     hit = lower.str.contains(query.lower(), literal=True)
     # What looks like a glob may be part of a name, as in `float*`: then it counts as it stands.
@@ -162,22 +167,10 @@ def _hits(names: pl.Series, query: str) -> pl.Series:
     return hit
 
 
-def _regex_of(query: str) -> str | None:
-    """Give the regular expression that a query is, written as `/…/` or `regex:…`."""
-    if query.startswith("regex:"):
-        return query.removeprefix("regex:")
-    enclosed = len(query) > 2 and query.startswith("/") and query.endswith("/")
-    return query[1:-1] if enclosed else None
-
-
 def _search(names: pl.Series, regex: str) -> pl.Series:
-    """Look for a regular expression in names, without ever trying a second way to match."""
+    """Search names by a regular expression, without backtracking."""
     try:
         return names.str.contains(regex)
     except pl.exceptions.ComputeError as error:
         *_, why = _REASON.findall(str(error)) or [""]
         raise UsageError(f"{regex!r} is not a regular expression to search for", why=why) from error
-
-
-def _group(table: str, code: int, count: int, total_ns: int, name: str) -> NamedEvents:
-    return NamedEvents(table, KINDS[table], name, code, count, total_ns)

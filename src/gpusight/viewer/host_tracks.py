@@ -53,7 +53,7 @@ class HostTrackKind:
 
 
 def _wait(kind: str) -> str:
-    """Say what was waited for; the kind itself does so where it is not the host that waits."""
+    """Return what was waited for; the kind itself says so where it is not the host that waits."""
     return kind if "wait" in kind else one_line(f"wait for {kind}")
 
 
@@ -84,7 +84,7 @@ _KINDS = (
 
 
 def reads(trace: Trace) -> dict[str, list[str]]:
-    """Give every column that these tracks need."""
+    """Return every column that these tracks need."""
     columns = {k.table: [*_TIMES, *_THREAD, k.named_by, *k.also] for k in _KINDS}
     columns["syncs"] = [*_TIMES, "process", "kind", "correlation"]
     if trace.has("syncs"):
@@ -110,54 +110,56 @@ class _ThreadTrack:
 
 
 def threads(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
-    """Give the tracks of all threads: of the process and thread with most calls first."""
-    shown = [each for kind in _KINDS if trace.has(kind.table) for each in _shown(trace, kind)]
+    """Return the tracks of all threads: of the process and thread with most calls first."""
+    tracks = [track for kind in _KINDS if trace.has(kind.table) for track in _shown(trace, kind)]
     strips: list[TrackSource] = []
-    for number, of_process in enumerate(_busiest_first(shown, lambda s: s.process)):
+    for number, of_process in enumerate(_busiest_first(tracks, lambda s: s.process)):
         for position, of_thread in enumerate(_busiest_first(of_process, lambda s: s.thread)):
             prefix = f"p{number}/t{position}"
-            strips += [_strip(trace, titles, prefix, each) for each in of_thread]
+            strips += [_strip(trace, titles, prefix, track) for track in of_thread]
     return strips
 
 
 def _shown(trace: Trace, kind: HostTrackKind) -> list[_ThreadTrack]:
     layout = kept(trace, kind.kind, lambda: _lay_out(trace, kind))
     names = trace.table(kind.table, [kind.named_by])[kind.named_by]
-    family = TrackEvents(
+    events = TrackEvents(
         layout, (TrackTable.of(trace, kind.table, NamedStyle(names, kind.paint, kind.shorten)),)
     )
-    return [_ThreadTrack(kind, family, group) for group in layout.groups()]
+    return [_ThreadTrack(kind, events, group) for group in layout.groups()]
 
 
 def _busiest_first(
-    shown: Iterable[_ThreadTrack], key: Callable[[_ThreadTrack], int | None]
+    tracks: Iterable[_ThreadTrack], key: Callable[[_ThreadTrack], int | None]
 ) -> list[list[_ThreadTrack]]:
-    """Put together what has the same key; what made most calls comes first, then most events."""
-    together: dict[int | None, list[_ThreadTrack]] = {}
-    for each in shown:
-        together.setdefault(key(each), []).append(each)
+    """Group tracks by key, those with most API calls first, then with most events."""
+    groups: dict[int | None, list[_ThreadTrack]] = {}
+    for track in tracks:
+        groups.setdefault(key(track), []).append(track)
 
-    def place(item: tuple[int | None, list[_ThreadTrack]]) -> tuple[int, int, int]:
-        called = sum(each.group.events for each in item[1] if each.kind.table == _CALLS)
-        return -called, -sum(each.group.events for each in item[1]), item[0] or 0
+    def order(item: tuple[int | None, list[_ThreadTrack]]) -> tuple[int, int, int]:
+        calls = sum(track.group.events for track in item[1] if track.kind.table == _CALLS)
+        return -calls, -sum(track.group.events for track in item[1]), item[0] or 0
 
-    return [members for _, members in sorted(together.items(), key=place)]
+    return [members for _, members in sorted(groups.items(), key=order)]
 
 
-def _strip(trace: Trace, titles: TrackTitles, prefix: str, shown: _ThreadTrack) -> TrackSource:
-    kind, group = shown.kind, shown.group
+def _strip(
+    trace: Trace, titles: TrackTitles, prefix: str, thread_track: _ThreadTrack
+) -> TrackSource:
+    kind, group = thread_track.kind, thread_track.group
     beside = bool(group.keys.get(_OVERLAPPING))
     track = TimelineTrack(
         key=f"{prefix}/{kind.kind}{'.beside' if beside else ''}",
-        group=titles.process(shown.process),
+        group=titles.process(thread_track.process),
         kind=kind.kind,
         name=_name(trace, kind, beside=beside),
         tables=(kind.table,),
         lines=group.lines,
         events=group.events,
-        thread=titles.thread(shown.thread),
+        thread=titles.thread(thread_track.thread),
     )
-    return TrackSource(track, shown.family, group.first)
+    return TrackSource(track, thread_track.family, group.first)
 
 
 def _name(trace: Trace, kind: HostTrackKind, *, beside: bool) -> str:
@@ -182,7 +184,7 @@ def _lay_out(trace: Trace, kind: HostTrackKind) -> LineLayout:
 
 
 def _syncs(trace: Trace) -> pl.DataFrame:
-    """Give the waits for a GPU, each on the thread of the call that waited where that is known."""
+    """Return the waits for a GPU, each on the thread of the call that waited if known."""
     frame = trace.table("syncs", [*_TIMES, "process", "correlation"]).with_row_index(EVENT)
     calls = trace.table(_CALLS, ["process", "correlation", "thread"])
     if not calls.height:

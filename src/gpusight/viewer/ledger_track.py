@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 _MOST_AT_ONCE = 1_500_000
-"""Pieces of GPU work that are accounted for in one go; more are cut into windows."""
+"""GPU activities that are accounted for in one go; more are cut into windows."""
 _IN_A_WINDOW = 500_000
 _MARGIN = 20_000
-"""Pieces of GPU work around a window that are looked at with it."""
+"""GPU activities around a window that are looked at with it."""
 _KEY = f"timeline-ledger-2-{zlib.crc32(' '.join(COLORS).encode()):08x}"
 _SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "colour": pl.UInt8}
 _CAUSES = np.array([CODES[cause.entry] for cause in IdleCause], np.uint8)
@@ -50,40 +50,43 @@ class LedgerLine:
 
 
 def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, LedgerLine]:
-    """Give the line of every GPU that worked; once computed they are kept with the capture.
+    """Return the line of every GPU that worked; once computed it is cached with the capture.
 
-    `known` is taken for what it is of, rather than worked out again.
+    `known` is used for its own window instead of computing that again.
     """
     if not any(trace.has(table) for table in GPU_WORK):
         return {}
     frame = trace.derive(_KEY, lambda: _frame(trace, known))
     device = frame["device"].to_numpy()
     lines = {}
-    for one in frame["device"].unique().sort():
-        first, after = (np.searchsorted(device, one, side) for side in ("left", "right"))
+    for device_number in frame["device"].unique().sort():
+        first, after = (np.searchsorted(device, device_number, side) for side in ("left", "right"))
         part = frame.slice(int(first), int(after - first))
-        lines[one] = LedgerLine(*(part[c].to_numpy() for c in ("start_ns", "end_ns", "colour")))
+        lines[device_number] = LedgerLine(
+            *(part[c].to_numpy() for c in ("start_ns", "end_ns", "colour"))
+        )
     return lines
 
 
 def _frame(trace: Trace, known: Accounting | None) -> pl.DataFrame:
-    """Account for one stretch after the other, and put the spans of each GPU together."""
-    found: dict[int, list[_Placed]] = {}
+    """Account for one stretch after the other, and join the spans of each GPU."""
+    parts_by_device: dict[int, list[_Placed]] = {}
     stretches = list(_stretches(trace))
     if not stretches:
         return pl.DataFrame(schema=_SCHEMA)
     for stretch in stretches:
-        made = Accounting(trace, stretch.from_ns, stretch.to_ns).or_known(known)
-        done = _HostPieces.of(
-            made.hosts, LaneAxis(made.start_ns, max(made.end_ns - made.start_ns, 0))
+        accounting = Accounting(trace, stretch.from_ns, stretch.to_ns).or_known(known)
+        host = _HostPieces.of(
+            accounting.hosts,
+            LaneAxis(accounting.start_ns, max(accounting.end_ns - accounting.start_ns, 0)),
         )
-        for one in made.accounts:
-            part = _placed(one, done).inside(stretch.start_ns, stretch.end_ns)
-            found.setdefault(one.device, []).append(part.merged())
+        for of_device in accounting.accounts:
+            part = _placed(of_device, host).inside(stretch.start_ns, stretch.end_ns)
+            parts_by_device.setdefault(of_device.device, []).append(part.merged())
     start_ns, end_ns = stretches[0].start_ns, stretches[-1].end_ns
     parts = [
         pl.DataFrame({"device": device, **_joined(parts, start_ns, end_ns)._asdict()}, _SCHEMA)
-        for device, parts in sorted(found.items())
+        for device, parts in sorted(parts_by_device.items())
     ]
     return pl.concat(parts, rechunk=True)
 
@@ -101,26 +104,26 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(trace: Trace) -> Iterator[_Stretch]:
-    """Cut the capture into the judged steps and what lies around them, and those into windows."""
-    whole = ResolvedSelection(trace).window
+    """Cut the capture into the steps that count and what lies around them, and into windows."""
+    window = ResolvedSelection(trace).window
     work = np.sort(
         np.concatenate([trace.table(t, ["start_ns"])["start_ns"].to_numpy() for t in GPU_WORK])
     )
-    every = (whole.start_ns, whole.end_ns)
-    judged = step_window(trace)
-    if isinstance(judged, NotApplicable):
-        yield from _windows(work, every, every)
+    everything = (window.start_ns, window.end_ns)
+    chosen = step_window(trace)
+    if isinstance(chosen, NotApplicable):
+        yield from _windows(work, everything, everything)
         return
-    inside = (judged.start_ns, judged.end_ns)
-    yield from _windows(work, (every[0], inside[0]), every)
+    inside = (chosen.start_ns, chosen.end_ns)
+    yield from _windows(work, (everything[0], inside[0]), everything)
     yield from _windows(work, inside, inside)
-    yield from _windows(work, (inside[1], every[1]), every)
+    yield from _windows(work, (inside[1], everything[1]), everything)
 
 
 def _windows(work: Ints, span: tuple[int, int], reach: tuple[int, int]) -> Iterator[_Stretch]:
     """Cut a span so that none holds too much; `reach` is how far beyond it one may look.
 
-    `work` is when pieces of GPU work begin, in order.
+    `work` is when GPU activities begin, in order.
     """
     first, after = np.searchsorted(work, span).tolist()
     cuts = [*span]
@@ -129,9 +132,11 @@ def _windows(work: Ints, span: tuple[int, int], reach: tuple[int, int]) -> Itera
         cuts[1:1] = inner[inner > span[0]].tolist()
     for start, end in pairwise(cuts):
         if start < end:
-            begun, left = np.searchsorted(work, (start, end)).tolist()
-            low = int(work[begun - _MARGIN]) if begun >= _MARGIN else reach[0]
-            high = int(work[left + _MARGIN]) if left + _MARGIN < len(work) else reach[1]
+            first_inside, first_after = np.searchsorted(work, (start, end)).tolist()
+            low = int(work[first_inside - _MARGIN]) if first_inside >= _MARGIN else reach[0]
+            high = (
+                int(work[first_after + _MARGIN]) if first_after + _MARGIN < len(work) else reach[1]
+            )
             yield _Stretch(start, end, max(low, reach[0]), min(high, reach[1]))
 
 
@@ -146,13 +151,13 @@ class _Placed(NamedTuple):
     colour: NDArray[np.uint8]
 
     def inside(self, start_ns: int, end_ns: int) -> _Placed:
-        """Give what lies in a stretch."""
+        """Return what lies in a stretch."""
         start, end = (
             np.clip(self.start_ns, start_ns, end_ns),
             np.clip(self.end_ns, start_ns, end_ns),
         )
-        kept = end > start
-        return _Placed(start[kept], end[kept], self.colour[kept])
+        is_inside = end > start
+        return _Placed(start[is_inside], end[is_inside], self.colour[is_inside])
 
     def merged(self) -> _Placed:
         """Make one span of neighbours that are alike; no time lies between them."""
@@ -176,7 +181,7 @@ class _HostPieces(NamedTuple):
         return cls(axis, axis.at(lane, start), axis.at(lane, end), cause)
 
     def during(self, lanes: Ints, starts: Ints, ends: Ints) -> _Placed:
-        """Say what lanes did during spans, which are in order; where that is not known, say so."""
+        """Return what host lanes did during spans, which are in order, or that it is unknown."""
         low, high = self.axis.at(lanes, starts), self.axis.at(lanes, ends)
         first = np.searchsorted(self.end, low, side="right")
         count = np.maximum(np.searchsorted(self.start, high, side="left") - first, 0)
@@ -193,31 +198,33 @@ class _HostPieces(NamedTuple):
         return _together(known, _Placed(starts[dark], ends[dark], unknown))
 
 
-def _placed(one: DeviceAccount, done: _HostPieces) -> _Placed:
-    """Say what every span of a GPU counts for: its work, else what held the next work back."""
-    spans, idle = one.spans, one.spans.idle
-    until = one.gaps.until(idle)
+def _placed(of_device: DeviceAccount, host: _HostPieces) -> _Placed:
+    """Return what every span of a GPU counts for: its work, else what delayed the next work."""
+    spans, idle = of_device.spans, of_device.spans.idle
+    until = of_device.gaps.until(idle)
     busy = np.flatnonzero(spans.gap < 0)
-    entries = np.array([CODES[label.entry] for label in one.labels.known], np.uint8)
+    entries = np.array([CODES[label.entry] for label in of_device.labels.known], np.uint8)
     return _together(
         _Placed(
-            spans.start_ns[busy], spans.end_ns[busy], entries[one.labels.of_op[spans.op[busy]]]
+            spans.start_ns[busy],
+            spans.end_ns[busy],
+            entries[of_device.labels.of_op[spans.op[busy]]],
         ),
-        done.during(one.gaps.lane[idle.gap], idle.start_ns, until),
-        _Placed(until, idle.end_ns, _CAUSES[one.gaps.rest(idle)]),
+        host.during(of_device.gaps.lane[idle.gap], idle.start_ns, until),
+        _Placed(until, idle.end_ns, _CAUSES[of_device.gaps.rest(idle)]),
     )
 
 
 def _together(*parts: _Placed) -> _Placed:
-    """Put spans of several kinds in order; they do not overlap, and some have no length."""
+    """Merge spans of several kinds in order; they do not overlap, and some have no length."""
     start, end, colour = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    kept = np.flatnonzero(end > start)
-    kept = kept[np.argsort(start[kept], kind="stable")]
-    return _Placed(start[kept], end[kept], colour[kept])
+    order = np.flatnonzero(end > start)
+    order = order[np.argsort(start[order], kind="stable")]
+    return _Placed(start[order], end[order], colour[order])
 
 
 def _joined(parts: list[_Placed], start_ns: int, end_ns: int) -> _Placed:
-    """Put stretches one after the other; what no stretch says anything of is unknown.
+    """Join stretches one after the other; time that no stretch covers is unknown.
 
     A GPU may have no work in a stretch and around it.
     """
@@ -228,5 +235,5 @@ def _joined(parts: list[_Placed], start_ns: int, end_ns: int) -> _Placed:
         np.append(start, end_ns)[dark],
         np.full(len(dark), _CAUSES[IdleCause.UNKNOWN]),
     )
-    every = _Placed(start, end, colour)
-    return (_together(every, holes) if len(dark) else every).merged()
+    spans = _Placed(start, end, colour)
+    return (_together(spans, holes) if len(dark) else spans).merged()

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from gpusight.viewer.track_data import Reals
 
 
-_TOTAL_COLORS = 256
+_COLORS = 256
 _LEAST_BLOCK = 64
 _EXACT_NS = 1 << 53
 """Sums of whole numbers below this are exact in floating point, in which they are ten times as
 fast."""
-_TOTALS_AT_ONCE = 1 << 20
-"""Events that are summed up in one go while the blocks are built."""
+_AT_ONCE = 1 << 20
+"""Events that are summed up or counted in one go."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,17 +49,17 @@ class ColorTotals:
     def of(cls, start_ns: Ints, end_ns: Ints, colour: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
         codes = _present(colour)
-        column = np.zeros(_TOTAL_COLORS, np.int64)
+        column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each colour keep the sums at 8 / 2 bytes an event.
         block = max(_LEAST_BLOCK, 2 * len(codes))
         kept = np.zeros((-(-len(start_ns) // block) + 1, len(codes)), np.int64)
-        made = cls(start_ns, end_ns, colour, codes, column, block, kept)
-        for at in range(0, len(start_ns), _TOTALS_AT_ONCE):
-            events = np.arange(at, min(at + _TOTALS_AT_ONCE, len(start_ns)))
-            made._add(kept, events // block + 1, events)
+        totals = cls(start_ns, end_ns, colour, codes, column, block, kept)
+        for first in range(0, len(start_ns), _AT_ONCE):
+            events = np.arange(first, min(first + _AT_ONCE, len(start_ns)))
+            totals._add(kept, events // block + 1, events)
         np.cumsum(kept, axis=0, out=kept)
-        return made
+        return totals
 
     @property
     def nbytes(self) -> int:
@@ -81,26 +81,23 @@ class ColorTotals:
     def _add(self, sums: Ints, rows: Ints, events: Ints) -> Ints:
         """Add the time of events to the rows of the sums that they belong to."""
         cells = rows * len(self.codes) + self.column[self.colour[events]]
-        lengths, every = self.end_ns[events] - self.start_ns[events], sums.reshape(-1)
+        lengths, cells_ns = self.end_ns[events] - self.start_ns[events], sums.reshape(-1)
         # They do not overlap, so that all of them together are no longer than the line.
         if len(events) and int(self.end_ns[-1]) - int(self.start_ns[0]) < _EXACT_NS:
-            every += np.bincount(cells, lengths, len(every)).astype(np.int64)
+            cells_ns += np.bincount(cells, lengths, len(cells_ns)).astype(np.int64)
         else:
-            np.add.at(every, cells, lengths)
+            np.add.at(cells_ns, cells, lengths)
         return sums
 
 
 def _present(colour: NDArray[np.uint8]) -> Ints:
-    """Give the colours that occur, rising."""
-    seen = np.zeros(_TOTAL_COLORS, np.bool_)
+    """Return the colours that occur, rising."""
+    seen = np.zeros(_COLORS, np.bool_)
     seen[colour] = True
     return np.flatnonzero(seen)
 
 
 _Codes: TypeAlias = "NDArray[np.uint8]"
-_LINE_COLORS = 256
-_LINE_AT_ONCE = 1 << 20
-"""Events that are counted by colour in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +153,13 @@ class EventLine:
     @property
     def nbytes(self) -> int:
         """Bytes that it keeps, the arrays it was given among them."""
-        given = self.start_ns.nbytes + self.end_ns.nbytes + self.colour.nbytes
-        return given + self._totals.nbytes + sum(at.nbytes for _, at in self._by_length)
+        arrays = self.start_ns.nbytes + self.end_ns.nbytes + self.colour.nbytes
+        return (
+            arrays + self._totals.nbytes + sum(positions.nbytes for _, positions in self._by_length)
+        )
 
     def slices(self, start_ns: int, end_ns: int, least_ns: int) -> Ints:
-        """Give positions of events that touch [start, end) and last `least_ns` or longer.
+        """Return positions of events that touch [start, end) and last `least_ns` or longer.
 
         They come in order. At least 1 ns is asked for: an instant is never a slice.
         """
@@ -199,13 +198,13 @@ class EventLine:
         begun = np.searchsorted(self.start_ns, edges, side="left")
         busy = self._totals.between(begun)
         self._move_over_edges(busy, begun, edges, np.iinfo(np.int64).max)
-        inside = np.zeros(_LINE_COLORS, np.int64)
+        inside = np.zeros(_COLORS, np.int64)
         inside[self._totals.codes] = busy[0]
         first = min(int(np.searchsorted(self.end_ns, start_ns, side="right")), int(begun[0]))
         return inside, self._count(first, int(begun[1]))
 
     def at(self, time_ns: int, within_ns: int) -> int | None:
-        """Give the position of the event at a time, else of the nearest that close; None if none.
+        """Return the position of the event at a time, else of the nearest that close; None if none.
 
         Of two equally near it is the one before.
         """
@@ -219,19 +218,19 @@ class EventLine:
         return position if distance_ns <= within_ns else None
 
     def _long(self, first: int, last: int, least_ns: int) -> Ints:
-        """Give the positions from `first` up to `last` whose events last at least so long."""
-        found = [
+        """Return the positions from `first` up to `last` whose events last at least so long."""
+        by_bits = [
             positions[slice(*np.searchsorted(positions, np.array([first, last], np.int32)))]
             for bits, positions in self._by_length
             if bits >= least_ns.bit_length()
         ]
-        if not found:
+        if not by_bits:
             return np.empty(0, np.int64)
-        every: Ints = np.sort(np.concatenate(found)).astype(np.int64)
-        return every[self._lengths(every) >= least_ns]
+        positions_found: Ints = np.sort(np.concatenate(by_bits)).astype(np.int64)
+        return positions_found[self._lengths(positions_found) >= least_ns]
 
     def _has_narrow(self, start_ns: int, end_ns: int, least_ns: int) -> bool:
-        """Tell whether an event that lasts less touches [start, end), or one may.
+        """Return whether an event that lasts less touches [start, end), or one may.
 
         Of thousands of lines below each other most have none, and need no look at every bin.
         """
@@ -245,12 +244,14 @@ class EventLine:
     def _over_ns(self, begun: Ints, edges: Ints) -> Ints:
         """Measure by how much the event that began last before each edge reaches over it."""
         over_ns = np.zeros(len(edges), np.int64)
-        some = np.flatnonzero(begun > 0)
-        over_ns[some] = np.maximum(self.end_ns[begun[some] - 1] - edges[some], 0)
+        begun_before = np.flatnonzero(begun > 0)
+        over_ns[begun_before] = np.maximum(
+            self.end_ns[begun[begun_before] - 1] - edges[begun_before], 0
+        )
         return over_ns
 
     def _move_over_edges(self, busy: Ints, begun: Ints, edges: Ints, under_ns: int) -> None:
-        """Give what shorter events than `under_ns` take beyond an edge to the bins beyond it.
+        """Return what shorter events than `under_ns` take beyond an edge to the bins beyond it.
 
         One event at most lies across an edge. Where it crosses several, what it moves out of a bin
         it also moved in, up to its part of that bin.
@@ -276,10 +277,10 @@ class EventLine:
 
     def _count(self, first: int, last: int) -> Ints:
         """Count the events of each colour from one position up to another."""
-        counts = np.zeros(_LINE_COLORS, np.int64)
-        for at in range(first, last, _LINE_AT_ONCE):
-            part = self.colour[at : min(at + _LINE_AT_ONCE, last)]
-            counts += np.bincount(part, minlength=_LINE_COLORS)
+        counts = np.zeros(_COLORS, np.int64)
+        for at in range(first, last, _AT_ONCE):
+            part = self.colour[at : min(at + _AT_ONCE, last)]
+            counts += np.bincount(part, minlength=_COLORS)
         return counts
 
 
@@ -291,8 +292,8 @@ def _by_length(start: Ints, end: Ints) -> tuple[tuple[int, NDArray[np.int32]], .
     if len(start) > np.iinfo(np.int32).max:
         raise ValueError("a line holds at most 2**31 - 1 events")
     bits = np.empty(len(start), np.uint8)
-    for at in range(0, len(start), _LINE_AT_ONCE):
-        part = slice(at, at + _LINE_AT_ONCE)
+    for at in range(0, len(start), _AT_ONCE):
+        part = slice(at, at + _AT_ONCE)
         bits[part] = np.frexp((end[part] - start[part]).astype(np.float64))[1]
     order = np.argsort(bits, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(bits, minlength=1))
@@ -344,24 +345,26 @@ class BlockReducer:
         """Reduce the stretches from `first` up to `after`."""
         if int((after - first).sum()) <= _MAX_DIRECT_VALUES:
             return self._each(self.values, first, after)
-        whole, past = -(-first // _BLOCK), after // _BLOCK
-        head = np.minimum(whole * _BLOCK, after)
-        tail = np.maximum(past * _BLOCK, head)
+        first_block, end_block = -(-first // _BLOCK), after // _BLOCK
+        head = np.minimum(first_block * _BLOCK, after)
+        tail = np.maximum(end_block * _BLOCK, head)
         reduced = self._each(self.values, first, head)
-        reduced = self.how(reduced, self._each(self.blocks, whole, np.maximum(past, whole)))
-        found: Reals = self.how(reduced, self._each(self.values, tail, after))
-        return found
+        reduced = self.how(
+            reduced, self._each(self.blocks, first_block, np.maximum(end_block, first_block))
+        )
+        total: Reals = self.how(reduced, self._each(self.values, tail, after))
+        return total
 
     def _each(self, values: NDArray[Any], first: Ints, after: Ints) -> Reals:
         """Reduce stretches by looking at all that is in them."""
-        found = np.full(len(first), self.nothing)
-        some = np.flatnonzero(after > first)
-        if len(some):
-            size = after[some] - first[some]
+        reduced = np.full(len(first), self.nothing)
+        nonempty = np.flatnonzero(after > first)
+        if len(nonempty):
+            size = after[nonempty] - first[nonempty]
             begins = np.cumsum(size) - size
-            at = np.arange(int(size.sum())) + np.repeat(first[some] - begins, size)
-            found[some] = self.how.reduceat(values[at], begins)
-        return found
+            at = np.arange(int(size.sum())) + np.repeat(first[nonempty] - begins, size)
+            reduced[nonempty] = self.how.reduceat(values[at], begins)
+        return reduced
 
 
 class SampleBins(NamedTuple):
@@ -376,7 +379,7 @@ class SampleBins(NamedTuple):
 class SampledValues:
     """Values at moments that rise.
 
-    A value either holds until the next one, as the memory in use does, or tells of the time since
+    A value either holds until the next one, as the memory in use does, or covers the time since
     the one before, as counters do that are read out again and again.
     """
 
@@ -410,23 +413,23 @@ class SampledValues:
     def nbytes(self) -> int:
         """Bytes that it keeps, the arrays it was given among them."""
         sums = self._sum.values.nbytes if self.holds else 0
-        blocks = sum(one.blocks.nbytes for one in (self._low, self._high, self._sum))
+        blocks = sum(reducer.blocks.nbytes for reducer in (self._low, self._high, self._sum))
         return self.times_ns.nbytes + self.values.nbytes + sums + blocks
 
     def bins(self, edges: Ints) -> SampleBins:
-        """Give the values in the bins between the edges.
+        """Return the values in the bins between the edges.
 
         Where values hold, a bin begins with the one that holds at its start, and its mean is
         weighed by time. Otherwise its mean is that of the samples in it; a bin without any has the
         value before it if another sample follows, and else is left out.
         """
         cuts = np.searchsorted(self.times_ns, edges, side="left")
-        found = self._held(edges, cuts) if self.holds else self._sampled(cuts)
-        known = np.flatnonzero(np.isfinite(found[0]))
-        return SampleBins(known, *(column[known] for column in found))
+        columns = self._held(edges, cuts) if self.holds else self._sampled(cuts)
+        known = np.flatnonzero(np.isfinite(columns[0]))
+        return SampleBins(known, *(column[known] for column in columns))
 
     def _sampled(self, cuts: Ints) -> tuple[Reals, Reals, Reals]:
-        """Give lowest, highest and mean of the samples from each cut to the next."""
+        """Return lowest, highest and mean of the samples from each cut to the next."""
         none = np.flatnonzero((cuts[1:] == cuts[:-1]) & (cuts[1:] > 0) & (cuts[1:] < len(self)))
         first, after = cuts[:-1].copy(), cuts[1:]
         first[none] -= 1
@@ -434,23 +437,23 @@ class SampledValues:
         return self._low.over(first, after), self._high.over(first, after), mean
 
     def _held(self, edges: Ints, cuts: Ints) -> tuple[Reals, Reals, Reals]:
-        """Give lowest, highest and mean of what holds from each edge to the next."""
+        """Return lowest, highest and mean of what holds from each edge to the next."""
         begun = np.searchsorted(self.times_ns, edges[:-1], side="right")
         first = np.maximum(np.minimum(cuts[:-1], begun - 1), 0)
         after = np.maximum(cuts[1:], begun)
         mean = np.zeros(len(after))
-        some = np.flatnonzero(after)
-        held = np.maximum(begun[some] - 1, 0)
-        mean[some] = self._mean(edges[:-1][some], edges[1:][some], held, after[some] - 1)
+        known = np.flatnonzero(after)
+        held = np.maximum(begun[known] - 1, 0)
+        mean[known] = self._mean(edges[:-1][known], edges[1:][known], held, after[known] - 1)
         return self._low.over(first, after), self._high.over(first, after), mean
 
     def _mean(self, start: Ints, end: Ints, held: Ints, last: Ints) -> Reals:
         """Weigh values by how long they hold: from the one at the start up to the last."""
         start = np.maximum(start, self.times_ns[held])
-        one = held == last
-        until = self.times_ns[np.where(one, held, held + 1)]
+        single = held == last
+        until = self.times_ns[np.where(single, held, held + 1)]
         total = self.values[held] * (until - start).astype(np.float64)
         total += self._sum.over(np.minimum(held + 1, last), last)
         total += self.values[last] * (end - self.times_ns[last]).astype(np.float64)
-        mean: Reals = np.where(one, self.values[held], total / np.maximum(end - start, 1))
+        mean: Reals = np.where(single, self.values[held], total / np.maximum(end - start, 1))
         return mean

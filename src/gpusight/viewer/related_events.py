@@ -40,7 +40,7 @@ class TraceExcerpt:
         return Trace(self)
 
     def original(self, table: str, row: int) -> int:
-        """Give the row in the whole capture of a row of the excerpt."""
+        """Return the row in the whole capture of a row of the excerpt."""
         return int(self.rows[table][row])
 
     @property
@@ -52,11 +52,11 @@ class TraceExcerpt:
         """Need no walk through a file."""
 
     def has(self, table: str) -> bool:
-        """Tell whether rows of the table were taken."""
+        """Return whether rows of the table were taken."""
         return self.row_count(table) > 0
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         return self._trace.has(table, column)
 
     def row_count(self, table: str) -> int:
@@ -64,15 +64,15 @@ class TraceExcerpt:
         return self._trace.row_count(table) if table in _WHOLE else len(self.rows.get(table, ()))
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns of the rows that were taken."""
+        """Return these columns of the rows that were taken."""
         if table in _WHOLE:
             return self._trace.table(table, columns)
         if not self.has(table):
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
-        taken = _filled(self._trace, table, columns, self.rows[table])
+        rows = _filled(self._trace, table, columns, self.rows[table])
         if table == "cpu_ops" and set(_PAIRED) & set(columns):
-            taken = taken.with_columns(c for c in self._pairs().get_columns() if c.name in columns)
-        return pl.DataFrame([_only_used(column) for column in taken.get_columns()])
+            rows = rows.with_columns(c for c in self._pairs().get_columns() if c.name in columns)
+        return pl.DataFrame([_only_used(column) for column in rows.get_columns()])
 
     def prepare(self, tables: Iterable[str]) -> None:
         """Have everything already."""
@@ -87,7 +87,7 @@ class TraceExcerpt:
     def _pairs(self) -> pl.DataFrame:
         """Number backward operators and the forward ones they serve by pairs.
 
-        Autograd's own numbers can only be told apart by looking at all operators.
+        Autograd's own numbers are ambiguous without all operators.
         """
         rows = pl.Series(self.rows["cpu_ops"], dtype=pl.Int64)
         thread = self._trace.table("cpu_ops", ["forward_thread"])["forward_thread"].gather(rows)
@@ -101,13 +101,13 @@ class TraceExcerpt:
 def _filled(trace: Trace, table: str, columns: Sequence[str], rows: Ints) -> pl.DataFrame:
     """Read columns of some rows; those that the capture cannot fill need no reading."""
     known = [c for c in columns if trace.has(table, c)]
-    taken = trace.table(table, known)[rows] if known else pl.DataFrame()
+    read_columns = trace.table(table, known)[rows] if known else pl.DataFrame()
     missing = [TABLES[table].column(c).nulls(len(rows)) for c in columns if c not in known]
-    return pl.DataFrame([*taken.get_columns(), *missing]).select(columns)
+    return pl.DataFrame([*read_columns.get_columns(), *missing]).select(columns)
 
 
 def values_of(trace: Trace, table: str, row: int, columns: Sequence[str]) -> dict[str, Any]:
-    """Give what these columns of an event hold; None where the capture does not tell."""
+    """Return what these columns of an event hold; None where the capture does not tell."""
     wanted = list(dict.fromkeys(columns))
     return _filled(trace, table, wanted, np.array([row])).row(0, named=True)
 
@@ -121,7 +121,7 @@ def _only_used(column: pl.Series) -> pl.Series:
 
 
 def forward_ops(trace: Trace) -> pl.Series:
-    """Give for each operator the row of the forward one that it is part of the backward of."""
+    """Return for each operator the row of the forward one that it is part of the backward of."""
 
     def compute() -> pl.DataFrame:
         every = np.arange(trace.row_count("cpu_ops"))
@@ -132,7 +132,7 @@ def forward_ops(trace: Trace) -> pl.Series:
 
 
 def excerpt_of_work(trace: Trace, table: str, row: int) -> TraceExcerpt:
-    """Take what may have caused a piece of GPU work."""
+    """Take what may have launched a GPU activity."""
     work = trace.table(table, ["process", "correlation", "op"])[row]
     calls = calls_of(trace, work["process"][0], work["correlation"][0])
     return _around(trace, {table: np.array([row])}, calls, work["op"].to_list())
@@ -156,20 +156,20 @@ def calls_of(trace: Trace, process: int | None, correlation: int | None) -> Ints
     return positions(api, same)
 
 
-def positions(frame: pl.DataFrame, which: pl.Expr) -> Ints:
-    """Give the rows of which something holds."""
-    return frame.select(pl.arg_where(which)).to_series().cast(pl.Int64).to_numpy()
+def positions(frame: pl.DataFrame, condition: pl.Expr) -> Ints:
+    """Return the rows that fulfil a condition."""
+    return frame.select(pl.arg_where(condition)).to_series().cast(pl.Int64).to_numpy()
 
 
 def open_at(trace: Trace, table: str, times: Iterable[int]) -> Ints:
-    """Give the rows that have begun and not ended at any of these times, rising."""
+    """Return the rows that have begun and not ended at any of these times, rising."""
     frame = trace.table(table, ["start_ns", "end_ns"])
     starts, ends = (frame[c].to_numpy() for c in ("start_ns", "end_ns"))
-    found = [
+    open_rows = [
         np.flatnonzero(ends[: np.searchsorted(starts, time, side="right")] > time)
         for time in dict.fromkeys(times)
     ]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return np.unique(np.concatenate(open_rows)) if open_rows else np.empty(0, np.int64)
 
 
 def _around(
@@ -237,24 +237,27 @@ def peers(trace: Trace, table: str, column: str, row: int) -> SameNameEvents:
 def stream_neighbours(
     trace: Trace, table: str, row: int
 ) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
-    """Find the work that the same stream did before and after a piece of work."""
-    own = trace.table(table, ["start_ns", *_STREAM]).row(row, named=True)
+    """Find the GPU activities of the same stream before and after one."""
+    stream_of = trace.table(table, ["start_ns", *_STREAM]).row(row, named=True)
     before: list[tuple[int, int, str, int]] = []
     after: list[tuple[int, int, str, int]] = []
-    for order, other in enumerate(tables_with_rows(trace, GPU_WORK)):
-        starts = trace.table(other, ["start_ns"])["start_ns"].to_numpy()
-        at = int(np.searchsorted(starts, own["start_ns"], side="left"))
-        first, last = (row, row + 1) if other == table else (at, at)
-        for found, spans in ((before, _backwards(first)), (after, _onwards(last, len(starts)))):
-            position = _nearest(trace, other, own, spans, last=found is before)
+    for order, other_table in enumerate(tables_with_rows(trace, GPU_WORK)):
+        starts = trace.table(other_table, ["start_ns"])["start_ns"].to_numpy()
+        at = int(np.searchsorted(starts, stream_of["start_ns"], side="left"))
+        first, last = (row, row + 1) if other_table == table else (at, at)
+        for neighbours, spans in (
+            (before, _backwards(first)),
+            (after, _onwards(last, len(starts))),
+        ):
+            position = _nearest(trace, other_table, stream_of, spans, last=neighbours is before)
             if position is not None:
-                found.append((int(starts[position]), order, other, position))
+                neighbours.append((int(starts[position]), order, other_table, position))
     earlier, later = max(before, default=None), min(after, default=None)
     return earlier and earlier[2:], later and later[2:]
 
 
 def _is(column: str, value: int | None) -> pl.Expr:
-    """Tell which rows have a number, or none."""
+    """Return which rows have a number, or none."""
     return pl.col(column).eq_missing(pl.lit(value, pl.Int64))
 
 
@@ -273,15 +276,20 @@ def _onwards(start: int, height: int) -> Iterator[tuple[int, int]]:
 
 
 def _nearest(
-    trace: Trace, table: str, own: dict[str, Any], spans: Iterator[tuple[int, int]], *, last: bool
+    trace: Trace,
+    table: str,
+    stream_of: dict[str, Any],
+    spans: Iterator[tuple[int, int]],
+    *,
+    last: bool,
 ) -> int | None:
     """Find the first or last row of a stream in these stretches of a table, one after another."""
     columns = trace.table(table, _STREAM)
-    same = pl.all_horizontal(_is(column, own[column]) for column in _STREAM)
+    same = pl.all_horizontal(_is(column, stream_of[column]) for column in _STREAM)
     for low, high in spans:
-        found = positions(columns[low:high], same)
-        if len(found):
-            return low + int(found[-1 if last else 0])
+        hits = positions(columns[low:high], same)
+        if len(hits):
+            return low + int(hits[-1 if last else 0])
     return None
 
 
@@ -307,12 +315,12 @@ def thread_neighbours(trace: Trace, table: str, row: int) -> tuple[int | None, i
 
 
 def around(trace: Trace, table: str, row: int) -> list[int]:
-    """Give the events of the same table and thread that enclose an event, the innermost first."""
+    """Return the events of the same table and thread that enclose an event, the innermost first."""
     frame = trace.table(table, ["start_ns", "end_ns", "thread"])
     start, end, thread = frame.row(row)
     rows = open_at(trace, table, [start])
-    there = frame[rows].with_columns(pl.Series("row", rows))
-    enclosing = there.filter(
+    open_rows = frame[rows].with_columns(pl.Series("row", rows))
+    enclosing = open_rows.filter(
         _is("thread", thread),
         pl.col("end_ns") >= end,
         # Of two that agree in both ends the first is the outer one.
@@ -325,13 +333,13 @@ def around(trace: Trace, table: str, row: int) -> list[int]:
 
 
 def innermost(trace: Trace, table: str, time_ns: int, thread: int | None) -> int | None:
-    """Give the last event of a thread to have begun and be open at a time; None for none."""
+    """Return the last event of a thread to have begun and be open at a time; None for none."""
     if thread is None or not trace.has(table):
         return None
     rows = open_at(trace, table, [time_ns])
     frame = trace.table(table, ["start_ns", "end_ns", "thread"])[rows]
-    there = frame.with_columns(pl.Series("row", rows)).filter(_is("thread", thread))
-    inner = there.sort("start_ns", "end_ns", "row", descending=[True, False, True])["row"]
+    open_rows = frame.with_columns(pl.Series("row", rows)).filter(_is("thread", thread))
+    inner = open_rows.sort("start_ns", "end_ns", "row", descending=[True, False, True])["row"]
     return int(inner[0]) if len(inner) else None
 
 
@@ -349,8 +357,8 @@ def children(trace: Trace, table: str, row: int) -> int:
         (pl.col("start_ns") > start) | (pl.col("end_ns") < end) | (pl.col("at") > row),
     ).sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
     ends = np.maximum(inside["end_ns"].to_numpy(), inside["start_ns"].to_numpy() + 1)
-    reached = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ends)))[:-1]
-    return int(np.count_nonzero(reached[: len(ends)] < ends))
+    furthest = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ends)))[:-1]
+    return int(np.count_nonzero(furthest[: len(ends)] < ends))
 
 
 # Launched work ------------------------------------------------------------------------------------
@@ -369,7 +377,7 @@ class LaunchedWork:
         return int((self.frame["end_ns"] - self.frame["start_ns"]).sum())
 
     def __len__(self) -> int:
-        """Count the pieces of work."""
+        """Count the GPU activities."""
         return self.frame.height
 
 
@@ -410,17 +418,17 @@ def _work_of_ops(trace: Trace, start: int, end: int, thread: int | None) -> Laun
 def _work_of(trace: Trace, keys: pl.DataFrame) -> LaunchedWork:
     """Find the work that has one of these numbers, in its process."""
     process, number = keys.columns
-    wanted = keys.drop_nulls(number)
-    low, high = wanted[number].min(), wanted[number].max()
-    index = KeyIndex(wanted[process], wanted[number])
+    keyed = keys.drop_nulls(number)
+    low, high = keyed[number].min(), keyed[number].max()
+    index = KeyIndex(keyed[process], keyed[number])
     parts = [_NO_WORK]
-    for table in tables_with_rows(trace, GPU_WORK) if wanted.height else ():
+    for table in tables_with_rows(trace, GPU_WORK) if keyed.height else ():
         work = trace.table(table, ["start_ns", "end_ns", process, number])
         # Most rows are ruled out by the least and the largest number.
         work = work.with_row_index("row").filter(pl.col(number).is_between(low, high))
-        own = work.filter(pl.Series(index.find(work[process], work[number]) >= 0))
+        launched_rows = work.filter(pl.Series(index.find(work[process], work[number]) >= 0))
         row = pl.col("row").cast(pl.Int64)
-        parts.append(own.select(pl.lit(table).alias("table"), row, "start_ns", "end_ns"))
+        parts.append(launched_rows.select(pl.lit(table).alias("table"), row, "start_ns", "end_ns"))
     return LaunchedWork(pl.concat(parts).sort("start_ns", maintain_order=True))
 
 

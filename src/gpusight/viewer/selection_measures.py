@@ -14,7 +14,7 @@ from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.errors import UsageError
 from gpusight.trace.intervals import Intervals
-from gpusight.viewer.track_style import CODES, COLORS, FILL, by_entry
+from gpusight.viewer.track_style import CODES, COLORS, MEMSET, by_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
 """Columns that say what kind of work a row is, where a table holds several."""
-_ALWAYS = {OpKind.FILL: FILL, OpKind.GRAPH: GRAPH}
+_ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class KindMeasures:
     ns: int
     """Time inside the stretch."""
     count: int
-    """Pieces of work that touch it."""
+    """GPU activities that touch it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ def measure(timeline: ViewerTimeline, start_ns: int, end_ns: int) -> SelectionMe
     trace = timeline.trace
     work = [_work(trace, kind, start_ns, end_ns) for kind in OpKind if trace.has(kind.table)]
     names = device_names(trace)
-    devices = tuple(_device(one, names.get(one) or "", work) for one in _devices(trace))
+    used = pl.concat([trace.table(kind.table, ["device"])["device"].unique() for kind in OpKind])
+    devices = tuple(_device(d, names.get(d) or "", work) for d in used.unique().sort())
     return SelectionMeasures(start_ns, end_ns, devices, _kernels(trace, work))
 
 
@@ -103,8 +104,8 @@ def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
     frame = trace.table(kind.table, ["start_ns", "end_ns", "device"])
     start, end, device = (frame[c].to_numpy() for c in frame.columns)
     # Rows are in order of start, so that none from here on touches the stretch.
-    begun = int(np.searchsorted(start, end_ns))
-    row = np.flatnonzero((end[:begun] > start_ns) | (start[:begun] >= start_ns))
+    started = int(np.searchsorted(start, end_ns))
+    row = np.flatnonzero((end[:started] > start_ns) | (start[:started] >= start_ns))
     inside = (np.maximum(start[row], start_ns), np.minimum(end[row], end_ns))
     return _Work(kind, row, device[row], *inside, _colours(trace, kind, row))
 
@@ -117,37 +118,35 @@ def _colours(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
     return colours
 
 
-def _devices(trace: Trace) -> list[int]:
-    """Give the GPUs that worked, in order."""
-    used = [trace.table(kind.table, ["device"])["device"].unique() for kind in OpKind]
-    return pl.concat(used).unique().sort().to_list()
-
-
 def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
-    own = [_of_device(one, device) for one in work]
-    start, end, colour = (np.concatenate(columns) for columns in zip(*own, strict=True))
+    columns_by_table = [_of_device(table_work, device) for table_work in work]
+    start, end, colour = (
+        np.concatenate(columns) for columns in zip(*columns_by_table, strict=True)
+    )
     busy = Intervals.from_arrays(start, end)
     ns, count = _summed(colour, end - start, len(COLORS))
-    by = [KindMeasures(COLORS[code], int(ns[code]), int(count[code])) for code in _most(ns, count)]
-    return DeviceMeasures(device, name, busy.length_ns, tuple(by))
+    kinds = [
+        KindMeasures(COLORS[code], int(ns[code]), int(count[code])) for code in _most(ns, count)
+    ]
+    return DeviceMeasures(device, name, busy.length_ns, tuple(kinds))
 
 
-def _of_device(one: _Work, device: int) -> tuple[Ints, Ints, ColorCodes]:
-    at = slice(None) if bool((one.device == device).all()) else one.device == device
-    return one.start_ns[at], one.end_ns[at], one.colour[at]
+def _of_device(table_work: _Work, device: int) -> tuple[Ints, Ints, ColorCodes]:
+    rows = slice(None) if bool((table_work.device == device).all()) else table_work.device == device
+    return table_work.start_ns[rows], table_work.end_ns[rows], table_work.colour[rows]
 
 
 def _kernels(trace: Trace, work: Sequence[_Work]) -> tuple[KernelMeasures, ...]:
-    """Give the kernels with most time."""
+    """Return the kernels with most time."""
     if not work or work[0].kind is not OpKind.KERNEL:
         return ()
     names = trace.table("kernels", ["name"])["name"]
-    texts, ran = names_of(names), work[0]
+    texts, kernels = names_of(names), work[0]
     ns, count = _summed(
-        names.to_physical().to_numpy()[ran.row], ran.end_ns - ran.start_ns, len(texts)
+        names.to_physical().to_numpy()[kernels.row], kernels.end_ns - kernels.start_ns, len(texts)
     )
-    most = _most(ns, count)[:_MOST_KERNELS]
-    return tuple(KernelMeasures(texts[code], int(count[code]), int(ns[code])) for code in most)
+    top = _most(ns, count)[:_MOST_KERNELS]
+    return tuple(KernelMeasures(texts[code], int(count[code]), int(ns[code])) for code in top)
 
 
 def _summed(codes: Ints | ColorCodes, lengths: Ints, most: int) -> tuple[Ints, Ints]:
@@ -158,6 +157,6 @@ def _summed(codes: Ints | ColorCodes, lengths: Ints, most: int) -> tuple[Ints, I
 
 
 def _most(ns: Ints, count: Ints) -> Ints:
-    """Give the codes that occur, those with most time first, then those with most pieces."""
+    """Return the codes that occur, those with most time first, then those with most pieces."""
     used = np.flatnonzero(count)
     return used[np.lexsort((-count[used], -ns[used]))]

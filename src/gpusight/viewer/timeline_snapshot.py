@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,20 +11,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.errors import MissingDataError
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_launches import launched, of_process, took_ns
+from gpusight.analysis.steps.step_list import called, shortened
+from gpusight.analysis.steps.step_window import step_window, work_end
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
-from gpusight.viewer.snapshot_scope import fewer, stretch_of, wanted_tracks
 from gpusight.viewer.timeline_view import BinnedStretch, ViewerTimeline
+from gpusight.viewer.track_style import TrackTitles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.snapshot_scope import SnapshotStretch
     from gpusight.viewer.track_data import TimelineTrack, TimelineWindow
 
 
@@ -95,7 +100,7 @@ class SnapshotTables:
         return sum(int(self._is_kept[lines].sum()) for lines in every)
 
     def totals(self) -> dict[str, tuple[int, int]]:
-        """Give the events of each track, and the time that its outermost line takes."""
+        """Return the events of each track, and the time that its outermost line takes."""
         window = self.window
         slices, sums = window.slices, window.bin_sums
         clipped = np.minimum(slices.end_ns, window.end_ns) - np.maximum(
@@ -105,14 +110,14 @@ class SnapshotTables:
         events = _added(slices.line, np.ones(len(slices.line)), count)
         events += _added(sums.line, sums.count, count)
         busy = _added(slices.line, clipped, count) + _added(sums.line, sums.busy_ns, count)
-        found: dict[str, tuple[int, int]] = {}
+        by_track: dict[str, tuple[int, int]] = {}
         for (key, line), happened, ns in zip(window.lines, events, busy, strict=True):
-            before = found.get(key, (0, 0))
-            found[key] = (before[0] + int(happened), int(ns) if line == 0 else before[1])
-        return found
+            before = by_track.get(key, (0, 0))
+            by_track[key] = (before[0] + int(happened), int(ns) if line == 0 else before[1])
+        return by_track
 
     def sections(self) -> tuple[TableResult, ...]:
-        """Give what is drawn: events alone, sums of shorter ones, and values of series."""
+        """Return what is drawn: events alone, sums of shorter ones, and values of series."""
         return (
             _table("slices", "Events drawn alone", SLICE_FIELDS, self._slices),
             _table("sums", "Sums of shorter events", SUM_FIELDS, self._sums),
@@ -146,7 +151,7 @@ class SnapshotTables:
         )
 
     def _free_ns(self) -> Ints:
-        """Give the time of each bin that no slice of its line takes."""
+        """Return the time of each bin that no slice of its line takes."""
         slices, sums = self.window.slices, self.window.bin_sums
         start, end = self._edges[sums.bin], self._edges[sums.bin + 1]
         free: Ints = end - start
@@ -194,7 +199,15 @@ def _table(command: str, title: str, fields: tuple[Field, ...], frame: pl.DataFr
     return TableResult(command, title, fields, frame.select(field.key for field in fields))
 
 
+# The snapshot -------------------------------------------------------------------------------------
+
 COMMAND = "timeline"
+_TYPES: dict[Fmt, type[pl.DataType]] = {
+    Fmt.COUNT: pl.Int64,
+    Fmt.TIME: pl.Int64,
+    Fmt.SHARE: pl.Float64,
+    Fmt.FLAG: pl.Boolean,
+}
 _BINS = (900, 450, 225, 120)
 """How finely a picture is drawn: the first with which it does not hold too much."""
 _MAX_EVENTS = 5_000
@@ -220,21 +233,23 @@ def timeline(
     `tracks` are kinds, keys or globs of keys; without them streams, ranges, operators and calls of
     the threads and GPUs that do most. `known` is taken for the ledger, where it is of its time.
     """
-    stretch = stretch_of(trace, selection, steps=steps, window=window, warmup=warmup)
+    stretch = _stretch_of(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(stretch, NotApplicable):
         return replace(stretch, command=COMMAND)
     try:
         laid_out = ViewerTimeline(trace)
     except MissingDataError as error:
         return NotApplicable(COMMAND, error.what, error.hint)
-    wanted = wanted_tracks(trace, laid_out.tracks, selection, tracks)
+    wanted = _wanted_tracks(trace, laid_out.tracks, selection, tracks)
     if any(track.kind == "ledger" for track in wanted):
         laid_out.prepare_ledger(known)
-    return _Excerpt.of(laid_out, stretch, wanted, is_free=not tracks).report()
+    start = max(stretch.start_ns, laid_out.start_ns)
+    end = max(min(stretch.end_ns, laid_out.end_ns), start + 1)
+    return _Snapshot(laid_out, start, end, stretch, tuple(wanted), is_free=not tracks).report()
 
 
 @dataclass(frozen=True)
-class _Excerpt:
+class _Snapshot:
     """A stretch of a timeline, with the tracks that are looked at."""
 
     timeline: ViewerTimeline
@@ -244,25 +259,12 @@ class _Excerpt:
     tracks: tuple[TimelineTrack, ...]
     """Those asked for, whatever happens on them."""
     is_free: bool
-    """Nobody said which tracks: those that most happens on are drawn."""
-
-    @classmethod
-    def of(
-        cls,
-        laid_out: ViewerTimeline,
-        stretch: SnapshotStretch,
-        wanted: Sequence[TimelineTrack],
-        *,
-        is_free: bool,
-    ) -> _Excerpt:
-        start = max(stretch.start_ns, laid_out.start_ns)
-        end = max(min(stretch.end_ns, laid_out.end_ns), start + 1)
-        return cls(laid_out, start, end, stretch, tuple(wanted), is_free)
+    """No tracks were named: the most active ones are drawn."""
 
     def report(self) -> Composite:
         """Look at every track coarsely, and at those that are drawn as finely as a picture can."""
-        whole = self._seen([track.key for track in self.tracks], _BINS[-1])
-        totals = whole.totals()
+        coarse = self._seen([track.key for track in self.tracks], _BINS[-1])
+        totals = coarse.totals()
         valued = {track.key for track in self.tracks if track.series}
         active = {key for key, (events, _) in totals.items() if events} | valued
         drawn = self._drawn(active)
@@ -272,7 +274,8 @@ class _Excerpt:
             None,
         ) or self._seen(keys, _BINS[-1])
         rows = list(self._track_rows(totals, {*keys}))
-        frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+        schema = {field.key: _TYPES.get(field.fmt, pl.String) for field in TRACK_FIELDS}
+        frame = pl.DataFrame(rows, schema=schema, orient="row")
         table = TableResult("tracks", "Tracks", TRACK_FIELDS, frame)
         return Composite(
             COMMAND,
@@ -289,10 +292,10 @@ class _Excerpt:
 
     def _drawn(self, active: set[str]) -> list[TimelineTrack]:
         """Choose what is drawn, as long as there is room for more lines."""
-        some = fewer(self.tracks, active) if self.is_free else self.tracks
+        candidates = _fewer(self.tracks, active) if self.is_free else self.tracks
         kept: list[TimelineTrack] = []
-        for track in some:
-            lines = sum(min(one.lines, MAX_LINES_PER_TRACK) for one in (*kept, track))
+        for track in candidates:
+            lines = sum(min(drawn.lines, MAX_LINES_PER_TRACK) for drawn in (*kept, track))
             if track.key in active and lines <= _MOST_LINES:
                 kept.append(track)
         return kept
@@ -305,10 +308,12 @@ class _Excerpt:
             events, busy = totals.get(track.key, (0, 0))
             if not events and not track.series:
                 continue
-            own = (events, busy, busy / length) if not track.series else (track.events, None, None)
+            numbers = (
+                (events, busy, busy / length) if not track.series else (track.events, None, None)
+            )
             about = (track.group, track.thread or None, track.name)
             unit = track.unit if track.series else None
-            yield (*about, *own, track.key in drawn, track.lines, track.kind, unit, track.key)
+            yield (*about, *numbers, track.key in drawn, track.lines, track.kind, unit, track.key)
 
     def _facts(self, tracks: int, seen: SnapshotTables) -> Iterator[Fact]:
         length = self.end_ns - self.start_ns
@@ -344,16 +349,151 @@ class _Excerpt:
             )
 
 
-_SCHEMA = {
-    "group": pl.String,
-    "thread": pl.String,
-    "name": pl.String,
-    "events": pl.Int64,
-    "busy_ns": pl.Int64,
-    "busy_share": pl.Float64,
-    "drawn": pl.Boolean,
-    "lines": pl.Int64,
-    "kind": pl.String,
-    "unit": pl.String,
-    "track": pl.String,
-}
+# Which tracks -------------------------------------------------------------------------------------
+
+ALL = "all"
+_USUAL = frozenset({"ledger", "stream", "graphs", "ranges", "collectives", "ops", "api"})
+_STREAMS = 6
+"""Streams of a GPU that are shown; those with most GPU time stand first."""
+_THREADS = 2
+"""Threads that are shown; the one with most CUDA calls stands first."""
+
+
+def _wanted_tracks(
+    trace: Trace, tracks: Sequence[TimelineTrack], selection: Selection, patterns: Sequence[str]
+) -> list[TimelineTrack]:
+    """Return the tracks of the selected GPU and process that match, or those usually shown."""
+    selected = _selected(trace, tracks, selection)
+    if not patterns:
+        return [track for track in selected if track.kind in _USUAL]
+    matching = [
+        track
+        for track in selected
+        if any(p in (ALL, track.kind) or fnmatch.fnmatchcase(track.key, p) for p in patterns)
+    ]
+    if not matching:
+        known = ", ".join(dict.fromkeys(track.kind for track in selected))
+        raise UsageError(
+            f"no track is {', '.join(patterns)}",
+            why=f"kinds in the capture are {known}" if known else "nothing is selected",
+            hint="write kinds, keys or globs, such as 'stream,ranges' or 'gpu0/*', or all",
+        )
+    return matching
+
+
+def _selected(
+    trace: Trace, tracks: Iterable[TimelineTrack], selection: Selection
+) -> list[TimelineTrack]:
+    """Leave out the tracks of other GPUs and processes."""
+    scope = ResolvedSelection(trace, replace(selection, within=None))
+    titles = TrackTitles(trace)
+    selected = list(tracks)
+    if selection.device is not None:
+        gpu = titles.gpu(selection.device)
+        selected = [track for track in selected if track.group == gpu or not _is_gpu(track)]
+    if scope.processes is not None:
+        groups = {titles.process(process) for process in scope.processes}
+        selected = [track for track in selected if track.group in groups or _is_gpu(track)]
+    return selected
+
+
+def _is_gpu(track: TimelineTrack) -> bool:
+    return track.key.startswith("gpu")
+
+
+def _fewer(tracks: Sequence[TimelineTrack], active: Collection[str]) -> list[TimelineTrack]:
+    """Keep of the active tracks a few streams of each GPU and a few threads, as a page has room."""
+    streams: Counter[str] = Counter()
+    threads: dict[tuple[str, str], None] = {}
+    kept = []
+    for track in tracks:
+        if track.key not in active:
+            continue
+        if track.kind == "stream":
+            streams[track.group] += 1
+            if streams[track.group] > _STREAMS:
+                continue
+        if track.thread:
+            threads.setdefault((track.group, track.thread))
+            if (track.group, track.thread) not in list(threads)[:_THREADS]:
+                continue
+        kept.append(track)
+    return kept
+
+
+# Which time ---------------------------------------------------------------------------------------
+
+_BESIDE = 0.03
+"""What is shown on either side of a step, as part of its length."""
+
+
+@dataclass(frozen=True)
+class SnapshotStretch:
+    """The time that a snapshot shows."""
+
+    start_ns: int
+    end_ns: int
+    what: str
+    """What it is, in words: `step 5, the median of 10`."""
+    steps: tuple[TraceStep, ...] = ()
+    """Steps that it shows anything of, in order."""
+    notes: tuple[str, ...] = ()
+
+
+def _stretch_of(
+    trace: Trace,
+    selection: Selection,
+    *,
+    steps: str | None,
+    window: tuple[int | None, int | None] | None,
+    warmup: bool,
+) -> SnapshotStretch | NotApplicable:
+    """Choose the time: by default the median of the steps that stand for the program."""
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return chosen
+    if window is not None:
+        stretch = SnapshotStretch(chosen.start_ns, chosen.end_ns, "")
+    elif selection.within is not None and steps is None:
+        stretch = _typical_range(trace, selection)
+    elif steps is not None or not chosen.steps:
+        names = [called(step) for step in (*chosen.steps[:1], *chosen.steps[1:][-1:])]
+        stretch = _with_margin(chosen.start_ns, chosen.end_ns, " to ".join(names))
+    else:
+        stretch = _typical_step(trace, chosen.steps)
+    every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
+    shown = [s for s in every if s.start_ns < stretch.end_ns and s.end_ns > stretch.start_ns]
+    return replace(stretch, steps=tuple(shown), notes=chosen.notes)
+
+
+def _typical_step(trace: Trace, steps: Sequence[TraceStep]) -> SnapshotStretch:
+    of_thread = [s for s in steps if (s.process, s.thread) == (steps[0].process, steps[0].thread)]
+    took = took_ns(of_process(launched(trace), of_thread[0].process), of_thread)
+    step = of_thread[_median(took)]
+    end = work_end(trace, step.start_ns, step.end_ns, step.process)
+    what = (
+        called(step)
+        if len(of_thread) == 1
+        else f"{called(step)}, the median of {len(of_thread):,} steps"
+    )
+    return _with_margin(step.start_ns, end, what)
+
+
+def _typical_range(trace: Trace, selection: Selection) -> SnapshotStretch:
+    spans = ResolvedSelection(trace, selection).matching_ranges.sort("start_ns")
+    start, end = (spans[column].to_numpy() for column in ("start_ns", "end_ns"))
+    at = _median(end - start)
+    last = work_end(trace, int(start[at]), int(end[at]), spans["process"][at])
+    name = shortened(selection.within or "")
+    many = f", the median of {len(start):,}" if len(start) > 1 else ""
+    return _with_margin(int(start[at]), last, f"{name}{many}")
+
+
+def _median(lengths: Ints) -> int:
+    """Return the position of the median; of two in the middle, the shorter."""
+    return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+
+
+def _with_margin(start_ns: int, end_ns: int, what: str) -> SnapshotStretch:
+    margin = round(_BESIDE * (end_ns - start_ns)) if what else 0
+    return SnapshotStretch(start_ns - margin, end_ns + margin, what)

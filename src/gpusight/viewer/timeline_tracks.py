@@ -10,10 +10,9 @@ import polars as pl
 
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import DamagedCaptureError, MissingDataError
-from gpusight.viewer import gpu_tracks, host_tracks, series_tracks
-from gpusight.viewer.gpu_tracks import gpu_key
+from gpusight.viewer import gpu_tracks, host_tracks
+from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries, gpu_key
 from gpusight.viewer.level_of_detail import EventLine
-from gpusight.viewer.series_tracks import CounterSeries, MemorySeries
 from gpusight.viewer.track_data import TimelineTrack, TrackSource
 from gpusight.viewer.track_events import TrackEvents
 from gpusight.viewer.track_style import COLORS, TrackTitles
@@ -44,20 +43,20 @@ class LedgerSpans:
         return EventLine.of(self.start_ns, self.end_ns, self.colour)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
-        """Give the numbers of spans as rows."""
+        """Return the numbers of spans as rows."""
         assert number == 0, "a ledger has one line"
         return np.zeros_like(positions), positions
 
     def times(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
-        """Give when spans begin and end."""
+        """Return when spans begin and end."""
         assert number == 0, "a ledger has one line"
         return self.start_ns[positions], self.end_ns[positions]
 
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
         """Name the entries: `idle: input`."""
         assert number == 0, "a ledger has one line"
-        used, which = np.unique(self.colour[positions], return_inverse=True)
-        return which, [COLORS[code].replace("/", ": ") for code in used]
+        used, label_of = np.unique(self.colour[positions], return_inverse=True)
+        return label_of, [COLORS[code].replace("/", ": ") for code in used]
 
 
 @dataclass(frozen=True)
@@ -73,19 +72,23 @@ class TimelineTracks:
 
 def collect_tracks(trace: Trace) -> TimelineTracks:
     """Find every track: those of GPUs first, then those of processes, then the host's memory."""
-    trace.read_together(gpu_tracks.READS | series_tracks.READS | host_tracks.reads(trace))
+    trace.read_together(gpu_tracks.READS | host_tracks.reads(trace))
     titles = TrackTitles(trace)
-    levels, notes = _memory(trace, titles)
+    notes: tuple[str, ...] = ()
+    try:
+        levels = gpu_tracks.memory(trace, titles)
+    except DamagedCaptureError as error:  # all else can still be shown
+        levels, notes = [], (f"memory is not shown: {error}",)
     streams = gpu_tracks.streams(trace, titles)
     of_gpus = [
         *_ledgers(streams, titles),
         *streams,
         *gpu_tracks.gpu_ranges(trace, titles),
-        *series_tracks.metrics(trace, titles),
+        *gpu_tracks.metrics(trace, titles),
         *(level for level in levels if level.device is not None),
     ]
     strips = (
-        *_by_gpu(of_gpus),
+        *sorted(of_gpus, key=lambda strip: (strip.device is None, strip.device or 0)),
         *host_tracks.threads(trace, titles),
         *(level for level in levels if level.device is None),
     )
@@ -98,34 +101,28 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
     return TimelineTracks(strips, *_extent(strips), notes)
 
 
-def _memory(trace: Trace, titles: TrackTitles) -> tuple[list[TrackSource], tuple[str, ...]]:
-    """Give the tracks of memory, or say why there are none: all else can still be shown."""
-    try:
-        return series_tracks.memory(trace, titles), ()
-    except DamagedCaptureError as error:
-        return [], (f"memory is not shown: {error}",)
-
-
 def _ledgers(streams: Iterable[TrackSource], titles: TrackTitles) -> list[TrackSource]:
-    """Give each GPU that worked a track for its ledger, which is still to be computed."""
+    """Return each GPU that worked a track for its ledger, which is still to be computed."""
     return [
-        TrackSource(_ledger(device, titles), None, device=device)
+        TrackSource(
+            TimelineTrack(
+                f"{gpu_key(device)}/{TABLE}",
+                titles.gpu(device),
+                "ledger",
+                "Ledger",
+                (TABLE,),
+                lines=1,
+                events=0,
+            ),
+            None,
+            device=device,
+        )
         for device in dict.fromkeys(strip.device for strip in streams)
     ]
 
 
-def _ledger(device: int | None, titles: TrackTitles) -> TimelineTrack:
-    key = f"{gpu_key(device)}/{TABLE}"
-    return TimelineTrack(key, titles.gpu(device), "ledger", "Ledger", (TABLE,), lines=1, events=0)
-
-
-def _by_gpu(strips: list[TrackSource]) -> list[TrackSource]:
-    """Put the tracks of a GPU together, otherwise in the order given."""
-    return sorted(strips, key=lambda strip: (strip.device is None, strip.device or 0))
-
-
 def _extent(strips: Iterable[TrackSource]) -> tuple[int, int]:
-    """Give when the first event begins and the last one ends.
+    """Return when the first event begins and the last one ends.
 
     What memory was taken or held before anything ran does not count where something ran.
     """
@@ -133,14 +130,14 @@ def _extent(strips: Iterable[TrackSource]) -> tuple[int, int]:
     laid_out = {
         id(s): s.layout.lines for s in sources if isinstance(s, (TrackEvents, CounterSeries))
     }
-    every = pl.concat(
+    spans = pl.concat(
         [_NO_TIMES, *(lines.select(_NO_TIMES.columns) for lines in laid_out.values())]
     )
-    every = every.filter(pl.col("count") > 0)
-    if every.is_empty():
+    spans = spans.filter(pl.col("count") > 0)
+    if spans.is_empty():
         times = [source.time_ns for source in sources if isinstance(source, MemorySeries)]
         return min(int(t[0]) for t in times), max(int(t[-1]) for t in times)
-    return int(every["start_ns"].to_numpy().min()), int(every["end_ns"].to_numpy().max())
+    return int(spans["start_ns"].to_numpy().min()), int(spans["end_ns"].to_numpy().max())
 
 
 _NO_TIMES = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "count"), pl.Int64))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 
 from gpusight.errors import GpusightError, UsageError
-from gpusight.viewer.series_tracks import CounterSeries, MemorySeries
+from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
 from gpusight.viewer.timeline_tracks import LedgerSpans, collect_tracks
 from gpusight.viewer.track_data import (
     EventPosition,
@@ -69,10 +69,10 @@ class BinnedStretch:
     @cached_property
     def edges(self) -> Ints:
         """Where the bins begin, and where the last one ends."""
-        whole, rest = divmod(self.end_ns - self.start_ns, self.bins)
+        width_ns, rest = divmod(self.end_ns - self.start_ns, self.bins)
         number = np.arange(self.bins + 1, dtype=np.int64)
         # Bin times length could wrap around, so the remainder is shared out apart.
-        return self.start_ns + number * whole + number * rest // self.bins
+        return self.start_ns + number * width_ns + number * rest // self.bins
 
 
 @dataclass
@@ -110,7 +110,7 @@ class WindowBuilder:
         self._points.append(SeriesPoints(self._here(number), number, low, high, mean))
 
     def window(self) -> TimelineWindow:
-        """Give everything that was put together."""
+        """Return everything that was put together."""
         stretch = self.stretch
         return TimelineWindow(
             stretch.start_ns,
@@ -127,14 +127,14 @@ class WindowBuilder:
     def _here(self, values: NDArray[np.generic]) -> Ints:
         return np.full(len(values), len(self.lines) - 1, np.int64)
 
-    def _numbered(self, which: Ints, texts: list[str]) -> Ints:
+    def _numbered(self, label_of: Ints, texts: list[str]) -> Ints:
         """Number texts among all labels of the window."""
         labels = self._labels
-        return np.array([labels.setdefault(t, len(labels)) for t in texts], np.int64)[which]
+        return np.array([labels.setdefault(t, len(labels)) for t in texts], np.int64)[label_of]
 
 
 def _joined(kind: type[Any], parts: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """Put the columns of several parts below each other; without parts they have no rows."""
+    """Concatenate the columns of several parts; without parts they have no rows."""
     joined = {}
     for column in fields(kind):
         nothing = np.empty(0, np.float64 if column.name in _REAL else np.int64)
@@ -172,14 +172,14 @@ class LruCache:
         self._building = threading.Lock()
 
     def take(self, key: Hashable, build: Callable[[], CachedItem]) -> CachedItem:
-        """Give what stands under a key; it is built where it is not there, or no more."""
-        found = self._find(key)
-        if found is None:
+        """Return what stands under a key; it is built where it is not there, or no more."""
+        item = self._find(key)
+        if item is None:
             with self._building:
-                found = self._find(key)  # another thread may have built it meanwhile
-                if found is None:
-                    found = self._put(key, build())
-        return cast("CachedItem", found)
+                item = self._find(key)  # another thread may have built it meanwhile
+                if item is None:
+                    item = self._put(key, build())
+        return cast("CachedItem", item)
 
     @property
     def nbytes(self) -> int:
@@ -222,35 +222,31 @@ class ViewerTimeline:
     are let go of beyond `most_bytes`.
     """
 
+    colours = COLORS
+    """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
+
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
-        found = collect_tracks(trace)
-        self._start_ns, self._end_ns, self._notes = found.start_ns, found.end_ns, found.notes
-        self._strips = {strip.track.key: strip for strip in found.strips}
-        self._families = {
+        tracks = collect_tracks(trace)
+        self.start_ns, self.end_ns = tracks.start_ns, tracks.end_ns
+        """When the first event begins and the last one ends."""
+        self.notes = tracks.notes
+        """What could not be shown, and why."""
+        self._strips = {strip.track.key: strip for strip in tracks.strips}
+        self._events_of_table = {
             table: strip.source
-            for strip in found.strips
+            for strip in tracks.strips
             if isinstance(strip.source, TrackEvents)
             for table in strip.source.tables
         }
         self._owners = {
             (strip.track.tables[0], strip.first + line): (strip.track.key, line)
-            for strip in found.strips
+            for strip in tracks.strips
             if isinstance(strip.source, TrackEvents)
             for line in range(strip.track.lines)
         }
-        self._shelf = LruCache(most_bytes)
+        self._cache = LruCache(most_bytes)
         self._preparing = threading.Lock()
-
-    @property
-    def start_ns(self) -> int:
-        """When the first event begins."""
-        return self._start_ns
-
-    @property
-    def end_ns(self) -> int:
-        """When the last event ends."""
-        return self._end_ns
 
     @property
     def tracks(self) -> tuple[TimelineTrack, ...]:
@@ -258,19 +254,9 @@ class ViewerTimeline:
         return tuple(strip.track for strip in self._strips.values())
 
     @property
-    def colours(self) -> tuple[str, ...]:
-        """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
-        return COLORS
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be shown, and why."""
-        return self._notes
-
-    @property
     def kept_bytes(self) -> int:
         """Memory that the lines take that were looked at last."""
-        return self._shelf.nbytes
+        return self._cache.nbytes
 
     def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
@@ -289,17 +275,17 @@ class ViewerTimeline:
                 spans = ledger_lines(self.trace, known)
             except GpusightError as error:
                 spans = {}
-                self._notes += (f"the ledger is not shown: {error}",)
+                self.notes += (f"the ledger is not shown: {error}",)
             filled = {s.track.key: _with_ledger(s, spans) for s in pending}
             for key, strip in filled.items():
                 assert isinstance(strip.source, LedgerSpans), "it was filled in"
-                # Built before anybody can ask for it: that may take seconds.
-                self._shelf.take((key, 0), partial(strip.source.line, 0))
+                # Built before it can be requested: that may take seconds.
+                self._cache.take((key, 0), partial(strip.source.line, 0))
             # One assignment: other threads see all of the ledgers or none.
             self._strips = self._strips | filled
 
     def window(self, keys: Sequence[str], start_ns: int, end_ns: int, bins: int) -> TimelineWindow:
-        """Give what a screen shows of these tracks from `start_ns` to `end_ns` in so many bins."""
+        """Return what a screen shows of these tracks between two times, in so many bins."""
         screen = WindowBuilder(BinnedStretch.of(start_ns, end_ns, bins))
         strips = [self._strip(key) for key in dict.fromkeys(keys)]
         if (lines := sum(strip.track.lines for strip in strips)) > MAX_LINES:
@@ -314,7 +300,7 @@ class ViewerTimeline:
         return screen.window()
 
     def pick(self, key: str, line: int, time_ns: int, within_ns: int) -> EventPosition | None:
-        """Give the event at a time, or the nearest within so many nanoseconds."""
+        """Return the event at a time, or the nearest within so many nanoseconds."""
         strip = self._strip(key)
         if not 0 <= line < strip.track.lines:
             raise UsageError(f"no line {line} on track {key!r}", hint=f"it has {strip.track.lines}")
@@ -324,14 +310,14 @@ class ViewerTimeline:
         return None if position is None else self._spot(strip, strip.source, line, position)
 
     def spot(self, table: str, row: int) -> EventPosition | None:
-        """Say where an event of a table stands; None where no track shows it."""
-        family = self._families.get(table)
-        found = family.find(table, row) if family is not None else None
-        if family is None or found is None:
+        """Return the position of an event of a table; None where no track shows it."""
+        events = self._events_of_table.get(table)
+        position_on_line = events.find(table, row) if events is not None else None
+        if events is None or position_on_line is None:
             return None
-        number, position = found
-        key, line = self._owners[family.tables[0], number]
-        return self._spot(self._strips[key], family, line, position)
+        number, position = position_on_line
+        key, line = self._owners[events.tables[0], number]
+        return self._spot(self._strips[key], events, line, position)
 
     def _strip(self, key: str) -> TrackSource:
         if key not in self._strips:
@@ -343,13 +329,13 @@ class ViewerTimeline:
         assert source is not None, "what pends is not shown"
         if isinstance(source, (MemorySeries, CounterSeries)):
             build = partial(source.samples, number)
-            screen.show_values(self._shelf.take((strip.track.key, line), build))
+            screen.show_values(self._cache.take((strip.track.key, line), build))
         else:
             screen.show_events(self._line(strip, source, line), source, number)
 
     def _line(self, strip: TrackSource, source: EventSource, line: int) -> EventLine:
         build = partial(source.line, strip.first + line)
-        return self._shelf.take((strip.track.key, line), build)
+        return self._cache.take((strip.track.key, line), build)
 
     def _spot(
         self, strip: TrackSource, source: EventSource, line: int, position: int
@@ -358,7 +344,7 @@ class ViewerTimeline:
         number, at = strip.first + line, np.array([position])
         (table,), (row,) = source.where(number, at)
         start_ns, end_ns = source.times(number, at)
-        which, texts = source.labels(number, at)
+        label_of, texts = source.labels(number, at)
         return EventPosition(
             strip.track.tables[table],
             int(row),
@@ -366,7 +352,7 @@ class ViewerTimeline:
             int(end_ns[0]),
             strip.track.key,
             line,
-            texts[which[0]],
+            texts[label_of[0]],
         )
 
 

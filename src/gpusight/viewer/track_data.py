@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.trace.intervals import Ints
-    from gpusight.viewer.series_tracks import CounterSeries, MemorySeries
+    from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
     from gpusight.viewer.timeline_tracks import LedgerSpans
     from gpusight.viewer.track_events import TrackEvents
 
@@ -151,7 +151,7 @@ class TrackSource:
 
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:
-    """Tell equal keys apart by a number: the second `gpu0/stream7` is `gpu0/stream7.2`."""
+    """Number equal keys: the second `gpu0/stream7` is `gpu0/stream7.2`."""
     seen: Counter[str] = Counter()
     apart = []
     for key in keys:

@@ -29,7 +29,7 @@ _FITTED_EVENTS = 12_000_000
 
 
 def pack(start_ns: Ints, end_ns: Ints, groups: Ints) -> NDArray[np.int32]:
-    """Give each event the line that it is drawn on, 0 the outermost, whatever their order.
+    """Return each event the line that it is drawn on, 0 the outermost, whatever their order.
 
     Events of a group nest: a line is how many others are open where the event begins, and the
     longer of two that begin together is the outer one, of equals the first given. Instants take a
@@ -57,24 +57,24 @@ def _outer_first(start: Ints, end: Ints, groups: Ints) -> Ints:
 
 
 def _lines(start: Ints, end: Ints) -> Ints:
-    """Give the lines of one group, whose events are in order.
+    """Return the lines of one group, whose events are in order.
 
     Where events nest, how many are open is the line. Only from where some cross others is a line
     fitted, which leaves smaller tangles for the next round.
     """
     lines = np.zeros(len(start), np.int64)
-    left, looked_at = np.arange(len(start)), 0
-    while bool((start[left[1:]] < end[left[:-1]]).any()):
-        if looked_at > _FITTED_EVENTS:
-            lines[left] += _dealt(start[left], end[left])
+    unplaced, examined = np.arange(len(start)), 0
+    while bool((start[unplaced[1:]] < end[unplaced[:-1]]).any()):
+        if examined > _FITTED_EVENTS:
+            lines[unplaced] += _dealt(start[unplaced], end[unplaced])
             break
-        looked_at += len(left)
-        height = _open_before(start[left], end[left])
-        crossed = _crossed_at(start[left], end[left], height)
-        lines[left] += np.minimum(height, crossed)
-        left = left[height >= crossed]
-        left = np.delete(left, _fill_line(start[left], end[left]))
-        lines[left] += 1
+        examined += len(unplaced)
+        height = _open_before(start[unplaced], end[unplaced])
+        crossed = _crossed_at(start[unplaced], end[unplaced], height)
+        lines[unplaced] += np.minimum(height, crossed)
+        unplaced = unplaced[height >= crossed]
+        unplaced = np.delete(unplaced, _fill_line(start[unplaced], end[unplaced]))
+        lines[unplaced] += 1
     return lines
 
 
@@ -88,7 +88,7 @@ def _open_before(start: Ints, end: Ints) -> Ints:
 
 
 def _turns(start: Ints, end: Ints, height: Ints) -> tuple[Ints, Ints]:
-    """Give the events in the order of height and time in which they begin and in which they end.
+    """Return the events in the order of height and time in which they begin and in which they end.
 
     How many are open rises and falls, and at any height it does so in turn: the k-th of the first
     raises it from where the k-th of the second lowers it to. Where events nest they are the same.
@@ -105,7 +105,7 @@ def _turns(start: Ints, end: Ints, height: Ints) -> tuple[Ints, Ints]:
 
 
 def _crossed_at(start: Ints, end: Ints, height: Ints) -> Ints:
-    """Give for each event the lowest height at which events cross in its stretch without a pause.
+    """Return for each event the lowest height at which events cross in its stretch without a pause.
 
     Where none do, it is more than any height.
     """
@@ -138,7 +138,7 @@ def _fill_line(start: Ints, end: Ints) -> Ints:
 
 
 def _dealt(start: Ints, end: Ints) -> Ints:
-    """Give each event the line freed last, or a new one where all are taken, in one sweep.
+    """Return each event the line freed last, or a new one where all are taken, in one sweep.
 
     An event takes the line of the one that lowered the count of open ones to where it raises it
     from. Following those back ends at an event for which that count was new, and is the line.
@@ -168,7 +168,7 @@ class LineGroup:
     """Events that belong together, such as those of a stream, on one or several lines."""
 
     keys: dict[str, int | None]
-    """What tells it from other groups."""
+    """What distinguishes it from other groups."""
     first: int
     """Number of its outermost line; the others follow."""
     lines: int
@@ -188,7 +188,7 @@ class LineLayout:
     (position in `event`), `count`, `busy_ns`, `start_ns` and `end_ns`."""
 
     def groups(self) -> list[LineGroup]:
-        """Give the groups, in the order of their keys."""
+        """Return the groups, in the order of their keys."""
         first = np.flatnonzero(self.lines["line"].to_numpy() == 0)
         lines = np.diff(first, append=self.lines.height)
         rows = self.lines.drop(_OF_LINE)[first].to_dicts()
@@ -200,14 +200,14 @@ class LineLayout:
 
 
 def kept(trace: Trace, name: str, make: Callable[[], LineLayout]) -> LineLayout:
-    """Give a layout, from the cache where it is there; making a large one takes a second."""
+    """Return a layout, from the cache where it is there; making a large one takes a second."""
     frame = trace.derive(f"timeline-{name}-1", lambda: _as_cells(make()))
     lines = pl.DataFrame({c: frame[c][0] for c in frame.columns if c != EVENT})
     return LineLayout(frame[EVENT][0].to_numpy(), lines)
 
 
 def _as_cells(layout: LineLayout) -> pl.DataFrame:
-    """Put columns of different lengths into one frame, as what is kept is a frame."""
+    """Convert to one frame of columns of different lengths: the cache holds frames."""
     columns = [pl.Series(EVENT, layout.event), *layout.lines.get_columns()]
     return pl.DataFrame({column.name: [column] for column in columns})
 
@@ -225,15 +225,16 @@ def lay_out(events: pl.DataFrame, keys: Sequence[str], *, packed: bool = True) -
     order = _in_order(start, strip)
     event = events[EVENT].to_numpy()[order].astype(np.uint32, copy=False)
     measured = _measured(start, end, order, np.bincount(strip, minlength=first_strip[-1]))
-    of = np.repeat(np.arange(named.height), np.diff(first_strip))
-    lines = named[of].with_columns(
-        pl.Series("line", np.arange(len(of)) - first_strip[of], pl.Int64), *measured
+    group_of_line = np.repeat(np.arange(named.height), np.diff(first_strip))
+    lines = named[group_of_line].with_columns(
+        pl.Series("line", np.arange(len(group_of_line)) - first_strip[group_of_line], pl.Int64),
+        *measured,
     )
     return LineLayout(event, lines)
 
 
 def times(events: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Give when events begin and end; one that would end before it begins is an instant."""
+    """Return when events begin and end; one that would end before it begins is an instant."""
     start, end = (events[c].to_numpy() for c in ("start_ns", "end_ns"))
     if bool((end < start).any()):
         end = np.maximum(start, end)
@@ -279,7 +280,7 @@ def _in_order(start: Ints, strip: Ints) -> Ints:
 
 
 def _measured(start: Ints, end: Ints, order: Ints, count: Ints) -> list[pl.Series]:
-    """Say of each line where it begins, how many events it has, and their times."""
+    """Compute for each line its first event, number of events, and times."""
     bounds = np.concatenate(([0], np.cumsum(count)))
     ran = np.concatenate(([0], np.cumsum((end - start)[order])))
     last = np.maximum(bounds[1:] - 1, 0)
@@ -299,12 +300,12 @@ class TrackTable:
     table: str
     start_ns: Ints
     end_ns: Ints
-    look: EventStyle
+    style: EventStyle
 
     @classmethod
-    def of(cls, trace: Trace, table: str, look: EventStyle) -> TrackTable:
+    def of(cls, trace: Trace, table: str, style: EventStyle) -> TrackTable:
         """Take the times of a table."""
-        return cls(table, *times(trace.table(table, ["start_ns", "end_ns"])), look)
+        return cls(table, *times(trace.table(table, ["start_ns", "end_ns"])), style)
 
     def __len__(self) -> int:
         """Count its rows."""
@@ -324,43 +325,37 @@ class TrackEvents:
         """Names of the tables."""
         return tuple(part.table for part in self.parts)
 
-    @property
-    def lines(self) -> pl.DataFrame:
-        """What is known of each line."""
-        return self.layout.lines
-
     def line(self, number: int) -> EventLine:
         """Build what answers about one line."""
         events = self._events(number)
         colour = np.empty(len(events), np.uint8)
         for part, at, rows in self._split(events):
-            colour[at] = part.look.colours(rows)
-        return EventLine.of(self._starts(events), self._ends(events), colour)
+            colour[at] = part.style.colours(rows)
+        return EventLine.of(*self._times(events), colour)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
-        """Give the table (a position in `tables`) and the row of events of a line."""
+        """Return the table (a position in `tables`) and the row of events of a line."""
         events = self._events(number)[positions]
         table = np.searchsorted(self._firsts, events, side="right") - 1
         return table, events.astype(np.int64) - self._firsts[table]
 
     def times(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
-        """Give when events of a line begin and end."""
-        events = self._events(number)[positions]
-        return self._starts(events), self._ends(events)
+        """Return when events of a line begin and end."""
+        return self._times(self._events(number)[positions])
 
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
-        """Give the distinct short names of events of a line, and which of them each one has."""
+        """Return the distinct short names of events of a line, and which of them each one has."""
         events = self._events(number)[positions]
-        which = np.zeros(len(events), np.int64)
+        label_of = np.zeros(len(events), np.int64)
         texts: list[str] = []
         for part, at, rows in self._split(events):
-            position, names = part.look.labels(rows)
-            which[at] = position + len(texts)
+            position, names = part.style.labels(rows)
+            label_of[at] = position + len(texts)
             texts += names
-        return which, texts
+        return label_of, texts
 
     def find(self, table: str, row: int) -> tuple[int, int] | None:
-        """Give the line of a row and its position on it; None where no line shows it."""
+        """Return the line of a row and its position on it; None where no line shows it."""
         code = self.tables.index(table)
         if not 0 <= row < len(self.parts[code]):
             return None
@@ -372,20 +367,20 @@ class TrackEvents:
         # It stands behind others of its line that begin with it, as instants may.
         high = self._first_from(start_ns + 1)
         for line in np.flatnonzero(high > low + 1).tolist():
-            found = np.flatnonzero(self.layout.event[low[line] : high[line]] == event)
-            if len(found):
-                return line, int(low[line] + found[0] - begins[line])
+            hits = np.flatnonzero(self.layout.event[low[line] : high[line]] == event)
+            if len(hits):
+                return line, int(low[line] + hits[0] - begins[line])
         return None
 
     def _first_from(self, time_ns: int) -> Ints:
-        """Give the first place in each line where an event begins at a time or later.
+        """Return the first place in each line where an event begins at a time or later.
 
         All lines are bisected side by side: there may be thousands of them.
         """
         low, high = self._bounds[:-1].copy(), self._bounds[1:].copy()
         while len(apart := np.flatnonzero(low < high)):
             middle = (low[apart] + high[apart]) // 2
-            early = self._starts(self.layout.event[middle]) < time_ns
+            early = self._times(self.layout.event[middle])[0] < time_ns
             low[apart[early]] = middle[early] + 1
             high[apart[~early]] = middle[~early]
         return low
@@ -393,7 +388,7 @@ class TrackEvents:
     @cached_property
     def _bounds(self) -> Ints:
         """Where each line begins among the events, and where the last one ends."""
-        return np.append(self.lines["first"].to_numpy(), len(self.layout.event))
+        return np.append(self.layout.lines["first"].to_numpy(), len(self.layout.event))
 
     @cached_property
     def _firsts(self) -> Ints:
@@ -403,24 +398,16 @@ class TrackEvents:
     def _events(self, number: int) -> _Events:
         return self.layout.event[self._bounds[number] : self._bounds[number + 1]]
 
-    def _starts(self, events: _Events) -> Ints:
+    def _times(self, events: _Events) -> tuple[Ints, Ints]:
         if len(self.parts) == 1:
-            return self.parts[0].start_ns[events]
-        times = np.empty(len(events), np.int64)
+            return self.parts[0].start_ns[events], self.parts[0].end_ns[events]
+        start, end = np.empty(len(events), np.int64), np.empty(len(events), np.int64)
         for part, at, rows in self._split(events):
-            times[at] = part.start_ns[rows]
-        return times
-
-    def _ends(self, events: _Events) -> Ints:
-        if len(self.parts) == 1:
-            return self.parts[0].end_ns[events]
-        times = np.empty(len(events), np.int64)
-        for part, at, rows in self._split(events):
-            times[at] = part.end_ns[rows]
-        return times
+            start[at], end[at] = part.start_ns[rows], part.end_ns[rows]
+        return start, end
 
     def _split(self, events: _Events) -> Iterator[tuple[TrackTable, Ints | slice, _Events]]:
-        """Give for each table which of the events stand in it, and their rows there."""
+        """Return for each table which of the events stand in it, and their rows there."""
         if len(self.parts) == 1:
             yield self.parts[0], slice(None), events
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 HOST_COLORS = 8
 """Ranges and operators are drawn in `host/0` to `host/7`, chosen by their names."""
-FILL = f"{COPY}/memset"
+MEMSET = f"{COPY}/memset"
 OVERHEAD = "overhead"
 SYNCHRONIZE = "api/synchronise"
 _DIRECTIONS = ("h2d", "d2h", "d2d", "p2p", "unified", "memset", "h2h", "other")
@@ -68,13 +68,13 @@ CODES: dict[str, int] = {key: code for code, key in enumerate(COLORS)}
 
 
 def possible(names: pl.Series) -> pl.Series:
-    """Give the texts that a column of names can hold, in the order of their codes."""
+    """Return the texts that a column of names can hold, in the order of their codes."""
     assert isinstance(names.dtype, pl.Enum), "names are dictionary-encoded"
     return names.dtype.categories
 
 
 def by_entry(trace: Trace, kind: OpKind, column: str) -> ColorCodes:
-    """Give the colour of each text that a column of GPU work can hold: its entry in the ledger."""
+    """Return the colour of each text of a column of GPU work: its entry in the ledger."""
     names = trace.table(kind.table, [column])[column]
     codes = names.to_physical().to_numpy()
     rows = np.full(len(names_of(names)), -1, np.int64)
@@ -94,25 +94,27 @@ def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSche
 
 
 def by_call(names: pl.Series) -> ColorCodes:
-    """Give the colour of each API call that a column of names can hold."""
+    """Return the colour of each API call that a column of names can hold."""
     keys = [_CALLS.get(kind_of(name), _OTHER_CALL) for name in names_of(names)]
     return np.array([CODES[key] for key in keys], np.uint8)
 
 
 def by_name(names: pl.Series) -> ColorCodes:
-    """Give one of the host's colours to each name; names that differ in numbers look alike."""
-    bare = possible(names).str.replace_all("[0-9]+", "")
-    distinct = bare.unique()
+    """Return one of the host's colours to each name; names that differ in numbers look alike."""
+    without_numbers = possible(names).str.replace_all("[0-9]+", "")
+    distinct = without_numbers.unique()
     first = CODES["host/0"]
     codes = [first + zlib.crc32(text.encode()) % HOST_COLORS for text in distinct]
     chosen = pl.DataFrame({"name": distinct, "code": pl.Series(codes, dtype=pl.UInt8)})
-    found = bare.to_frame("name").join(chosen, on="name", how="left", maintain_order="left")
-    colours: ColorCodes = found["code"].to_numpy()
+    joined = without_numbers.to_frame("name").join(
+        chosen, on="name", how="left", maintain_order="left"
+    )
+    colours: ColorCodes = joined["code"].to_numpy()
     return colours
 
 
 def by_key(names: pl.Series, key: str) -> ColorCodes:
-    """Give the same colour to every name."""
+    """Return the same colour to every name."""
     return np.full(len(names_of(names)), CODES[key], np.uint8)
 
 
@@ -120,21 +122,9 @@ MAX_LABEL_CHARACTERS = 120
 """No slice is wide enough for more."""
 
 
-class EventStyle(Protocol):
-    """What a table's rows look like; asked only about rows that a screen shows."""
-
-    def colours(self, rows: StyleRows) -> ColorCodes:
-        """Give the colour of each row, as positions in `COLORS`."""
-        ...
-
-    def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
-        """Give the distinct short names of rows, and the position of each row's own among them."""
-        ...
-
-
 @dataclass(frozen=True)
 class NamedStyle:
-    """Rows that have a name, which decides what they look like."""
+    """Rows that have a name, which decides colour and label; used for rows on a screen only."""
 
     names: pl.Series
     """Dictionary-encoded; never null."""
@@ -143,11 +133,11 @@ class NamedStyle:
     shorten: Callable[[str], str]
 
     def colours(self, rows: StyleRows) -> ColorCodes:
-        """Look the colours up by name."""
+        """Return the colour of each row, as positions in `COLORS`."""
         return self._colours[self._codes[rows]]
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
-        """Shorten the names of these rows, each once."""
+        """Return the distinct short names of rows, and the position of each row's own in them."""
         used, position = np.unique(self._codes[rows], return_inverse=True)
         return position, [self.shorten(text) for text in self._texts.gather(used)]
 
@@ -167,7 +157,7 @@ class NamedStyle:
 
 @dataclass(frozen=True)
 class CountedStyle:
-    """Rows that are told by what they do and a number: a copy and its bytes, a graph and its id."""
+    """Rows labelled by an operation and a number: a copy and its bytes, a graph and its id."""
 
     words: pl.Series
     """Dictionary-encoded, such as `Host-to-Device`; never null."""
@@ -181,23 +171,26 @@ class CountedStyle:
         return self._named.colours(rows)
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
-        """Say what is done and the number, such as `HtoD 4.194 MB`."""
+        """Return operation and number, such as `HtoD 4.194 MB`."""
         kind, words = self._named.labels(rows)
         shown = pl.DataFrame({"kind": kind, "number": self.numbers.gather(rows)})
         distinct = shown.unique(maintain_order=True)
         texts = [f"{words[kind]} {self.show(number)}".strip() for kind, number in distinct.rows()]
-        found = shown.join(
+        joined = shown.join(
             distinct.with_row_index("position"),
             on=["kind", "number"],
             how="left",
             nulls_equal=True,
             maintain_order="left",
         )
-        return found["position"].to_numpy().astype(np.int64), texts
+        return joined["position"].to_numpy().astype(np.int64), texts
 
     @cached_property
     def _named(self) -> NamedStyle:
         return NamedStyle(self.words, self.paint, short_direction)
+
+
+EventStyle: TypeAlias = NamedStyle | CountedStyle
 
 
 def kernel(name: str) -> str:
@@ -207,21 +200,21 @@ def kernel(name: str) -> str:
 
 def short_direction(kind: str) -> str:
     """Shorten `Host-to-Device` to `HtoD`; what is no direction stays as it is."""
-    around, between, target = kind.partition("-to-")
-    *before, origin = around.split() or [""]
-    if not between or not origin or not target:
+    start, separator, target = kind.partition("-to-")
+    *before, origin = start.split() or [""]
+    if not separator or not origin or not target:
         return one_line(kind)
     return one_line(" ".join((*before, f"{origin[0]}to{target[0]}")))
 
 
 def one_line(text: str) -> str:
-    """Put a text on one line, of no more characters than are ever shown."""
+    """Join a text to one line of at most as many characters as are ever shown."""
     line = " ".join(text[: 4 * MAX_LABEL_CHARACTERS].split())
     return line if len(line) <= MAX_LABEL_CHARACTERS else f"{line[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
 def always(word: str, rows: int) -> pl.Series:
-    """Give a column that says the same in every row, for tables whose rows have no name."""
+    """Return a column that says the same in every row, for tables whose rows have no name."""
     return pl.Series([word], dtype=pl.Enum([word])).new_from_index(0, rows)
 
 

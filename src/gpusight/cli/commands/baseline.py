@@ -108,8 +108,7 @@ def _show(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from gpusight.cli.output import present
-    from gpusight.comparison.baseline_file import load_baseline
-    from gpusight.comparison.baseline_page import Baseline
+    from gpusight.comparison.baseline_file import Baseline, load_baseline
     from gpusight.render.result_view import BaselineView
 
     paths = [Path(name) for name in args.file]

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpusight.comparison.digest import CallDigest
 from tests.comparison.digests import JITTER, MS, steady
-from tests.comparison.test_explain_change import told
+from tests.comparison.test_explain_change import explanation_of
 
 
 def with_ranges(*outer: tuple[str, float], inner: tuple[tuple[str, float], ...] = ()) -> Any:
@@ -26,7 +26,7 @@ def ns(ms: float) -> tuple[float, ...]:
 def test_ranges_of_the_host_that_changed_are_named_once() -> None:
     before = with_ranges(("optimizer", 18), ("forward", 11), inner=(("step_#", 46), ("block_#", 9)))
     after = with_ranges(("optimizer", 2), ("forward", 21), inner=(("step_#", 42), ("block_#", 20)))
-    text = told(
+    text = explanation_of(
         steady(compute_matmul=40, idle_launching=6, change=before),
         steady(compute_matmul=10, idle_framework=32, change=after),
     )
@@ -46,7 +46,7 @@ def test_a_host_that_got_faster_behind_a_busy_gpu() -> None:
     ]
     assert (
         "On the host: range optimizer -20.00 ms; the step did not follow (no difference), because "
-        "GPU work still is the limit." in told(*sides)
+        "GPU work still is the limit." in explanation_of(*sides)
     )
 
 
@@ -55,12 +55,14 @@ def test_a_step_that_followed_its_host_a_little() -> None:
         steady(compute_matmul=40, idle_launching=wait, change=with_ranges(("optimizer", ms)))
         for ms, wait in ((30, 6), (10, 1))
     ]
-    assert "optimizer -20.00 ms; the step followed by -5.000 ms only, because" in told(*sides)
+    assert "optimizer -20.00 ms; the step followed by -5.000 ms only, because" in explanation_of(
+        *sides
+    )
 
 
 def test_small_changes_of_ranges_are_not_named() -> None:
     sides = [steady(compute_matmul=40, change=with_ranges(("optimizer", ms))) for ms in (10, 8)]
-    assert "On the host" not in told(*sides)
+    assert "On the host" not in explanation_of(*sides)
 
 
 def test_odd_names_of_ranges_are_quoted_and_cut() -> None:
@@ -68,5 +70,5 @@ def test_odd_names_of_ranges_are_quoted_and_cut() -> None:
         steady(compute_matmul=40, change=with_ranges(("my, own step", ms), ("x" * 500, ms)))
         for ms in (30, 10)
     ]
-    text = told(*sides)
+    text = explanation_of(*sides)
     assert f"range 'my, own step' -20.00 ms, '{'x' * 59}…' -20.00 ms" in text
