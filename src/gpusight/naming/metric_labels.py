@@ -27,7 +27,7 @@ _ARITHMETIC = re.compile(
 )
 _STALL = re.compile(r"(?:Stall )?(Selected|(?<=Stall )[\w ]+)", re.IGNORECASE)
 _SAMPLED_STALL = re.compile(r"stall_(\w+?)( \(Not Issued\))?", re.IGNORECASE)
-_SAMPLED_STALLS = {
+SAMPLED_STALLS = {
     "dispatch": "dispatch_stall",
     "gmma": "gmma",
     "imc": "imc_miss",
@@ -130,7 +130,7 @@ def sampled_stall(label: str) -> str | None:
         return None
     reason = found[1].lower()
     ending = "_not_issued" if found[2] else ""
-    return f"smsp__pcsamp_warps_issue_stalled_{_SAMPLED_STALLS.get(reason, reason)}{ending}"
+    return f"smsp__pcsamp_warps_issue_stalled_{SAMPLED_STALLS.get(reason, reason)}{ending}"
 
 
 def pipe(label: str, item: str, compute: int, *, is_recent: bool) -> str | None:
