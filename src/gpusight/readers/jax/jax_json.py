@@ -1,4 +1,4 @@
-"""JAX profiles in Chrome's format: the same planes and lines, as processes and threads."""
+"""JAX profiles in the Chrome trace format: planes and lines are its processes and threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from gpusight.readers.chrome_columns import EventRows
     from gpusight.readers.chrome_source import EventSorter
     from gpusight.readers.jax.jax_profile import Contents
     from gpusight.readers.jax.xspace import ReferencedNames
@@ -42,26 +41,9 @@ def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Conten
     """Read the tables of such a trace."""
     rows = events.of(chrome_source.PLAIN)
     names, threads = process_labels(events.settings), thread_labels(events.settings)
-    every = _events(rows)
-    parts = {pid: part for (pid,), part in every.group_by("pid", maintain_order=True)}
-    texts = rows.distinct_names
-    planes = {pid: _plane(name, pid, parts.get(pid), threads, texts) for pid, name in names.items()}
-    pid_of = {id(plane): pid for pid, plane in planes.items()}
-
-    def decode(plane: XPlane) -> Iterator[EventBatch]:
-        part = parts.get(pid_of[id(plane)])
-        if part is not None:
-            yield _batch(plane, part)
-
-    return profile_tables(
-        path, "jax-chrome", XSpace(list(planes.values()), [], [], []), decode, notes
-    )
-
-
-def _events(rows: EventRows) -> pl.DataFrame:
-    """Put together all events with all their stats, as text, taken out in one go."""
+    # All stats are extracted as text, at once.
     stats = rows.arguments.columns([ArgumentColumn((name,), TextBuilder) for name in _STATS])
-    return pl.DataFrame(
+    frame = pl.DataFrame(
         {
             "pid": rows.pid,
             "tid": rows.tid,
@@ -71,6 +53,18 @@ def _events(rows: EventRows) -> pl.DataFrame:
             **{f"stat {name}": column for name, column in zip(_STATS, stats, strict=True)},
         }
     )
+    parts = {pid: part for (pid,), part in frame.group_by("pid", maintain_order=True)}
+    texts = rows.distinct_names
+    planes = {pid: _plane(name, pid, parts.get(pid), threads, texts) for pid, name in names.items()}
+    pid_of = {id(plane): pid for pid, plane in planes.items()}
+
+    def decode(plane: XPlane) -> Iterator[EventBatch]:
+        part = parts.get(pid_of[id(plane)])
+        if part is not None:
+            yield _batch(plane, part)
+
+    space = XSpace(list(planes.values()), [], [], [])
+    return profile_tables(path, "jax-chrome", space, decode, notes)
 
 
 def _plane(
@@ -102,37 +96,33 @@ def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:
 
 
 class _JsonStats:
-    """What the events of a plane carry besides their times."""
+    """The stats of a plane's events; null where an event lacks the stat."""
 
     def __init__(self, columns: dict[str, pl.Series], words: ReferencedNames) -> None:
         self._columns = columns
         self._words = words
 
     def has(self, *names: str) -> pl.Series:
-        """Tell which events carry one of these stats."""
-        found = [self._columns[name].is_not_null() for name in names]
-        return (
-            pl.DataFrame(dict(zip(names, found, strict=True)))
-            .select(pl.any_horizontal(pl.all()))
-            .to_series()
-        )
+        """Return which events carry one of these stats."""
+        frame = pl.DataFrame({name: self._columns[name] for name in names})
+        return frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
 
     def integers(self, name: str) -> pl.Series:
-        """Give a whole number of each event, null where it has none."""
+        """Return the integers of a stat."""
         return self._columns[name].cast(pl.String).cast(pl.Int64, strict=False)
 
     def reals(self, name: str) -> pl.Series:
-        """Give a number of each event, null where it has none."""
+        """Return the numbers of a stat."""
         return self._columns[name].cast(pl.String).cast(pl.Float64, strict=False)
 
     def texts(self, name: str) -> pl.Series:
-        """Give a text of each event by its place among the plane's words, null where none."""
+        """Return the texts of a stat, as indices into the plane's words."""
         texts = self._columns[name].cast(pl.String)
-        known = texts.drop_nulls().unique(maintain_order=True)
-        places = {text: self._words.add(text) for text in known}
+        distinct = texts.drop_nulls().unique(maintain_order=True)
+        places = {text: self._words.add(text) for text in distinct}
         return texts.replace_strict(places, default=None, return_dtype=pl.Int32)
 
     def any_number(self) -> pl.Series:
-        """Give nothing: counters are not exported to this form."""
+        """Return nulls: counters are not exported to this format."""
         height = len(next(iter(self._columns.values())))
         return pl.Series("value", [None], dtype=pl.Float64).new_from_index(0, height)
