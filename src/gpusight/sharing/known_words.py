@@ -122,10 +122,10 @@ def literals(pattern: str) -> frozenset[str]:
 
 
 def _words_of_kernels() -> frozenset[str]:
-    from gpusight.naming import kernel_name_parts, kernel_names, kernel_patterns, kernel_precision
+    from gpusight.naming import demangle, kernel_names, kernel_patterns, kernel_precision
 
     sources = [f"{row.pattern} {row.args}" for row in kernel_patterns.PATTERNS]
-    for module in (kernel_names, kernel_name_parts, kernel_precision):
+    for module in (kernel_names, demangle, kernel_precision):
         known = (value for value in vars(module).values() if isinstance(value, re.Pattern))
         sources += [pattern.pattern for pattern in known]
     return frozenset().union(*map(literals, sources))
