@@ -68,7 +68,7 @@ class _Name:
         return self.series == row.series or (not self.series and says_enough)
 
     def fits(self, row: _Name, gpu: Gpu) -> bool:
-        """Tell whether every form and memory size that this name states is the row's."""
+        """Return whether every form and memory size that this name states is the row's."""
         own_memory = f"{round((gpu.memory_bytes or 0) / _GIB)}gb"
         return all(any(has.startswith(word) for has in row.forms) for word in self.forms) and all(
             word in row.memory or word == own_memory for word in self.memory
@@ -151,7 +151,7 @@ def _pairs(gpu: Gpu) -> int | None:
 
 
 def _may_report(gpu: Gpu, memory_bytes: int) -> bool:
-    """Tell whether a driver may report this size: the memory less ECC and what firmware keeps."""
+    """Return whether a driver may report this size: the memory less ECC and what firmware keeps."""
     size = gpu.memory_bytes or 0
     return 0.87 * size <= memory_bytes <= 1.005 * size
 

@@ -455,7 +455,7 @@ def innermost(node: NameNode) -> NameNode:
 
 
 def has_return_type(name: NameNode) -> bool:
-    """Tell whether a return type follows: only for templates, never constructors or conversions."""
+    """Return whether a return type follows: only templates have one, but not constructors."""
     last = innermost(name)
     if last.kind != "template":
         return False

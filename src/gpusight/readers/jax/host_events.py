@@ -93,7 +93,7 @@ def role_of(name: str) -> str:
 
 
 def is_pool(thread: str, number: int) -> bool:
-    """Tell a thread of the runtime, whose name ends in its id, from one that runs the program."""
+    """Return whether a thread is of the runtime: the name of such a thread ends in its id."""
     ending = re.search(r"/(-?\d{1,20})$", thread)
     return ending is not None and (int(ending[1]) - number) % THREAD_NUMBERS == 0
 

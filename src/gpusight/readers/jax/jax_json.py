@@ -33,7 +33,7 @@ _STATS = tuple(dict.fromkeys((*device_events.STATS, *host_events.STATS)))
 
 
 def is_jax(events: EventSorter) -> bool:
-    """Tell a trace of JAX by what it calls its processes."""
+    """Return whether a trace is of JAX, by the names of its processes."""
     return any(_PLANE.match(name) for name in process_labels(events.settings).values())
 
 

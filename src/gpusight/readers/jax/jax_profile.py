@@ -91,7 +91,7 @@ def _meta(space: XSpace, path: Path, source: str, notes: Iterable[str]) -> Meta:
 
 
 def _calls_jax(space: XSpace) -> bool:
-    """Tell JAX's profiles from TensorFlow's, which have the same format."""
+    """Return whether a profile is of JAX, not of TensorFlow, which has the same format."""
     return any(name.startswith(_JAX_CALL) for plane in space.planes for name in plane.kinds.texts)
 
 
@@ -306,7 +306,7 @@ def _check(path: Path, data: memoryview) -> None:
 
 
 def _begins_with_plane(data: memoryview) -> bool:
-    """Look at the first plane that is not empty, which may be truncated."""
+    """Check the first plane that is not empty, which may be truncated."""
     at = 0
     try:
         while data[at] == _PLANE_TAG:

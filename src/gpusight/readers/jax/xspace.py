@@ -163,7 +163,7 @@ def parts(data: memoryview) -> Iterator[WireField]:
 
 
 def looks_like_plane(data: memoryview, start: int, end: int) -> bool:
-    """Tell whether a message could be a plane, perhaps a truncated one.
+    """Return whether a message could be a plane, perhaps a truncated one.
 
     Writers put number and name first: a plane has a name, and nothing strange before it.
     """

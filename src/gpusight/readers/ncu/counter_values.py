@@ -55,7 +55,7 @@ def count_instances(data: memoryview, launches: Iterable[ReportLaunch]) -> pl.Se
 
 
 def has_instances(data: memoryview, launches: Iterable[ReportLaunch]) -> bool:
-    """Tell whether any counter of the launches has instances."""
+    """Return whether any counter of the launches has instances."""
     spans = (span for launch in launches for span in launch.metrics)
     return any(number == _INSTANCES for span in spans for number, _, _ in fields(data, *span))
 

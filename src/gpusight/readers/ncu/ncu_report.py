@@ -73,7 +73,7 @@ class NcuReport:
 
     @contextlib.contextmanager
     def decoding(self) -> Iterator[None]:
-        """Raise one error for whatever is wrong with a message."""
+        """Raise `DamagedCaptureError` for a message that cannot be decoded."""
         try:
             yield
         except (WireError, OverflowError) as error:
@@ -98,11 +98,11 @@ class NcuReport:
             )
         if self._cut:
             count = len(self.launches)
-            whole = "one launch" if count == 1 else f"{format_count(count)} launches"
-            problems.append(f"the report is damaged: {self._cut}; whole before that: {whole}")
+            launches = "one launch" if count == 1 else f"{format_count(count)} launches"
+            problems.append(f"the report is damaged: {self._cut}; whole before that: {launches}")
         if self._undecoded:
-            count = format_count(self._undecoded)
-            problems.append(f"launches of the report that cannot be decoded: {count}")
+            undecoded = format_count(self._undecoded)
+            problems.append(f"launches of the report that cannot be decoded: {undecoded}")
         with self.decoding():
             return read_meta(str(self.path), self._container.session, notes, "; ".join(problems))
 
@@ -118,7 +118,7 @@ class NcuReport:
     # Tables -------------------------------------------------------------------------------------
 
     def profiles(self) -> pl.DataFrame:
-        """Give one row for each launch."""
+        """Return one row for each launch."""
         known = self._known
         rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
         frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -132,10 +132,12 @@ class NcuReport:
     def _profile(self, launch: ReportLaunch, known: dict[str, float]) -> dict[str, Any]:
         grid = _grid_blocks(launch, known.get(_BLOCKS)) or (None, None, None)
         block = launch.block or (None, None, None)
-        if _MAJOR in known:
-            capability = int(known[_MAJOR]), int(known.get(_MINOR, 0))
-        else:
-            capability = self.code.capability(launch.source) or (None, None)
+        capability = (
+            (int(known[_MAJOR]), int(known.get(_MINOR, 0)))
+            if _MAJOR in known
+            else self.code.capability(launch.source)
+        )
+        major, minor = capability or (None, None)
         return {
             "launch": launch.number,
             "kind": launch.kind,
@@ -150,8 +152,8 @@ class NcuReport:
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
             **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
             "duration_ns": known.get(_DURATION),
-            "compute_major": capability[0],
-            "compute_minor": capability[1],
+            "compute_major": major,
+            "compute_minor": minor,
             "ranges": launch.ranges,
             "binary": self.code.numbers.get(launch.source) if launch.source else None,
             "address": self.code.addresses.get((launch.source or 0, launch.mangled or "")),
@@ -272,7 +274,7 @@ class NcuReport:
 
     @cached_property
     def _is_named(self) -> pl.Series:
-        """Tell which counters have a name: in a report that is cut off it may be missing."""
+        """Which counters have a name: in a truncated report it may be missing."""
         named = self._decoded.get_column("name").is_between(0, len(self._names) - 1)
         self._warn(int((~named).sum()), "counters without a name")
         return named
@@ -336,14 +338,14 @@ class NcuSource:
         """Return nothing: opening the report has read what there is."""
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         if table != "counter_instances":
             return self.row_count(table) > 0
         with self._report.decoding():
             return self._report.has_instances
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if not self.has(table):
             return False
         if (table, column) == ("counters", _INSTANCE_COUNT):

@@ -227,7 +227,7 @@ def _parsed(decimal: str, group: str) -> pl.Expr:
 
 
 def _is_missing(text: pl.Expr) -> pl.Expr:
-    """Tell which values were not measured, or not defined: `n/a`, `nan`, an empty cell."""
+    """Return which values were not measured, or not defined: `n/a`, `nan`, an empty cell."""
     return text.str.strip_chars().str.replace(_WARNING, "").str.contains(_MISSING)
 
 

@@ -86,7 +86,7 @@ class DetailsPage:
         self._rules: list[dict[str, str | int]] = []
 
     def is_launch(self, line: str) -> bool:
-        """Tell whether a line announces a launch."""
+        """Return whether a line announces a launch."""
         return self._announced(line) is not None
 
     @staticmethod
@@ -351,7 +351,7 @@ class PrintedFile:
         return 1
 
     def _is_broken(self, line: str) -> bool:
-        """Tell whether a line that fits no table should have been a row."""
+        """Return whether a line that fits no table should have been a row."""
         if not line.startswith('"'):
             return False
         columns = line.count('","')

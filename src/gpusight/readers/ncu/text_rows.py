@@ -113,7 +113,7 @@ def with_unit(text: str) -> tuple[str, str]:
 
 
 def is_metric_name(text: str) -> bool:
-    """Tell a metric's name from a label: only names have two underscores in a row."""
+    """Return whether a text is a metric's name: only names have two underscores in a row."""
     return "__" in text and " " not in text.strip()
 
 
@@ -175,7 +175,7 @@ def _metric_columns(cells: Sequence[str], roles: Mapping[str, int]) -> tuple[int
 
 
 def _is_turned(names: Sequence[str]) -> bool:
-    """Tell whether a line is the first of a table whose rows are metrics."""
+    """Return whether a line is the first of a table whose rows are metrics."""
     first, others = names[0], [name for name in names[1:] if name]
     if not others:
         return False
@@ -262,7 +262,7 @@ def _column_names(heading: TableHeading) -> Mapping[str, str]:
 
 
 def _are_rows(frame: pl.DataFrame, heading: TableHeading) -> bool:
-    """Tell whether every line had as many cells as a row needs."""
+    """Return whether every line had as many cells as a row needs."""
     last = str(max(heading.metrics)) if heading.layout is TableLayout.WIDE else "value"
     if frame.get_column(last).null_count():
         return False
@@ -311,7 +311,7 @@ def _quoted(lines: Sequence[str], first: int, heading: TableHeading) -> tuple[st
 
 
 def _is_row(cells: Sequence[str], heading: TableHeading) -> bool:
-    """Tell whether cells fit below their headings."""
+    """Return whether cells fit below their headings."""
     roles = heading.roles
     if heading.layout is TableLayout.WIDE:
         # The row of units is taken too: its first cells are empty.

@@ -225,7 +225,7 @@ def _devices(
         attributes |= {_MAJOR: major, _MINOR: minor} if major is not None else {}
         attributes |= _attributes(counters.filter(pl.col("launch") == launch))
         attributes.setdefault("display_name", collected.launches.rows[row].get("device_name"))
-    rows = [device_row(n, found) for n, found in sorted(devices.items()) if any(found.values())]
+    rows = [device_row(n, own) for n, own in sorted(devices.items()) if any(own.values())]
     return pl.DataFrame(rows, infer_schema_length=None)
 
 

@@ -284,7 +284,7 @@ class SourcePage:
         return True
 
     def is_same_as(self, other: SourcePage | None) -> bool:
-        """Tell whether this repeats a page: ncu prints each kernel's twice."""
+        """Return whether this repeats a page: ncu prints each kernel's twice."""
         return (
             other is not None
             and (self._kernel, self._heading.cells) == (other._kernel, other._heading.cells)

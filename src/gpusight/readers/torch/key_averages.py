@@ -310,7 +310,7 @@ def _shapes(cell: str) -> str | None:
 
 
 def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
-    """Tell what ran on the GPU from what ran on the host: it took no CPU time."""
+    """Add the side that each row ran on: what ran on the GPU took no CPU time."""
     cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in totals.columns]
     gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in totals.columns]
     if not cpu or not gpu:

@@ -263,7 +263,7 @@ class TorchSource:
         )
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         return self.row_count(table) > 0
 
     def row_count(self, table: str) -> int:
@@ -273,7 +273,7 @@ class TorchSource:
         return sum(rows.height for _, rows in self._parts(table))
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if table in MACHINE_TABLES:
             frame = self._machine_tables[table]
             return column in frame.columns and frame[column].null_count() < frame.height

@@ -94,7 +94,7 @@ def _of_events(column: Callable[[EventRows], pl.Series]) -> EventColumnRule:
 
 
 def _of_names(change: Callable[[str], str | None]) -> EventColumnRule:
-    """Make a column of the names, looking at each distinct one once."""
+    """Make a column of the names, converting each distinct one once."""
     return _of_events(lambda rows: rows.named([change(name) for name in rows.distinct_names]))
 
 
@@ -146,12 +146,12 @@ def _shown_stack(frames: str) -> str:
 
 
 def _or_track(column: pl.Series, track: pl.Series) -> pl.Series:
-    """Take the argument, or where an event has none the number of its track."""
+    """Return the argument, or where an event has none the number of its track."""
     return column.zip_with(column.is_not_null(), track)
 
 
 def _gpu_op(op: pl.Series, correlation: pl.Series) -> pl.Series:
-    """Take the operator's id, unless it only repeats the correlation id.
+    """Return the operator's id, unless it only repeats the correlation id.
 
     Builds of 2022 and 2023 did, and then it would name any operator that happens to have it.
     """
@@ -212,7 +212,7 @@ def _memset_kind(name: str) -> str | None:
 
 
 def _stream_of_sync(stream: pl.Series) -> pl.Series:
-    """Take the stream; a synchronization of a whole context has none."""
+    """Return the stream; a synchronization of a whole context has none."""
     return stream.set((stream < 0) | (stream == _THREAD_OF_STREAMS), None)
 
 
