@@ -1,4 +1,4 @@
-"""JAX profiles: `.xplane.pb` files (XSpace), and the tables made of their planes."""
+"""JAX profiles: `.xplane.pb` files (XSpace) and Chrome traces, and the tables of their planes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,29 @@ import numpy as np
 import polars as pl
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.readers import chrome_source
+from gpusight.readers.chrome_columns import (
+    ArgumentColumn,
+    TextBuilder,
+    process_labels,
+    thread_labels,
+)
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.readers.frame_source import EPOCH_NS, FrameSource, concat_tables
+from gpusight.readers.jax import device_events, host_events
 from gpusight.readers.jax.device_events import device_number, read_device
 from gpusight.readers.jax.host_events import HostThreads, read_host
-from gpusight.readers.jax.plane_events import PlaneTables, batches, enumerated
-from gpusight.readers.jax.xspace import PLANE, fields, looks_like_plane, parts, read_space
+from gpusight.readers.jax.plane_events import EventBatch, PlaneTables, batches, enumerated
+from gpusight.readers.jax.xspace import (
+    PLANE,
+    PlaneLine,
+    XPlane,
+    XSpace,
+    fields,
+    looks_like_plane,
+    parts,
+    read_space,
+)
 from gpusight.readers.protobuf_wire import BYTES, VARINT, WireError, read_varint
 from gpusight.sniff import GZIP, not_a_capture
 from gpusight.trace.schema import TABLES
@@ -28,8 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from gpusight.readers.jax.plane_events import EventBatch
-    from gpusight.readers.jax.xspace import StatValue, XPlane, XSpace
+    from gpusight.readers.chrome_source import EventSorter
+    from gpusight.readers.jax.xspace import ReferencedNames, StatValue
     from gpusight.trace.trace import TraceSource
 
     Contents: TypeAlias = tuple[Meta, dict[str, pl.DataFrame]]
@@ -356,3 +373,105 @@ def _read(path: Path) -> Contents:
             why=str(error).splitlines()[0],
             hint="copy or capture it again",
         ) from error
+
+
+# Chrome traces: planes and lines are processes and threads ---------------------------------------
+
+_PLANE_NAME = re.compile(r"/(?:device:(?:GPU|TPU):\d+$|host:)")
+_STATS = tuple(dict.fromkeys((*device_events.STATS, *host_events.STATS)))
+
+
+def is_jax(events: EventSorter) -> bool:
+    """Return whether a trace is of JAX, by the names of its processes."""
+    return any(_PLANE_NAME.match(name) for name in process_labels(events.settings).values())
+
+
+def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Contents:
+    """Read the tables of such a trace."""
+    rows = events.of(chrome_source.PLAIN)
+    names, threads = process_labels(events.settings), thread_labels(events.settings)
+    # All stats are extracted as text, at once.
+    stats = rows.arguments.columns([ArgumentColumn((name,), TextBuilder) for name in _STATS])
+    frame = pl.DataFrame(
+        {
+            "pid": rows.pid,
+            "tid": rows.tid,
+            "code": rows.codes,
+            "start_ns": rows.start_ns,
+            "end_ns": rows.start_ns + rows.duration_ns,
+            **{f"stat {name}": column for name, column in zip(_STATS, stats, strict=True)},
+        }
+    )
+    by_pid = {pid: part for (pid,), part in frame.group_by("pid", maintain_order=True)}
+    texts = rows.distinct_names
+    planes = {pid: _plane(name, pid, by_pid.get(pid), threads, texts) for pid, name in names.items()}
+    pid_of = {id(plane): pid for pid, plane in planes.items()}
+
+    def decode(plane: XPlane) -> Iterator[EventBatch]:
+        part = by_pid.get(pid_of[id(plane)])
+        if part is not None:
+            yield _batch(plane, part)
+
+    space = XSpace(list(planes.values()), [], [], [])
+    return profile_tables(path, "jax-chrome", space, decode, notes)
+
+
+def _plane(
+    name: str,
+    pid: int | None,
+    part: pl.DataFrame | None,
+    threads: dict[tuple[int | None, int | None], str],
+    texts: list[str],
+) -> XPlane:
+    plane = XPlane(name)
+    if part is not None:
+        for code in part["code"].unique().sort():
+            plane.kinds.put(code, texts[code])
+        for tid, count in part.group_by("tid").len().sort("tid").iter_rows():
+            plane.lines.append(PlaneLine(id=tid, name=threads.get((pid, tid), ""), events=count))
+    return plane
+
+
+def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:
+    lines = {line.id: place for place, line in enumerate(plane.lines)}
+    events = part.select(
+        pl.col("tid").replace_strict(lines, return_dtype=pl.Int32).alias("line"),
+        pl.Series("kind", plane.kinds.places(part["code"].cast(pl.Int64).to_numpy())),
+        "start_ns",
+        "end_ns",
+    )
+    stats = {name: part[f"stat {name}"] for name in _STATS}
+    return EventBatch(events, _JsonStats(stats, plane.words))
+
+
+class _JsonStats:
+    """The stats of a plane's events; null where an event lacks the stat."""
+
+    def __init__(self, columns: dict[str, pl.Series], words: ReferencedNames) -> None:
+        self._columns = columns
+        self._words = words
+
+    def has(self, *names: str) -> pl.Series:
+        """Return which events carry one of these stats."""
+        frame = pl.DataFrame({name: self._columns[name] for name in names})
+        return frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+
+    def integers(self, name: str) -> pl.Series:
+        """Return the integers of a stat."""
+        return self._columns[name].cast(pl.String).cast(pl.Int64, strict=False)
+
+    def reals(self, name: str) -> pl.Series:
+        """Return the numbers of a stat."""
+        return self._columns[name].cast(pl.String).cast(pl.Float64, strict=False)
+
+    def texts(self, name: str) -> pl.Series:
+        """Return the texts of a stat, as indices into the plane's words."""
+        texts = self._columns[name].cast(pl.String)
+        distinct = texts.drop_nulls().unique(maintain_order=True)
+        places = {text: self._words.add(text) for text in distinct}
+        return texts.replace_strict(places, default=None, return_dtype=pl.Int32)
+
+    def any_number(self) -> pl.Series:
+        """Return nulls: counters are not exported to this format."""
+        height = len(next(iter(self._columns.values())))
+        return pl.Series("value", [None], dtype=pl.Float64).new_from_index(0, height)
