@@ -404,7 +404,9 @@ def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Conten
     )
     by_pid = {pid: part for (pid,), part in frame.group_by("pid", maintain_order=True)}
     texts = rows.distinct_names
-    planes = {pid: _plane(name, pid, by_pid.get(pid), threads, texts) for pid, name in names.items()}
+    planes = {
+        pid: _plane(name, pid, by_pid.get(pid), threads, texts) for pid, name in names.items()
+    }
     pid_of = {id(plane): pid for pid, plane in planes.items()}
 
     def decode(plane: XPlane) -> Iterator[EventBatch]:
