@@ -175,7 +175,10 @@ def _frames(collected: CollectedValues, tables: CollectedTables) -> dict[str, pl
     ]
     # Folders in messages hold names of people and machines.
     messages = [
-        {"severity": severity, "text": _PATHS.sub(lambda path: _last_name(path.group()), text)}
+        {
+            "severity": severity,
+            "text": _PATHS.sub(lambda path: re.split(r"[/\\]", path.group())[-1], text),
+        }
         for text, severity in collected.messages.items()
     ]
     sources = [
@@ -192,10 +195,6 @@ def _frames(collected: CollectedValues, tables: CollectedTables) -> dict[str, pl
         "processes": pl.DataFrame(processes, infer_schema_length=None),
         "diagnostics": pl.DataFrame(messages),
     }
-
-
-def _last_name(path: str) -> str:
-    return re.split(r"[/\\]", path)[-1]
 
 
 def _with_counters(profiles: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFrame:
