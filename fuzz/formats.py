@@ -98,9 +98,9 @@ def _ncu_report(path: Path) -> object:
 
 
 def _ncu_text(path: Path) -> object:
-    from gpusight.readers.ncu.text_collected import CollectedValues as Collected
+    from gpusight.readers.ncu.text_metrics import CollectedValues as Collected
     from gpusight.readers.ncu.text_pages import PrintedFile as Walk
-    from gpusight.readers.ncu.text_rows import PrintedText as Text
+    from gpusight.readers.ncu.text_source import PrintedText as Text
 
     walk = Walk(Collected())
     for piece in Text(path):

@@ -12,16 +12,15 @@ from gpusight.hardware.gpu_table import GPUS, Gpu, Peaks
 from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 PRECISIONS = tuple(field.name for field in fields(Peaks))
 """Names of the precisions: fp64 fp32 tf32 bf16 fp16 fp8 fp4 int8."""
 
 _GIB = 1 << 30
-_MIB = 1 << 20
 
-# Words that say nothing about which GPU it is.
+# Words that do not identify a GPU.
 _NOISE = frozenset((
     "nvidia", "geforce", "tesla", "amd", "instinct", "jetson", "gpu", "graphics", "generation",
     "corporation", "inc", "with", "design", "edition", "workstation", "accelerator", "tensor",
@@ -43,7 +42,7 @@ _SPELLINGS = (
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A GPU's name taken apart; two names of one model differ at most in form and memory."""
+    """The words of a GPU's name; two names of one model differ at most in form and memory."""
 
     model: frozenset[str]
     series: frozenset[str]
@@ -69,7 +68,7 @@ class _Name:
         return self.series == row.series or (not self.series and says_enough)
 
     def fits(self, row: _Name, gpu: Gpu) -> bool:
-        """Say whether every form and memory size that this name states is the row's."""
+        """Return whether every form and memory size that this name states is the row's."""
         own_memory = f"{round((gpu.memory_bytes or 0) / _GIB)}gb"
         return all(any(has.startswith(word) for has in row.forms) for word in self.forms) and all(
             word in row.memory or word == own_memory for word in self.memory
@@ -78,7 +77,7 @@ class _Name:
 
 @lru_cache(maxsize=1)
 def _index() -> tuple[tuple[_Name, bool, Gpu], ...]:
-    """Take apart the names (False) and aliases (True) of all rows, in table order."""
+    """Parse the names (False) and aliases (True) of all rows, in table order."""
     return tuple(
         (_Name.parse(text), text != gpu.name, gpu)
         for gpu in GPUS
@@ -107,30 +106,26 @@ def find_gpu(
         return _only(gpu for gpu in GPUS if _may_be_same_gpu(gpu, sm_count, memory_bytes, compute))
     models = name.split("/")
     if len(models) > 1:
-        found = (find_gpu(model, sm_count=sm_count, memory_bytes=memory_bytes) for model in models)
-        return _only(gpu for gpu in found if gpu is not None and _has_sms(gpu, sm_count))
-    return _named(name, sm_count, memory_bytes)
-
-
-def _named(name: str, sm_count: int | None, memory_bytes: int | None) -> Gpu | None:
+        gpus = (find_gpu(model, sm_count=sm_count, memory_bytes=memory_bytes) for model in models)
+        return _only(gpu for gpu in gpus if gpu is not None and _has_sms(gpu, sm_count))
     wanted = _Name.parse(name)
-    found: list[tuple[bool, int, Gpu]] = [
+    matches: list[tuple[bool, int, Gpu]] = [
         (is_alias, len(row.forms - wanted.forms) + len(row.memory - wanted.memory), gpu)
         for row, is_alias, gpu in _index()
         if wanted.is_model_of(row) and wanted.fits(row, gpu)
     ]
-    candidates = [gpu for *_, gpu in sorted(found, key=lambda entry: entry[:2])]
+    candidates = [gpu for *_, gpu in sorted(matches, key=lambda match: match[:2])]
     if sm_count:
-        candidates = _preferred(candidates, lambda gpu: _has_sms(gpu, sm_count))
+        candidates = [gpu for gpu in candidates if _has_sms(gpu, sm_count)] or candidates
     if memory_bytes:
-        candidates = _preferred(candidates, lambda gpu: _may_report(gpu, memory_bytes))
+        candidates = [gpu for gpu in candidates if _may_report(gpu, memory_bytes)] or candidates
     return candidates[0] if candidates else None
 
 
 def _only(gpus: Iterable[Gpu]) -> Gpu | None:
-    """Give the one GPU there is; none when there are several."""
-    found = list(gpus)
-    return found[0] if len(found) == 1 else None
+    """Return the single GPU there is; None when there are several."""
+    candidates = list(gpus)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _may_be_same_gpu(
@@ -139,10 +134,10 @@ def _may_be_same_gpu(
     if not sm_count or not memory_bytes or compute is None:
         return False
     major, minor = compute
-    version = gpu.compute_capability == compute
+    is_version = gpu.compute_capability == compute
     if gpu.gfx is not None:  # gfx942: all but the last character, which ROCm does not report
-        version = gpu.gfx[:-1] == f"gfx{major}{minor}"
-    return version and _has_sms(gpu, sm_count) and _may_report(gpu, memory_bytes)
+        is_version = gpu.gfx[:-1] == f"gfx{major}{minor}"
+    return is_version and _has_sms(gpu, sm_count) and _may_report(gpu, memory_bytes)
 
 
 def _has_sms(gpu: Gpu, sm_count: int | None) -> bool:
@@ -155,12 +150,8 @@ def _pairs(gpu: Gpu) -> int | None:
     return gpu.sm_count // 2 if rdna and gpu.sm_count else None
 
 
-def _preferred(gpus: list[Gpu], wanted: Callable[[Gpu], bool]) -> list[Gpu]:
-    return [gpu for gpu in gpus if wanted(gpu)] or gpus
-
-
 def _may_report(gpu: Gpu, memory_bytes: int) -> bool:
-    """Say whether a driver may report this size: all of it but for ECC and what firmware keeps."""
+    """Return whether a driver may report this size: the memory less ECC and what firmware keeps."""
     size = gpu.memory_bytes or 0
     return 0.87 * size <= memory_bytes <= 1.005 * size
 
@@ -195,13 +186,16 @@ def with_measured(
     """Replace the table's values by those a capture holds; empty and zero values do not count.
 
     Peaks follow the SM count and clock: a slice, a laptop part or a locked clock reaches less.
-    For a GPU that is not in the table only the FP32 rate can be told, from its SMs' lanes.
+    For a GPU that is not in the table only the FP32 rate is known, from its CUDA cores.
     """
     if gpu is not None and sm_count and sm_count == _pairs(gpu):
         sm_count = gpu.sm_count
     if gpu is None:
-        gpu = _unlisted(name or "", compute_major, compute_minor)
-        base = _lanes_only(gpu, sm_count, clock_hz)
+        gpu = base = _unlisted(name or "", compute_major, compute_minor)
+        limits = SM_LIMITS.get(gpu.compute_capability or (0, 0))
+        if limits is not None and sm_count and clock_hz:
+            fp32_tflops = 2 * limits.fp32_lanes * sm_count * clock_hz / 1e12
+            base = replace(gpu, vector=Peaks(fp32=fp32_tflops))
     else:
         base = _at_measured_speed(gpu, sm_count, clock_hz)
     cc = gpu.compute_capability
@@ -232,15 +226,8 @@ def _at_measured_speed(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -
     )
 
 
-def _lanes_only(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:
-    limits = SM_LIMITS.get(gpu.compute_capability or (0, 0))
-    if limits is None or not sm_count or not clock_hz:
-        return gpu
-    return replace(gpu, vector=Peaks(fp32=2 * limits.fp32_lanes * sm_count * clock_hz / 1e12))
-
-
 def _unlisted(name: str, major: int | None, minor: int | None) -> Gpu:
-    """Describe a GPU of which nothing is known but its name and compute capability."""
+    """Describe a GPU of which only name and compute capability are known."""
     # ROCm reports gfx versions where CUDA reports compute capabilities: gfx90a looks like 9.0.
     is_amd = bool(re.search(r"\b(?:amd|radeon|instinct|gfx\w+)\b", name.lower()))
     cc = (major, minor or 0) if major and not is_amd else None

@@ -1,4 +1,4 @@
-"""THE table of GPUs: what each can do at best, and which vendor document says so."""
+"""THE table of GPUs: peak rates, memory and CPU link of each, and the vendor's document."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Gpu:
     memory_bandwidth_bytes_s: float | None
     l2_bytes: int | None
     vector: Peaks
-    """Peak rates of the ordinary lanes."""
+    """Peak rates of the CUDA cores (vector units on AMD)."""
     tensor: Peaks
-    """Peak dense rates of the tensor cores (matrix cores on AMD)."""
+    """Peak dense rates of the Tensor Cores (matrix cores on AMD)."""
     tdp_w: float | None
     source: str
     """The document the values come from."""
@@ -120,7 +120,7 @@ _NOT_PUBLISHED = "ROCm device properties; clock and peak rates are not published
 def _amd_family(
     architecture: str, gfx: str, vector: Peaks, tensor: Peaks, document: str = ""
 ) -> GpuFamily:
-    source = document or ("AMD Instinct data sheet; AMD CDNA whitepaper; ROCm GPU specifications")
+    source = document or "AMD Instinct data sheet; AMD CDNA whitepaper; ROCm GPU specifications"
     return GpuFamily(architecture, None, vector, tensor, source, vendor="AMD", gfx=gfx)
 
 
@@ -139,7 +139,7 @@ _CDNA2 = _amd_family("CDNA 2", "gfx90a", Peaks(fp64=128, fp32=128),
                  Peaks(fp64=256, fp32=256, bf16=1024, fp16=1024, int8=1024))
 _CDNA3 = _amd_family("CDNA 3", "gfx942", Peaks(fp64=128, fp32=256),
                  Peaks(fp64=256, fp32=256, tf32=1024, bf16=2048, fp16=2048, fp8=4096, int8=4096))
-# CDNA 4 has no TF32: libraries emulate it with three BF16 products.
+# CDNA 4 has no TF32: libraries emulate it with three BF16 GEMMs.
 _CDNA4 = _amd_family("CDNA 4", "gfx950", Peaks(fp64=128, fp32=256),
                  Peaks(fp64=128, fp32=256, bf16=4096, fp16=4096, fp8=8192, fp4=16384, int8=8192))
 _RDNA3_MATRIX = Peaks(bf16=512, fp16=512, int8=512)
@@ -451,3 +451,26 @@ GPUS: tuple[Gpu, ...] = (
     *AMD,
 )
 """Every GPU known, oldest architecture first."""
+
+
+CPU_LINK_BYTES_S = {"PCIe 3": 15.75e9, "PCIe 4": 31.5e9, "PCIe 5": 63e9}
+"""Bytes per second and direction of the links between CPU and GPU, 16 lanes wide."""
+CPU_LINKS = {
+    "Pascal": "PCIe 3",
+    "Volta": "PCIe 3",
+    "Turing": "PCIe 3",
+    "Ampere": "PCIe 4",
+    "Ada Lovelace": "PCIe 4",
+    "Hopper": "PCIe 5",
+    "Blackwell": "PCIe 5",
+    "Blackwell Ultra": "PCIe 5",
+    "CDNA": "PCIe 4",
+    "CDNA 2": "PCIe 4",
+    "CDNA 3": "PCIe 5",
+    "CDNA 4": "PCIe 5",
+    "RDNA 3": "PCIe 4",
+    "RDNA 4": "PCIe 5",
+}
+"""The link that GPUs of an architecture have."""
+USUAL_CPU_LINK = "PCIe 4"
+"""Assumed where the GPU is not known."""

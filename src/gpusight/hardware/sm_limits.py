@@ -17,7 +17,7 @@ _AMPERE_KIB = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
 
 @dataclass(frozen=True, slots=True)
 class SmLimits:
-    """What one SM of a compute capability holds and how it is handed out to blocks and warps."""
+    """Resources of one SM of a compute capability, and how blocks and warps are given them."""
 
     major: int
     minor: int

@@ -16,21 +16,21 @@ _GP100 = (6, 0)
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """What one block of a launch asks of an SM."""
+    """Resources that one block of a launch needs on an SM."""
 
     block_threads: int
     registers: int | None = None
-    """Registers of each thread; None when not known, and then they are no limit."""
+    """Registers per thread; None when unknown, and then no limit."""
     static_shared_bytes: int = 0
     dynamic_shared_bytes: int = 0
     barriers: int | None = None
-    """Barriers that the code uses; None when not known."""
+    """Barriers that the code uses; None when unknown."""
     shared_config_bytes: int | None = None
-    """Shared memory that the driver set aside on each SM; None for as much as there is."""
+    """Shared memory that the driver configured on each SM; None for the largest carve-out."""
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory that the program asked for, without what the driver adds."""
+        """Shared memory that the program requested, without what the driver adds."""
         return self.static_shared_bytes + self.dynamic_shared_bytes
 
 
@@ -64,18 +64,22 @@ class Occupancy:
 
 
 def occupancy(limits: SmLimits, shape: BlockShape) -> Occupancy:
-    """Work out how many blocks of this shape one SM holds at once."""
+    """Compute how many blocks of this shape one SM holds at once."""
+    warps_per_block = _warps(limits, shape)
     by_limit = {
-        "warps": limits.max_warps // _warps(limits, shape),
+        "warps": limits.max_warps // warps_per_block,
         "blocks": limits.max_blocks,
         **_register_limit(limits, shape),
         "shared_memory": _shared_limit(limits, shape),
-        **_barrier_limit(limits, shape),
     }
-    refused = _refusals(limits, shape)
-    by_limit |= dict.fromkeys(refused, 0)
+    if limits.barriers_per_sm is not None and shape.barriers is not None:
+        by_barriers = limits.barriers_per_sm // max(1, shape.barriers)
+        by_limit["barriers"] = min(limits.max_blocks, by_barriers)
+    refusals = _refusals(limits, shape)
+    by_limit |= dict.fromkeys(refusals, 0)
     blocks = min(by_limit.values())
-    warps = blocks * _warps(limits, shape)
+    warps = blocks * warps_per_block
+    registers = shape.registers
     allocated = _shared_allocated(limits, shape)
     return Occupancy(
         blocks=blocks,
@@ -83,16 +87,20 @@ def occupancy(limits: SmLimits, shape: BlockShape) -> Occupancy:
         share=warps / limits.max_warps,
         by_limit=by_limit,
         limiters=_limiters(limits, shape, by_limit),
-        warps_per_block=_warps(limits, shape),
-        registers_allocated=_registers_allocated(limits, shape),
+        warps_per_block=warps_per_block,
+        registers_allocated=(
+            None
+            if registers is None
+            else _registers_per_warp(limits, registers) // limits.warp_size
+        ),
         shared_allocated_bytes=allocated,
         carve_out_bytes=shape.shared_config_bytes or _carve_out(limits, blocks * allocated),
-        refusals=tuple(refused.values()),
+        refusals=tuple(refusals.values()),
     )
 
 
 def whole_carve_out(shape: BlockShape) -> BlockShape:
-    """Give the same shape where the driver may choose the carve-out anew."""
+    """Return the same shape where the driver may choose the carve-out anew."""
     return replace(shape, shared_config_bytes=None)
 
 
@@ -104,14 +112,8 @@ def _registers_per_warp(limits: SmLimits, registers: int) -> int:
     return _up(registers * limits.warp_size, limits.register_allocation_unit)
 
 
-def _registers_allocated(limits: SmLimits, shape: BlockShape) -> int | None:
-    if shape.registers is None:
-        return None
-    return _registers_per_warp(limits, shape.registers) // limits.warp_size
-
-
 def _register_limit(limits: SmLimits, shape: BlockShape) -> dict[str, int]:
-    """Fill each part of the SM with whole warps; blocks may spread over the parts as they like."""
+    """Fill each sub-partition of the SM with whole warps; blocks may span sub-partitions."""
     if shape.registers is None:
         return {}
     if shape.registers == 0:
@@ -124,8 +126,8 @@ def _register_limit(limits: SmLimits, shape: BlockShape) -> dict[str, int]:
 
 
 def _shared_allocated(limits: SmLimits, shape: BlockShape) -> int:
-    asked = shape.shared_bytes + limits.shared_reserved_per_block_bytes
-    return _up(asked, limits.shared_allocation_unit_bytes)
+    size = shape.shared_bytes + limits.shared_reserved_per_block_bytes
+    return _up(size, limits.shared_allocation_unit_bytes)
 
 
 def _shared_limit(limits: SmLimits, shape: BlockShape) -> int:
@@ -138,19 +140,13 @@ def _shared_limit(limits: SmLimits, shape: BlockShape) -> int:
 
 
 def _carve_out(limits: SmLimits, size: int) -> int:
-    """Give the smallest carve-out that holds so much."""
+    """Return the smallest carve-out that holds `size` bytes."""
     fitting = (carve_out for carve_out in limits.carve_outs_bytes if carve_out >= size)
     return next(fitting, limits.shared_per_sm_bytes)
 
 
-def _barrier_limit(limits: SmLimits, shape: BlockShape) -> dict[str, int]:
-    if limits.barriers_per_sm is None or shape.barriers is None:
-        return {}
-    return {"barriers": min(limits.max_blocks, limits.barriers_per_sm // max(1, shape.barriers))}
-
-
 def _limiters(limits: SmLimits, shape: BlockShape, by_limit: dict[str, int]) -> tuple[str, ...]:
-    """Name the tightest limits, without those that only look tight.
+    """Return the tightest limits, without those that only look tight.
 
     Nsight Compute's numbers tie more often than there are causes: it counts the shared memory of
     the carve-out that the driver chose, which is just large enough for what the other limits
@@ -168,20 +164,20 @@ def _limiters(limits: SmLimits, shape: BlockShape, by_limit: dict[str, int]) -> 
 
 
 def _refusals(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
-    """Say for each limit that a single block is over why the GPU would not launch it."""
-    found = {}
+    """Return, for each limit that a single block exceeds, why the GPU would not launch it."""
+    refusals = {}
     if shape.block_threads > limits.max_threads_per_block:
-        found["warps"] = (
+        refusals["warps"] = (
             f"a block of {shape.block_threads} threads, where {limits.max_threads_per_block} "
             "are the most"
         )
     most_shared = limits.shared_per_block_optin_bytes + limits.shared_reserved_per_block_bytes
     if _shared_allocated(limits, shape) > most_shared:
-        found["shared_memory"] = (
+        refusals["shared_memory"] = (
             f"{shape.shared_bytes} bytes of shared memory in a block, where "
             f"{limits.shared_per_block_optin_bytes} are the most"
         )
-    return found | _register_refusal(limits, shape)
+    return refusals | _register_refusal(limits, shape)
 
 
 def _register_refusal(limits: SmLimits, shape: BlockShape) -> dict[str, str]:

@@ -1,13 +1,17 @@
-"""Itanium C++ demangling, as far as kernel names need it.
+"""Kernel names made readable: Itanium C++ demangling, then function, arguments and parameters.
 
 Captures carry mangled names where the tool did not demangle them (HIP traces, ncu, cuDNN's long
 CUTLASS instances). The parser builds a small tree and prints it afterwards, since a substitution
 may name a template parameter whose meaning depends on where it is printed. What is not understood
 leaves the name as it was: a wrong name is worse than a mangled one.
+
+Tools spell one kernel differently (`(int)4` or `4`, `<unnamed>` or `(anonymous namespace)`,
+`char *` or `char*`); the parts of a name read the same for all of them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from gpusight.naming.demangle_parser import (
@@ -42,29 +46,28 @@ class DemanglePrinter:
         self.max_printed = MIN_PRINTED + PRINTED_PER_CHARACTER * len(name)
 
     def show(self, node: NameNode, scope: TemplateScope | None) -> str:
-        """The text of `node`."""
-        left, right = self.sides(node, scope)
-        return left + right
+        """Return the text of `node`."""
+        return "".join(self.sides(node, scope))
 
     def sides(self, node: NameNode, scope: TemplateScope | None) -> tuple[str, str]:
-        """What goes left and right of a declarator: functions and arrays wrap around theirs."""
+        """Return the text on both sides of a declarator: functions and arrays wrap around it."""
         self.depth += 1
         self.printed += 1
         if self.depth > 4 * MAX_DEPTH or self.printed > self.max_printed:
             raise UnsupportedManglingError
-        found = getattr(self, "_on_" + node.kind)(node, scope)
+        text = getattr(self, "_on_" + node.kind)(node, scope)
         self.depth -= 1
-        sides = (found, "") if isinstance(found, str) else found
+        sides = (text, "") if isinstance(text, str) else text
         self.printed += len(sides[0]) + len(sides[1])
         return sides
 
     def join(self, nodes: tuple[NameNode, ...], scope: TemplateScope | None) -> str:
-        """Several nodes, separated by commas; empty packs leave no trace."""
+        """Join the texts of nodes by commas; empty packs leave no trace."""
         shown = (self.show(node, scope) for node in nodes)
         return ", ".join(text for text in shown if text)
 
     def params(self, nodes: tuple[NameNode, ...], scope: TemplateScope | None) -> str:
-        """A parameter list; a lone `void` means none."""
+        """Return a parameter list; a lone `void` means none."""
         text = self.join(nodes, scope)
         return "()" if text == "void" else f"({text})"
 
@@ -165,10 +168,10 @@ class DemanglePrinter:
             return f"auto:{index + 1}", ""
         if scope is None or index >= len(scope.args):
             raise UnsupportedManglingError
-        found = scope.args[index]
-        if found.kind == "pack" and 0 <= scope.pack_index < len(found.kids):
-            found = found.kids[scope.pack_index]
-        return self.sides(found, scope.outer)
+        argument = scope.args[index]
+        if argument.kind == "pack" and 0 <= scope.pack_index < len(argument.kids):
+            argument = argument.kids[scope.pack_index]
+        return self.sides(argument, scope.outer)
 
     def _on_literal(self, node: NameNode, scope: TemplateScope | None) -> str:
         kind = self.show(node.kids[0], scope)
@@ -200,17 +203,17 @@ class DemanglePrinter:
 
 
 def function_scope(name: NameNode, outer: TemplateScope | None) -> TemplateScope | None:
-    """What template parameters mean in the parameters of the function `name`."""
+    """Return what template parameters mean in the parameters of the function `name`."""
     last = innermost(name)
     return TemplateScope(last.kids[1:], outer) if last.kind == "template" else outer
 
 
 def pack_size(node: NameNode, scope: TemplateScope | None) -> int | None:
-    """How many elements the packs inside `node` have, if any is a pack."""
+    """Return how many elements the packs inside `node` have; None if none is a pack."""
     if node.kind == "param" and scope is not None:
         index = int(node.text)
-        found = scope.args[index] if index < len(scope.args) else None
-        return len(found.kids) if found is not None and found.kind == "pack" else None
+        argument = scope.args[index] if index < len(scope.args) else None
+        return len(argument.kids) if argument is not None and argument.kind == "pack" else None
     sizes = (pack_size(kid, scope) for kid in node.kids)
     return next((size for size in sizes if size is not None), None)
 
@@ -228,3 +231,123 @@ def demangle(name: str) -> str:
         return DemanglePrinter(name).show(tree, None)
     except (UnsupportedManglingError, RecursionError, ValueError):
         return name
+
+
+# Long enough for every instance seen, short enough that matching stays in microseconds.
+MAX_TEXT = 6_000
+MAX_NESTING = 200
+
+ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:void )?unnamed>::")
+LITERAL_CAST = re.compile(r"\((?:unsigned )?(?:int|bool|char|short|long long|long)\)(?=-?\d)")
+CLONE = re.compile(r" \[clone [^\]]{0,40}\]|\.kd$")
+WORD = re.compile(r"[A-Z]{1,60}(?=[A-Z][a-z])|[A-Z]?[a-z]{1,60}|[A-Z]{1,60}|\d{1,12}")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,100}")
+MANGLED_LENGTH = re.compile(r"\d{1,3}")
+CLOSERS = {">": "<", ")": "(", "]": "[", "}": "{"}
+
+# Functions that only launch what their template arguments say.
+LAUNCHERS = re.compile(
+    r"::kentry|parallel_launch|_kernel_agent|static_kernel|trampoline_kernel|forall\w{0,20}kernel"
+)
+# Composable Kernel starts everything through one function: kentry<1, ck_tile::GemmKernel<…>>.
+CK_ENTRY = "kentry"
+CK_LAUNCHED = re.compile(r"(\w{3,80})<")
+GENERIC_NAMES = ("kernel", "kernel2", "device_kernel")
+GENERIC_ARGS = re.compile(r"cutlass|cute::|gemm|mma|flash|conv")
+
+
+class KernelNameParts(NamedTuple):
+    """The parts of a kernel's name. `subject` and `words` are lower case, for the patterns."""
+
+    text: str
+    head: str
+    base: str
+    args: str
+    params: str
+    subject: str
+    words: str
+
+
+def take_apart(name: str) -> KernelNameParts:
+    """Split a demangled or plain kernel name."""
+    text = clean(name)
+    if text.startswith("_Z"):
+        text = readable_identifiers(text)
+    head, args, params = split(text)
+    base = head.rsplit("::", 1)[-1]
+    launcher = LAUNCHERS.search(head.lower()) or (
+        base.lower() in GENERIC_NAMES and GENERIC_ARGS.search(args.lower())
+    )
+    subject = f"{head}<{args}>" if launcher and args else head
+    if base == CK_ENTRY and (launched := CK_LAUNCHED.search(args)) is not None:
+        base, args = launched.group(1), args[launched.end() :].removesuffix(">")
+    words = WORD.findall(base)
+    return KernelNameParts(
+        text, head, base, args, params, subject.lower(), f" {' '.join(words).lower()} "
+    )
+
+
+def clean(name: str) -> str:
+    """Return one spelling for all tools, truncated to a length that is safe to search."""
+    text = name[:MAX_TEXT]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    text = ANONYMOUS.sub("", CLONE.sub("", text.strip()))
+    return LITERAL_CAST.sub("", text).strip()
+
+
+def readable_identifiers(mangled: str) -> str:
+    """Return the identifiers of a name that could not be demangled, to recognize its family."""
+    function: list[str] = []
+    arguments: list[str] = []
+    identifiers, at = function, 2
+    while (number := MANGLED_LENGTH.search(mangled, at)) is not None:
+        end = number.end() + int(number.group())
+        word = mangled[number.end() : end]
+        at = end if IDENTIFIER.fullmatch(word) else number.end()
+        if at == end and not word.startswith("_GLOBAL_"):
+            identifiers.append(word)
+            identifiers = arguments if mangled[end : end + 1] in ("I", "E") else identifiers
+    text = "::".join(function) or mangled
+    return f"{text}<{', '.join(arguments)}>" if arguments else text
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """Return function name, template arguments and parameters, from one walk over the text."""
+    open_brackets: list[str] = []
+    start, args_from, args_to, end = 0, -1, -1, len(text)
+    for at, char in enumerate(text):
+        if len(open_brackets) > MAX_NESTING:
+            break
+        if char in "<([{":
+            if not open_brackets and char == "(" and at > start:
+                end = at
+                break
+            if not open_brackets and char == "<":
+                args_from = at
+            open_brackets.append(char)
+        elif char in CLOSERS:
+            close(open_brackets, char)
+            if not open_brackets and char == ">":
+                args_to = at
+        elif char == " " and not open_brackets:
+            start, args_from, args_to = at + 1, -1, -1
+    head = text[start : args_from if args_from >= 0 else end]
+    inside_to = args_to if args_to > args_from else end
+    args = text[args_from + 1 : inside_to] if args_from >= 0 else ""
+    return head.split("[", 1)[0].strip() or text, args.strip(), text[end:]
+
+
+def close(open_brackets: list[str], char: str) -> None:
+    """Close a bracket; `>` between parentheses is a comparison and closes nothing."""
+    opener = CLOSERS[char]
+    if opener not in open_brackets or (char == ">" and open_brackets[-1] != opener):
+        return
+    while open_brackets.pop() != opener:
+        pass
+
+
+def parts_of(raw: str) -> tuple[str, KernelNameParts]:
+    """Return the demangled name and its parts."""
+    demangled = demangle(raw)
+    return demangled, take_apart(demangled)

@@ -4,83 +4,43 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# fmt: off
 BUILTINS = {
-    "v": "void",
-    "w": "wchar_t",
-    "b": "bool",
-    "c": "char",
-    "a": "signed char",
-    "h": "unsigned char",
-    "s": "short",
-    "t": "unsigned short",
-    "i": "int",
-    "j": "unsigned int",
-    "l": "long",
-    "m": "unsigned long",
-    "x": "long long",
-    "y": "unsigned long long",
-    "n": "__int128",
-    "o": "unsigned __int128",
-    "f": "float",
-    "d": "double",
-    "e": "long double",
-    "g": "__float128",
-    "z": "...",
+    "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
+    "h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int", "j": "unsigned int",
+    "l": "long", "m": "unsigned long", "x": "long long", "y": "unsigned long long",
+    "n": "__int128", "o": "unsigned __int128", "f": "float", "d": "double", "e": "long double",
+    "g": "__float128", "z": "...",
 }
 D_BUILTINS = {
-    "Dn": "decltype(nullptr)",
-    "Da": "auto",
-    "Dc": "decltype(auto)",
-    "Dh": "half",
-    "Du": "char8_t",
-    "Ds": "char16_t",
-    "Di": "char32_t",
+    "Dn": "decltype(nullptr)", "Da": "auto", "Dc": "decltype(auto)", "Dh": "half",
+    "Du": "char8_t", "Ds": "char16_t", "Di": "char32_t",
 }
 STD_NAMES = {
-    "t": "std",
-    "a": "std::allocator",
-    "b": "std::basic_string",
-    "s": "std::string",
-    "i": "std::istream",
-    "o": "std::ostream",
-    "d": "std::iostream",
+    "t": "std", "a": "std::allocator", "b": "std::basic_string", "s": "std::string",
+    "i": "std::istream", "o": "std::ostream", "d": "std::iostream",
 }
 UNARY = {"ng": "-", "nt": "!", "co": "~", "ad": "&", "de": "*", "ps": "+"}
 BINARY = {
-    "pl": "+",
-    "mi": "-",
-    "ml": "*",
-    "dv": "/",
-    "rm": "%",
-    "an": "&",
-    "or": "|",
-    "eo": "^",
-    "aa": "&&",
-    "oo": "||",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "gt": ">",
-    "le": "<=",
-    "ge": ">=",
-    "ls": "<<",
-    "rs": ">>",
+    "pl": "+", "mi": "-", "ml": "*", "dv": "/", "rm": "%", "an": "&", "or": "|", "eo": "^",
+    "aa": "&&", "oo": "||", "eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">=",
+    "ls": "<<", "rs": ">>",
 }
-OPERATORS = {"cl": "()", "ix": "[]", "aS": "=", "pL": "+=", "mI": "-=", "pp": "++", "mm": "--"} | {
-    **UNARY,
-    **BINARY,
+OPERATORS = {
+    "cl": "()", "ix": "[]", "aS": "=", "pL": "+=", "mI": "-=", "pp": "++", "mm": "--",
+    **UNARY, **BINARY,
 }
-LITERAL_SUFFIX = {"int": "", "unsigned int": "u", "long": "l", "unsigned long": "ul"} | {
-    "long long": "ll",
+LITERAL_SUFFIX = {
+    "int": "", "unsigned int": "u", "long": "l", "unsigned long": "ul", "long long": "ll",
     "unsigned long long": "ull",
 }
-
+# fmt: on
 
 MAX_DEPTH = 90
 
 
 class NameNode(NamedTuple):
-    """One piece of a name: its kind, its own text and the pieces it is made of."""
+    """One part of a name: its kind, its own text and the parts it is made of."""
 
     kind: str
     text: str = ""
@@ -101,16 +61,16 @@ class MangledNameParser:
         self.seen: list[NameNode] = []
 
     def peek(self, size: int = 1) -> str:
-        """The next characters, without taking them."""
+        """Return the next characters, without taking them."""
         return self.text[self.pos : self.pos + size]
 
     def take(self, size: int = 1) -> str:
-        """The next characters; running out means the name is cut or not mangled."""
-        found = self.peek(size)
-        if len(found) < size:
+        """Take the next characters; running out means the name is truncated or not mangled."""
+        taken = self.peek(size)
+        if len(taken) < size:
             raise UnsupportedManglingError
         self.pos += size
-        return found
+        return taken
 
     def accept(self, text: str) -> bool:
         """Take `text` if it comes next."""
@@ -143,9 +103,9 @@ class MangledNameParser:
         """`_` is 0, `0_` is 1 and so on, as parameters and lambdas count."""
         if self.accept("_"):
             return 0
-        found = self.number()
+        number = self.number()
         self.expect("_")
-        return found + 1
+        return number + 1
 
     def substitution_index(self) -> int:
         """As `sequence`, in base 36."""
@@ -169,7 +129,7 @@ class MangledNameParser:
         if not types:
             return name
         if has_return_type(name):
-            return NameNode("function", kids=(name, types[0], *types[1:]))
+            return NameNode("function", kids=(name, *types))
         return NameNode("function", kids=(name, NameNode("none"), *types))
 
     def enter(self) -> None:
@@ -187,14 +147,11 @@ class MangledNameParser:
             return self.local()
         if head == "S" and self.peek(2) != "St":
             return self.with_args(self.substitution())
-        prefix = NameNode("name", "std") if self.accept("St") else None
-        found = self.unqualified()
-        if prefix is not None:
-            found = NameNode("scoped", kids=(prefix, found))
-        if self.peek() == "I":
-            self.remember(found)
-            found = self.with_args(found)
-        return found
+        in_std = self.accept("St")
+        node = self.unqualified()
+        if in_std:
+            node = NameNode("scoped", kids=(NameNode("name", "std"), node))
+        return self.template(self.remember(node)) if self.peek() == "I" else node
 
     def with_args(self, node: NameNode) -> NameNode:
         """`node` with the template arguments that follow, if any do."""
@@ -234,8 +191,8 @@ class MangledNameParser:
             return self.template_param()
         if head == "D" and self.peek(2) in ("Dt", "DT") and before is None:
             return self.decltype()
-        found = self.unqualified(before)
-        return found if before is None else NameNode("scoped", kids=(before, found))
+        node = self.unqualified(before)
+        return node if before is None else NameNode("scoped", kids=(before, node))
 
     def local(self) -> NameNode:
         """`Z function E entity`: what is declared inside a function, lambdas above all."""
@@ -266,21 +223,28 @@ class MangledNameParser:
         self.accept("L")
         head = self.peek()
         if head.isdecimal():
-            found = self.source_name()
-        elif self.peek(2) == "Ul":
-            found = self.lambda_name()
-        elif self.peek(2) == "Ut":
-            self.take(2)
-            found = NameNode("name", f"{{unnamed type#{self.sequence() + 1}}}")
+            node = self.source_name()
+        elif self.accept("Ul"):
+            params = self.types_until_end()
+            node = NameNode("lambda", str(self.sequence() + 1), params)
+        elif self.accept("Ut"):
+            node = NameNode("name", f"{{unnamed type#{self.sequence() + 1}}}")
         elif head in ("C", "D") and before is not None and self.peek(2)[1:].isdecimal():
             self.take(2)
-            found = NameNode("constructor", "~" if head == "D" else "", (before,))
+            node = NameNode("constructor", "~" if head == "D" else "", (before,))
         else:
-            found = self.operator_name()
+            node = self.operator_name()
         while self.accept("B"):
             tag = self.source_name()
-            found = NameNode("name", f"{found.text}[abi:{tag.text}]")
-        return found
+            node = NameNode("name", f"{node.text}[abi:{tag.text}]")
+        return node
+
+    def types_until_end(self) -> tuple[NameNode, ...]:
+        """Types up to `E`."""
+        types: list[NameNode] = []
+        while not self.accept("E"):
+            types.append(self.type())
+        return tuple(types)
 
     def source_name(self) -> NameNode:
         """An identifier with its length in front."""
@@ -296,14 +260,6 @@ class MangledNameParser:
         if code not in OPERATORS:
             raise UnsupportedManglingError
         return NameNode("name", "operator" + OPERATORS[code])
-
-    def lambda_name(self) -> NameNode:
-        """A lambda, told apart by its parameters and its number."""
-        self.expect("Ul")
-        params: list[NameNode] = []
-        while not self.accept("E"):
-            params.append(self.type())
-        return NameNode("lambda", str(self.sequence() + 1), tuple(params))
 
     def substitution(self) -> NameNode:
         """Something named before, or one of the short names of the standard library."""
@@ -327,17 +283,14 @@ class MangledNameParser:
             if head in BUILTINS:
                 return NameNode("name", BUILTINS[self.take()])
             if head == "S" and self.peek(2) != "St":
-                return self.substituted_type()
+                node = self.substitution()
+                # Template arguments turn it into something new.
+                return self.remember(self.template(node)) if self.peek() == "I" else node
             if head == "D" and (builtin := self.d_builtin()) is not None:
                 return builtin
             return self.remember(self.compound_type())
         finally:
             self.depth -= 1
-
-    def substituted_type(self) -> NameNode:
-        """A substitution, which its template arguments turn into something new."""
-        found = self.substitution()
-        return self.remember(self.template(found)) if self.peek() == "I" else found
 
     def d_builtin(self) -> NameNode | None:
         """Builtins spelt with a `D`."""
@@ -348,12 +301,10 @@ class MangledNameParser:
         if not self.accept("DF"):
             return None
         width = self.number()
-        return NameNode("name", "std::bfloat16_t" if self.accept("b") else self.float_name(width))
-
-    def float_name(self, width: int) -> str:
-        """`_Float16` and its like, after their width."""
+        if self.accept("b"):
+            return NameNode("name", "std::bfloat16_t")
         self.expect("_")
-        return f"_Float{width}"
+        return NameNode("name", f"_Float{width}")
 
     def compound_type(self) -> NameNode:
         """A type made of others, or a class."""
@@ -363,28 +314,21 @@ class MangledNameParser:
         if head in ("P", "R", "O"):
             self.take()
             return NameNode("pointer", {"P": "*", "R": "&", "O": "&&"}[head], (self.type(),))
-        if head == "F":
-            return self.function_type()
+        if self.accept("F"):  # result and parameters
+            self.accept("Y")
+            return NameNode("function_type", kids=self.types_until_end())
         if head == "A":
             return self.array_type()
         if head == "T" and self.peek(2)[1:] not in ("s", "u", "e"):
-            return self.param_type()
+            param = self.template_param()  # perhaps one that is a template itself
+            return self.template(self.remember(param)) if self.peek() == "I" else param
         if head == "D":
             return self.d_type()
-        if head == "u":
-            self.take()
+        if self.accept("u"):
             return self.with_args(self.source_name())
         if head == "T":
             self.take(2)
         return self.name()
-
-    def param_type(self) -> NameNode:
-        """A template parameter, perhaps one that is a template itself."""
-        found = self.template_param()
-        if self.peek() != "I":
-            return found
-        self.remember(found)
-        return self.template(found)
 
     def cv_type(self) -> NameNode:
         """`const` and `volatile`, which print after what they qualify."""
@@ -393,15 +337,6 @@ class MangledNameParser:
             codes += self.take()
         suffix = (" const" if "K" in codes else "") + (" volatile" if "V" in codes else "")
         return NameNode("cv", suffix, (self.type(),))
-
-    def function_type(self) -> NameNode:
-        """`F result params E`."""
-        self.expect("F")
-        self.accept("Y")
-        types: list[NameNode] = []
-        while not self.accept("E"):
-            types.append(self.type())
-        return NameNode("function_type", kids=tuple(types))
 
     def array_type(self) -> NameNode:
         """`A size _ type`."""
@@ -444,37 +379,37 @@ class MangledNameParser:
         """`I … E`."""
         self.expect("I")
         self.enter()
-        found: list[NameNode] = []
-        while not self.accept("E"):
-            found.append(self.template_arg())
+        args = self.args_until_end()
         self.depth -= 1
-        return tuple(found)
+        return args
+
+    def args_until_end(self) -> tuple[NameNode, ...]:
+        """Template arguments up to `E`."""
+        args: list[NameNode] = []
+        while not self.accept("E"):
+            args.append(self.template_arg())
+        return tuple(args)
 
     def template_arg(self) -> NameNode:
         """One argument: a type, a literal, an expression or a pack of them."""
         head = self.peek()
         if head == "L":
             return self.literal()
-        if head == "X":
-            self.take()
+        if self.accept("X"):
             inner = self.expression()
             self.expect("E")
             return inner
-        if head == "J":
-            self.take()
-            packed: list[NameNode] = []
-            while not self.accept("E"):
-                packed.append(self.template_arg())
-            return NameNode("pack", kids=tuple(packed))
+        if self.accept("J"):
+            return NameNode("pack", kids=self.args_until_end())
         return self.type()
 
     def literal(self) -> NameNode:
         """`L type value E`, or the name of a function."""
         self.expect("L")
         if self.accept("_Z"):
-            found = self.encoding()
+            function = self.encoding()
             self.expect("E")
-            return found
+            return function
         kind = self.type()
         end = self.text.find("E", self.pos)
         if end < 0:
@@ -497,36 +432,30 @@ class MangledNameParser:
             return self.template_param()
         if self.peek() == "L":
             return self.literal()
-        code = self.peek(2)
-        if code == "sr":
-            return self.scope_resolution()
+        if self.accept("sr"):  # T::value
+            owner = self.type()
+            return NameNode("scoped", kids=(owner, self.with_args(self.source_name())))
         if self.accept("sZ"):
             return NameNode("sizeof_pack", kids=(self.template_param(),))
         if self.accept("st"):
             return NameNode("sizeof", kids=(self.type(),))
+        code = self.peek(2)
         if code in UNARY or code in BINARY:
             self.take(2)
-            count = 1 if code in UNARY else 2
-            kids = tuple(self.expression() for _ in range(count))
+            kids = tuple(self.expression() for _ in range(1 if code in UNARY else 2))
             return NameNode("operation", OPERATORS[code], kids)
         raise UnsupportedManglingError
 
-    def scope_resolution(self) -> NameNode:
-        """`T::value`."""
-        self.expect("sr")
-        owner = self.type()
-        return NameNode("scoped", kids=(owner, self.with_args(self.source_name())))
-
 
 def innermost(node: NameNode) -> NameNode:
-    """The part of a function's name that decides whether it is a template."""
+    """Return the part of a function's name that decides whether it is a template."""
     while node.kind in ("qualified_name", "local"):
         node = node.kids[-1]
     return node
 
 
 def has_return_type(name: NameNode) -> bool:
-    """Only templates say what they return, and constructors and conversions never do."""
+    """Return whether a return type follows: only templates have one, but not constructors."""
     last = innermost(name)
     if last.kind != "template":
         return False

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpusight.naming.kernel_name_parts import parts_of
+from gpusight.naming.demangle import parts_of
 from gpusight.naming.kernel_patterns import find
 from gpusight.naming.kernel_precision import precision_of, tensor_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpusight.naming.kernel_name_parts import KernelNameParts
+    from gpusight.naming.demangle import KernelNameParts
 
 
 MAX_SHORT = 48
@@ -35,6 +35,11 @@ EPILOGUE = re.compile(r"[a-z0-9]_(bias|relu|gelu|swiglu)(?:_|$)")
 CONVOLUTION = re.compile(
     r"(fprop|dgrad|wgrad)|igemm_(fwd|bwd|wrw)|depthwise2d_(forward|backward|grad_weight)"
 )
+CONVOLUTION_PASSES = {
+    **dict.fromkeys(("fwd", "forward"), "fprop"),
+    **dict.fromkeys(("bwd", "backward"), "dgrad"),
+    **dict.fromkeys(("wrw", "grad_weight"), "wgrad"),
+}
 DATA_LAYOUT = re.compile(r"_(nhwc|nchw|ndhwc|ncdhw)(?:_|$)")
 HEAD_DIM = re.compile(
     r"kernel_traits<(\d{2,3})|_h(?:dim)?(\d{2,3})(?:_|$)|(?:bfloat16|e4m3|fp16)h(\d{2,3})"
@@ -70,10 +75,10 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def build_label(
     template: str, parts: KernelNameParts, precision: str, groups: tuple[str, ...]
 ) -> str:
-    """Fill in a label template, drop what came out empty, keep it short and printable."""
+    """Fill in a label template, drop what is empty, and shorten it to `MAX_SHORT` characters."""
 
-    def fill(found: re.Match[str]) -> str:
-        key = found.group(1)
+    def fill(placeholder: re.Match[str]) -> str:
+        key = placeholder.group(1)
         if key.isdigit():
             return groups[int(key) - 1] if int(key) <= len(groups) else ""
         if key == "p":
@@ -82,13 +87,14 @@ def build_label(
             return "" if precision == "fp32" else SHORT_PRECISION.get(precision, precision)
         return FILLERS[key](parts)
 
-    return shorten(PLACEHOLDER.sub(fill, template))
-
-
-def shorten(label: str) -> str:
-    """One line of at most `MAX_SHORT` characters."""
-    text = SPACES.sub(" ", label).strip() or "(unnamed)"
+    text = SPACES.sub(" ", PLACEHOLDER.sub(fill, template)).strip() or "(unnamed)"
     return text if len(text) <= MAX_SHORT else text[: MAX_SHORT - 1].rstrip() + "…"
+
+
+def _first_group(pattern: re.Pattern[str], text: str) -> str:
+    """Return the first group of a match that took part in it; empty without a match."""
+    match = pattern.search(text)
+    return "" if match is None else next((group for group in match.groups() if group), "")
 
 
 def function_name(parts: KernelNameParts) -> str:
@@ -112,8 +118,7 @@ def tile(parts: KernelNameParts) -> str:
     """The tile one thread block computes."""
     if (xmma := XMMA_TILE.search(parts.subject)) is not None:
         return xmma.group(1) or f"{xmma.group(2)}x{xmma.group(3)}"
-    found = TILE.search(parts.subject)
-    return found.group(1) if found else ""
+    return _first_group(TILE, parts.subject)
 
 
 def layout(parts: KernelNameParts) -> str:
@@ -121,45 +126,28 @@ def layout(parts: KernelNameParts) -> str:
     if (tensile := TENSILE_LAYOUT.search(parts.subject)) is not None:
         transposed = (tensile.group(1) == "li", tensile.group(2) == "jl")
         return "".join("t" if flag else "n" for flag in transposed)
-    found = LAYOUT.search(parts.subject)
-    return found.group(1) if found else ""
+    return _first_group(LAYOUT, parts.subject)
 
 
 def extras(parts: KernelNameParts) -> str:
     """What sets a matmul apart from its namesakes: split-k and what its epilogue does."""
-    found = [f"+{name}" for name in dict.fromkeys(EPILOGUE.findall(parts.subject))]
+    words = [f"+{name}" for name in dict.fromkeys(EPILOGUE.findall(parts.subject))]
     if "split_k" in parts.subject or "splitk" in parts.subject:
-        found.append("split-k")
-    return " ".join(found)
+        words.append("split-k")
+    return " ".join(words)
 
 
 def convolution_pass(parts: KernelNameParts) -> str:
     """Forward, data gradient or weight gradient."""
-    found = CONVOLUTION.search(parts.subject)
-    if found is None:
-        return ""
-    names = {"fwd": "fprop", "bwd": "dgrad", "wrw": "wgrad"} | {
-        "forward": "fprop",
-        "backward": "dgrad",
-        "grad_weight": "wgrad",
-    }
-    name = found.group(1) or found.group(2) or found.group(3)
-    return names.get(name, name)
-
-
-def data_layout(parts: KernelNameParts) -> str:
-    """Channels first or last."""
-    found = DATA_LAYOUT.search(parts.subject)
-    return found.group(1) if found else ""
+    name = _first_group(CONVOLUTION, parts.subject)
+    return CONVOLUTION_PASSES.get(name, name)
 
 
 def head_dim(parts: KernelNameParts) -> str:
     """The attention head's size."""
     text = f"{parts.subject}<{parts.args.lower()}"
-    if (found := HEAD_DIM.search(text)) is not None:
-        return "d" + next(group for group in found.groups() if group)
-    found = TUPLE_DIM.search(text)
-    return f"d{found.group(1)}" if found else ""
+    size = _first_group(HEAD_DIM, text) or _first_group(TUPLE_DIM, text)
+    return f"d{size}" if size else ""
 
 
 def triton_name(parts: KernelNameParts) -> str:
@@ -180,17 +168,8 @@ def snake(name: str) -> str:
 
 def operation(parts: KernelNameParts) -> str:
     """What a generic elementwise kernel does, from its functor."""
-    for found in OPERATION.finditer(parts.args[:2000]):
-        name = next((group for group in found.groups() if group), "")
-        if name:
-            return snake(name)
-    return ""
-
-
-def reduction(parts: KernelNameParts) -> str:
-    """What a generic reduction computes."""
-    found = REDUCTION.search(parts.args.lower())
-    return found.group(1) if found else ""
+    name = _first_group(OPERATION, parts.args[:2000])
+    return snake(name) if name else ""
 
 
 def optimizer(parts: KernelNameParts) -> str:
@@ -203,12 +182,6 @@ def optimizer(parts: KernelNameParts) -> str:
     if functors[0].startswith("PointwiseOp"):
         name = f"addc{name}"
     return name if name in ("adam", "adamw", "sgd", "lamb", "adagrad") else f"foreach {name}"
-
-
-def copy_target(parts: KernelNameParts) -> str:
-    """What a copy casts to, where the name says."""
-    found = COPY_TARGET.search(parts.args.lower())
-    return COPY_TARGETS[found.group(1)] if found else ""
 
 
 def access(parts: KernelNameParts) -> str:
@@ -226,14 +199,14 @@ FILLERS: dict[str, Callable[[KernelNameParts], str]] = {
     "layout": layout,
     "extras": extras,
     "conv": convolution_pass,
-    "data": data_layout,
+    "data": lambda parts: _first_group(DATA_LAYOUT, parts.subject),
     "d": head_dim,
     "triton": triton_name,
     "coll": collective,
     "op": operation,
-    "reduce": reduction,
+    "reduce": lambda parts: _first_group(REDUCTION, parts.args.lower()),
     "optim": optimizer,
-    "to": copy_target,
+    "to": lambda parts: COPY_TARGETS.get(_first_group(COPY_TARGET, parts.args.lower()), ""),
     "access": access,
 }
 
@@ -256,15 +229,15 @@ class KernelName(msgspec.Struct, frozen=True):
 
 
 _MAX_CACHED_NAMES = 1 << 19
-"""Names that are remembered, in 0.4 KB each beside the name.
+"""Names that are cached, in 0.4 KB each beside the name.
 
-A capture with more is looked at anew by each question, at 0.1 ms a name.
+A capture with more is classified again by each analysis, at 0.1 ms a name.
 """
 
 
 @lru_cache(maxsize=_MAX_CACHED_NAMES)
 def classify(name: str) -> KernelName:
-    """Say what kernel `name` is. Any text is accepted; most of it is then in "other"."""
+    """Classify the kernel `name`. Any text is accepted; most of it is then in "other"."""
     demangled, parts = parts_of(name)
     row, groups = find(parts.subject, parts.args.lower(), parts.words)
     precision = precision_of(parts, row.category)

@@ -1,4 +1,4 @@
-"""The table that kernel names are recognised by: the first row that matches wins.
+"""The table that kernel names are recognized by: the first row that matches wins.
 
 A row's `pattern` is searched in the lower-case function name (for launchers such as
 `cutlass::Kernel2<…>` also in what they launch), `args` in the template arguments. Rows marked
@@ -6,7 +6,7 @@ A row's `pattern` is searched in the lower-case function name (for launchers suc
 so that they cannot match inside a longer word. Patterns have bounded repeats only.
 
 Label templates: {p} precision, {np} precision unless fp32, {fn} function name, {1} first group;
-the rest is in kernel_labels.FILLERS.
+the rest is in kernel_names.FILLERS.
 """
 
 from __future__ import annotations
@@ -360,29 +360,20 @@ PATTERNS: tuple[KernelPattern, ...] = (
 # fmt: on
 
 
-class CompiledPattern(NamedTuple):
-    """A pattern ready to be searched for."""
-
-    row: KernelPattern
-    pattern: re.Pattern[str]
-    args: re.Pattern[str] | None
-
-
-COMPILED: tuple[CompiledPattern, ...] = tuple(
-    CompiledPattern(row, re.compile(row.pattern), re.compile(row.args) if row.args else None)
-    for row in PATTERNS
-)
+_COMPILED = [
+    (row, re.compile(row.pattern), re.compile(row.args) if row.args else None) for row in PATTERNS
+]
 
 
 def find(subject: str, args: str, words: str) -> tuple[KernelPattern, tuple[str, ...]]:
-    """The first row that matches, with what its groups matched."""
-    for row, pattern, in_args in COMPILED:
-        found = pattern.search(words if row.words else subject)
-        if found is None:
+    """Return the first row that matches, with what its groups matched."""
+    for row, pattern, args_pattern in _COMPILED:
+        match = pattern.search(words if row.words else subject)
+        if match is None:
             continue
-        inside = in_args.search(args) if in_args is not None else None
-        if in_args is not None and inside is None:
-            continue
-        groups = (*found.groups(""), *(inside.groups("") if inside is not None else ()))
-        return row, groups
+        if args_pattern is None:
+            return row, match.groups("")
+        args_match = args_pattern.search(args)
+        if args_match is not None:
+            return row, (*match.groups(""), *args_match.groups(""))
     return PATTERNS[-1], ()

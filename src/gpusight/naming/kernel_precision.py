@@ -10,23 +10,13 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpusight.naming.kernel_name_parts import KernelNameParts
+    from gpusight.naming.demangle import KernelNameParts
 
 
 PRECISIONS: tuple[str, ...] = (
-    "fp64",
-    "fp32",
-    "tf32",
-    "bf16",
-    "fp16",
-    "fp8",
-    "fp4",
-    "int8",
-    "int",
-    "complex",
-    "mixed",
+    "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8", "int", "complex", "mixed",
     "unknown",
-)
+)  # fmt: skip
 
 # Spelling -> precision, narrow types first: a matmul runs in the narrowest type it names, the
 # wider ones being accumulators and outputs.
@@ -73,36 +63,27 @@ MMA = re.compile(
 )
 MMA_LETTER = {"h": "fp16", "d": "fp64", "i": "int8", "c": "complex", "z": "complex"}
 NVJET = re.compile(r"nvjet_(?:sm\d{2,3}_)?([a-z])")
-NVJET_LETTER = {"h": "fp16", "t": "bf16", "s": "tf32", "d": "fp64"} | {
-    "q": "fp8",
-    "r": "fp8",
-    "o": "fp4",
-    "c": "complex",
-    "z": "complex",
-}
+NVJET_LETTER = {
+    "h": "fp16", "t": "bf16", "s": "tf32", "d": "fp64", "q": "fp8", "r": "fp8", "o": "fp4",
+    "c": "complex", "z": "complex",
+}  # fmt: skip
 # Tensile: Cijk_Ailk_Bjlk_BBS_BH_… ; the letters after the index names are types: of the operands,
 # the result and the sums. `_MX` has FP32 operands multiplied as TF32.
 TENSILE = re.compile(
     r"cijk_(?:a[ijkl]{3,4}_b[ijkl]{3,4}_)?(4xi8|i8|[fb]8|f4|[shdcz]|[bi](?!\d))(_mx)?"
 )
-TENSILE_LETTER = {"s": "fp32", "h": "fp16", "d": "fp64", "b": "bf16", "i": "int8"} | {
-    "4xi8": "int8",
-    "i8": "int8",
-    "f8": "fp8",
-    "b8": "fp8",
-    "f4": "fp4",
-    "c": "complex",
-    "z": "complex",
-}
+TENSILE_LETTER = {
+    "s": "fp32", "h": "fp16", "d": "fp64", "b": "bf16", "i": "int8", "4xi8": "int8", "i8": "int8",
+    "f8": "fp8", "b8": "fp8", "f4": "fp4", "c": "complex", "z": "complex",
+}  # fmt: skip
 # AMD's assembly kernels: aiter::f8gemm_bf16_…, fmoe_bf16_pertokenFp8_…, pa_bf16_pertokenFp8_gqa8.
 AITER = re.compile(
     r"(?:pertoken|blockscale|per\d{1,4}x\d{1,4})(mxfp4|fp8|fp4|int8)|::(b?f|fp|i)(\d{1,2})gemm_"
 )
-AITER_TYPE = {"f4": "fp4", "fp4": "fp4", "f8": "fp8", "fp8": "fp8", "i8": "int8"} | {
-    "bf16": "bf16",
-    "f16": "fp16",
-    "fp16": "fp16",
-}
+AITER_TYPE = {
+    "f4": "fp4", "fp4": "fp4", "f8": "fp8", "fp8": "fp8", "i8": "int8", "bf16": "bf16",
+    "f16": "fp16", "fp16": "fp16",
+}  # fmt: skip
 # Composable Kernel holds bfloat16 in this type.
 CK_BF16 = re.compile(r"unsigned short|ushort")
 # sgemm, hgemm, scudnn, gcgemm; the letter is the type.
@@ -135,7 +116,7 @@ TENSOR = re.compile(
 
 
 def precision_of(parts: KernelNameParts, category: str) -> str:
-    """What the kernel's arithmetic runs in."""
+    """Return the precision of the kernel's arithmetic."""
     if category in MATH:
         return code_precision(parts.subject) or narrowest(parts)
     if category == "sort":
@@ -144,18 +125,18 @@ def precision_of(parts: KernelNameParts, category: str) -> str:
 
 
 def code_precision(subject: str) -> str | None:
-    """The precision a library's own naming gives."""
+    """Return the precision that a library's own naming gives; None where it gives none."""
     if EITHER_HALF.search(subject):
         return "unknown"
-    for read in (
-        xmma_precision,
-        nvjet_precision,
-        tensile_precision,
-        aiter_precision,
-        trtllm_precision,
-    ):
-        if (found := read(subject)) is not None:
-            return found
+    if (xmma := XMMA.search(subject)) is not None:  # f32f32_tf32f32_f32
+        return next(kind for code, kind in XMMA_ORDER if code in xmma.group(1))
+    if (nvjet := NVJET.search(subject)) is not None:  # the first letter: type of the operands
+        return NVJET_LETTER.get(nvjet.group(1), "unknown")
+    if (tensile := TENSILE.search(subject)) is not None:  # Cijk_Ailk_Bljk_BBS
+        return "tf32" if tensile.group(2) else TENSILE_LETTER[tensile.group(1)]
+    generated = aiter_precision(subject) or trtllm_precision(subject)
+    if generated is not None:
+        return generated
     if (mma := MMA.search(subject)) is not None:
         return mma_precision(subject, mma)
     if (blas := BLAS.search(subject)) is not None:
@@ -163,39 +144,17 @@ def code_precision(subject: str) -> str | None:
     return None
 
 
-def xmma_precision(subject: str) -> str | None:
-    """From `f32f32_tf32f32_f32` and its like."""
-    found = XMMA.search(subject)
-    if found is None:
-        return None
-    return next(kind for code, kind in XMMA_ORDER if code in found.group(1))
-
-
-def nvjet_precision(subject: str) -> str | None:
-    """From the first letter after `nvjet_`: the type of the operands."""
-    found = NVJET.search(subject)
-    return None if found is None else NVJET_LETTER.get(found.group(1), "unknown")
-
-
-def tensile_precision(subject: str) -> str | None:
-    """From rocBLAS's and hipBLASLt's `Cijk_Ailk_Bljk_BBS`."""
-    found = TENSILE.search(subject)
-    if found is None:
-        return None
-    return "tf32" if found.group(2) else TENSILE_LETTER[found.group(1)]
-
-
 def aiter_precision(subject: str) -> str | None:
-    """From AMD's assembly kernels: what weights and activations were quantised to."""
-    found = AITER.search(subject)
-    if found is None:
+    """Return what AMD's assembly kernels quantize weights and activations to."""
+    match = AITER.search(subject)
+    if match is None:
         return None
-    scaled, letter, bits = found.groups()
+    scaled, letter, bits = match.groups()
     return AITER_TYPE.get((scaled or f"{letter}{bits}").removeprefix("mx"), "unknown")
 
 
 def trtllm_precision(subject: str) -> str | None:
-    """From TensorRT-LLM's generated kernels and Triton's expert matmul."""
+    """Return the precision of TensorRT-LLM's generated kernels and Triton's expert matmul."""
     if (ogs := OGS.search(subject)) is not None or (ogs := TRTLLM_FMHA.search(subject)) is not None:
         return named_type(ogs.group(1))
     if (bmm := TRTLLM_BMM.search(subject)) is None:
@@ -205,17 +164,16 @@ def trtllm_precision(subject: str) -> str | None:
 
 
 def named_type(spelling: str) -> str:
-    """The precision of one type's name."""
-    found = TYPE.search(spelling)
-    return "unknown" if found is None else str(found.lastgroup)
+    """Return the precision of one type's name."""
+    match = TYPE.search(spelling)
+    return "unknown" if match is None else str(match.lastgroup)
 
 
 def mma_precision(subject: str, mma: re.Match[str]) -> str:
-    """A tensor-core instruction's precision, which its shape alone does not tell."""
+    """Return the precision of an MMA instruction, which its shape alone does not decide."""
     if mma.group(3) is not None:
         return named_type(mma.group(3))
-    kinds = {str(found.lastgroup) for found in TYPE.finditer(subject[:400])}
-    kinds -= {"fp32", "int"}
+    kinds = {str(match.lastgroup) for match in TYPE.finditer(subject[:400])} - {"fp32", "int"}
     if kinds:
         return min(kinds, key=ORDER.index)
     letter, shape = mma.group(1), mma.group(2)
@@ -225,44 +183,43 @@ def mma_precision(subject: str, mma: re.Match[str]) -> str:
 
 
 def narrowest(parts: KernelNameParts) -> str:
-    """The narrowest type a matmul names, in its arguments or else in its own name."""
+    """Return the narrowest type in a matmul's name and arguments, or else in its parameters."""
     inside = CK_BF16.sub("bf16", parts.args) if "ck::" in parts.head else parts.args
     for text in (f"{parts.head} {inside}", parts.params):
-        kinds = {str(found.lastgroup) for found in TYPE.finditer(text.lower())}
-        if kinds - {"int"}:
-            return min(kinds - {"int"}, key=ORDER.index)
+        kinds = {str(match.lastgroup) for match in TYPE.finditer(text.lower())} - {"int"}
+        if kinds:
+            return min(kinds, key=ORDER.index)
     return "unknown"
 
 
 def first_type(parts: KernelNameParts, *, integers: bool) -> str:
-    """The type of the data: the first named, integers (often indices) only when nothing else is."""
+    """Return the first type named; integers, often indices, only when nothing else is."""
     if UNTYPED.search(f"{parts.subject} {parts.args[:200].lower()}"):
         return "unknown"
-    whole = ""
+    first_integer = ""
     for text in (functor_types(parts), parts.args, pointers(parts.params), parts.head):
-        for found in TYPE.finditer(text.lower()):
-            kind = str(found.lastgroup)
+        for match in TYPE.finditer(text.lower()):
+            kind = str(match.lastgroup)
             if integers or kind not in INTEGERS:
                 return kind
-            whole = whole or kind
-    return whole or "unknown"
+            first_integer = first_integer or kind
+    return first_integer or "unknown"
 
 
 def functor_types(parts: KernelNameParts) -> str:
-    """What the lambda of a generic elementwise kernel takes; `(int)` alone is its index."""
+    """Return the types that a generic elementwise kernel's lambda takes; `(int)` is its index."""
     if "elementwise_kernel" not in parts.subject:
         return ""
-    taken = (found.group(1) for found in LAMBDA.finditer(parts.args))
-    return next((types for types in taken if types != "int"), "")
+    return next((types for types in LAMBDA.findall(parts.args) if types != "int"), "")
 
 
 def pointers(params: str) -> str:
-    """The parameters that are arrays; a lone `int` is a size and says nothing of the data."""
+    """Return the parameters that are arrays; a lone `int` is a size, not a type of data."""
     return ",".join(param for param in params.split(",") if "*" in param or "Array<" in param)
 
 
 def tensor_cores(parts: KernelNameParts, category: str, precision: str) -> bool | None:
-    """Whether tensor (or matrix) cores are used; None when the name cannot tell."""
+    """Return whether Tensor (or matrix) Cores are used; None when the name does not say."""
     if category not in MAY_USE_TENSOR_CORES:
         return False
     if category not in MATH or HELPER.search(parts.subject):

@@ -1,4 +1,4 @@
-"""Labels of metrics in a report's sections, back to the metric: by table, pattern, variant."""
+"""The metric that a label in a report's section stands for: by table, pattern, variant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARITHMETIC = re.compile(
 )
 _STALL = re.compile(r"(?:Stall )?(Selected|(?<=Stall )[\w ]+)", re.IGNORECASE)
 _SAMPLED_STALL = re.compile(r"stall_(\w+?)( \(Not Issued\))?", re.IGNORECASE)
-_SAMPLED_STALLS = {
+SAMPLED_STALLS = {
     "dispatch": "dispatch_stall",
     "gmma": "gmma",
     "imc": "imc_miss",
@@ -40,6 +40,7 @@ _SAMPLED_STALLS = {
     "sleep": "sleeping",
     "tex": "tex_throttle",
 }
+"""Stall reasons that labels abbreviate."""
 
 _PIPE_CYCLES = {
     "alu": "pipe_alu",
@@ -90,51 +91,51 @@ _ROLLUPS = ("avg", "max", "min", "sum")
 
 
 def breakdown(label: str) -> str | None:
-    """Give the metric of `L1: Data Bank Reads`, a part of a throughput."""
-    found = _BREAKDOWN.fullmatch(label)
-    unit = _BREAKDOWN_UNITS.get(found[1].lower()) if found else None
-    if found is None or unit is None:
+    """Return the metric of `L1: Data Bank Reads`, a part of a throughput."""
+    match = _BREAKDOWN.fullmatch(label)
+    unit = _BREAKDOWN_UNITS.get(match[1].lower()) if match else None
+    if match is None or unit is None:
         return None
-    counter = _snake(found[2])
+    counter = _snake(match[2])
     return f"{'fbpa' if counter == 'dram_sectors' else unit}__{counter}{_PEAK}elapsed"
 
 
 def arithmetic(label: str) -> str | None:
-    """Give the metric of `Predicated-On FFMA Operations Per Cycle`.
+    """Return the metric of `Predicated-On FFMA Operations Per Cycle`.
 
     Operations of half precision are left out: some versions count two and others four of them for
     an instruction under one label.
     """
-    found = _ARITHMETIC.fullmatch(label)
-    if found is None:
+    match = _ARITHMETIC.fullmatch(label)
+    if match is None:
         return None
-    unit = "sm" if found[1] else "smsp"
-    counter = f"{unit}__sass_thread_inst_executed_op_{found[2].lower()}_pred_on"
-    if found[3].lower() == "operations":
-        return None if found[2].lower().startswith("h") else f"derived__{counter}_x2"
-    return f"{counter}.sum.{'peak_sustained' if found[1] else 'per_cycle_elapsed'}"
+    unit = "sm" if match[1] else "smsp"
+    counter = f"{unit}__sass_thread_inst_executed_op_{match[2].lower()}_pred_on"
+    if match[3].lower() == "operations":
+        return None if match[2].lower().startswith("h") else f"derived__{counter}_x2"
+    return f"{counter}.sum.{'peak_sustained' if match[1] else 'per_cycle_elapsed'}"
 
 
 def stall(label: str) -> str | None:
-    """Give the metric of `Stall Long Scoreboard`, cycles that a warp waits for a reason."""
-    found = _STALL.fullmatch(label)
-    if found is None:
+    """Return the metric of `Stall Long Scoreboard`, cycles that a warp is stalled for a reason."""
+    match = _STALL.fullmatch(label)
+    if match is None:
         return None
-    return f"smsp__average_warps_issue_stalled_{_snake(found[1])}_per_issue_active.ratio"
+    return f"smsp__average_warps_issue_stalled_{_snake(match[1])}_per_issue_active.ratio"
 
 
 def sampled_stall(label: str) -> str | None:
-    """Give the metric of `stall_long_sb (Not Issued)`, samples of warps that wait for a reason."""
-    found = _SAMPLED_STALL.fullmatch(label)
-    if found is None:
+    """Return the metric of `stall_long_sb (Not Issued)`, samples of stalled warps."""
+    match = _SAMPLED_STALL.fullmatch(label)
+    if match is None:
         return None
-    reason = found[1].lower()
-    ending = "_not_issued" if found[2] else ""
-    return f"smsp__pcsamp_warps_issue_stalled_{_SAMPLED_STALLS.get(reason, reason)}{ending}"
+    reason = match[1].lower()
+    suffix = "_not_issued" if match[2] else ""
+    return f"smsp__pcsamp_warps_issue_stalled_{SAMPLED_STALLS.get(reason, reason)}{suffix}"
 
 
 def pipe(label: str, item: str, compute: int, *, is_recent: bool) -> str | None:
-    """Give the metric of `ALU` in a chart of pipes; None where two charts may be meant."""
+    """Return the metric of `ALU` in a chart of pipes; None where two charts may be meant."""
     name, chart = label.lower(), item.lower()
     by_cycles, by_instructions = name in _PIPE_CYCLES, name in _PIPE_INSTRUCTIONS
     if "instructions" in chart:
@@ -148,23 +149,20 @@ def pipe(label: str, item: str, compute: int, *, is_recent: bool) -> str | None:
         return None
     is_recent = is_recent or "elapsed" in chart or " over " in chart
     counter = (
-        f"{_of_gpu(_PIPE_CYCLES[name], compute)}_cycles_active"
+        f"{_PIPE_CYCLES[name]}_cycles_active"
         if by_cycles
-        else f"inst_executed_pipe_{_of_gpu(_PIPE_INSTRUCTIONS[name], compute)}"
+        else f"inst_executed_pipe_{_PIPE_INSTRUCTIONS[name]}"
     )
+    if compute >= 100:  # Blackwell
+        counter = counter.replace("tensor_op_", "tensor_subpipe_")
     version = "_v2" if compute == 89 and is_recent and "tensor" in name else ""
     return f"sm__{counter}{version}{_PEAK}{'elapsed' if 'elapsed' in chart else 'active'}"
 
 
 def distributed(label: str, nth: int) -> str | None:
-    """Give the metric of the nth of four rows of one label: average, largest, smallest, sum."""
+    """Return the metric of the nth of four rows of one label: average, largest, smallest, sum."""
     counter = _DISTRIBUTED.get(label.lower())
     return f"{counter}.{_ROLLUPS[nth]}" if counter and nth < len(_ROLLUPS) else None
-
-
-def _of_gpu(pipe_name: str, compute: int) -> str:
-    """Name a part of the tensor pipe as the counters of Blackwell do."""
-    return pipe_name.replace("tensor_op_", "tensor_subpipe_") if compute >= 100 else pipe_name
 
 
 def _snake(words: str) -> str:
@@ -172,15 +170,15 @@ def _snake(words: str) -> str:
 
 
 class LabelVariant(NamedTuple):
-    """Another meaning of a label, and all that must be the case for it."""
+    """Another meaning of a label, and the conditions for it."""
 
     metric: str
     unit: str = ""
-    """Base unit that the value has."""
+    """Base unit of the value."""
     item: str = ""
-    """Word in the name of the chart or table that the label stands in."""
+    """Word in the name of the label's chart or table."""
     compute: tuple[int, int] = (0, 0)
-    """Compute capabilities of the GPU, ten times, from and to."""
+    """First and last compute capability of the GPU, times ten."""
     is_recent: bool = False
     """The report is of 2025.3 or later."""
 
@@ -188,26 +186,24 @@ class LabelVariant(NamedTuple):
 RECENT = frozenset({"Local Memory Spilling Requests", "L2 Persisting Size"})
 """Labels that came with 2025.3, when other labels changed their meaning."""
 
-_ACHIEVED = (LabelVariant("smsp__cycles_elapsed.avg.per_second", item="achieved"),)
 _HOPPER_UP = (90, 999)
 _VOLTA_DOWN = (1, 72)
 _PASCAL_DOWN = (1, 69)
 
 
-def _l1_traffic(volta: str, hopper: str) -> tuple[LabelVariant, ...]:
-    return LabelVariant(volta, compute=_VOLTA_DOWN), LabelVariant(hopper, compute=_HOPPER_UP)
-
-
+_WRITEBACK_BYTES = "derived__l1tex__lsu_writeback_bytes"
 _ROOFLINE_VARIANTS = {
-    "SM Frequency": _ACHIEVED,
-    "L1 Cache Bandwidth (Global/Local)": _l1_traffic(
-        "derived__l1tex__lsu_writeback_bytes.sum.per_second",
-        "derived__l1tex__lsu_writeback_bytes_mem_lgds.sum.per_second",
-    ),
-    "Theoretical L1/TEX Cache Bytes Accessible": _l1_traffic(
-        "derived__l1tex__lsu_writeback_bytes.sum.peak_sustained",
-        "derived__l1tex__lsu_writeback_bytes_mem_lgds.sum.peak_sustained",
-    ),
+    "SM Frequency": (LabelVariant("smsp__cycles_elapsed.avg.per_second", item="achieved"),),
+    **{
+        label: (
+            LabelVariant(f"{_WRITEBACK_BYTES}.sum.{rollup}", compute=_VOLTA_DOWN),
+            LabelVariant(f"{_WRITEBACK_BYTES}_mem_lgds.sum.{rollup}", compute=_HOPPER_UP),
+        )
+        for label, rollup in (
+            ("L1 Cache Bandwidth (Global/Local)", "per_second"),
+            ("Theoretical L1/TEX Cache Bytes Accessible", "peak_sustained"),
+        )
+    },
     "L1/TEX active local/global writeback cycles per second": (
         LabelVariant("l1tex__lsu_writeback_active_mem_lgds.sum.per_second", compute=_HOPPER_UP),
     ),
@@ -274,7 +270,7 @@ VARIANTS: dict[tuple[str, str], tuple[LabelVariant, ...]] = {
         for label, variants in _ROOFLINE_VARIANTS.items()
     },
 }
-"""Labels that mean something else in some reports; otherwise it is as in `LABELS`."""
+"""Labels that mean something else in some reports than `LABELS` has."""
 
 
 _METRIC_NAME = re.compile(r"[\w.:]*[a-z0-9]__[\w.]+")
@@ -284,7 +280,7 @@ _WITH_UNIT = re.compile(r"(.*\S)\s*\[[^\[\]]*\]")
 
 
 def _squeeze(text: str) -> str:
-    """Reduce a section's name to what all spellings share."""
+    """Return what all spellings of a section's name share."""
     return "".join(char for char in text.lower() if char.isalnum())
 
 
@@ -302,19 +298,19 @@ _METRICS = {
     for section, labels in LABELS.items()
     for label, metric in labels.items()
 }
-_VARIANTS = {(section, _fold(label)): found for (section, label), found in VARIANTS.items()}
+_VARIANTS = {(section, _fold(label)): variants for (section, label), variants in VARIANTS.items()}
 _ANYWHERE: dict[str, dict[str, None]] = {}
 for (_, _label), _metric in _METRICS.items():
     _ANYWHERE.setdefault(_label, {})[_metric] = None
 
 
 def section_of(name: str) -> str | None:
-    """Give the identifier of a section (`SpeedOfLight`) from any name it was ever shown under."""
+    """Return the identifier of a section (`SpeedOfLight`) by any name it ever had."""
     return _SECTIONS.get(_squeeze(name))
 
 
 def is_recent(labels: Iterable[str]) -> bool:
-    """Tell by a file's labels whether 2025.3 or later wrote it; no when nothing tells."""
+    """Return whether a file's labels show that ncu 2025.3 or later wrote it."""
     return not RECENT.isdisjoint(labels)
 
 
@@ -329,18 +325,19 @@ def metric_for(
     recent: bool = False,
     nth: int = 0,
 ) -> str | None:
-    """Give the metric that a label stands for; None when that is not known.
+    """Return the metric that a label stands for; None when that is not known.
 
     `section` is a section's name or identifier; when it is empty or not known, the unit decides
     between sections. `item` is the chart or table within the section (`Body Item Label`),
-    `compute` the GPU's compute capability, `recent` what `is_recent` says of the file, and `nth`
-    counts earlier rows of the same launch, section, item and label.
+    `compute` the GPU's compute capability, `recent` the result of `is_recent` for the file, and
+    `nth` counts earlier rows of the same launch, section, item and label.
     """
     text = " ".join(label.split())
-    named = text if _METRIC_NAME.fullmatch(text) else _named_within(text)
-    if named:
-        return canonical(named)
-    place = _LabelContext(
+    if _METRIC_NAME.fullmatch(text):
+        return canonical(text)
+    if named := _NAMED.fullmatch(text):  # SM Busy (sm__instruction_throughput.avg…)
+        return canonical(named[1])
+    context = _LabelContext(
         section_of(section) or "",
         item.lower(),
         scale_of(unit)[1],
@@ -348,67 +345,56 @@ def metric_for(
         recent,
         nth,
     )
-    found = _look_up(text, place) or _look_up(_WITH_UNIT.sub(r"\1", text), place)
-    return found or (canonical(text) if _METRIC_LIKE.fullmatch(text) else None)
+    metric = _look_up(text, context) or _look_up(_WITH_UNIT.sub(r"\1", text), context)
+    return metric or (canonical(text) if _METRIC_LIKE.fullmatch(text) else None)
 
 
 class _LabelContext(NamedTuple):
-    """Where a label stands, as far as that tells what it means."""
+    """Where a label appears, as far as its meaning depends on it."""
 
     section: str
     """Identifier; empty when not known."""
     item: str
-    """Chart or table in the section, in small letters."""
+    """Chart or table in the section, in lower case."""
     unit: str
     gpu: int
-    """Compute capability, ten times; 0 when not known."""
+    """Compute capability times ten; 0 when not known."""
     recent: bool
     nth: int
 
 
-def _look_up(label: str, place: _LabelContext) -> str | None:
-    return _by_rule(label, place) or _in_section(label, place) or _anywhere(label, place)
+def _look_up(label: str, context: _LabelContext) -> str | None:
+    return _by_rule(label, context) or _in_section(label, context) or _anywhere(label, context)
 
 
-def _named_within(text: str) -> str | None:
-    """Give the name in `SM Busy (sm__instruction_throughput.avg…)`."""
-    found = _NAMED.fullmatch(text)
-    return found[1] if found else None
+def _by_rule(label: str, context: _LabelContext) -> str | None:
+    if context.section == "ComputeWorkloadAnalysis":
+        return pipe(label, context.item, context.gpu, is_recent=context.recent)
+    if context.section in ("WorkloadDistribution", "LaunchStats"):
+        return distributed(label, context.nth)
+    return breakdown(label) or arithmetic(label) or sampled_stall(label) or stall(label)
 
 
-def _by_rule(label: str, place: _LabelContext) -> str | None:
-    if place.section == "ComputeWorkloadAnalysis":
-        return pipe(label, place.item, place.gpu, is_recent=place.recent)
-    if place.section in ("WorkloadDistribution", "LaunchStats"):
-        return distributed(label, place.nth)
-    return next((metric for rule in _LABEL_RULES if (metric := rule(label))), None)
+def _in_section(label: str, context: _LabelContext) -> str | None:
+    key = (context.section, _fold(label))
+    for variant in _VARIANTS.get(key, ()):
+        first, last = variant.compute
+        if (
+            variant.unit in ("", context.unit)
+            and variant.item in context.item
+            and (not last or first <= context.gpu <= last)
+            and (context.recent or not variant.is_recent)
+        ):
+            return variant.metric
+    return _METRICS.get(key)
 
 
-_LABEL_RULES = (breakdown, arithmetic, sampled_stall, stall)
-
-
-def _in_section(label: str, place: _LabelContext) -> str | None:
-    key = (place.section, _fold(label))
-    variants = (v.metric for v in _VARIANTS.get(key, ()) if _applies(v, place))
-    return next(variants, _METRICS.get(key))
-
-
-def _applies(variant: LabelVariant, place: _LabelContext) -> bool:
-    first, last = variant.compute
-    return (
-        variant.unit in ("", place.unit)
-        and variant.item in place.item
-        and (not last or first <= place.gpu <= last)
-        and (place.recent or not variant.is_recent)
-    )
-
-
-def _anywhere(label: str, place: _LabelContext) -> str | None:
-    """Give what a label means in other sections, if its unit is the one printed.
+def _anywhere(label: str, context: _LabelContext) -> str | None:
+    """Return the meaning of a label in other sections, if its unit is the one printed.
 
     A label that is new to a section must mean the same in all others.
     """
-    known = _ANYWHERE.get(_fold(label), {})
-    unit = place.unit
-    fitting = [metric for metric in known if not unit or unit_of(metric) in ("", unit)]
-    return fitting[0] if fitting and (len(known) == 1 or not place.section) else None
+    metrics = _ANYWHERE.get(_fold(label), {})
+    unit = context.unit
+    fitting = [metric for metric in metrics if not unit or unit_of(metric) in ("", unit)]
+    return fitting[0] if fitting and (len(metrics) == 1 or not context.section) else None

@@ -1,4 +1,4 @@
-"""Metrics of Nsight Compute: one name for each, whatever the version and the GPU, and its unit."""
+"""Metrics of Nsight Compute: one name for all versions and GPUs, and the unit of each."""
 
 from __future__ import annotations
 
@@ -47,57 +47,49 @@ _RENAMED = {
     "tex__hitrate_pct": "l1tex__t_sector_hit_rate.pct",
     "tex__sol_pct": f"l1tex__throughput.avg.{_OF_PEAK}",
 }
-"""Old names that no rule gives."""
+"""Old names that no rule covers."""
 
 _UNCHANGED = re.compile(r"(launch|device|derived|profiler|sass)__|sm(sp)?__maximum_warps_")
-"""Names that look like old ones, and are today's."""
+"""Current names that look like old ones."""
 
-_RENAMING_RULES = (
-    (
-        r"^smsp__warp_cycles_per_issue_stall_(\w+)$",
-        r"smsp__average_warps_issue_stalled_\1_per_issue_active.ratio",
-    ),
-    (r"^smsp__pcsamp_warp_stall_(\w+)$", r"smsp__pcsamp_warps_issue_stalled_\1"),
-    (r"^(dram__(?:bytes|sectors))_op_(read|write)\b", r"\1_\2"),
-    (r"__(active|elapsed)_cycles_", r"__cycles_\1_"),
-    (r"__(active|eligible)_warps_", r"__warps_\1_"),
-    (r"^(\w+)_(avg|max|min|sum)_per_(active|elapsed)_cycle$", r"\1.\2.per_cycle_\3"),
-    (
-        r"^(\w+?)(?:_avg)?_per_(active|elapsed)_cycle(?:_sol)?_pct$",
-        r"\1.avg.pct_of_peak_sustained_\2",
-    ),
-    (r"^(\w+__\w+)_per_sec$", r"\1.sum.per_second"),
-    (r"^(\w+__\w+)_(avg|max|min|sum)$", r"\1.\2"),
-)
-_COMPILED = tuple((re.compile(pattern), new) for pattern, new in _RENAMING_RULES)
+_RENAMING_RULES = [
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (
+            r"^smsp__warp_cycles_per_issue_stall_(\w+)$",
+            r"smsp__average_warps_issue_stalled_\1_per_issue_active.ratio",
+        ),
+        (r"^smsp__pcsamp_warp_stall_(\w+)$", r"smsp__pcsamp_warps_issue_stalled_\1"),
+        (r"^(dram__(?:bytes|sectors))_op_(read|write)\b", r"\1_\2"),
+        (r"__(active|elapsed)_cycles_", r"__cycles_\1_"),
+        (r"__(active|eligible)_warps_", r"__warps_\1_"),
+        (r"^(\w+)_(avg|max|min|sum)_per_(active|elapsed)_cycle$", r"\1.\2.per_cycle_\3"),
+        (
+            r"^(\w+?)(?:_avg)?_per_(active|elapsed)_cycle(?:_sol)?_pct$",
+            r"\1.avg.pct_of_peak_sustained_\2",
+        ),
+        (r"^(\w+__\w+)_per_sec$", r"\1.sum.per_second"),
+        (r"^(\w+__\w+)_(avg|max|min|sum)$", r"\1.\2"),
+    )
+]
 
 
 @lru_cache(maxsize=65536)
 def canonical(metric: str) -> str:
-    """Give the one name of a metric; a name that is not known to be old stays as it is."""
+    """Return the current name of a metric; a name that is not known to be old stays as it is."""
     if metric in _RENAMED:
         return _RENAMED[metric]
     if _UNCHANGED.match(metric):
         return metric
-    for pattern, new in _COMPILED:
-        metric = pattern.sub(new, metric)
+    for pattern, name in _RENAMING_RULES:
+        metric = pattern.sub(name, metric)
     return metric
 
 
 _COUNTED = (
-    "block",
-    "byte",
-    "cluster",
-    "cycle",
-    "hz",
-    "inst",
-    "register",
-    "request",
-    "sample",
-    "sector",
-    "thread",
-    "warp",
-)
+    "block", "byte", "cluster", "cycle", "hz", "inst", "register", "request", "sample", "sector",
+    "thread", "warp",
+)  # fmt: skip
 _SPELLINGS = {
     **{word: word for word in _COUNTED},
     **{f"{word}s": word for word in _COUNTED},
@@ -128,14 +120,14 @@ _AMOUNTS = {
     **{word: (scale, "ns") for word, scale in _TIMES_NS.items()},
 }
 _RATES = {("cycle", "s"): "hz", ("cycle", "cycle"): "", ("warp", "cycle"): "warp"}
-"""Rates that have a name of their own."""
+"""Rates that have a unit of their own."""
 
 
 @lru_cache(maxsize=4096)
 def scale_of(unit: str) -> tuple[float, str]:
-    """Give what to multiply a value of this printed unit by, and the base unit that it then has.
+    """Return the factor from a printed unit to its base unit, and that base unit.
 
-    4.2 of `Kbyte` are 4.2 * 1000 `byte`. A unit that is not known stays as it is.
+    4.2 `Kbyte` are 4.2 * 1000 `byte`. A unit that is not known stays as it is.
     """
     amount, _, per = unit.strip().strip("[]").partition("/")
     scale, base = _amount(amount)
@@ -150,7 +142,7 @@ def _amount(word: str) -> tuple[float, str]:
 
 
 def _rate(amount: str, per: str) -> str:
-    """Give the unit of an amount for each of something; of nothing, when nothing is counted."""
+    """Return the unit of a rate; without an amount there is none."""
     return _RATES.get((amount, per), f"{amount}/{per}" if per and amount else amount)
 
 
@@ -172,9 +164,9 @@ _EXACT = {
     "launch__thread_count": "thread",
     "smsp__sass_inst_executed_memdesc_explicit_evict_type": "",
 }
-"""Metrics whose name says nothing of their unit, or something else."""
+"""Metrics whose name does not show their unit."""
 
-_BEGINNINGS = {
+_PREFIX_UNITS = {
     "device__attribute_": "",
     "derived__pct_": "%",
     "launch__occupancy_limit_": "block",
@@ -186,7 +178,7 @@ _BEGINNINGS = {
     "smsp__pcsamp_warps_issue_stalled_": "warp",
     "stall_": "warp",
 }
-"""Families of metrics that are not counters of a hardware unit; the longer beginning first."""
+"""Families of metrics that are not counters of a hardware unit; the longer prefix first."""
 
 _NOUNS = {
     "bytes": "byte",
@@ -206,41 +198,31 @@ _NOUNS = {
 }
 """What a counter counts, by the first of these words in its name."""
 
-_PER = {"request": "request", "sector": "sector", "warp": "warp"}
-
 
 @lru_cache(maxsize=65536)
 def unit_of(metric: str) -> str:
-    """Give the base unit of a metric, by its name; empty where it has none."""
-    counter, *rollups = _parts(canonical(metric))
-    if any(r.startswith("pct") for r in rollups) or counter.endswith("_pct"):
+    """Return the base unit of a metric, by its name; empty where it has none."""
+    # Without what precedes its counter: `TPC.TriageCompute.`, `group:`.
+    parts = canonical(metric).rpartition(":")[2].split(".")
+    start = next((at for at, part in enumerate(parts) if "__" in part), 0)
+    counter, *rollups = parts[start:]
+    if any(rollup.startswith("pct") for rollup in rollups) or counter.endswith("_pct"):
         return "%"
     if "ratio" in rollups or "max_rate" in rollups:
         return _unit_of_ratio(counter)
-    unit = _unit_of_counter(counter)
-    return _rate(unit, _counted_in(rollups))
-
-
-def _parts(metric: str) -> list[str]:
-    """Split a name, without what stands before its counter (`TPC.TriageCompute.`, `group:`)."""
-    parts = metric.rpartition(":")[2].split(".")
-    start = next((at for at, part in enumerate(parts) if "__" in part), 0)
-    return parts[start:]
-
-
-def _counted_in(rollups: list[str]) -> str:
-    """Give what the last part of a name counts in: seconds, cycles, or nothing."""
     last = rollups[-1] if rollups else ""
     if last.startswith("per_second"):
-        return "s"
-    return "cycle" if last.startswith("per_cycle") or last == "peak_sustained" else ""
+        per = "s"
+    else:
+        per = "cycle" if last.startswith("per_cycle") or last == "peak_sustained" else ""
+    return _rate(_unit_of_counter(counter), per)
 
 
 def _unit_of_counter(counter: str) -> str:
     if counter in _EXACT:
         return _EXACT[counter]
-    for beginning, unit in _BEGINNINGS.items():
-        if counter.startswith(beginning):
+    for prefix, unit in _PREFIX_UNITS.items():
+        if counter.startswith(prefix):
             return unit
     words = counter.rpartition("__")[2].split("_")
     if "branch" in words and "targets" in words:
@@ -250,9 +232,9 @@ def _unit_of_counter(counter: str) -> str:
 
 
 def _unit_of_ratio(counter: str) -> str:
-    """Give the unit of `…average_sectors_per_request…`; of one amount by the same, nothing."""
-    over, _, under = counter.rpartition("__")[2].partition("_per_")
-    if over.startswith("average_warp"):
+    """Return the unit of `…average_sectors_per_request…`; empty where both amounts share one."""
+    amount, _, rest = counter.rpartition("__")[2].partition("_per_")
+    if amount.startswith("average_warp"):
         return "cycle"
-    per = _PER.get(under.partition("_")[0], "")
-    return _rate(_unit_of_counter(over), per) if per else ""
+    per = rest.partition("_")[0]
+    return _rate(_unit_of_counter(amount), per) if per in ("request", "sector", "warp") else ""

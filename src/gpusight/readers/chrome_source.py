@@ -223,7 +223,7 @@ class ChromeSource:
         import polars as pl
 
         from gpusight.readers.frame_source import FrameSource
-        from gpusight.readers.jax.jax_json import is_jax, json_tables
+        from gpusight.readers.jax.jax_profile import is_jax, json_tables
 
         if not is_jax(trace.events):
             raise NotACaptureError(

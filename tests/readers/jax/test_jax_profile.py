@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.readers.jax import jax_event_texts
+from gpusight.readers.jax import host_events
 from gpusight.readers.jax.jax_profile import xplane_source
 from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Trace
@@ -165,7 +165,7 @@ def test_directions_of_copies() -> None:
 
 def test_python_calls_are_those_of_the_exported_trace() -> None:
     theirs = sorted(
-        (e["start_ns"], e["end_ns"], jax_event_texts.python_name(e["name"]))
+        (e["start_ns"], e["end_ns"], host_events.python_name(e["name"]))
         for e in on_host("jax_graph")
         if e["name"].startswith("$")
     )
@@ -619,7 +619,7 @@ def test_amd_calls_are_named_as_hip_does(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_python_calls(written: str, read: str) -> None:
-    assert jax_event_texts.python_name(written) == read
+    assert host_events.python_name(written) == read
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,7 @@ def test_names_of_python_calls(written: str, read: str) -> None:
     ],
 )
 def test_names_of_driver_calls(written: str, detail: str, read: str) -> None:
-    assert jax_event_texts.api_name(written, detail, vendor="Nvidia") == read
+    assert host_events.api_name(written, detail, vendor="Nvidia") == read
 
 
 # Files that are something else, or broken -------------------------------------------------------

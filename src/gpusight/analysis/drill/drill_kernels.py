@@ -23,8 +23,7 @@ from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
-from gpusight.naming.demangle import demangle
-from gpusight.naming.kernel_name_parts import clean, split
+from gpusight.naming.demangle import clean, demangle, split
 from gpusight.naming.kernel_names import classify
 from gpusight.recording.parse_request import literal
 from gpusight.results import NotApplicable

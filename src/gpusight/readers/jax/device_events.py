@@ -1,7 +1,4 @@
-"""Events of a device's plane.
-
-Kernels and copies, with modules, operations and annotations overlaid.
-"""
+"""Events of a device's plane: kernels and copies, and the modules and operations they belong to."""
 
 from __future__ import annotations
 
@@ -11,21 +8,118 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.readers.jax import jax_event_texts
-from gpusight.readers.jax.plane_events import EVENT_COLUMNS, KeptEvents, PlaneTables, enumerated
+from gpusight.readers.jax.plane_events import (
+    EVENT_COLUMNS,
+    KeptEvents,
+    PlaneTables,
+    details_by_row,
+    details_of,
+    enumerated,
+)
 from gpusight.readers.jax.xspace import named
 from gpusight.readers.name_columns import demangle_names
+from gpusight.trace.intervals import nest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpusight.readers.jax.plane_events import EventBatch
+    from gpusight.readers.jax.plane_events import Details, EventBatch
     from gpusight.readers.jax.xspace import XPlane
+
+
+_INTEGER = re.compile(r"\d{1,18}")
+_MEMORY_KINDS = {
+    "pageable": "Pageable",
+    "pinned": "Pinned",
+    "device": "Device",
+    "array": "Array",
+    "managed": "Managed",
+    "device_static": "Device Static",
+    "managed_static": "Managed Static",
+}
+_PEER = "Peer-to-Peer"
+_COPY_KINDS = {
+    "MemcpyH2D": "Host-to-Device",
+    "MemcpyD2H": "Device-to-Host",
+    "MemcpyD2D": "Device-to-Device",
+    "MemcpyP2P": _PEER,
+}
+"""Directions by the name of a copy; others follow from the memory on both sides."""
+_SIDES = {"Pageable": "Host", "Pinned": "Host", "Device": "Device", "Device Static": "Device"}
+_CONTEXT_SCHEMA = pl.Schema({"context": pl.Int64})
+_MEMSET_SCHEMA = pl.Schema({"bytes": pl.Int64, "memory_kind": pl.String})
+_COPY_SCHEMA = pl.Schema(
+    {
+        "bytes": pl.Int64,
+        "src_kind": pl.String,
+        "dst_kind": pl.String,
+        "destination": pl.Int64,
+        "direction": pl.String,
+    }
+)
+_SIZES = tuple(f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz")
+_SHARED = ("static_shared_bytes", "dynamic_shared_bytes", "shared_bytes")
+_KERNEL_SCHEMA = pl.Schema(dict.fromkeys((*_SIZES, "registers_per_thread", *_SHARED), pl.Int64))
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
+
+
+def _kernel_details(text: str) -> Details:
+    details = details_of(text)
+    static = _integer(details.get("static_shared"))
+    dynamic = _integer(details.get("dynamic_shared"))
+    return {
+        **_axes("grid", details.get("grid")),
+        **_axes("block", details.get("block")),
+        "registers_per_thread": _integer(details.get("regs")),
+        "static_shared_bytes": static,
+        "dynamic_shared_bytes": dynamic,
+        "shared_bytes": None if static is None or dynamic is None else static + dynamic,
+    }
+
+
+def _axes(name: str, text: str | None) -> dict[str, int | None]:
+    sizes = [_integer(size) for size in (text or "").split(",")]
+    if len(sizes) != 3:
+        sizes = [None] * 3
+    return {f"{name}_{axis}": size for axis, size in zip("xyz", sizes, strict=True)}
+
+
+def _copy_details(text: str) -> Details:
+    """Read what a copy moved; `direction` follows from the kinds of memory."""
+    details = details_of(text)
+    source = _memory_kind(details.get("kind_src"))
+    target = _memory_kind(details.get("kind_dst"))
+    sides = [_SIDES.get(kind or "") for kind in (source, target)]
+    return {
+        "bytes": _integer(details.get("size")),
+        "src_kind": source,
+        "dst_kind": target,
+        "destination": _integer(details.get("dest")),
+        "direction": "Unknown" if None in sides else "-to-".join(map(str, sides)),
+    }
+
+
+def _memset_details(text: str) -> Details:
+    details = details_of(text)
+    kind = _memory_kind(details.get("kind"))
+    return {"bytes": _integer(details.get("num_bytes")), "memory_kind": kind}
+
+
+def _memory_kind(kind: str | None) -> str | None:
+    return None if kind is None else _MEMORY_KINDS.get(kind.lower(), "Unknown")
+
+
+def _context_details(text: str) -> Details:
+    """Read the number of a CUDA context, which is written as `$$1`."""
+    return {"context": _integer(text.removeprefix("$$"))}
 
 
 OVERLAY = "overlay"
 _MODULE, _OPERATOR, _ANNOTATION = "module", "operator", "annotation"
-KINDS = {
+_RANGE_KINDS = {
     "XLA Modules": _MODULE,
     "XLA Ops": _OPERATOR,
     "Async XLA Ops": _OPERATOR,
@@ -37,40 +131,37 @@ KINDS = {
     "Source code": _ANNOTATION,
     "Steps": _ANNOTATION,
 }
-"""Lines on which the profiler draws what the work belongs to."""
-_STEPS = "Steps"
-TEXTS = {
+"""Lines on which the profiler draws what kernels and copies belong to."""
+_OWNER_STATS = {
     "hlo_module": "module",
     "hlo_op": "operation",
     "name": "framework_name",
     "tf_op": "framework_op",
 }
-"""Stats that say what a piece of work belongs to, and the columns that they are read into."""
-_OWNERS = ("line", "scope", *TEXTS.values())
-COLUMNS = (*_OWNERS, "start_ns", "end_ns")
+"""Stats that name what a GPU activity belongs to, and the columns that they are read into."""
+_OWNERS = ("line", "scope", *_OWNER_STATS.values())
+_OVERLAY_COLUMNS = (*_OWNERS, "start_ns", "end_ns")
 _RANGE = ("line", "start_ns", "end_ns", "name", "kind")
 _MAX_SCOPES = 64
 
 
-def merged(work: pl.DataFrame) -> pl.DataFrame:
-    """Join work that follows on its line and belongs to the same."""
+def _merged(activities: pl.DataFrame) -> pl.DataFrame:
+    """Join consecutive activities on a line that belong to the same."""
     differs = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift()) for c in _OWNERS)
-    first = work.select(differs).to_series().arg_true()
+    first = activities.select(differs).to_series().arg_true()
     if not len(first):
-        return work
+        return activities
     at = first.to_numpy()
-    return work.select(_OWNERS)[first].with_columns(
-        start_ns=pl.Series(np.minimum.reduceat(work["start_ns"].to_numpy(), at)),
-        end_ns=pl.Series(np.maximum.reduceat(work["end_ns"].to_numpy(), at)),
+    return activities.select(_OWNERS)[first].with_columns(
+        start_ns=pl.Series(np.minimum.reduceat(activities["start_ns"].to_numpy(), at)),
+        end_ns=pl.Series(np.maximum.reduceat(activities["end_ns"].to_numpy(), at)),
     )
 
 
-def drawn_by_profiler(
-    events: pl.DataFrame, names: Sequence[str], lines: Sequence[str]
-) -> pl.DataFrame:
-    """Name what the profiler drew on lines of its own; steps are mere numbers there."""
-    kinds = pl.Series([KINDS.get(line) for line in lines], dtype=pl.String)
-    steps = pl.Series([line == _STEPS for line in lines], dtype=pl.Boolean)
+def _drawn_ranges(events: pl.DataFrame, names: Sequence[str], lines: Sequence[str]) -> pl.DataFrame:
+    """Return the ranges that the profiler drew on lines of its own, where steps are numbers."""
+    kinds = pl.Series([_RANGE_KINDS.get(line) for line in lines], dtype=pl.String)
+    steps = pl.Series([line == "Steps" for line in lines], dtype=pl.Boolean)
     texts = pl.Series(names, dtype=pl.String).gather(events["kind"])
     numbered = steps.gather(events["line"]) & texts.str.contains(r"^\d+$")
     return events.with_columns(
@@ -79,12 +170,12 @@ def drawn_by_profiler(
     ).select(_RANGE)
 
 
-def overlay_work(
-    overlay: pl.DataFrame, words: Sequence[str], scopes: Mapping[int, int], known: set[str]
+def _overlay_ranges(
+    overlay: pl.DataFrame, words: Sequence[str], scopes: Mapping[int, int], drawn: set[str]
 ) -> Iterator[pl.DataFrame]:
-    """Lay over the work what the profiler has not drawn; `known` are the kinds that it has."""
+    """Build ranges over the activities; `drawn` are the kinds that the profiler drew itself."""
     paths = [place for place, word in enumerate(words) if "/" in word]
-    # What has no path in it is the name of a variable, or a mere filler.
+    # A name without a path is that of a variable, or a mere filler.
     programs = [
         pl.when(pl.col(column).is_in(paths)).then(pl.col(column))
         for column in ("framework_name", "framework_op")
@@ -92,14 +183,14 @@ def overlay_work(
     roots = overlay["scope"].replace_strict(
         _roots(overlay["scope"], scopes), default=None, return_dtype=pl.Int64
     )
-    for kind, what, execution in (
+    for kind, owner, execution in (
         (_MODULE, pl.col("module"), roots),
         (_OPERATOR, pl.col("operation"), pl.col("scope")),
         (_ANNOTATION, pl.coalesce(*programs), pl.col("scope")),
     ):
-        if kind not in known:
-            ranges = _executions(overlay.with_columns(what=what, execution=execution))
-            names = pl.Series(words, dtype=pl.String).gather(ranges["what"])
+        if kind not in drawn:
+            ranges = _executions(overlay.with_columns(owner=owner, execution=execution))
+            names = pl.Series(words, dtype=pl.String).gather(ranges["owner"])
             yield ranges.with_columns(names.alias("name"), kind=pl.lit(kind)).select(_RANGE)
 
 
@@ -116,29 +207,16 @@ def _roots(scope: pl.Series, scopes: Mapping[int, int]) -> dict[int, int]:
     return roots
 
 
-def _executions(work: pl.DataFrame) -> pl.DataFrame:
-    ordered = work.filter(pl.col("what").is_not_null()).sort("line", "start_ns")
-    differs = [pl.col(c).ne_missing(pl.col(c).shift()) for c in ("line", "what")]
+def _executions(activities: pl.DataFrame) -> pl.DataFrame:
+    """Group activities by execution, or where that is unknown by consecutive owner."""
+    ordered = activities.filter(pl.col("owner").is_not_null()).sort("line", "start_ns")
+    differs = [pl.col(c).ne_missing(pl.col(c).shift()) for c in ("line", "owner")]
     run = pl.any_horizontal(differs).cum_sum().cast(pl.Int64)
     return (
         ordered.with_columns(execution=pl.coalesce("execution", -1 - run))
-        .group_by("line", "execution", "what", maintain_order=True)
+        .group_by("line", "execution", "owner", maintain_order=True)
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     )
-
-
-def outer_and_inner(operations: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Tell operations that enclose others from those that do the work."""
-    from gpusight.trace.intervals import nest
-
-    _, parent = nest(
-        operations["start_ns"].to_numpy(),
-        operations["end_ns"].to_numpy(),
-        operations["line"].to_numpy().astype(np.int64),
-    )
-    encloses = np.zeros(operations.height, np.bool_)
-    encloses[parent[parent >= 0]] = True
-    return operations.filter(encloses), operations.filter(~encloses)
 
 
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d{1,5})$")
@@ -147,21 +225,21 @@ _OPERATIONS = "XLA Ops"
 WORK, EXECUTED, DRAWN, SAMPLED, OVERHEAD = "work", "executed", "drawn", "sampled", "overhead"
 _UNKNOWN = "unknown"
 _ROLES = {
-    **dict.fromkeys(KINDS, DRAWN),
+    **dict.fromkeys(_RANGE_KINDS, DRAWN),
     "_counters_": SAMPLED,
     "CUPTI overhead": OVERHEAD,
 }
-"""What the events of a line are, by its name."""
-KERNEL, COPY, FILL, GRAPH = "kernels", "copies", "fills", "graphs"
+"""Sorts of events by the name of their line."""
+KERNEL, COPY, MEMSET, GRAPH = "kernels", "copies", "memsets", "graphs"
 _RESIDENCY, _MIGRATION = "lifetimes of memory", "unified-memory events"
 _UNSIZED = "copies and fills of unknown size"
-_SORT_OF_WORK = (
+_SORT_OF_ACTIVITY = (
     pl.when(pl.col("graph_exec").is_not_null())
     .then(pl.lit(GRAPH))
     .when(pl.col("copied").is_not_null())
     .then(pl.lit(COPY))
     .when(pl.col("filled").is_not_null())
-    .then(pl.lit(FILL))
+    .then(pl.lit(MEMSET))
     .when(pl.col("resident").is_not_null())
     .then(pl.lit(_RESIDENCY))
     .otherwise(pl.col("by_name"))
@@ -179,7 +257,7 @@ _TEXTS = {
     "memcpy_details": "copied",
     "Memset_details": "filled",
     "MemoryResidency_details": "resident",
-    **TEXTS,
+    **_OWNER_STATS,
 }
 _ISSUED = (*EVENT_COLUMNS, "correlation", "context")
 _LAUNCHED = (*_ISSUED, "graph", "graph_node", "launch", "occupancy")
@@ -187,14 +265,14 @@ _KEPT: dict[str, tuple[str, ...]] = {
     KERNEL: _LAUNCHED,
     EXECUTED: _LAUNCHED,
     COPY: (*_ISSUED, "graph_node", "copied"),
-    FILL: (*_ISSUED, "graph_node", "filled"),
+    MEMSET: (*_ISSUED, "graph_node", "filled"),
     GRAPH: (*_ISSUED, "graph", "graph_exec"),
     DRAWN: EVENT_COLUMNS,
     SAMPLED: (*EVENT_COLUMNS, "value"),
     OVERHEAD: EVENT_COLUMNS,
-    OVERLAY: COLUMNS,
+    OVERLAY: _OVERLAY_COLUMNS,
 }
-"""What is kept of each sort of event until all are decoded: no more than will be needed."""
+"""Columns of each sort of event that tables need."""
 
 _TYPES: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(_TEXTS.values(), pl.Int32),
@@ -204,17 +282,17 @@ _TYPES: dict[str, type[pl.DataType]] = {
 
 
 STATS = (*_NUMBERS, *_TEXTS, "theoretical_occupancy_pct")
-"""Every stat that is looked at."""
+"""All stats that are read."""
 
 
 def device_number(plane: XPlane) -> int | None:
-    """Tell which device a plane is about, if it is about one."""
+    """Return the number of a plane's device; None where it is of no device."""
     match = _DEVICE.match(plane.name)
     return int(match[1]) if match else None
 
 
 class DeviceEvents:
-    """The events of a device, sorted out batch by batch."""
+    """The events of a device, sorted batch by batch."""
 
     def __init__(self, plane: XPlane) -> None:
         self._plane = plane
@@ -230,25 +308,16 @@ class DeviceEvents:
         ]
         self._roles = pl.Series(roles, dtype=pl.String)
         self.streams = pl.Series("stream", numbers, dtype=pl.Int64)
-        """Which stream each line is; none where it is no line of work."""
+        """The stream of each line; null where it holds no activities."""
         self._sampled = SAMPLED in roles
         self._by_name = pl.Series(map(_sort_by_name, plane.kinds.texts), dtype=pl.String)
         self._kept = KeptEvents(_KEPT, _TYPES)
         self.take = self._kept.take
 
     def add(self, batch: EventBatch) -> None:
-        """Sort out some more events."""
-        events = self._columns(batch).filter(pl.col("kind") >= 0)
-        work = pl.col("sort") == WORK
-        self._kept.keep(OVERLAY, merged(events.filter(work).select(COLUMNS)))
-        self._kept.sort_out(
-            events.with_columns(sort=pl.when(work).then(_SORT_OF_WORK).otherwise("sort"))
-        )
-
-    def _columns(self, batch: EventBatch) -> pl.DataFrame:
-        """Put together what may be wanted of the events of a batch."""
+        """Sort the events of one more batch."""
         events, stats = batch
-        return events.hstack(
+        events = events.hstack(
             [
                 self._roles.gather(events["line"]).alias("sort"),
                 self._by_name.gather(events["kind"].clip(0)).alias("by_name"),
@@ -257,10 +326,15 @@ class DeviceEvents:
                 stats.reals("theoretical_occupancy_pct").alias("occupancy"),
                 *([stats.any_number().alias("value")] if self._sampled else []),
             ]
-        )
+        ).filter(pl.col("kind") >= 0)
+        is_activity = pl.col("sort") == WORK
+        activities = events.filter(is_activity).select(_OVERLAY_COLUMNS)
+        self._kept.keep(OVERLAY, _merged(activities))
+        sort = pl.when(is_activity).then(_SORT_OF_ACTIVITY).otherwise("sort")
+        self._kept.sort_out(events.with_columns(sort=sort))
 
     def unread(self, unsized: int) -> list[str]:
-        """Name what no table is made of; `unsized` copies and fills were found so later."""
+        """List what no table holds; `unsized` more copies and memsets have no size."""
         counts = {sort: self._kept.count(sort) for sort in (_RESIDENCY, _MIGRATION, _UNSIZED)}
         counts[_UNSIZED] += unsized
         lines = {self._plane.lines[line].name for line in self._kept.lines(_UNKNOWN)}
@@ -271,7 +345,7 @@ class DeviceEvents:
 
 
 def _sort_by_name(name: str) -> str:
-    """Tell what a piece of work without details is."""
+    """Return the sort of an activity without details."""
     if name.startswith("UM_"):
         return _MIGRATION
     return _UNSIZED if re.match(r"Mem(?:cpy\w+|set(?: \d+)?)$", name) else KERNEL
@@ -280,21 +354,21 @@ def _sort_by_name(name: str) -> str:
 def read_device(
     plane: XPlane, batches: Iterable[EventBatch], process: int | None, scopes: Mapping[int, int]
 ) -> PlaneTables:
-    """Read a device's plane; `scopes` leads from a scope of the host to the one around it."""
+    """Read a device's plane; `scopes` maps a scope of the host to the one around it."""
     events = DeviceEvents(plane)
     for batch in batches:
         events.add(batch)
-    maker = _Tables(plane, events, process)
-    tables = maker.all(scopes)
-    return PlaneTables(tables, [f"not read: {what}" for what in events.unread(maker.unsized)])
+    builder = _DeviceTables(plane, events, process)
+    tables = builder.all(scopes)
+    return PlaneTables(tables, [f"not read: {what}" for what in events.unread(builder.unsized)])
 
 
-class _Tables:
-    """Makes the tables of one device."""
+class _DeviceTables:
+    """Builds the tables of one device."""
 
     def __init__(self, plane: XPlane, events: DeviceEvents, process: int | None) -> None:
         self.unsized = 0
-        """Copies and fills whose details do not say how much."""
+        """Copies and memsets whose details lack the size."""
         self._take = events.take
         self._streams = events.streams
         self._names = plane.kinds.texts
@@ -306,25 +380,49 @@ class _Tables:
         )
 
     def all(self, scopes: Mapping[int, int]) -> dict[str, pl.DataFrame]:
-        """Make all of them, with or without rows."""
-        outer, inner = outer_and_inner(self._take(EXECUTED))
+        """Build all of them, with or without rows."""
+        outer, inner = self._outer_and_inner_operations()
         overlay = self._take(OVERLAY)
+        streams = self._streams.gather(overlay["line"].unique(maintain_order=True))
+        samples, overheads = self._take(SAMPLED), self._take(OVERHEAD)
+        device, process = self._constants
         return {
-            "streams": self._stream_table(overlay),
+            "streams": streams.unique(maintain_order=True).to_frame().with_columns(process),
             "gpu_ranges": self._ranges(outer, overlay, scopes),
             "kernels": self._kernels(pl.concat([self._take(KERNEL), inner])),
             "copies": self._copies(self._take(COPY)),
-            "memsets": self._fills(self._take(FILL)),
-            "graph_launches": self._issued(self._take(GRAPH), "graph", "graph_exec"),
-            "gpu_metrics": self._samples(self._take(SAMPLED)),
-            "overheads": self._overheads(self._take(OVERHEAD)),
+            "memsets": self._memsets(self._take(MEMSET)),
+            "graph_launches": self._activities(self._take(GRAPH), "graph", "graph_exec"),
+            "gpu_metrics": samples.select(
+                device, "value", self._named(samples).alias("metric"), time_ns="start_ns"
+            ).filter(pl.col("value").is_not_null()),
+            "overheads": overheads.select(
+                "start_ns",
+                "end_ns",
+                pl.lit(None, pl.Int64).alias("thread"),
+                process,
+                self._named(overheads),
+            ),
         }
 
-    def _issued(self, events: pl.DataFrame, *more: str | pl.Series | pl.Expr) -> pl.DataFrame:
-        """Say when, where and by what call a piece of work was done, and `more`."""
-        context = jax_event_texts.facts_by_row(
-            events["context"], self._words, jax_event_texts.context_facts, jax_event_texts.CONTEXT
+    def _named(self, events: pl.DataFrame) -> pl.Series:
+        return named(events["kind"], self._names)
+
+    def _outer_and_inner_operations(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Separate operations that enclose others from those that do the work."""
+        operations = self._take(EXECUTED)
+        _, parent = nest(
+            operations["start_ns"].to_numpy(),
+            operations["end_ns"].to_numpy(),
+            operations["line"].to_numpy().astype(np.int64),
         )
+        encloses = np.zeros(operations.height, np.bool_)
+        encloses[parent[parent >= 0]] = True
+        return operations.filter(encloses), operations.filter(~encloses)
+
+    def _activities(self, events: pl.DataFrame, *more: str | pl.Series | pl.Expr) -> pl.DataFrame:
+        """Select time, stream and launch of GPU activities, and `more`."""
+        context = details_by_row(events["context"], self._words, _context_details, _CONTEXT_SCHEMA)
         return events.select(
             "start_ns",
             "end_ns",
@@ -336,74 +434,51 @@ class _Tables:
         )
 
     def _kernels(self, events: pl.DataFrame) -> pl.DataFrame:
-        facts = jax_event_texts.facts_by_row(
-            events["launch"],
-            self._words,
-            jax_event_texts.kernel_facts,
-            jax_event_texts.KERNEL_FACTS,
-        )
+        details = details_by_row(events["launch"], self._words, _kernel_details, _KERNEL_SCHEMA)
         share = pl.col("occupancy") / 100
-        return self._issued(
+        return self._activities(
             events,
             named(events["kind"], self._names, demangle_names),
             "graph",
             "graph_node",
             pl.when(share.is_between(0, 1, closed="right")).then(share).alias("occupancy"),
-            *facts,
+            *details,
         )
 
     def _copies(self, events: pl.DataFrame) -> pl.DataFrame:
-        facts = jax_event_texts.facts_by_row(
-            events["copied"], self._words, jax_event_texts.copy_facts, jax_event_texts.COPY_FACTS
+        details = details_by_row(events["copied"], self._words, _copy_details, _COPY_SCHEMA)
+        kinds = (
+            self._named(events)
+            .cast(pl.String)
+            .replace_strict(_COPY_KINDS, default=None, return_dtype=pl.String)
         )
-        said = named(events["kind"], self._names).cast(pl.String)
-        kinds = said.replace_strict(
-            jax_event_texts.COPY_KINDS, default=None, return_dtype=pl.String
-        )
-        peer = pl.col("kind") == jax_event_texts.PEER
-        rows = self._issued(events, "graph_node", kinds.alias("kind"), *facts)
+        peer = pl.col("kind") == _PEER
+        rows = self._activities(events, "graph_node", kinds.alias("kind"), *details)
         return (
             self._sized(rows)
             .with_columns(
-                pl.coalesce("kind", "between").alias("kind"),
+                pl.coalesce("kind", "direction").alias("kind"),
                 pl.when(peer).then("device").alias("src_device"),
                 pl.when(peer).then("destination").alias("dst_device"),
             )
-            .drop("between", "destination")
+            .drop("direction", "destination")
         )
 
-    def _fills(self, events: pl.DataFrame) -> pl.DataFrame:
-        facts = jax_event_texts.facts_by_row(
-            events["filled"], self._words, jax_event_texts.fill_facts, jax_event_texts.FILL_FACTS
-        )
-        return self._sized(self._issued(events, "graph_node", *facts))
+    def _memsets(self, events: pl.DataFrame) -> pl.DataFrame:
+        details = details_by_row(events["filled"], self._words, _memset_details, _MEMSET_SCHEMA)
+        return self._sized(self._activities(events, "graph_node", *details))
 
     def _sized(self, rows: pl.DataFrame) -> pl.DataFrame:
         self.unsized += rows["bytes"].null_count()
         return rows.filter(pl.col("bytes").is_not_null())
 
-    def _samples(self, events: pl.DataFrame) -> pl.DataFrame:
-        metric = named(events["kind"], self._names).alias("metric")
-        rows = events.select(self._constants[0], "value", metric, time_ns="start_ns")
-        return rows.filter(pl.col("value").is_not_null())
-
-    def _overheads(self, events: pl.DataFrame) -> pl.DataFrame:
-        name = named(events["kind"], self._names)
-        thread = pl.lit(None, pl.Int64).alias("thread")
-        return events.select("start_ns", "end_ns", thread, self._constants[1], name)
-
     def _ranges(
         self, outer: pl.DataFrame, overlay: pl.DataFrame, scopes: Mapping[int, int]
     ) -> pl.DataFrame:
-        found = [
-            drawn_by_profiler(events, self._names, self._lines)
-            for events in (self._take(DRAWN), outer)
+        drawn = [
+            _drawn_ranges(events, self._names, self._lines) for events in (self._take(DRAWN), outer)
         ]
-        known = {kind for frame in found for kind in frame["kind"].unique()}
-        ranges = pl.concat([*found, *overlay_work(overlay, self._words, scopes, known)])
+        kinds = {kind for frame in drawn for kind in frame["kind"].unique()}
+        ranges = pl.concat([*drawn, *_overlay_ranges(overlay, self._words, scopes, kinds)])
         stream = self._streams.gather(ranges["line"])
         return ranges.select("start_ns", "end_ns", "name", "kind", stream, *self._constants)
-
-    def _stream_table(self, overlay: pl.DataFrame) -> pl.DataFrame:
-        stream = self._streams.gather(overlay["line"].unique(maintain_order=True))
-        return stream.unique(maintain_order=True).to_frame().with_columns(self._constants[1])

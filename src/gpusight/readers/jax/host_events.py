@@ -1,4 +1,7 @@
-"""Events of the host's planes, thread by thread: calls, Python frames, annotations, allocations."""
+"""Events of the host's planes: driver calls, Python frames, annotations, allocations.
+
+What an event is follows from its name and stats.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,133 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.readers.jax import jax_event_texts
-from gpusight.readers.jax.jax_event_texts import (
-    CALL,
-    MARK,
-    MEMORY,
-    NVTX,
-    OVERHEAD,
-    PLAIN,
-    PYTHON,
-    RUNTIME,
-    STEP,
-    THREAD_NUMBERS,
-    is_pool,
+from gpusight.readers.jax.plane_events import (
+    EVENT_COLUMNS,
+    KeptEvents,
+    PlaneTables,
+    details_by_row,
+    details_of,
 )
-from gpusight.readers.jax.plane_events import EVENT_COLUMNS, KeptEvents, PlaneTables
 from gpusight.readers.jax.xspace import named
+from gpusight.readers.name_columns import strip_api_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpusight.readers.jax.jax_event_texts import Facts
-    from gpusight.readers.jax.plane_events import EventBatch
+    from gpusight.readers.jax.plane_events import Details, EventBatch
     from gpusight.readers.jax.xspace import PlaneLine, XPlane
 
 
+PYTHON, RUNTIME, PLAIN, NVTX = "python", "runtime", "plain", "nvtx"
+CALL, STEP, MEMORY, OVERHEAD, MARK = "call", "step", "memory", "overhead", "mark"
+
+THREAD_NUMBERS = 1 << 32
+"""The profiler's own exports truncate thread ids to 32 bits."""
+_MEMORY = {"MemoryAllocation": "allocation", "MemoryDeallocation": "deallocation"}
+_OVERHEADS = frozenset({"COMPILER", "BUFFER_FLUSH", "INSTRUMENTATION", "RESOURCE", "<UNKNOWN>"})
+_NVTX = "NVTX:"
+_MARK = re.compile(r"ThreadpoolListener::(Record|StartRegion|StopRegion)$")
+_FUNCTION = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*$")
+_RUNTIME = re.compile(
+    r"(?:\[\d+\] )?[A-Z]\w*::"  # a class of the runtime and its function
+    r"|(?:absl|ifrt|jax|jaxlib|mlir|pjrt|stream_executor|tensorflow|tpu|tsl|xla)::"
+    r"|(?:Jit|Pjit|Pmap)Function\("
+    r"|PJRT_\w+"
+    r"|[DH]2[DH] (?:Copy|Dispatch)\b"
+    r"|end: "
+    r"|(?:"
+    # Annotations of JAX itself, inside or outside of a compiled function's call.
+    r"ArrayImpl\.copy_to_host_async|BlockHostUntilReady|DevicePut(?:WithSharding)?|DispatchToHost"
+    r"|ExecuteReplicated\.__call__|ParseArguments|UnloadedPmapExecutable\.compile"
+    r"|Wait for (?:donation|usage) holds|backend_compile(?:_and_load)?|batched_device_put"
+    r"|lower_(?:mesh|sharding)_computation|lower_parallel_callable|np\.asarray\(jax\.Array\)"
+    r"|pickle_util\.(?:dumps|loads)|shard_args|trace_to_jaxpr\w*"
+    r")$"
+)
+RUNTIME_STATS = ("_src", "_p", "_pt", "_c", "_ct", "run_id", "hlo_op", "hlo_module", "program_id")
+"""Stats that only the runtime gives to its events."""
+
+_SOURCE = re.compile(r"\$(?P<file>.*):(?P<line>\d+) (?P<function>.*)$", re.DOTALL)
+_BUILT_IN = re.compile(r"\$(?P<module>\S+) (?P<function>.*)$", re.DOTALL)
+_GRAPH = re.compile(r" \(CudaGraph:\d+\)$")
+_COPIES = {
+    "MemcpyH2D": "MemcpyHtoD",
+    "MemcpyD2H": "MemcpyDtoH",
+    "MemcpyD2D": "MemcpyDtoD",
+    "MemcpyP2P": "MemcpyPeer",
+    "MemcpyOther": "Memcpy",
+    "Memset": "Memset",
+}
+_CALLS = {
+    "MemoryAlloc": "MemAlloc",
+    "MemoryFree": "MemFree",
+    "HostRegister": "MemHostRegister",
+    "HostUnregister": "MemHostUnregister",
+}
+
+
+def role_of(name: str) -> str:
+    """Return the kind of an event by its name, as far as that decides it."""
+    if name.startswith("$"):
+        return PYTHON
+    if name.startswith(_NVTX):
+        return NVTX
+    if name in _MEMORY:
+        return MEMORY
+    if name in _OVERHEADS:
+        return OVERHEAD
+    if _MARK.match(name):
+        return MARK
+    if _FUNCTION.match(name):
+        return CALL
+    return RUNTIME if _RUNTIME.match(name) else PLAIN
+
+
+def is_pool(thread: str, number: int) -> bool:
+    """Return whether a thread is of the runtime: the name of such a thread ends in its id."""
+    ending = re.search(r"/(-?\d{1,20})$", thread)
+    return ending is not None and (int(ending[1]) - number) % THREAD_NUMBERS == 0
+
+
+def python_name(name: str) -> str:
+    """Write `$train.py:12 step` as `train.py(12): step`; built-in functions have no file."""
+    source = _SOURCE.match(name)
+    if source is not None:
+        return f"{source['file']}({source['line']}): {source['function']}"
+    built_in = _BUILT_IN.match(name)
+    if built_in is None:
+        return name.removeprefix("$") or "?"
+    module, function = built_in["module"], built_in["function"]
+    if module == "<unknown>":
+        return f"<built-in method {function}>"
+    return f"<built-in function {function if module == 'builtins' else f'{module}.{function}'}>"
+
+
+def api_name(name: str, detail: str, *, vendor: str) -> str:
+    """Return the function of a driver call.
+
+    The profiler records what the call did, not what was called: the name of a launch is that of
+    its kernel, the name of a copy its direction.
+    """
+    symbol = api_symbol(name)
+    if symbol is not None:
+        return strip_api_version(symbol)
+    activity = _GRAPH.sub("", name)
+    prefix = "hip" if vendor == "AMD" else "cu"
+    if activity in _COPIES:
+        suffix = "Async" if details_of(detail).get("async") == "1" else ""
+        return f"{prefix}{_COPIES[activity]}{suffix}"
+    return prefix + _CALLS.get(activity, "LaunchKernel")
+
+
+def api_symbol(name: str) -> str | None:
+    """Return the function as recorded, where one was."""
+    symbol = _GRAPH.sub("", name)
+    return symbol if _FUNCTION.match(symbol) else None
+
+
 _GPU_ALLOCATOR = re.compile(r"GPU_(\d{1,5})")
-_ALLOCATOR_FACTS = pl.Schema({"device": pl.Int64, "memory_kind": pl.String})
+_ALLOCATOR_SCHEMA = pl.Schema({"device": pl.Int64, "memory_kind": pl.String})
 _LONG_AGO = -(1 << 62)
 
 
@@ -46,14 +149,14 @@ class HostThreads:
         self._keys: dict[int, int] = {}
 
     def key(self, line: PlaneLine) -> int:
-        """Give the key of a line's thread."""
+        """Return the key of a line's thread."""
         known = self._names.get(line.id)
         if not known or is_pool(known, line.id):
             self._names[line.id] = line.name
         return self._keys.setdefault(line.id, len(self._keys) + 1)
 
     def table(self) -> pl.DataFrame:
-        """List them, numbered as in the profiler's own exports."""
+        """Return the table `threads`, with ids as in the profiler's own exports."""
         rows = [
             (key, self.process, line % THREAD_NUMBERS, self._names[line] or None)
             for line, key in self._keys.items()
@@ -63,11 +166,11 @@ class HostThreads:
 
 
 class HostTables:
-    """Makes the tables of one plane of the host."""
+    """Builds the tables of one plane of the host."""
 
     def __init__(self, plane: XPlane, kept: KeptEvents, threads: HostThreads) -> None:
         self.renamed = False
-        """Some driver calls were not recorded under the name of the function called."""
+        """Whether some driver calls are not named after the function that was called."""
         self._take = kept.take
         self._names = plane.kinds.texts
         self._words = plane.words.texts
@@ -78,13 +181,13 @@ class HostTables:
         self._process = pl.lit(threads.process, pl.Int64).alias("process")
 
     def all(self, vendor: str) -> dict[str, pl.DataFrame]:
-        """Make all of them, with or without rows."""
-        annotations, operations = self._told_apart()
+        """Build all of them, with or without rows."""
+        annotations, operations = self._annotations_and_operations()
         return {
             "ranges": pl.concat([annotations, self._steps(), self._nvtx_ranges()]),
             "cpu_ops": operations,
             "api_calls": self._api_calls(self._take(CALL), vendor),
-            "python_calls": self._calls(self._take(PYTHON), jax_event_texts.python_name),
+            "python_calls": self._calls(self._take(PYTHON), python_name),
             "memory_events": self._memory_events(self._take(MEMORY)),
             "overheads": self._calls(self._take(OVERHEAD)),
         }
@@ -93,15 +196,15 @@ class HostTables:
         return self._timed(events, named(events["kind"], self._names, change))
 
     def _timed(self, events: pl.DataFrame, *more: str | pl.Series | pl.Expr) -> pl.DataFrame:
-        """Say when and on which thread something happened, and `more`."""
+        """Select time and thread of events, and `more`."""
         thread = self._threads.gather(events["line"])
         return events.select("start_ns", "end_ns", thread, self._process, *more)
 
-    def _told_apart(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Tell the program's annotations from what the runtime did.
+    def _annotations_and_operations(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Separate the program's annotations from what the runtime did.
 
-        Annotations bear no mark of their own. They are on a thread that runs the program, no event
-        of the runtime is open around them, and neither their name nor their stats are its own.
+        Nothing marks annotations. They are on a thread that runs the program, no event of the
+        runtime is open around them, and neither their name nor their stats are the runtime's.
         """
         events = pl.concat(
             [
@@ -112,14 +215,14 @@ class HostTables:
         events = events.with_columns(thread=self._threads.gather(events["line"])).sort(
             "thread", "start_ns", "end_ns", descending=[False, False, True]
         )
-        until = pl.when("runtime").then("end_ns").otherwise(_LONG_AGO).cum_max().shift(1)
-        inside = until.over("thread").fill_null(_LONG_AGO) > pl.col("start_ns")
+        until_ns = pl.when("runtime").then("end_ns").otherwise(_LONG_AGO).cum_max().shift(1)
+        inside = until_ns.over("thread").fill_null(_LONG_AGO) > pl.col("start_ns")
         lasting = pl.col("end_ns") > pl.col("start_ns")
-        told = events.select(~pl.col("runtime") & ~inside & lasting).to_series()
-        told &= ~self._pools.gather(events["line"])
-        annotations = events.filter(told)
+        is_annotation = events.select(~pl.col("runtime") & ~inside & lasting).to_series()
+        is_annotation &= ~self._pools.gather(events["line"])
+        annotations = events.filter(is_annotation)
         names = named(annotations["kind"], self._names).cast(pl.String)
-        return self._ranges(annotations, names), self._calls(events.filter(~told))
+        return self._ranges(annotations, names), self._calls(events.filter(~is_annotation))
 
     def _steps(self) -> pl.DataFrame:
         events = self._take(STEP)
@@ -130,7 +233,7 @@ class HostTables:
 
     def _nvtx_ranges(self) -> pl.DataFrame:
         events = self._take(NVTX)
-        names = named(events["kind"], self._names, jax_event_texts.nvtx_name)
+        names = named(events["kind"], self._names, lambda name: name.removeprefix(_NVTX))
         return self._ranges(events, names.cast(pl.String))
 
     def _ranges(
@@ -150,31 +253,30 @@ class HostTables:
         )
         keys = ["kind", "detail"]
         functions = calls.select(keys).unique(maintain_order=True)
-        names = [
-            jax_event_texts.api_name(self._names[kind], self._word(detail), vendor=vendor)
-            for kind, detail in functions.iter_rows()
-        ]
-        symbols = [jax_event_texts.api_symbol(self._names[kind]) for kind in functions["kind"]]
+        details = ["" if d is None else self._words[d] for d in functions["detail"]]
+        activities = [self._names[kind] for kind in functions["kind"]]
+        names = [api_name(a, d, vendor=vendor) for a, d in zip(activities, details, strict=True)]
+        symbols = [api_symbol(activity) for activity in activities]
         self.renamed = None in symbols
         functions = functions.with_columns(
             name=pl.Series(names, dtype=pl.String),
             symbol=pl.Series(
                 [s or n for s, n in zip(symbols, names, strict=True)], dtype=pl.String
             ),
-            api=pl.Series(map(jax_event_texts.api_kind, names), dtype=pl.String),
+            api=pl.Series(
+                ["driver" if re.match(r"cu[A-Z]", name) else "runtime" for name in names],
+                dtype=pl.String,
+            ),
         )
         return calls.join(
             functions, on=keys, how="left", nulls_equal=True, maintain_order="left"
         ).drop(keys)
 
-    def _word(self, place: int | None) -> str:
-        return "" if place is None else self._words[place]
-
     def _memory_events(self, events: pl.DataFrame) -> pl.DataFrame:
-        allocators = jax_event_texts.facts_by_row(
-            events["allocator"], self._words, _allocator_facts, _ALLOCATOR_FACTS
+        allocators = details_by_row(
+            events["allocator"], self._words, _allocator_details, _ALLOCATOR_SCHEMA
         )
-        operation = named(events["kind"], self._names, jax_event_texts.memory_operation)
+        operation = named(events["kind"], self._names, _MEMORY.__getitem__)
         rows = events.select(
             self._threads.gather(events["line"]),
             self._process,
@@ -189,7 +291,7 @@ class HostTables:
         return rows.filter(pl.col("bytes").is_not_null())
 
 
-def _allocator_facts(name: str) -> Facts:
+def _allocator_details(name: str) -> Details:
     gpu = _GPU_ALLOCATOR.match(name)
     if gpu is not None:
         return {"device": int(gpu[1]), "memory_kind": "Device"}
@@ -237,33 +339,33 @@ _LAUNCHES = (
 )
 
 
-STATS = (*_NUMBERS, *_TEXTS, *jax_event_texts.RUNTIME_STATS)
-"""Every stat that is looked at."""
+STATS = (*_NUMBERS, *_TEXTS, *RUNTIME_STATS)
+"""All stats that are read."""
 
 
 def read_host(
     plane: XPlane, batches: Iterable[EventBatch], threads: HostThreads, vendor: str
 ) -> PlaneTables:
-    """Read the events of a plane of the host; `vendor` is who made the devices."""
-    roles = pl.Series(map(jax_event_texts.role_of, plane.kinds.texts), dtype=pl.String)
+    """Read the events of a plane of the host; `vendor` made the devices."""
+    roles = pl.Series(map(role_of, plane.kinds.texts), dtype=pl.String)
     kept = KeptEvents(_KEPT, _TYPES)
     for batch in batches:
         kept.sort_out(_columns(batch, roles))
-    maker = HostTables(plane, kept, threads)
-    tables = maker.all(vendor)
+    builder = HostTables(plane, kept, threads)
+    tables = builder.all(vendor)
     marks = kept.count(MARK)
     notes = [f"not read: {marks:,} marks of thread pools"] if marks else []
-    if maker.renamed:
+    if builder.renamed:
         notes.append(_LAUNCHES)
     return PlaneTables(tables, notes)
 
 
 def _columns(batch: EventBatch, roles: pl.Series) -> pl.DataFrame:
-    """Put together what may be wanted of the events of a batch."""
+    """Decode the columns of a batch of events that tables may need."""
     events, stats = batch
     columns = [
         roles.gather(events["kind"].clip(0)).alias("sort"),
-        stats.has(*jax_event_texts.RUNTIME_STATS).alias("runtime"),
+        stats.has(*RUNTIME_STATS).alias("runtime"),
         *(stats.integers(stat).alias(name) for stat, name in _NUMBERS.items()),
         *(stats.texts(stat).alias(name) for stat, name in _TEXTS.items()),
     ]

@@ -1,4 +1,4 @@
-"""Profiles of JAX: `.xplane.pb` files (XSpace), and the tables and facts of a profile."""
+"""JAX profiles: `.xplane.pb` files (XSpace) and Chrome traces, and the tables of their planes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,35 @@ import mmap
 import re
 from array import array
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.readers import chrome_source
+from gpusight.readers.chrome_columns import (
+    ArgumentColumn,
+    TextBuilder,
+    process_labels,
+    thread_labels,
+)
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.readers.frame_source import EPOCH_NS, FrameSource, concat_tables
+from gpusight.readers.jax import device_events, host_events
 from gpusight.readers.jax.device_events import device_number, read_device
 from gpusight.readers.jax.host_events import HostThreads, read_host
-from gpusight.readers.jax.plane_events import PlaneTables, batches, enumerated
-from gpusight.readers.jax.xspace import PLANE, fields, looks_like_plane, parts, read_space
+from gpusight.readers.jax.plane_events import EventBatch, PlaneTables, batches, enumerated
+from gpusight.readers.jax.xspace import (
+    PLANE,
+    PlaneLine,
+    XPlane,
+    XSpace,
+    fields,
+    looks_like_plane,
+    parts,
+    read_space,
+)
 from gpusight.readers.protobuf_wire import BYTES, VARINT, WireError, read_varint
 from gpusight.sniff import GZIP, not_a_capture
 from gpusight.trace.schema import TABLES
@@ -27,51 +43,38 @@ from gpusight.trace.trace import Meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import TypeAlias
 
-    from gpusight.readers.jax.plane_events import EventBatch
-    from gpusight.readers.jax.xspace import StatValue, XPlane, XSpace
-    from gpusight.trace.intervals import Ints
+    from gpusight.readers.chrome_source import EventSorter
+    from gpusight.readers.jax.xspace import ReferencedNames, StatValue
     from gpusight.trace.trace import TraceSource
 
-    Decode = Callable[[XPlane], Iterable[EventBatch]]
+    Contents: TypeAlias = tuple[Meta, dict[str, pl.DataFrame]]
+    Decode: TypeAlias = Callable[[XPlane], Iterable[EventBatch]]
 
 
 _SCOPES = "/host:__ScopeRangeCallStack__"
-_MAX_WHOLE = 4 * 10**18
+_MAX_COUNT = 4 * 10**18
 """Beyond any count, the nanoseconds since 1970 included."""
 _JAX_CALL = "PjitFunction("
+_HOST = "/host:"
+_HOST_WORD = re.compile(r"(?P<after>(?<=dropped on ))?(?P<word>\w[\w.-]*\w|\w)")
 
 
-def stat(space: XSpace, name: str) -> StatValue | None:
-    """Find what the first plane that says so says about the profile."""
+def _stat(space: XSpace, name: str) -> StatValue | None:
+    """Return a stat of the first plane that has it."""
     return next((plane.stats[name] for plane in space.planes if name in plane.stats), None)
 
 
-def whole_stat(value: StatValue | None) -> int | None:
-    """Take a stat for a whole number, if it is one that something can be counted by."""
+def _integer(value: StatValue | None) -> int | None:
+    """Return a stat as an integer, if it is a plausible count."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value):
         return int(value)
-    return value if isinstance(value, int) and 0 <= value < _MAX_WHOLE else None
+    return value if isinstance(value, int) and 0 <= value < _MAX_COUNT else None
 
 
-def process_of(space: XSpace) -> int | None:
-    """Give the number of the process that was profiled; older profiles do not say."""
-    return whole_stat(stat(space, "process_id"))
-
-
-def scopes_of(space: XSpace) -> dict[int, int]:
-    """Give, for each scope that the host opened, the one around it."""
-    return {
-        inner: outer
-        for plane in space.planes
-        if plane.name == _SCOPES
-        for inner, outer in plane.numbered_stats
-        if isinstance(outer, int) and not plane.words.of(inner)
-    }
-
-
-def origin_of(space: XSpace) -> int:
-    """Find the time that the profile began, where its lines count from 1970; else 0.
+def _origin_ns(space: XSpace) -> int:
+    """Return the time that the profile began, where its lines count from 1970; else 0.
 
     The profiler lets them count from its own start, but not all of its versions do.
     """
@@ -83,71 +86,60 @@ def origin_of(space: XSpace) -> int:
     ]
     if not absolute:
         return 0
-    start = whole_stat(stat(space, "profile_start_time"))
-    return min(absolute) if start is None else min(start, *absolute)
+    start_ns = _integer(_stat(space, "profile_start_time"))
+    return min(absolute) if start_ns is None else min(start_ns, *absolute)
 
 
-def line_origins(plane: XPlane, origin: int) -> Ints:
-    """Give the time that each line's events count from, in nanoseconds of the profile."""
-    times = np.array([line.timestamp_ns for line in plane.lines], np.int64)
-    return np.where(times > EPOCH_NS, times - origin, times)
-
-
-def profile_meta(space: XSpace, path: Path, source: str, notes: list[str]) -> Meta:
-    """Sum up what is known about the profile as a whole."""
-    start, stop = (whole_stat(stat(space, f"profile_{what}_time")) for what in ("start", "stop"))
-    version = stat(space, "jax_version") or stat(space, "jaxlib_version")
-    cuda = whole_stat(stat(space, "cuda_driver_version") or stat(space, "cuda_version"))
+def _meta(space: XSpace, path: Path, source: str, notes: Iterable[str]) -> Meta:
+    start, stop = (_integer(_stat(space, f"profile_{end}_time")) for end in ("start", "stop"))
+    version = _stat(space, "jax_version") or _stat(space, "jaxlib_version")
+    cuda = _integer(_stat(space, "cuda_driver_version") or _stat(space, "cuda_version"))
     return Meta(
         path=str(path),
         source=source,
-        tool="JAX profiler" if _is_jax(space) else "XLA profiler",
+        tool="JAX profiler" if version or _calls_jax(space) else "XLA profiler",
         tool_version=version if isinstance(version, str) else None,
-        start_utc_ns=start or origin_of(space) or None,
+        start_utc_ns=start or _origin_ns(space) or None,
         duration_ns=stop - start if start and stop and stop > start else None,
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
         notes=tuple(notes),
+        warnings=tuple(_left_out(space)),
     )
 
 
-def _is_jax(space: XSpace) -> bool:
-    """Tell JAX's profiles from TensorFlow's, which have the same form."""
-    if stat(space, "jax_version") or stat(space, "jaxlib_version"):
-        return True
-    return any(name.startswith(_JAX_CALL) for p in space.planes for name in p.kinds.texts)
+def _calls_jax(space: XSpace) -> bool:
+    """Return whether a profile is of JAX, not of TensorFlow, which has the same format."""
+    return any(name.startswith(_JAX_CALL) for plane in space.planes for name in plane.kinds.texts)
 
 
-def diagnostics(space: XSpace) -> pl.DataFrame:
-    """Give what the profiler complained about, without the names of machines."""
-    said = [
+def _diagnostics(space: XSpace) -> pl.DataFrame:
+    """Return errors and warnings of the profiler, without the names of machines."""
+    messages = [
         *(("error", text) for text in space.errors),
         *(("warning", text) for text in space.warnings),
     ]
     for plane in space.planes:
-        dropped = whole_stat(plane.stats.get("dropped_traces"))
+        dropped = _integer(plane.stats.get("dropped_traces"))
         if dropped:
-            said.append(("warning", f"{dropped:,} records of {plane.name} were dropped"))
+            messages.append(("warning", f"{dropped:,} records of {plane.name} were dropped"))
     hosts = {*space.hostnames, *(name.partition(".")[0] for name in space.hostnames)}
-    rows = [(severity, _without_hosts(text, hosts)) for severity, text in said if text]
+
+    def hide(match: re.Match[str]) -> str:
+        is_host = match["after"] is not None or match["word"] in hosts
+        return "this host" if is_host else match[0]
+
+    rows = [(severity, _HOST_WORD.sub(hide, text)) for severity, text in messages if text]
     return pl.DataFrame(rows, schema={"severity": pl.String, "text": pl.String}, orient="row")
 
 
-def _without_hosts(text: str, hosts: set[str]) -> str:
-    def hide(match: re.Match[str]) -> str:
-        named = match["after"] is not None or match["word"] in hosts
-        return "this host" if named else match[0]
-
-    return re.sub(r"(?P<after>(?<=dropped on ))?(?P<word>\w[\w.-]*\w|\w)", hide, text)
-
-
-def devices(space: XSpace) -> pl.DataFrame:
+def _devices(space: XSpace) -> pl.DataFrame:
     """List the devices that were profiled."""
-    said: dict[int, dict[str, StatValue]] = {}
+    stats: dict[int, dict[str, StatValue]] = {}
     for plane in space.planes:
         number = device_number(plane)
         if number is not None:
-            said.setdefault(number, {}).update(plane.stats)
-    rows = [_device(number, stats) for number, stats in said.items()]
+            stats.setdefault(number, {}).update(plane.stats)
+    rows = [_device(number, own) for number, own in stats.items()]
     return pl.DataFrame(rows, schema=_DEVICE_COLUMNS, orient="row")
 
 
@@ -165,54 +157,48 @@ _DEVICE_COLUMNS = {
 
 def _device(number: int, stats: dict[str, StatValue]) -> dict[str, int | str | None]:
     name = stats.get("gpu_device_name") or stats.get("device_type_string") or ""
-    clock_khz = whole_stat(stats.get("clock_rate"))
+    clock_khz = _integer(stats.get("clock_rate"))
     hbm = stats.get("peak_hbm_bw_gigabytes_per_second")
-    bandwidth = whole_stat(stats.get("memory_bandwidth"))
+    bandwidth = _integer(stats.get("memory_bandwidth"))
     if bandwidth is None and isinstance(hbm, int | float) and 0 < hbm < 10**6:
         bandwidth = int(hbm * 10**9)
     return {
         "device": number,
         "name": str(name),
-        "compute_major": whole_stat(stats.get("compute_cap_major")),
-        "compute_minor": whole_stat(stats.get("compute_cap_minor")),
-        "sm_count": whole_stat(stats.get("core_count")),
+        "compute_major": _integer(stats.get("compute_cap_major")),
+        "compute_minor": _integer(stats.get("compute_cap_minor")),
+        "sm_count": _integer(stats.get("core_count")),
         "clock_hz": clock_khz * 1000 if clock_khz and clock_khz < 10**9 else None,
-        "memory_bytes": whole_stat(stats.get("memory_size")),
+        "memory_bytes": _integer(stats.get("memory_size")),
         "memory_bandwidth": bandwidth,
     }
-
-
-def processes(process: int | None) -> pl.DataFrame:
-    """List the process that was profiled, if it is known."""
-    known = [] if process is None else [(process, process)]
-    return pl.DataFrame(known, schema={"process": pl.Int64, "pid": pl.Int64}, orient="row")
-
-
-Contents: TypeAlias = tuple[Meta, dict[str, pl.DataFrame]]
-_HOST = "/host:"
 
 
 def profile_tables(
     path: Path, source: str, space: XSpace, decode: Decode, notes: Iterable[str] = ()
 ) -> Contents:
     """Read the tables of each plane, and those about the profile as a whole."""
-    threads = HostThreads(process_of(space))
-    found, said = _read_planes(space, decode, threads)
-    about = {
-        "devices": devices(space),
-        "processes": processes(threads.process),
-        "threads": threads.table(),
-        "diagnostics": diagnostics(space),
-    }
-    found.append(about)
-    names = dict.fromkeys(name for tables in found for name in tables)
-    meta = profile_meta(space, path, source, [*notes, *said])
-    meta = msgspec.structs.replace(meta, warnings=tuple(_left_out(space)))
-    return meta, {name: _joined(name, found) for name in names}
+    process = _integer(_stat(space, "process_id"))  # not in older profiles
+    threads = HostThreads(process)
+    frames, plane_notes = _read_planes(space, decode, threads)
+    processes = [] if process is None else [(process, process)]
+    frames.append(
+        {
+            "devices": _devices(space),
+            "processes": pl.DataFrame(
+                processes, schema={"process": pl.Int64, "pid": pl.Int64}, orient="row"
+            ),
+            "threads": threads.table(),
+            "diagnostics": _diagnostics(space),
+        }
+    )
+    names = dict.fromkeys(name for tables in frames for name in tables)
+    meta = _meta(space, path, source, [*notes, *plane_notes])
+    return meta, {name: _joined(name, frames) for name in names}
 
 
 def _left_out(space: XSpace) -> Iterator[str]:
-    """Name events without a usable time; a profile of which most have none is damaged."""
+    """Count events without a usable time; a profile where most have none is damaged."""
     for plane in space.planes:
         total = sum(line.events for line in plane.lines)
         count = f"{plane.untimed:,} of {total:,} events of {plane.name}"
@@ -222,9 +208,9 @@ def _left_out(space: XSpace) -> Iterator[str]:
             yield f"{count} left out: no usable time or duration"
 
 
-def _joined(name: str, found: list[dict[str, pl.DataFrame]]) -> pl.DataFrame:
-    """Take a table of all planes and put its rows in order, column by column to save memory."""
-    frames = [tables.pop(name) for tables in found if name in tables]
+def _joined(name: str, planes: list[dict[str, pl.DataFrame]]) -> pl.DataFrame:
+    """Concatenate a table of all planes in order of time, column by column to save memory."""
+    frames = [tables.pop(name) for tables in planes if name in tables]
     columns = concat_tables([f for f in frames if f.height] or frames[:1]).get_columns()
     frames.clear()
     times = next((c for c in columns if c.name == TABLES[name].sort_column), None)
@@ -238,9 +224,17 @@ def _joined(name: str, found: list[dict[str, pl.DataFrame]]) -> pl.DataFrame:
 def _read_planes(
     space: XSpace, decode: Decode, threads: HostThreads
 ) -> tuple[list[dict[str, pl.DataFrame]], list[str]]:
-    scopes = scopes_of(space)
-    vendor = str(stat(space, "device_vendor") or "")
-    found: list[dict[str, pl.DataFrame]] = []
+    """Return the tables of each plane, and notes."""
+    # Each scope that the host opened, and the one around it.
+    scopes = {
+        inner: outer
+        for plane in space.planes
+        if plane.name == _SCOPES
+        for inner, outer in plane.numbered_stats
+        if isinstance(outer, int) and not plane.words.of(inner)
+    }
+    vendor = str(_stat(space, "device_vendor") or "")
+    tables: list[dict[str, pl.DataFrame]] = []
     notes: list[str] = []
     unread: list[str] = []
     for plane in space.planes:
@@ -251,7 +245,7 @@ def _read_planes(
         else:
             read = PlaneTables({}, [])
             unread += [plane.name] if any(line.events for line in plane.lines) else []
-        found.append(read.tables)
+        tables.append(read.tables)
         notes += read.notes
         if plane.left_out:
             notes.append(
@@ -259,19 +253,19 @@ def _read_planes(
             )
     if unread:
         notes.append(f"not read: planes {enumerated(unread)}")
-    return found, list(dict.fromkeys(notes))
+    return tables, list(dict.fromkeys(notes))
 
 
 _MAX_UNPACKED_BYTES = 1 << 30
 _PLANE_TAG = PLANE << 3 | BYTES
 _PACKETS = 64
-"""So many packets of a Perfetto trace are enough to know it."""
+"""Packets of a Perfetto trace that are enough to recognize it."""
 _TIMESTAMP, _SEQUENCE = 8, 10
 """Fields that nearly every packet of a Perfetto trace has."""
 
 
 def xplane_source(path: Path) -> TraceSource:
-    """Open a profile; raises where the file is something else."""
+    """Open a profile; raise where the file is something else."""
     with _content(path) as data:
         _check(path, data)
     return FrameSource(lambda: _read(path))
@@ -279,7 +273,7 @@ def xplane_source(path: Path) -> TraceSource:
 
 @contextmanager
 def _content(path: Path) -> Iterator[memoryview]:
-    """Give the bytes of a file, unpacked where it is packed."""
+    """Yield the bytes of a file, unpacked where it is packed."""
     with path.open("rb") as file:
         head = file.read(len(GZIP))
         if head == GZIP or not head:  # what is empty cannot be mapped
@@ -310,7 +304,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _check(path: Path, data: memoryview) -> None:
-    """Refuse files that begin like a profile but are something else, or are cut off."""
+    """Refuse files that begin like a profile but are something else, or are truncated."""
     if not _begins_with_plane(data):
         if _is_perfetto(data):
             raise NotACaptureError(
@@ -329,7 +323,7 @@ def _check(path: Path, data: memoryview) -> None:
 
 
 def _begins_with_plane(data: memoryview) -> bool:
-    """Look at the first plane that is not empty, of which there may be only the beginning."""
+    """Check the first plane that is not empty, which may be truncated."""
     at = 0
     try:
         while data[at] == _PLANE_TAG:
@@ -342,7 +336,7 @@ def _begins_with_plane(data: memoryview) -> bool:
 
 
 def _is_perfetto(data: memoryview) -> bool:
-    found = 0
+    packets = 0
     try:
         for place, packet in enumerate(fields(data, 0, len(data))):
             if packet.number != 1 or packet.kind != BYTES:
@@ -352,18 +346,27 @@ def _is_perfetto(data: memoryview) -> bool:
                 for part in fields(data, packet.start, packet.end)
                 if part.kind == VARINT
             }
-            found += not numbers.isdisjoint((_TIMESTAMP, _SEQUENCE))
+            packets += not numbers.isdisjoint((_TIMESTAMP, _SEQUENCE))
             if place == _PACKETS:
                 break
     except WireError:
         pass
-    return found > 0
+    return packets > 0
 
 
 def _read(path: Path) -> Contents:
     try:
         with _content(path) as data:
-            return _tables(path, data)
+            space = read_space(data)
+            origin_ns = _origin_ns(space)
+
+            def decode(plane: XPlane) -> Iterator[EventBatch]:
+                times_ns = np.array([line.timestamp_ns for line in plane.lines], np.int64)
+                line_origins = np.where(times_ns > EPOCH_NS, times_ns - origin_ns, times_ns)
+                yield from batches(data, plane, line_origins)
+                plane.marks = array("q")
+
+            return profile_tables(path, "jax-xplane", space, decode)
     except (WireError, pl.exceptions.PolarsError, OverflowError) as error:
         raise DamagedCaptureError(
             f"{path} is damaged",
@@ -372,12 +375,105 @@ def _read(path: Path) -> Contents:
         ) from error
 
 
-def _tables(path: Path, data: memoryview) -> Contents:
-    space = read_space(data)
-    origin = origin_of(space)
+# Chrome traces: planes and lines are processes and threads ---------------------------------------
 
-    def decoded(plane: XPlane) -> Iterator[EventBatch]:
-        yield from batches(data, plane, line_origins(plane, origin))
-        plane.marks = array("q")
+_PLANE_NAME = re.compile(r"/(?:device:(?:GPU|TPU):\d+$|host:)")
+_STATS = tuple(dict.fromkeys((*device_events.STATS, *host_events.STATS)))
 
-    return profile_tables(path, "jax-xplane", space, decoded)
+
+def is_jax(events: EventSorter) -> bool:
+    """Return whether a trace is of JAX, by the names of its processes."""
+    return any(_PLANE_NAME.match(name) for name in process_labels(events.settings).values())
+
+
+def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Contents:
+    """Read the tables of such a trace."""
+    rows = events.of(chrome_source.PLAIN)
+    names, threads = process_labels(events.settings), thread_labels(events.settings)
+    # All stats are extracted as text, at once.
+    stats = rows.arguments.columns([ArgumentColumn((name,), TextBuilder) for name in _STATS])
+    frame = pl.DataFrame(
+        {
+            "pid": rows.pid,
+            "tid": rows.tid,
+            "code": rows.codes,
+            "start_ns": rows.start_ns,
+            "end_ns": rows.start_ns + rows.duration_ns,
+            **{f"stat {name}": column for name, column in zip(_STATS, stats, strict=True)},
+        }
+    )
+    by_pid = {pid: part for (pid,), part in frame.group_by("pid", maintain_order=True)}
+    texts = rows.distinct_names
+    planes = {
+        pid: _plane(name, pid, by_pid.get(pid), threads, texts) for pid, name in names.items()
+    }
+    pid_of = {id(plane): pid for pid, plane in planes.items()}
+
+    def decode(plane: XPlane) -> Iterator[EventBatch]:
+        part = by_pid.get(pid_of[id(plane)])
+        if part is not None:
+            yield _batch(plane, part)
+
+    space = XSpace(list(planes.values()), [], [], [])
+    return profile_tables(path, "jax-chrome", space, decode, notes)
+
+
+def _plane(
+    name: str,
+    pid: int | None,
+    part: pl.DataFrame | None,
+    threads: dict[tuple[int | None, int | None], str],
+    texts: list[str],
+) -> XPlane:
+    plane = XPlane(name)
+    if part is not None:
+        for code in part["code"].unique().sort():
+            plane.kinds.put(code, texts[code])
+        for tid, count in part.group_by("tid").len().sort("tid").iter_rows():
+            plane.lines.append(PlaneLine(id=tid, name=threads.get((pid, tid), ""), events=count))
+    return plane
+
+
+def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:
+    lines = {line.id: place for place, line in enumerate(plane.lines)}
+    events = part.select(
+        pl.col("tid").replace_strict(lines, return_dtype=pl.Int32).alias("line"),
+        pl.Series("kind", plane.kinds.places(part["code"].cast(pl.Int64).to_numpy())),
+        "start_ns",
+        "end_ns",
+    )
+    stats = {name: part[f"stat {name}"] for name in _STATS}
+    return EventBatch(events, _JsonStats(stats, plane.words))
+
+
+class _JsonStats:
+    """The stats of a plane's events; null where an event lacks the stat."""
+
+    def __init__(self, columns: dict[str, pl.Series], words: ReferencedNames) -> None:
+        self._columns = columns
+        self._words = words
+
+    def has(self, *names: str) -> pl.Series:
+        """Return which events carry one of these stats."""
+        frame = pl.DataFrame({name: self._columns[name] for name in names})
+        return frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+
+    def integers(self, name: str) -> pl.Series:
+        """Return the integers of a stat."""
+        return self._columns[name].cast(pl.String).cast(pl.Int64, strict=False)
+
+    def reals(self, name: str) -> pl.Series:
+        """Return the numbers of a stat."""
+        return self._columns[name].cast(pl.String).cast(pl.Float64, strict=False)
+
+    def texts(self, name: str) -> pl.Series:
+        """Return the texts of a stat, as indices into the plane's words."""
+        texts = self._columns[name].cast(pl.String)
+        distinct = texts.drop_nulls().unique(maintain_order=True)
+        places = {text: self._words.add(text) for text in distinct}
+        return texts.replace_strict(places, default=None, return_dtype=pl.Int32)
+
+    def any_number(self) -> pl.Series:
+        """Return nulls: counters are not exported to this format."""
+        height = len(next(iter(self._columns.values())))
+        return pl.Series("value", [None], dtype=pl.Float64).new_from_index(0, height)

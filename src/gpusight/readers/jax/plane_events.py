@@ -13,7 +13,7 @@ from gpusight.readers.protobuf_columns import MessageBuffer, text_column
 from gpusight.readers.protobuf_wire import BYTES, FIXED32, FIXED64, VARINT, WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -21,32 +21,33 @@ if TYPE_CHECKING:
     from gpusight.readers.jax.xspace import XPlane
     from gpusight.trace.intervals import Ints
 
+    Details: TypeAlias = Mapping[str, int | float | str | None]
     Rows: TypeAlias = NDArray[np.int32]
     Words: TypeAlias = NDArray[np.uint64]
     Flags: TypeAlias = NDArray[np.bool_]
 
 
 class EventStats(Protocol):
-    """What the events of a batch carry besides their times; null where an event does not."""
+    """The stats of a batch of events, as columns; null where an event lacks the stat."""
 
     def has(self, *names: str) -> pl.Series:
-        """Tell which events carry one of these stats."""
+        """Return which events carry one of these stats."""
         ...
 
     def integers(self, name: str) -> pl.Series:
-        """Give a whole number of each event."""
+        """Return the integers of a stat."""
         ...
 
     def reals(self, name: str) -> pl.Series:
-        """Give a number of each event."""
+        """Return the numbers of a stat."""
         ...
 
     def texts(self, name: str) -> pl.Series:
-        """Give a text of each event by its place among the plane's words."""
+        """Return the texts of a stat, as indices into the plane's words."""
         ...
 
     def any_number(self) -> pl.Series:
-        """Give a number that each event carries, by whatever name, as samples of counters do."""
+        """Return the number of any stat of an event: samples of counters carry just one."""
         ...
 
 
@@ -54,15 +55,15 @@ class EventBatch(NamedTuple):
     """Some events of a plane, in file order."""
 
     events: pl.DataFrame
-    """`line` and `kind`, by their places in the plane, and times. The kind is -1 where the plane
-    does not name it, and where the event is a mere count, which has no time."""
+    """`line` and `kind`, as indices into the plane, and times. The kind is -1 where the plane does
+    not name it, and where the event only counts others and has no time."""
     stats: EventStats
 
 
 _BATCH_BYTES = 1 << 21
 _MAX_BATCH_BYTES = 1 << 31
 _MIN_EVENT_BYTES = 6
-"""An event that says what it is and when takes more, on average."""
+"""An event with kind and time takes more, on average."""
 _MAX_FIELDS = 1 << 12
 """Of one event; real ones stay far below."""
 _MAX_TIME_PS = 1 << 62
@@ -72,7 +73,7 @@ _MAX_TIME_NS = 1 << 61
 
 
 class MessageFields(NamedTuple):
-    """Fields of many messages: whose, which, and the number in it or the bytes it spans."""
+    """Fields of many messages: message, tag, and the number or the span of bytes."""
 
     row: Rows
     tag: NDArray[np.uint32]
@@ -82,16 +83,16 @@ class MessageFields(NamedTuple):
     start: Rows
 
     def at(self, rows: Ints | Flags | slice) -> MessageFields:
-        """Keep some of them."""
+        """Select some of them."""
         return MessageFields(self.row[rows], self.tag[rows], self.value[rows], self.start[rows])
 
     def take(self, number: int, kind: int) -> MessageFields:
-        """Keep one field of each message."""
+        """Select one field of each message."""
         return self.at(np.flatnonzero(self.tag == number << 3 | kind))
 
 
 class WireStats:
-    """What the events of a batch carry besides their times, as protobuf holds it."""
+    """The stats of a batch of events, decoded from protobuf."""
 
     def __init__(
         self, buffer: MessageBuffer, plane: XPlane, owner: Rows, parts: MessageFields, n: int
@@ -108,7 +109,7 @@ class WireStats:
         self._sort(name[values.row], values)
 
     def _sort(self, name: Rows, values: MessageFields) -> None:
-        """Put values of one name next to each other, so that finding one is finding a slice."""
+        """Sort values by name, so that those of one name are a slice."""
         names = np.flatnonzero(np.bincount(name + 1)) - 1
         small = np.uint16 if len(names) < 1 << 16 else np.uint32
         rank = np.zeros(int(names.max(initial=-1)) + 2, small)
@@ -124,43 +125,43 @@ class WireStats:
         }
 
     def has(self, *names: str) -> pl.Series:
-        """Tell which events carry one of these stats."""
-        found = np.zeros(self._events, np.bool_)
+        """Return which events carry one of these stats."""
+        has_stat = np.zeros(self._events, np.bool_)
         for name in names:
-            found[self._owner[self._slice(name)]] = True
-        return pl.Series(found)
+            has_stat[self._owner[self._slice(name)]] = True
+        return pl.Series(has_stat)
 
     def integers(self, name: str) -> pl.Series:
-        """Give a whole number of each event, null where it has none."""
+        """Return the integers of a stat."""
         column = _Column(self._events, np.int64)
         for form in (UINT, INT):
-            rows, found = self._found(name, form, VARINT)
-            column.put(rows, found.value.view(np.int64))
+            rows, values = self._values_of(name, form, VARINT)
+            column.put(rows, values.value.view(np.int64))
         return column.series(name)
 
     def reals(self, name: str) -> pl.Series:
-        """Give a number of each event, null where it has none."""
+        """Return the numbers of a stat."""
         column = _Column(self._events, np.float64)
-        rows, found = self._found(name, DOUBLE, FIXED64)
-        column.put(rows, found.value.view(np.float64))
+        rows, values = self._values_of(name, DOUBLE, FIXED64)
+        column.put(rows, values.value.view(np.float64))
         for form in (UINT, INT):
-            rows, found = self._found(name, form, VARINT)
-            column.put(rows, found.value.view(np.int64))
+            rows, values = self._values_of(name, form, VARINT)
+            column.put(rows, values.value.view(np.int64))
         return column.series(name)
 
     def texts(self, name: str) -> pl.Series:
-        """Give a text of each event by its place among the plane's words, null where none."""
+        """Return the texts of a stat, as indices into the plane's words."""
         column = _Column(self._events, np.int32)
-        rows, found = self._found(name, REFERENCE, VARINT)
-        places = self._words.places(found.value.view(np.int64))
+        rows, values = self._values_of(name, REFERENCE, VARINT)
+        places = self._words.places(values.value.view(np.int64))
         column.put(rows[places >= 0], places[places >= 0])
-        rows, found = self._found(name, TEXT, BYTES)
+        rows, values = self._values_of(name, TEXT, BYTES)
         if len(rows):
-            column.put(rows, self._added(found))
+            column.put(rows, self._added(values))
         return column.series(name)
 
     def any_number(self) -> pl.Series:
-        """Give a number that each event carries, by whatever name, as samples of counters do."""
+        """Return the number of any stat of an event: samples of counters carry just one."""
         column = _Column(self._events, np.float64)
         for form, kind in ((DOUBLE, FIXED64), (UINT, VARINT), (INT, VARINT)):
             at = np.flatnonzero(self._values.tag == form << 3 | kind)
@@ -172,17 +173,17 @@ class WireStats:
         place = self._words.find(name)
         return slice(0, 0) if place is None else self._slices.get(place, slice(0, 0))
 
-    def _found(self, name: str, form: int, kind: int) -> tuple[Rows, MessageFields]:
-        """Give the values of a stat that are stored in this form, and whose they are."""
+    def _values_of(self, name: str, form: int, kind: int) -> tuple[Rows, MessageFields]:
+        """Return the values of a stat that are stored in this form, and their events."""
         where = self._slice(name)
         values = self._values.at(where)
         fits = values.tag == form << 3 | kind
         return self._owner[where][fits], values if fits.all() else values.at(fits)
 
-    def _added(self, found: MessageFields) -> Rows:
-        """Put texts that stand in the events themselves among the plane's words."""
-        start = found.start.astype(np.int64)
-        texts = text_column(self._buffer, start, start + found.value.view(np.int64))
+    def _added(self, values: MessageFields) -> Rows:
+        """Add texts stored in the events themselves to the plane's words."""
+        start = values.start.astype(np.int64)
+        texts = text_column(self._buffer, start, start + values.value.view(np.int64))
         places = {text: self._words.add(text) for text in texts.unique(maintain_order=True)}
         return texts.replace_strict(places, return_dtype=pl.Int32).to_numpy()
 
@@ -235,56 +236,47 @@ def _decode(data: memoryview, plane: XPlane, marks: Ints, line: Rows, origins: I
     kind = plane.kinds.places(number)
     kind[parts.take(5, VARINT).row] = -1
     plane.left_out += int(np.count_nonzero(kind < 0))
-    untimed = _untimed(offset, duration, origins[line]) & (kind >= 0)
+    origin = origins[line]
+    untimed = (offset < -_MAX_TIME_PS) | (offset > _MAX_TIME_PS)
+    untimed |= (origin < -_MAX_TIME_NS) | (origin > _MAX_TIME_NS)
+    untimed |= (duration < 0) | (duration > _LONGEST_PS)
+    untimed &= kind >= 0
     plane.untimed += int(np.count_nonzero(untimed))
     kind[untimed] = -1
-    start_ns, end_ns = _nanoseconds(offset, duration, origins[line])
-    events = pl.DataFrame({"line": line, "kind": kind, "start_ns": start_ns, "end_ns": end_ns})
-    return EventBatch(events, _stats(buffer, plane, parts, n))
-
-
-def _stats(buffer: MessageBuffer, plane: XPlane, parts: MessageFields, n: int) -> WireStats:
-    held = parts.take(4, BYTES)
-    start = held.start.astype(np.int64)
-    inner = split(buffer, start, start + held.value.view(np.int64))
-    return WireStats(buffer, plane, held.row, inner, n)
+    # Both ends are rounded, so that nested events stay nested; unusable times may overflow.
+    events = pl.DataFrame(
+        {
+            "line": line,
+            "kind": kind,
+            "start_ns": origin + (offset + 500) // 1000,
+            "end_ns": origin + (offset + duration + 500) // 1000,
+        }
+    )
+    stats = parts.take(4, BYTES)
+    start = stats.start.astype(np.int64)
+    inner = split(buffer, start, start + stats.value.view(np.int64))
+    return EventBatch(events, WireStats(buffer, plane, stats.row, inner, n))
 
 
 def _numbers(parts: MessageFields, number: int, n: int) -> Ints:
-    found = parts.take(number, VARINT)
+    field = parts.take(number, VARINT)
     values = np.zeros(n, np.int64)
-    values[found.row] = found.value.view(np.int64)
+    values[field.row] = field.value.view(np.int64)
     return values
 
 
-def _untimed(offset: Ints, duration: Ints, origin: Ints) -> Flags:
-    """Tell which events have no time that a clock could show, or no duration that is one."""
-    late = (offset < -_MAX_TIME_PS) | (offset > _MAX_TIME_PS)
-    late |= (origin < -_MAX_TIME_NS) | (origin > _MAX_TIME_NS)
-    return late | (duration < 0) | (duration > _LONGEST_PS)
-
-
-def _nanoseconds(offset: Ints, duration: Ints, origin: Ints) -> tuple[Ints, Ints]:
-    """Round both ends of each event to nanoseconds, so that what nests still does.
-
-    Those of events without a usable time overflow, and nobody looks at them.
-    """
-    end = offset + duration
-    return origin + (offset + 500) // 1000, origin + (end + 500) // 1000
-
-
 def split(buffer: MessageBuffer, start: Ints, end: Ints) -> MessageFields:
-    """Take messages apart into their fields; those of one message stay in order."""
+    """Split messages into their fields; those of one message stay in order."""
     rounds: list[MessageFields] = []
     row = np.flatnonzero(start < end).astype(np.int32)
     at, end = start[row], end[row]
     while len(row):
         if len(rounds) == _MAX_FIELDS:
             raise WireError("an event has too many fields")
-        found, after = _next_fields(buffer, row, at)
+        round_fields, after = _next_fields(buffer, row, at)
         if (after > end).any():
             raise WireError("a field reaches beyond its event")
-        rounds.append(found)
+        rounds.append(round_fields)
         more = np.flatnonzero(after < end)
         row, at, end = row[more], after[more], end[more]
     return MessageFields(*map(np.concatenate, zip(_NOTHING, *rounds, strict=True)))
@@ -296,7 +288,7 @@ _NOTHING = MessageFields(
 
 
 def _next_fields(buffer: MessageBuffer, row: Rows, at: Ints) -> tuple[MessageFields, Ints]:
-    """Decode the field at each position; give also where the next one begins."""
+    """Decode the field at each position; return also where the next one begins."""
     tag, size = buffer.varints(at)
     start = at + size
     kind = tag & np.uint64(7)
@@ -316,7 +308,7 @@ def _next_fields(buffer: MessageBuffer, row: Rows, at: Ints) -> tuple[MessageFie
 
 
 def _mixed_values(buffer: MessageBuffer, kind: Words, start: Ints) -> tuple[Words, Ints]:
-    """Decode numbers, some of which have a fixed width; give also where each ends."""
+    """Decode numbers, some of a fixed width; return also where each ends."""
     value, after = np.zeros(len(kind), np.uint64), start.copy()
     rows = np.flatnonzero((kind == VARINT) | (kind == BYTES))
     value[rows], size = buffer.varints(start[rows])
@@ -331,8 +323,8 @@ def _mixed_values(buffer: MessageBuffer, kind: Words, start: Ints) -> tuple[Word
 
 
 EVENT_COLUMNS = ("line", "kind", "start_ns", "end_ns")
-"""What every event has: its line and its kind, by their places in the plane, and its times."""
-_FIRST, _LONGEST = 5, 60
+"""Columns of every event: its line and kind, as indices into the plane, and its times."""
+_MAX_NAMES, _MAX_NAME_CHARS = 5, 60
 _SCHEMA: dict[str, type[pl.DataType]] = {
     "line": pl.Int32,
     "kind": pl.Int32,
@@ -344,19 +336,37 @@ _SCHEMA: dict[str, type[pl.DataType]] = {
 def enumerated(names: Iterable[str]) -> str:
     """List names for a note, the first few of many."""
     ordered = sorted(set(names))
-    first = ", ".join(repr(name[:_LONGEST]) for name in ordered[:_FIRST])
-    return first + (f" and {len(ordered) - _FIRST:,} more" if len(ordered) > _FIRST else "")
+    more = len(ordered) - _MAX_NAMES
+    first = ", ".join(repr(name[:_MAX_NAME_CHARS]) for name in ordered[:_MAX_NAMES])
+    return first + (f" and {more:,} more" if more > 0 else "")
+
+
+def details_of(text: str) -> dict[str, str]:
+    """Split the packed text of a stat, `regs:32 static_shared:0 grid:4,1,1 …`."""
+    details = (word.partition(":") for word in text.split())
+    return {name: value for name, _, value in details}
+
+
+def details_by_row(
+    places: pl.Series, words: Sequence[str], parse: Callable[[str], Details], schema: pl.Schema
+) -> pl.DataFrame:
+    """Parse each distinct text once, and return the details of every row's text."""
+    used = places.drop_nulls().unique().to_list()
+    rows = [{"place": place, **parse(words[place])} for place in used]
+    known = pl.DataFrame(rows, schema={"place": places.dtype, **schema})
+    joined = places.to_frame("place").join(known, on="place", how="left", maintain_order="left")
+    return joined.drop("place")
 
 
 class PlaneTables(NamedTuple):
-    """What was read of one plane, and what there is to say about it."""
+    """The tables of one plane, and notes about it."""
 
     tables: dict[str, pl.DataFrame]
     notes: list[str]
 
 
 class KeptEvents:
-    """What is kept of each sort of event until all are decoded: no more than will be needed."""
+    """The events of each sort until all are decoded; only the columns that will be needed."""
 
     def __init__(
         self, wanted: Mapping[str, Sequence[str]], types: Mapping[str, type[pl.DataType]]
@@ -366,7 +376,7 @@ class KeptEvents:
         self._frames: dict[str, list[pl.DataFrame]] = {}
 
     def sort_out(self, events: pl.DataFrame) -> None:
-        """Keep events by what their column `sort` says they are; none of what nobody wants."""
+        """Keep events by their column `sort`."""
         for rows in events.partition_by("sort"):
             sort = str(rows["sort"][0])
             self.keep(sort, rows.select(self._wanted.get(sort, ("line",))))
@@ -376,7 +386,7 @@ class KeptEvents:
         self._frames.setdefault(sort, []).append(events)
 
     def take(self, sort: str) -> pl.DataFrame:
-        """Hand over all events of one sort, so that they are not kept twice."""
+        """Return all events of one sort and forget them, so that they are not kept twice."""
         frames = self._frames.pop(sort, None)
         if frames is None:
             return pl.DataFrame(schema={c: self._types[c] for c in self._wanted[sort]})
@@ -387,5 +397,5 @@ class KeptEvents:
         return sum(frame.height for frame in self._frames.get(sort, ()))
 
     def lines(self, sort: str) -> set[int]:
-        """Name the lines that events of one sort are on."""
+        """Return the lines that events of one sort are on."""
         return {line for frame in self._frames.get(sort, ()) for line in frame["line"].unique()}

@@ -1,4 +1,4 @@
-"""The frame of an XSpace: its planes, their lines, and the names that events refer to."""
+"""The structure of an XSpace: its planes, their lines, and the names that events refer to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReferencedNames:
-    """Texts that are referred to by number; each different one has a place, from 0, as well."""
+    """Texts that are referred to by number; each distinct one also has an index, its place."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -33,27 +33,27 @@ class ReferencedNames:
         self._by_number: dict[int, int] = {}
 
     def put(self, number: int, text: str) -> None:
-        """Take a numbered text."""
+        """Add a numbered text."""
         self._by_number[number] = self.add(text)
 
     def add(self, text: str) -> int:
-        """Give the place of a text that may not be here yet."""
+        """Return the place of a text, adding it if it is new."""
         place = self._places.setdefault(text, len(self.texts))
         if place == len(self.texts):
             self.texts.append(text)
         return place
 
     def find(self, text: str) -> int | None:
-        """Give the place of a text, if it is here."""
+        """Return the place of a text; None if it is unknown."""
         return self._places.get(text)
 
     def of(self, number: int) -> str | None:
-        """Look a text up by its number."""
+        """Return the text of a number."""
         place = self._by_number.get(number)
         return None if place is None else self.texts[place]
 
     def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Give the places of many numbers at once, -1 for those that nothing is known of."""
+        """Return the places of many numbers at once, -1 for unknown ones."""
         known, place = self._sorted
         if not len(known):
             return np.full(len(numbers), -1, np.int32)
@@ -62,7 +62,7 @@ class ReferencedNames:
 
     @cached_property
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The numbers in order, and the place of each; taken once all of them are here."""
+        """The numbers in order, and the place of each; computed once all of them are known."""
         numbers = np.fromiter(self._by_number, np.int64, len(self._by_number))
         places = np.fromiter(self._by_number.values(), np.int32, len(self._by_number))
         order = np.argsort(numbers)
@@ -70,7 +70,7 @@ class ReferencedNames:
 
 
 def named(places: pl.Series, texts: Sequence[str], change: Callable[[str], str] = str) -> pl.Series:
-    """Write out the names at these places."""
+    """Return the texts at these places as a column of names."""
     used = places.unique().to_numpy()
     names = encode_names(pl.Series([change(texts[place]) for place in used], dtype=pl.String))
     lookup = np.zeros(len(texts), np.uint32)
@@ -80,13 +80,13 @@ def named(places: pl.Series, texts: Sequence[str], change: Callable[[str], str] 
 
 _EVENT_TAG = 4 << 3 | BYTES
 _MAX_TEXT_BYTES = 1 << 20
-"""Names are shorter than this; what is longer is not a name and is cut."""
+"""Names are shorter than this; longer texts are truncated."""
 _MAX_PARTS, _MAX_LINES, _MAX_ENTRIES = 1 << 16, 1 << 18, 1 << 22
 """Parts of a profile, lines and all entries of a plane; real profiles stay far below."""
 
 PLANE, ERROR, WARNING, HOSTNAME = 1, 2, 3, 4
 DOUBLE, UINT, INT, TEXT, REFERENCE = 2, 3, 4, 5, 7
-"""Fields of an XStat, one of which holds its value; in 6 are bytes that are not read."""
+"""Fields of an XStat, one of which holds its value; field 6, bytes, is not read."""
 
 
 class WireField(NamedTuple):
@@ -111,21 +111,21 @@ class PlaneLine:
 
 @dataclass(slots=True)
 class XPlane:
-    """A device, the host, or facts about the profile."""
+    """A device, the host, or metadata of the profile."""
 
     name: str = ""
     lines: list[PlaneLine] = field(default_factory=list)
     marks: array[int] = field(default_factory=lambda: array("q"))
-    """Where each event of its lines begins, line by line, with its tag."""
+    """Position of each event's tag, line by line."""
     kinds: ReferencedNames = field(default_factory=ReferencedNames)
-    """What its events are called."""
+    """Names of its events."""
     words: ReferencedNames = field(default_factory=ReferencedNames)
-    """What its stats are called, and texts that stats refer to."""
+    """Names of its stats, and texts that stats refer to."""
     numbered_stats: list[tuple[int, StatValue]] = field(default_factory=list)
     stats: dict[str, StatValue] = field(default_factory=dict)
-    """What is said about the plane as a whole."""
+    """Stats of the plane itself."""
     left_out: int = 0
-    """Events that were decoded but have no name, or are sums of others."""
+    """Decoded events that have no name, or only count others."""
     untimed: int = 0
     """Events left out because they have no usable time or duration."""
 
@@ -141,7 +141,7 @@ class XSpace:
 
 
 def read_space(data: memoryview) -> XSpace:
-    """Read the frame; raises WireError where the bytes are no XSpace."""
+    """Read everything but the events; raise WireError where the bytes are no XSpace."""
     space = XSpace([], [], [], [])
     texts = {ERROR: space.errors, WARNING: space.warnings, HOSTNAME: space.hostnames}
     for part in parts(data):
@@ -155,7 +155,7 @@ def read_space(data: memoryview) -> XSpace:
 
 
 def parts(data: memoryview) -> Iterator[WireField]:
-    """Give the fields of the whole message: its planes, and texts about them."""
+    """Yield the fields of the whole message: its planes, errors, warnings and host names."""
     for count, part in enumerate(fields(data, 0, len(data))):
         if count == _MAX_PARTS:
             raise WireError("it has more parts than any profile")
@@ -163,7 +163,7 @@ def parts(data: memoryview) -> Iterator[WireField]:
 
 
 def looks_like_plane(data: memoryview, start: int, end: int) -> bool:
-    """Tell whether a message could be a plane, of which the end may be missing.
+    """Return whether a message could be a plane, perhaps a truncated one.
 
     Writers put number and name first: a plane has a name, and nothing strange before it.
     """
@@ -180,7 +180,7 @@ def looks_like_plane(data: memoryview, start: int, end: int) -> bool:
 
 
 def fields(data: memoryview, at: int, end: int) -> Iterator[WireField]:
-    """Give the fields of one message in file order."""
+    """Yield the fields of one message in file order."""
     while at < end:
         tag, at = protobuf_wire.read_varint(data, at, end)
         kind = tag & 7
@@ -209,8 +209,8 @@ def _read_plane(data: memoryview, start: int, end: int) -> XPlane:
     for number, value in plane.numbered_stats:
         name = plane.words.of(number)
         if name:
-            referred = isinstance(value, _Reference)
-            plane.stats[name] = (plane.words.of(int(value)) or "") if referred else value
+            is_reference = isinstance(value, _Reference)
+            plane.stats[name] = (plane.words.of(int(value)) or "") if is_reference else value
     return plane
 
 
@@ -230,7 +230,7 @@ def _read_entry(data: memoryview, part: WireField, plane: XPlane) -> None:
 
 
 def _read_line(data: memoryview, at: int, end: int, marks: array[int]) -> PlaneLine:
-    """Read what a line says about itself, and note where its events are."""
+    """Read the fields of a line, and mark where its events are."""
     line = PlaneLine()
     before = len(marks)
     note = marks.append
@@ -267,7 +267,7 @@ def _read_line_field(data: memoryview, at: int, end: int, line: PlaneLine) -> in
 
 
 def _read_names(data: memoryview, entry: WireField) -> tuple[int, str, str]:
-    """Read an entry of a map: its key, and the display name and name of the message in it."""
+    """Read an entry of a map: its key, and display name and name of its message."""
     key, short, name = 0, "", ""
     for part in fields(data, entry.start, entry.end):
         if part.number == 1 and part.kind == VARINT:
@@ -282,7 +282,7 @@ def _read_names(data: memoryview, entry: WireField) -> tuple[int, str, str]:
 
 
 class _Reference(int):
-    """Number of the text that is the value."""
+    """Number of the text that is the value of a stat."""
 
 
 def _read_stat(data: memoryview, start: int, end: int) -> tuple[int, StatValue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -25,54 +25,51 @@ _END, _SET_ADDRESS = 1, 2
 _MAX_ROWS = 5_000_000
 
 
-class LineTableError(ValueError):
-    """The table of lines is not what DWARF says it must be."""
+class CubinError(ValueError):
+    """The bytes are not a cubin whose line table can be read."""
 
 
 class LineRow(NamedTuple):
-    """One row: an instruction and where it came from."""
+    """One row of the DWARF line table: an instruction and its source line."""
 
     anchor: int
-    """Where in the section the address stands that the function's own replaces."""
+    """Position in the section of the address that the function's own replaces."""
     offset: int
     """Bytes from there."""
     file: str
     line: int
 
 
-class LineTable(NamedTuple):
-    """The lines of one unit of compilation."""
-
-    rows: list[LineRow]
-
-
-def read_line_tables(section: bytes) -> list[LineTable]:
-    """Run the programs of all units in the section."""
+def read_line_tables(section: bytes) -> Iterator[LineRow]:
+    """Run the line programs of all compilation units in the section."""
     reader = _Reader(section)
-    tables = []
     while reader.at < len(section):
-        tables.append(_unit(reader))
-    return tables
+        header = _header(reader)
+        machine = _Machine(header)
+        while reader.at < header.end:
+            machine.execute(reader)
+        reader.at = header.end
+        yield from machine.rows
 
 
 class _Reader:
-    """A place in the section, moving on as values are read."""
+    """A position in the section that advances as values are read."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
 
     def number(self, size: int, *, signed: bool = False) -> int:
-        """Read a number of so many bytes."""
+        """Read a number of `size` bytes."""
         end = self.at + size
         if end > len(self.data):
-            raise LineTableError("the table of lines is cut off")
+            raise CubinError("the table of lines is cut off")
         value = int.from_bytes(self.data[self.at : end], "little", signed=signed)
         self.at = end
         return value
 
     def varint(self) -> int:
-        """Read an unsigned number of as many bytes as it needs."""
+        """Read an unsigned LEB128 number."""
         value = shift = 0
         while True:
             byte = self.number(1)
@@ -81,75 +78,66 @@ class _Reader:
             if byte < 0x80:
                 return value
             if shift > 63:
-                raise LineTableError("a number is longer than ten bytes")
+                raise CubinError("a number is longer than ten bytes")
 
     def signed_varint(self) -> int:
-        """Read a signed number of as many bytes as it needs."""
+        """Read a signed LEB128 number."""
         start = self.at
         value = self.varint()
         bits = 7 * (self.at - start)
         return value - (1 << bits) if value >> (bits - 1) else value
 
     def text(self) -> str:
-        """Read a text up to its end mark."""
+        """Read a zero-terminated string."""
         end = self.data.find(b"\0", self.at)
         if end < 0:
-            raise LineTableError("a name has no end")
-        found = self.data[self.at : end].decode("utf-8", "replace")
+            raise CubinError("a name has no end")
+        string = self.data[self.at : end].decode("utf-8", "replace")
         self.at = end + 1
-        return found
+        return string
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     end: int
     step: int
-    """Bytes that one unit of address stands for."""
+    """Minimum instruction length in bytes."""
     line_base: int
     line_range: int
     opcode_base: int
     operands: tuple[int, ...]
-    """How many numbers follow each standard opcode."""
+    """Number of operands of each standard opcode."""
     files: tuple[str, ...]
-
-
-def _unit(reader: _Reader) -> LineTable:
-    header = _header(reader)
-    machine = _Machine(header)
-    while reader.at < header.end:
-        machine.execute(reader)
-    reader.at = header.end
-    return LineTable(machine.rows)
 
 
 def _header(reader: _Reader) -> _Header:
     length = reader.number(4)
     end = reader.at + length
     if end > len(reader.data):
-        raise LineTableError("a unit reaches beyond the table of lines")
+        raise CubinError("a unit reaches beyond the table of lines")
     version = reader.number(2)
     if not 2 <= version <= 4:
-        raise LineTableError(f"lines are in DWARF {version}, which is not known here")
+        raise CubinError(f"lines are in DWARF {version}, which is not known here")
     program = reader.number(4) + reader.at
     step = reader.number(1)
-    reader.number(1 if version < 4 else 2)  # marks of statements and VLIW, of no use here
+    reader.number(1 if version < 4 else 2)  # statement flags and VLIW operations, not used
     line_base = reader.number(1, signed=True)
     line_range, opcode_base = reader.number(1), reader.number(1)
     operands = tuple(reader.number(1) for _ in range(max(opcode_base - 1, 0)))
     files = _files(reader)
     reader.at = program
     if not line_range:
-        raise LineTableError("the range of lines is zero")
+        raise CubinError("the range of lines is zero")
     return _Header(end, step, line_base, line_range, opcode_base, operands, files)
 
 
 def _files(reader: _Reader) -> tuple[str, ...]:
-    """Read the tables of folders and files; file 0 is none."""
+    """Read the tables of directories and files; file 0 does not exist."""
     folders = ["", *iter(reader.text, "")]
     files = [""]
     for name in iter(reader.text, ""):
         folder = reader.varint()
-        reader.varint()  # time of change
+        reader.varint()  # modification time
         reader.varint()  # size
         inside = folders[folder] if folder < len(folders) else ""
         files.append(f"{inside}/{name}" if inside else name)
@@ -157,7 +145,7 @@ def _files(reader: _Reader) -> tuple[str, ...]:
 
 
 class _Machine:
-    """The registers of the line program, and the rows it has written."""
+    """The registers of the line program, and the rows it has emitted."""
 
     def __init__(self, header: _Header) -> None:
         self._header = header
@@ -172,21 +160,19 @@ class _Machine:
 
     def execute(self, reader: _Reader) -> None:
         """Run one instruction."""
+        header = self._header
         opcode = reader.number(1)
-        if opcode >= self._header.opcode_base:
-            self._special(opcode)
+        if opcode >= header.opcode_base:
+            steps, line = divmod(opcode - header.opcode_base, header.line_range)
+            self._offset += steps * header.step
+            self._line += header.line_base + line
+            self._emit()
         elif opcode == _EXTENDED:
             self._extended(reader)
         else:
             self._standard(opcode, reader)
         if len(self.rows) > _MAX_ROWS:
-            raise LineTableError("there are too many lines")
-
-    def _special(self, opcode: int) -> None:
-        steps, line = divmod(opcode - self._header.opcode_base, self._header.line_range)
-        self._offset += steps * self._header.step
-        self._line += self._header.line_base + line
-        self._write()
+            raise CubinError("there are too many lines")
 
     def _extended(self, reader: _Reader) -> None:
         length = reader.varint()
@@ -198,12 +184,12 @@ class _Machine:
             self._anchor = reader.at
             self._offset = reader.number(min(length - 1, 8))
         if end > len(reader.data):
-            raise LineTableError("an instruction reaches beyond the table of lines")
+            raise CubinError("an instruction reaches beyond the table of lines")
         reader.at = end
 
     def _standard(self, opcode: int, reader: _Reader) -> None:
         if opcode == _COPY:
-            self._write()
+            self._emit()
         elif opcode == _ADVANCE_PC:
             self._offset += reader.varint() * self._header.step
         elif opcode == _ADVANCE_LINE:
@@ -219,7 +205,7 @@ class _Machine:
             for _ in range(self._header.operands[opcode - 1]):
                 reader.varint()
 
-    def _write(self) -> None:
+    def _emit(self) -> None:
         files = self._header.files
         name = files[self._file] if self._file < len(files) else ""
         self.rows.append(LineRow(self._anchor, self._offset, name, self._line))
@@ -230,63 +216,39 @@ _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _LINES = ".debug_line"
 _RELOCATIONS = {".rel.debug_line": struct.Struct("<QQ"), ".rela.debug_line": struct.Struct("<QQq")}
-_TEXT = ".text."
+_MAX_NAME_BYTES = 1 << 16
 
 
 class _Section(NamedTuple):
-    name: str
     offset: int
     size: int
 
 
-class CubinError(ValueError):
-    """The bytes are no cubin whose lines we can read."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeLine:
-    """One instruction and the line it came from."""
-
-    function: str
-    offset: int
-    file: str
-    line: int
-
-
-def read_lines(cubin: memoryview) -> list[CodeLine]:
-    """Give the lines of all functions; none when the cubin was compiled without them."""
+def read_lines(cubin: memoryview) -> list[tuple[str, LineRow]]:
+    """Return the line rows of all functions; none when compiled without line information."""
     try:
-        sections = {s.name: s for s in _sections(cubin)}
+        sections = _sections(cubin)
         if _LINES not in sections:
             return []
         functions = dict(_functions(cubin, sections))
-        tables = read_line_tables(_bytes(cubin, sections[_LINES]))
-        return list(_lines(tables, functions))
-    except (struct.error, IndexError, OverflowError, LineTableError) as error:
+        rows = read_line_tables(bytes(_part(cubin, *sections[_LINES])))
+        return [(functions[row.anchor], row) for row in rows if row.anchor in functions]
+    except (struct.error, IndexError, OverflowError) as error:
         raise CubinError(str(error)) from error
 
 
-def _lines(tables: list[LineTable], functions: dict[int, str]) -> Iterator[CodeLine]:
-    for table in tables:
-        for row in table.rows:
-            function = functions.get(row.anchor)
-            if function is not None:
-                yield CodeLine(function, row.offset, row.file, row.line)
-
-
-def _sections(cubin: memoryview) -> Iterator[_Section]:
+def _sections(cubin: memoryview) -> dict[str, _Section]:
     if bytes(cubin[: len(_MAGIC)]) != _MAGIC:
-        return  # code in another form, such as PTX, has no table of lines
+        return {}  # code in another form, such as PTX, has no line table
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [_SECTION_HEADER.unpack_from(cubin, table + i * size) for i in range(count)]
     names = headers[names_at][4] if headers else 0
-    for header in headers:
-        yield _Section(_text(cubin, names + header[0]), header[4], header[5])
+    return {_text(cubin, names + header[0]): _Section(header[4], header[5]) for header in headers}
 
 
 def _functions(cubin: memoryview, sections: dict[str, _Section]) -> Iterator[tuple[int, str]]:
-    """Give the name of the function at each place in the line table that waits for an address."""
+    """Yield each position in the line table that is relocated, and the name of its function."""
     symbols, texts = sections.get(".symtab"), sections.get(".strtab")
     if symbols is None or texts is None:
         return
@@ -302,33 +264,26 @@ def _functions(cubin: memoryview, sections: dict[str, _Section]) -> Iterator[tup
 
 def _part(cubin: memoryview, start: int, size: int) -> memoryview:
     if start + size > len(cubin):
-        raise LineTableError("a section reaches beyond the binary")
+        raise CubinError("a section reaches beyond the binary")
     return cubin[start : start + size]
 
 
-def _bytes(cubin: memoryview, section: _Section) -> bytes:
-    return bytes(_part(cubin, section.offset, section.size))
-
-
-def _text(cubin: memoryview, at: int, limit: int = 1 << 16) -> str:
-    found = bytes(cubin[at : at + limit])
-    return found.partition(b"\0")[0].decode("utf-8", "replace").removeprefix(_TEXT)
+def _text(cubin: memoryview, at: int) -> str:
+    text = bytes(cubin[at : at + _MAX_NAME_BYTES])
+    return text.partition(b"\0")[0].decode("utf-8", "replace").removeprefix(".text.")
 
 
 _REFERENCE, _CUBIN, _REVISION, _FILES, _SYMBOLS = 1, 4, 6, 8, 9
-_HALF = 16
-_Row: TypeAlias = "tuple[int, str, int, str | None, int]"
-"""A row of `code_lines`."""
 
 
 class _BinaryMessage(NamedTuple):
-    """One message about a binary; several may speak of the same."""
+    """One message about a binary; several may be about the same."""
 
     reference: int
     revision: int
-    """Compute capability that it was made for, in two halves."""
+    """Compute capability that it was compiled for: major and minor, 16 bits each."""
     spans: dict[int, MessageSpan]
-    """Where its larger fields lie."""
+    """Positions of its larger fields."""
 
 
 class ReportBinaries:
@@ -339,82 +294,84 @@ class ReportBinaries:
         self._sources = sources
 
     @cached_property
-    def _pieces(self) -> list[_BinaryMessage]:
-        return [self._piece(span) for span in self._sources]
+    def _messages(self) -> list[_BinaryMessage]:
+        """The fields of each message, not decoded: a cubin may have a hundred megabytes."""
+        messages = []
+        for source in self._sources:
+            numbers: dict[int, int] = {}
+            spans: dict[int, MessageSpan] = {}
+            for number, start, end in fields(self._data, *source):
+                if start == NUMBER:
+                    numbers[number] = signed(end)
+                else:
+                    spans[number] = MessageSpan(start, end)
+            messages.append(
+                _BinaryMessage(numbers.get(_REFERENCE, 0), numbers.get(_REVISION, 0), spans)
+            )
+        return messages
 
-    def _piece(self, span: MessageSpan) -> _BinaryMessage:
-        """Find the fields of a message; its cubin may have a hundred megabytes."""
-        numbers: dict[int, int] = {}
-        spans: dict[int, MessageSpan] = {}
-        for number, start, end in fields(self._data, *span):
-            if start == NUMBER:
-                numbers[number] = signed(end)
-            else:
-                spans[number] = MessageSpan(start, end)
-        return _BinaryMessage(numbers.get(_REFERENCE, 0), numbers.get(_REVISION, 0), spans)
-
-    def _message(self, piece: _BinaryMessage, field: int) -> Message:
-        span = piece.spans.get(field)
-        return {} if span is None else parse(self._data[span.start : span.end])
+    def _entries(self, binary: _BinaryMessage, field: int) -> list[Message]:
+        span = binary.spans.get(field)
+        return [] if span is None else children(parse(self._data[span.start : span.end]), 1)
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """Numbers of binaries, by what results refer to them with."""
-        found = dict.fromkeys(piece.reference for piece in self._pieces)
-        return {reference: number for number, reference in enumerate(found)}
+        """Numbers of binaries, by the reference that results hold."""
+        references = dict.fromkeys(binary.reference for binary in self._messages)
+        return {reference: number for number, reference in enumerate(references)}
 
     @cached_property
     def addresses(self) -> dict[tuple[int, str], int]:
-        """Where functions lay, by reference and name."""
+        """Addresses of functions, by reference and name."""
         return {
-            (piece.reference, text(symbol, 1) or ""): integer(symbol, 2) or 0
-            for piece in self._pieces
-            for symbol in children(self._message(piece, _SYMBOLS), 1)
+            (binary.reference, text(symbol, 1) or ""): integer(symbol, 2) or 0
+            for binary in self._messages
+            for symbol in self._entries(binary, _SYMBOLS)
         }
 
     def capability(self, reference: int | None) -> tuple[int, int] | None:
-        """Give the compute capability that a binary was made for."""
-        for piece in self._pieces:
-            if piece.reference == reference and piece.revision:
-                return piece.revision >> _HALF, piece.revision & ((1 << _HALF) - 1)
+        """Return the compute capability that a binary was compiled for."""
+        for binary in self._messages:
+            if binary.reference == reference and binary.revision:
+                return binary.revision >> 16, binary.revision & 0xFFFF
         return None
 
     def files(self) -> pl.DataFrame:
-        """Give the table `source_files`."""
+        """Return the table `source_files`."""
         rows = [
-            (self.numbers[piece.reference], shown_file(text(file, 1) or ""), text(file, 2))
-            for piece in self._pieces
-            for file in children(self._message(piece, _FILES), 1)
+            (self.numbers[binary.reference], shown_file(text(file, 1) or ""), text(file, 2))
+            for binary in self._messages
+            for file in self._entries(binary, _FILES)
         ]
         schema = {"binary": pl.Int64, "path": pl.String, "content": pl.String}
         return pl.DataFrame(rows, schema=schema, orient="row").unique(maintain_order=True)
 
     def lines(self) -> pl.DataFrame:
-        """Give the table `code_lines`."""
-        rows = [row for found in self._read_lines for row in found if isinstance(row, tuple)]
+        """Return the table `code_lines`."""
         schema = {
             "binary": pl.Int64, "function": pl.String, "offset": pl.Int64, "path": pl.String,
             "line": pl.Int64,
         }  # fmt: skip
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
+        frame = pl.DataFrame(self._lines_and_problems[0], schema=schema, orient="row")
         return frame.sort("binary", "function", "offset", maintain_order=True)
 
     def problems(self) -> list[str]:
-        """Say of which binaries the lines cannot be read."""
-        return [row for found in self._read_lines for row in found if isinstance(row, str)]
+        """Return why the lines of some binaries cannot be read."""
+        return self._lines_and_problems[1]
 
     @cached_property
-    def _read_lines(self) -> list[list[_Row] | list[str]]:
-        """Read the lines of every binary; a text where that cannot be done."""
-        return [self._lines(piece) for piece in self._pieces]
-
-    def _lines(self, piece: _BinaryMessage) -> list[_Row] | list[str]:
-        cubin = piece.spans.get(_CUBIN)
-        if cubin is None:
-            return []
-        number = self.numbers[piece.reference]
-        try:
-            found = read_lines(self._data[cubin.start : cubin.end])
-        except CubinError as error:
-            return [f"the source lines of a binary cannot be read: {error}"]
-        return [(number, n.function, n.offset, shown_file(n.file), n.line) for n in found]
+    def _lines_and_problems(self) -> tuple[list[tuple[int, str, int, str | None, int]], list[str]]:
+        lines, problems = [], []
+        for binary in self._messages:
+            cubin = binary.spans.get(_CUBIN)
+            if cubin is None:
+                continue
+            number = self.numbers[binary.reference]
+            try:
+                lines += [
+                    (number, function, row.offset, shown_file(row.file), row.line)
+                    for function, row in read_lines(self._data[cubin.start : cubin.end])
+                ]
+            except CubinError as error:
+                problems.append(f"the source lines of a binary cannot be read: {error}")
+        return lines, problems

@@ -1,4 +1,4 @@
-"""The bytes of a report of Nsight Compute, compressed or not, and the blocks in them."""
+"""The bytes of a Nsight Compute report, compressed or not, and the blocks in them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from gpusight.readers.protobuf_wire import Message
 
 
-KINDS = ("kernel", "range", "command list", "graph")
 _COUNTS = {"source": 1, "kernel": 2, "range": 7, "command list": 8, "graph": 9}
-"""Fields of a block's header that count the messages of its payload, in their order there."""
+"""Fields of a block's header that count the messages in its payload, in their order there."""
 _SESSION, _STRINGS, _PAYLOAD, _PROCESS = 3, 4, 5, 6
 _WORD = 4
 
 
 class MessageSpan(NamedTuple):
-    """Where a message lies."""
+    """Start and end of a message in the file."""
 
     start: int
     end: int
@@ -46,7 +45,7 @@ class ReportProcess(NamedTuple):
 
 
 class ReportResult(NamedTuple):
-    """Where a result lies, and which process it is of."""
+    """One result: its kind, position and process."""
 
     kind: str
     span: MessageSpan
@@ -55,7 +54,7 @@ class ReportResult(NamedTuple):
 
 @dataclass
 class NcuContainer:
-    """What the blocks of a report hold; messages are not looked into yet."""
+    """What the blocks of a report hold; the messages are not decoded yet."""
 
     strings: list[str] = field(default_factory=list)
     """Names of metrics, by number."""
@@ -67,28 +66,23 @@ class NcuContainer:
 
 
 def read_container(path: str, data: memoryview) -> NcuContainer:
-    """Walk over all blocks; a report that is cut off gives what lies before the cut."""
+    """Walk over all blocks; of a truncated report, those before the cut."""
     container = NcuContainer()
     try:
-        start = _first_block(data)
+        if bytes(data[: len(NCU_REPORT)]) != NCU_REPORT:
+            raise WireError("its header is missing")
+        header = _sized(data, len(NCU_REPORT), len(data))
+        parse(data[header.start : header.end])
     except WireError as error:
         raise DamagedCaptureError(
             f"{path} is not a whole report", why=str(error), hint="copy or capture it again"
         ) from error
     try:
-        for header, payload in _blocks(data, start):
-            _take(container, data, header, payload)
+        for block, payload in _blocks(data, header.end):
+            _read_block(container, data, block, payload)
     except WireError as error:
         container.problem = str(error)
     return container
-
-
-def _first_block(data: memoryview) -> int:
-    if bytes(data[: len(NCU_REPORT)]) != NCU_REPORT:
-        raise WireError("its header is missing")
-    header = _sized(data, len(NCU_REPORT), len(data))
-    parse(data[header.start : header.end])
-    return header.end
 
 
 def _blocks(data: memoryview, at: int) -> Iterator[tuple[Message, MessageSpan]]:
@@ -103,12 +97,17 @@ def _blocks(data: memoryview, at: int) -> Iterator[tuple[Message, MessageSpan]]:
         at = payload.end
 
 
-def _take(container: NcuContainer, data: memoryview, header: Message, payload: MessageSpan) -> None:
-    container.strings += _strings(child(header, _STRINGS))
-    described = child(header, _SESSION)
-    if described:
-        container.session.append(described)
-    process = _process(child(header, _PROCESS))
+def _read_block(
+    container: NcuContainer, data: memoryview, header: Message, payload: MessageSpan
+) -> None:
+    strings = child(header, _STRINGS).get(1, ())
+    container.strings += [s.decode("utf-8", "replace") for s in strings if isinstance(s, bytes)]
+    session = child(header, _SESSION)
+    if session:
+        container.session.append(session)
+    about = child(header, _PROCESS)
+    pid = integer(about, 1)
+    process = None if pid is None else ReportProcess(pid, text(about, 3))
     at, end = payload.start, min(payload.end, len(data))
     for kind, number in _COUNTS.items():
         for _ in range(integer(header, number) or 0):
@@ -125,7 +124,7 @@ def _take(container: NcuContainer, data: memoryview, header: Message, payload: M
 
 
 def _sized(data: memoryview, at: int, end: int) -> MessageSpan:
-    """Find the message whose length is written in front of it."""
+    """Return the span of the message whose length is stored at `at`."""
     start = at + _WORD
     if start > end:
         raise WireError("it is cut off where a length should be")
@@ -133,15 +132,6 @@ def _sized(data: memoryview, at: int, end: int) -> MessageSpan:
     if size > end - start:
         raise WireError("it is cut off in the middle of a message")
     return MessageSpan(start, start + size)
-
-
-def _strings(table: Message) -> list[str]:
-    return [s.decode("utf-8", "replace") for s in table.get(1, ()) if isinstance(s, bytes)]
-
-
-def _process(message: Message) -> ReportProcess | None:
-    pid = integer(message, 1)
-    return None if pid is None else ReportProcess(pid, text(message, 3))
 
 
 _COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
@@ -152,7 +142,7 @@ _MAX_BYTES = 32 << 30
 
 @dataclass(frozen=True, slots=True)
 class ReportContent:
-    """What a report file holds."""
+    """The uncompressed bytes of a report file."""
 
     data: memoryview
     mapping: mmap.mmap
@@ -160,7 +150,7 @@ class ReportContent:
     """Why there is no more than this."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Release the file."""
         self.data.release()
         self.mapping.close()
 
@@ -170,20 +160,16 @@ def read_content(path: Path) -> ReportContent:
     with path.open("rb") as file:
         if file.read(len(NCU_REPORT)) != NCU_REPORT:
             return _unpacked(path)
-        return _copied(file)
-
-
-def _copied(file: IO[bytes]) -> ReportContent:
-    file.seek(0)
-    if os.fstat(file.fileno()).st_size > _MAX_COPIED_BYTES:
-        return _mapped(file)
-    try:
-        with tempfile.TemporaryFile(prefix="gpusight-") as copy:
-            shutil.copyfileobj(file, copy, _COPY_BYTES)
-            copy.flush()
-            return _mapped(copy)
-    except OSError:
-        return _mapped(file)  # no room for a copy; the report itself can still be read
+        file.seek(0)
+        if os.fstat(file.fileno()).st_size > _MAX_COPIED_BYTES:
+            return _mapped(file)
+        try:
+            with tempfile.TemporaryFile(prefix="gpusight-") as copy:
+                shutil.copyfileobj(file, copy, _COPY_BYTES)
+                copy.flush()
+                return _mapped(copy)
+        except OSError:
+            return _mapped(file)  # no room for a copy; the report itself can still be read
 
 
 def _unpacked(path: Path) -> ReportContent:

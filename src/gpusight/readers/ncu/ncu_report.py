@@ -1,4 +1,4 @@
-"""A native report of Nsight Compute as a source of tables: launches, counters, rules."""
+"""A Nsight Compute report (`.ncu-rep`) as a trace source: launches, counters, rules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpusight.naming.metric_names import canonical, unit_of
 from gpusight.readers.frame_source import as_table
 from gpusight.readers.name_columns import demangle_names, encode_names, file_name
 from gpusight.readers.ncu.counter_values import (
-    count_parts,
-    has_parts,
+    count_instances,
+    has_instances,
     known_duration,
     read_counters,
-    read_parts,
+    read_instances,
 )
 from gpusight.readers.ncu.cubin_lines import ReportBinaries
 from gpusight.readers.ncu.ncu_container import read_container, read_content
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from gpusight.readers.ncu.ncu_container import NcuContainer, ReportResult
+    from gpusight.readers.ncu.ncu_container import NcuContainer
     from gpusight.readers.ncu.report_messages import ReportLaunch
     from gpusight.trace.trace import Meta
 
@@ -51,42 +51,29 @@ _WANTED = (_DURATION, *_DEVICE, _MAJOR, _MINOR, _BLOCKS)
 
 
 class NcuReport:
-    """What a report file holds, as the frames that tables are made of."""
+    """The content of a report file, as the frames that tables are made of."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        content = read_content(path)
-        self._content = content
-        self._data = content.data
-        self._container: NcuContainer = read_container(str(path), content.data)
-        self._undecoded = 0
+        self._content = read_content(path)
+        self._data = self._content.data
+        self._container: NcuContainer = read_container(str(path), self._data)
         self._left_out: dict[str, None] = {}
-        self.launches = list(self._walk())
-        self._code = ReportBinaries(content.data, self._container.sources)
-        self._cut = content.problem or self._container.problem
-        self._check()
-
-    def _walk(self) -> Iterator[ReportLaunch]:
         # The profiler numbers launches process by process, however they took turns.
-        results = sorted(self._container.results, key=_pid)
-        for number, result in enumerate(results):
-            launch = read_launch(self._data, number, result)
-            if launch is None:
-                self._undecoded += 1
-            else:
-                yield launch
-
-    def _check(self) -> None:
+        results = sorted(self._container.results, key=lambda r: r.process.pid if r.process else 0)
+        launches = [read_launch(self._data, number, r) for number, r in enumerate(results)]
+        self.launches = [launch for launch in launches if launch is not None]
+        self._undecoded = len(launches) - len(self.launches)
+        self.code = ReportBinaries(self._data, self._container.sources)
+        self._cut = self._content.problem or self._container.problem
         if self._cut and not self.launches:
             raise DamagedCaptureError(
-                f"{self.path} holds no whole launch",
-                why=self._cut,
-                hint="copy or capture it again",
+                f"{path} holds no whole launch", why=self._cut, hint="copy or capture it again"
             )
 
     @contextlib.contextmanager
     def decoding(self) -> Iterator[None]:
-        """Say in one line what is wrong with a message that cannot be decoded."""
+        """Raise `DamagedCaptureError` for a message that cannot be decoded."""
         try:
             yield
         except (WireError, OverflowError) as error:
@@ -98,28 +85,26 @@ class NcuReport:
             ) from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Release the file."""
         self._content.close()
-
-    # About the whole ------------------------------------------------------------------------------
 
     @cached_property
     def meta(self) -> Meta:
-        """Say what is known about the report as a whole."""
-        said = self._container.session
-        with self.decoding():
-            return read_meta(str(self.path), said, self._notes(), "; ".join(self._warnings()))
-
-    def _notes(self) -> Iterator[str]:
-        locked = {launch.locked for launch in self.launches}
-        if False in locked:
-            yield "the GPU's clocks were not locked while measuring: durations vary with them"
-
-    def _warnings(self) -> Iterator[str]:
+        """What is known about the report as a whole."""
+        notes, problems = [], []
+        if any(launch.locked is False for launch in self.launches):
+            notes.append(
+                "the GPU's clocks were not locked while measuring: durations vary with them"
+            )
         if self._cut:
-            yield f"the report is damaged: {self._cut}; whole before that: {self._whole()}"
+            count = len(self.launches)
+            launches = "one launch" if count == 1 else f"{format_count(count)} launches"
+            problems.append(f"the report is damaged: {self._cut}; whole before that: {launches}")
         if self._undecoded:
-            yield f"launches of the report that cannot be decoded: {format_count(self._undecoded)}"
+            undecoded = format_count(self._undecoded)
+            problems.append(f"launches of the report that cannot be decoded: {undecoded}")
+        with self.decoding():
+            return read_meta(str(self.path), self._container.session, notes, "; ".join(problems))
 
     def warnings(self) -> tuple[str, ...]:
         """Count the values that the tables read so far had to leave out."""
@@ -130,14 +115,10 @@ class NcuReport:
             warning = f"the report has {what}, which are left out: {format_count(count)}"
             self._left_out[warning] = None
 
-    def _whole(self) -> str:
-        count = len(self.launches)
-        return "one launch" if count == 1 else f"{format_count(count)} launches"
-
     # Tables -------------------------------------------------------------------------------------
 
     def profiles(self) -> pl.DataFrame:
-        """Give one row for each launch."""
+        """Return one row for each launch."""
         known = self._known
         rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
         frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -151,7 +132,12 @@ class NcuReport:
     def _profile(self, launch: ReportLaunch, known: dict[str, float]) -> dict[str, Any]:
         grid = _grid_blocks(launch, known.get(_BLOCKS)) or (None, None, None)
         block = launch.block or (None, None, None)
-        major, minor = self._capability(launch, known)
+        capability = (
+            (int(known[_MAJOR]), int(known.get(_MINOR, 0)))
+            if _MAJOR in known
+            else self.code.capability(launch.source)
+        )
+        major, minor = capability or (None, None)
         return {
             "launch": launch.number,
             "kind": launch.kind,
@@ -169,71 +155,65 @@ class NcuReport:
             "compute_major": major,
             "compute_minor": minor,
             "ranges": launch.ranges,
-            "binary": self._code.numbers.get(launch.source) if launch.source else None,
-            "address": self._code.addresses.get((launch.source or 0, launch.mangled or "")),
+            "binary": self.code.numbers.get(launch.source) if launch.source else None,
+            "address": self.code.addresses.get((launch.source or 0, launch.mangled or "")),
         }
-
-    def _capability(
-        self, launch: ReportLaunch, known: dict[str, float]
-    ) -> tuple[int | None, int | None]:
-        if _MAJOR in known:
-            return int(known[_MAJOR]), int(known.get(_MINOR, 0))
-        return self._code.capability(launch.source) or (None, None)
 
     @cached_property
     def _known(self) -> dict[int, dict[str, float]]:
         """Counters that describe the launch itself, by its number."""
         wanted = [i for i, name in enumerate(self._names) if name in _WANTED]
         rows = self._counters.filter(pl.col("name").is_in(wanted), pl.col("value").is_finite())
-        found: dict[int, dict[str, float]] = {}
+        known: dict[int, dict[str, float]] = {}
         for launch, name, value in rows.select("launch", "name", "value").iter_rows():
-            found.setdefault(launch, {}).setdefault(self._names[name], value)
-        return found
+            known.setdefault(launch, {}).setdefault(self._names[name], value)
+        return known
 
     def counters(self) -> pl.DataFrame:
-        """Give every counter of every launch."""
+        """Return every counter of every launch."""
         units = [unit_of(name) or None for name in self._names]
-        known = zip(self._container.strings, self._names, strict=True)
-        labels = [written if written != name else None for written, name in known]
+        names = zip(self._container.strings, self._names, strict=True)
+        labels = [written if written != name else None for written, name in names]
         frame = self._counters
         return self._with_metric(
             frame.with_columns(
-                self._spread("unit", units, frame), self._spread("label", labels, frame)
+                self._by_name("unit", units, frame), self._by_name("label", labels, frame)
             )
         )
 
     @cached_property
     def instance_counts(self) -> pl.Series:
-        """Count the parts of every counter, in the order of `counters`."""
-        return count_parts(self._data, self.launches).filter(self._is_named)
+        """The number of instances of every counter, in the order of `counters`."""
+        return count_instances(self._data, self.launches).filter(self._is_named)
 
     @cached_property
     def has_instances(self) -> bool:
-        """Tell whether any counter has parts."""
-        return any(has_parts(self._data, launch) for launch in self.launches)
+        """Whether any counter has instances."""
+        return has_instances(self._data, self.launches)
 
     def instances(self) -> pl.DataFrame:
-        """Give every part of every counter."""
-        parts = read_parts(self._data, self.launches)
-        named = pl.col("name").is_between(0, len(self._names) - 1)
-        return self._with_metric(parts.filter(named))
+        """Return every instance of every counter."""
+        instances = read_instances(self._data, self.launches)
+        is_named = pl.col("name").is_between(0, len(self._names) - 1)
+        return self._with_metric(instances.filter(is_named))
 
     def rules(self) -> pl.DataFrame:
-        """Give what the profiler's own rules said."""
+        """Return the messages of the profiler's own rules."""
         schema = {
             "launch": pl.Int64, "rule": pl.String, "title": pl.String, "section": pl.String,
             "kind": pl.String, "message": pl.String, "speedup_kind": pl.String,
             "speedup_percent": pl.Float64,
         }  # fmt: skip
-        return pl.DataFrame(list(self._rule_rows()), schema=schema)
-
-    def _rule_rows(self) -> Iterator[dict[str, Any]]:
-        for launch in self.launches:
-            for start, end in launch.rules:
-                yield from rule_rows(launch.number, bytes(self._data[start:end]))
+        rows = [
+            row
+            for launch in self.launches
+            for start, end in launch.rules
+            for row in rule_rows(launch.number, bytes(self._data[start:end]))
+        ]
+        return pl.DataFrame(rows, schema=schema)
 
     def devices(self) -> pl.DataFrame:
-        """Describe the GPUs, from the session and from what launches say of theirs."""
+        """Describe the GPUs, from the session and from the attributes among the counters."""
         by_launches = self._launch_attributes()
         by_session = read_attributes(self._container.session)
         rows = [
@@ -243,12 +223,12 @@ class NcuReport:
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def _launch_attributes(self) -> dict[int, dict[str, Any]]:
-        """Give what the first launch on each GPU says of it; older sessions say nothing."""
+        """Return the attributes in the first launch on each GPU; older sessions have none."""
         first: dict[int, int] = {}
         for launch, known in self._known.items():
             first.setdefault(_device(known) or 0, launch)
-        about = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
-        rows = self._counters.filter(pl.col("name").is_in(about))
+        attributes = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
+        rows = self._counters.filter(pl.col("name").is_in(attributes))
         return {
             device: {
                 self._names[name].removeprefix(_ATTRIBUTE): value if text is None else text
@@ -258,34 +238,29 @@ class NcuReport:
         }
 
     def processes(self) -> pl.DataFrame:
-        """Give the processes that launched something; of their paths only the file name."""
+        """Return the processes that launched something; of their paths only the file name."""
         processes = (launch.process for launch in self.launches)
-        found = {process.pid: process.name or "" for process in processes if process is not None}
+        paths = {process.pid: process.name or "" for process in processes if process is not None}
         rows = [
             {"process": pid, "pid": pid, "host": 0, "name": file_name(path.rstrip("\0")) or None}
-            for pid, path in found.items()
+            for pid, path in paths.items()
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def threads(self) -> pl.DataFrame:
-        """Give the threads that launched something."""
-        found = {
+        """Return the threads that launched something."""
+        threads = {
             launch.thread: launch.process.pid if launch.process else None
             for launch in self.launches
             if launch.thread is not None
         }
-        rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in found.items()]
+        rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in threads.items()]
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def diagnostics(self) -> pl.DataFrame:
-        """Say what of the binaries in the report cannot be read."""
-        said = pl.Series("text", sorted(set(self._code.problems())), dtype=pl.String)
-        return said.to_frame().with_columns(severity=pl.lit("warning"))
-
-    @property
-    def code(self) -> ReportBinaries:
-        """The binaries in the report."""
-        return self._code
+        """Return what of the binaries in the report cannot be read."""
+        texts = pl.Series("text", sorted(set(self.code.problems())), dtype=pl.String)
+        return texts.to_frame().with_columns(severity=pl.lit("warning"))
 
     # Names ----------------------------------------------------------------------------------------
 
@@ -299,7 +274,7 @@ class NcuReport:
 
     @cached_property
     def _is_named(self) -> pl.Series:
-        """Tell which counters have a name: in a report that is cut off it may be missing."""
+        """Which counters have a name: in a truncated report it may be missing."""
         named = self._decoded.get_column("name").is_between(0, len(self._names) - 1)
         self._warn(int((~named).sum()), "counters without a name")
         return named
@@ -308,17 +283,13 @@ class NcuReport:
     def _counters(self) -> pl.DataFrame:
         return self._decoded.filter(self._is_named)
 
-    def _spread(self, column: str, words: Sequence[str | None], frame: pl.DataFrame) -> pl.Series:
-        """Give each counter the word for its name."""
-        encoded = encode_names(pl.Series(column, words, dtype=pl.String))
+    def _by_name(self, column: str, texts: Sequence[str | None], frame: pl.DataFrame) -> pl.Series:
+        """Return a column with the text that belongs to each counter's name."""
+        encoded = encode_names(pl.Series(column, texts, dtype=pl.String))
         return encoded.gather(frame.get_column("name"))
 
     def _with_metric(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.with_columns(self._spread("metric", self._names, frame)).drop("name")
-
-
-def _pid(result: ReportResult) -> int:
-    return result.process.pid if result.process else 0
+        return frame.with_columns(self._by_name("metric", self._names, frame)).drop("name")
 
 
 def _device(known: dict[str, float]) -> int | None:
@@ -326,7 +297,7 @@ def _device(known: dict[str, float]) -> int | None:
 
 
 def _grid_blocks(launch: ReportLaunch, blocks: float | None) -> tuple[int, int, int] | None:
-    """Give the size of the grid in blocks; reports up to 2020.2 hold it in threads."""
+    """Return the size of the grid in blocks; reports up to 2020.2 hold it in threads."""
     if launch.grid is None or launch.block is None or blocks is None:
         return launch.grid
     if prod(launch.grid) == blocks or not all(launch.block):
@@ -335,12 +306,12 @@ def _grid_blocks(launch: ReportLaunch, blocks: float | None) -> tuple[int, int, 
     return (x, y, z) if x * y * z == blocks else launch.grid
 
 
-_COUNTED = "instances"
-"""A column of `counters` that takes a walk through all their parts."""
+_INSTANCE_COUNT = "instances"
+"""A column of `counters` that takes a walk through all their instances."""
 
 
 class NcuSource:
-    """Tables of a report; each is built when it is asked for."""
+    """Tables of a report; each is built when it is needed."""
 
     def __init__(self, path: Path) -> None:
         self._report = report = NcuReport(path)
@@ -364,40 +335,40 @@ class NcuSource:
         return self._report.meta
 
     def outline(self) -> None:
-        """Know what is there from the walk that opening took."""
+        """Return nothing: opening the report has read what there is."""
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         if table != "counter_instances":
             return self.row_count(table) > 0
         with self._report.decoding():
             return self._report.has_instances
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if not self.has(table):
             return False
-        if (table, column) == ("counters", _COUNTED):
+        if (table, column) == ("counters", _INSTANCE_COUNT):
             return self.has("counter_instances")
         if table == "counter_instances":
             return True  # each row fills what it needs, and there are very many
         return self._table(table).get_column(column).null_count() < self.row_count(table)
 
     def row_count(self, table: str) -> int:
-        """Count rows; parts of counters without decoding them."""
+        """Count rows; instances of counters without decoding them."""
         if table == "counter_instances" and table not in self._built:
             with self._report.decoding():
                 return int(self._report.instance_counts.sum())
         return self._table(table).height if table in self._builders else 0
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns."""
+        """Return these columns."""
         if table not in self._builders:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
         frame = self._table(table)
-        if _COUNTED in columns and table == "counters":
+        if _INSTANCE_COUNT in columns and table == "counters":
             with self._report.decoding():
-                frame = frame.with_columns(self._report.instance_counts.alias(_COUNTED))
+                frame = frame.with_columns(self._report.instance_counts.alias(_INSTANCE_COUNT))
         return frame.select(columns)
 
     def _table(self, name: str) -> pl.DataFrame:
@@ -409,12 +380,12 @@ class NcuSource:
         return self._built[name]
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Have one walk for everything anyway."""
+        """Do nothing: opening the report has read everything."""
 
     def warnings(self) -> tuple[str, ...]:
         """Count values that were left out; what the walk through the file found is in `meta`."""
         return self._report.warnings()
 
     def close(self) -> None:
-        """Give the file back; what was read stays readable."""
+        """Release the file; tables that were read stay readable."""
         self._report.close()

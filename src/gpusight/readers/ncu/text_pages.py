@@ -1,4 +1,4 @@
-"""Goes through the lines of a printed file: tables, and pages as plain text."""
+"""The lines of a printed file: tables as CSV, and the details page as plain text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import polars as pl
 
 from gpusight.readers.name_columns import NAMELESS
 from gpusight.readers.ncu.text_launches import stacks
-from gpusight.readers.ncu.text_metrics import MetricLabel
+from gpusight.readers.ncu.text_metrics import VALUE_SCHEMA, MetricLabel
 from gpusight.readers.ncu.text_rows import (
-    BEGINS,
     MAX_COLUMNS,
-    ROW_FORMS,
-    TableHeading,
+    ROW_LAYOUTS,
+    ROW_START,
     TableLayout,
     heading_of,
     next_record,
@@ -35,7 +34,8 @@ from gpusight.readers.ncu.text_tables import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.readers.ncu.text_collected import CollectedValues
+    from gpusight.readers.ncu.text_metrics import CollectedValues
+    from gpusight.readers.ncu.text_rows import TableHeading
 
 
 _SIZE = r"\((?:\d{1,10}(?:, |\))){3}"
@@ -60,95 +60,94 @@ _NVTX = re.compile(r"\s*NVTX (?P<kind>Push/Pop Stack for Thread|Start/(?:End|Sto
 _DOMAIN = re.compile(r"\s*<(?P<domain>[^,<>]+|default domain)>\s*")
 _RANGE = re.compile(r"\s*<\d{1,6},(?P<name>.*)>\s*")
 _GAP = re.compile(r"\s{2,}")
-_MAYBE = ("Context ", "Invocations ")
+_LAUNCH_WORDS = ("Context ", "Invocations ")
 _MAX_LINE = 20_000
 """Longer lines announce no launch; the longest kernel names known have half as many letters."""
 
 
 class DetailsPage:
-    """Reads line after line; what is no part of a page is passed over."""
+    """Reads the details page line by line; lines of no page are skipped."""
 
-    def __init__(self, into: CollectedValues) -> None:
-        self._into = into
+    def __init__(self, collected: CollectedValues) -> None:
+        self._collected = collected
         self._process: dict[str, str | None] = {}
         self._device: dict[str, str | None] = {}
         self._launch: int | None = None
         self._section = self._body = ""
         self._columns: list[tuple[int, int]] = []
         self._expects_rows = False
-        self._is_aside = False
-        """In what stands behind a rule, which is not read, up to the next empty line."""
+        self._in_rule_details = False
+        """In the details of a rule, which are not read, up to the next empty line."""
         self._nvtx: list[tuple[str, str]] | None = None
         self._rows: list[tuple[int, int, str]] = []
-        self._met: Counter[tuple[str, str, str]] = Counter()
-        """How often each name was met in the launch so far."""
+        self._seen: Counter[tuple[str, str, str]] = Counter()
+        """How often each label appeared in the launch so far."""
         self._rule: dict[str, str] | None = None
         self._rules: list[dict[str, str | int]] = []
 
     def is_launch(self, line: str) -> bool:
-        """Tell whether a line announces a launch."""
-        return any(word in line for word in _MAYBE) and _launch(line) is not None
+        """Return whether a line announces a launch."""
+        return self._announced(line) is not None
+
+    @staticmethod
+    def _announced(line: str) -> dict[str, str | None] | None:
+        if len(line) > _MAX_LINE or not any(word in line for word in _LAUNCH_WORDS):
+            return None
+        launch = _LAUNCH.fullmatch(line.rstrip())
+        if launch is None or not (launch["context"] or launch["invocations"]):
+            return None
+        return launch.groupdict()
 
     def read(self, line: str) -> None:
         """Read the next line."""
-        self._is_aside = self._is_aside and bool(line.strip()) and not _RULE.fullmatch(line)
-        if self._is_aside:
+        if self._in_rule_details and line.strip() and not _RULE.fullmatch(line):
             return
+        self._in_rule_details = False
         if self._columns and self._read_row(line):
             return
         if self._rule is not None and self._read_more_of_rule(line):
             return
         if not line.strip():
             return
-        if not self._read_about(line) and self._launch is not None:
+        if not self._read_owner(line) and self._launch is not None:
             self._read_inside(line)
 
     def finish(self) -> None:
         """Add what was read."""
         self._end_rule()
         if self._rows:
-            launch, name, said = zip(*self._rows, strict=True)
-            self._into.add_values(
-                pl.DataFrame(
-                    {"launch": launch, "name": name, "said": said},
-                    schema={"launch": pl.UInt32, "name": pl.UInt32, "said": pl.String},
-                )
-            )
+            columns = zip(VALUE_SCHEMA, zip(*self._rows, strict=True), strict=True)
+            self._collected.add_values(pl.DataFrame(dict(columns), schema=VALUE_SCHEMA))
         if self._rules:
-            self._into.add_rules(
-                pl.DataFrame(self._rules).with_columns(pl.col("launch").cast(pl.UInt32))
-            )
+            rules = pl.DataFrame(self._rules).with_columns(pl.col("launch").cast(pl.UInt32))
+            self._collected.add_rules(rules)
 
-    # Whose it is ---------------------------------------------------------------------------------
+    # Process, GPU, launch ------------------------------------------------------------------------
 
-    def _read_about(self, line: str) -> bool:
-        """Read a line that says which process, GPU or launch the next ones are about."""
-        process = _PROCESS.fullmatch(line)
-        if process:
+    def _read_owner(self, line: str) -> bool:
+        """Read a line that announces the process, GPU or launch of the lines below it."""
+        if process := _PROCESS.fullmatch(line):
             self._process, self._launch = process.groupdict(), None
-            return True
-        device = _DEVICE.fullmatch(line)
-        if device:
+        elif device := _DEVICE.fullmatch(line):
             self._device = device.groupdict()
-            return True
-        if not self.is_launch(line):
+        elif launch := self._announced(line):
+            self._begin(launch)
+        else:
             return False
-        self._begin(_launch(line) or {})
         return True
 
-    def _begin(self, found: dict[str, str | None]) -> None:
+    def _begin(self, announced: dict[str, str | None]) -> None:
         self._end_rule()
-        about = {**self._process, **self._device, **{k: v for k, v in found.items() if v}}
-        invocations = found.get("invocations")
-        self._into.averaged += int(invocations) if invocations else 0
-        number = len(self._into.launches.rows)
-        self._launch = self._into.launches.add(about, ("page", str(number)))
+        cells = {**self._process, **self._device, **{k: v for k, v in announced.items() if v}}
+        self._collected.averaged += int(announced.get("invocations") or 0)
+        number = len(self._collected.launches.rows)
+        self._launch = self._collected.launches.add(cells, ("page", str(number)))
         self._section = self._body = ""
-        self._met.clear()
+        self._seen.clear()
         self._columns, self._nvtx = [], None
 
     def _read_inside(self, line: str) -> None:
-        """Read a line about the launch that was announced last."""
+        """Read a line of the launch that was announced last."""
         section, table = _SECTION.fullmatch(line), _TABLE.fullmatch(line)
         rule = _RULE.fullmatch(line)
         if section:
@@ -156,7 +155,7 @@ class DetailsPage:
         elif table:
             self._body = table["name"]
         elif line.lstrip().startswith(">"):
-            self._is_aside = True
+            self._in_rule_details = True
         elif _DASHES.fullmatch(line):
             self._columns = [match.span() for match in re.finditer("-+", line)]
         elif rule:
@@ -173,20 +172,17 @@ class DetailsPage:
         elif self._nvtx is not None and (named := _RANGE.fullmatch(line)):
             domain = self._nvtx[-1][0] if self._nvtx else ""
             self._nvtx.append((domain, named["name"]))
-            self._set_ranges()
+            assert self._launch is not None
+            ranges = stacks((domain, name) for domain, name in self._nvtx if name)
+            self._collected.launches.rows[self._launch]["ranges"] = "; ".join(ranges)
         elif self._nvtx is not None and (domain_line := _DOMAIN.fullmatch(line)):
             domain = domain_line["domain"]
             self._nvtx.append(("" if domain == "default domain" else domain, ""))
 
-    def _set_ranges(self) -> None:
-        assert self._launch is not None
-        named = [(domain, name) for domain, name in self._nvtx or () if name]
-        self._into.launches.rows[self._launch]["ranges"] = "; ".join(stacks(named))
-
     # Tables --------------------------------------------------------------------------------------
 
     def _read_row(self, line: str) -> bool:
-        """Read a line of a table; tells whether it belongs there."""
+        """Read a line of a table; return whether it belongs there."""
         if _DASHES.fullmatch(line):
             # The line below the headings has rows after it, the one below the rows has not.
             self._columns = self._columns if self._expects_rows else []
@@ -207,11 +203,11 @@ class DetailsPage:
         text, unit, value = cells[0], cells[1], cells[-1]
         if text and self._launch is not None:
             place = (self._section, self._body, text)
-            cc = self._into.launches.rows[self._launch].get("cc", "")
-            said = MetricLabel(*place, unit, cc, self._met[place])
-            self._met[place] += 1
-            self._rows.append((self._launch, self._into.names.number(said), value))
-        elif self._rows and not unit and value:  # a value that goes over several lines
+            cc = self._collected.launches.rows[self._launch].get("cc", "")
+            label = MetricLabel(*place, unit, cc, self._seen[place])
+            self._seen[place] += 1
+            self._rows.append((self._launch, self._collected.labels.number(label), value))
+        elif self._rows and not unit and value:  # a value of several lines
             launch, number, before = self._rows[-1]
             start, end = self._columns[-1]
             is_cut = len(before) % (end - start) == 0
@@ -220,7 +216,7 @@ class DetailsPage:
     # Rules ---------------------------------------------------------------------------------------
 
     def _read_more_of_rule(self, line: str) -> bool:
-        """Read a line of what a rule says; tells whether it was one."""
+        """Read a line of a rule's message; return whether it was one."""
         assert self._rule is not None
         text = line.strip()
         if not text or _SECTION.fullmatch(line) or _RULE.fullmatch(line) or self.is_launch(line):
@@ -230,7 +226,7 @@ class DetailsPage:
         if speedup:
             self._rule["speedup"] = speedup["percent"]
             self._rule["speedup_kind"] = "local" if speedup["local"] else "global"
-        elif text.startswith((">", "---")):  # metrics and tables behind what the rule says
+        elif text.startswith((">", "---")):  # metrics and tables behind the message
             self._rule["done"] = text
         elif "done" not in self._rule:
             self._rule["text"] = f"{self._rule['text']} {text}".strip()
@@ -238,30 +234,22 @@ class DetailsPage:
 
     def _end_rule(self) -> None:
         if self._rule is not None and self._launch is not None:
-            said = self._rule
             self._rules.append(
                 {
                     "launch": self._launch,
                     "rule": NAMELESS,
                     "section": self._section,
-                    "kind": said["kind"],
-                    "message": said["text"],
-                    "speedup_kind": said.get("speedup_kind", ""),
-                    "speedup": said.get("speedup", ""),
+                    "kind": self._rule["kind"],
+                    "message": self._rule["text"],
+                    "speedup_kind": self._rule.get("speedup_kind", ""),
+                    "speedup": self._rule.get("speedup", ""),
                 }
             )
         self._rule = None
 
 
-def _launch(line: str) -> dict[str, str | None] | None:
-    found = _LAUNCH.fullmatch(line.rstrip()) if len(line) <= _MAX_LINE else None
-    if found is None or not (found["context"] or found["invocations"]):
-        return None
-    return found.groupdict()
-
-
 def _cells(line: str, columns: Sequence[tuple[int, int]]) -> list[str] | None:
-    """Cut a line where its columns end, or at wide gaps where a value is wider than its column."""
+    """Split a line where columns end, or at wide gaps where a value is wider than its column."""
     between = [(left[1], right[0]) for left, right in pairwise(columns)]
     if len(line) < columns[0][0] or line[: columns[0][0]].strip():
         return None
@@ -277,106 +265,106 @@ _MESSAGE = re.compile(
 )
 _MAX_MESSAGES, _MAX_MESSAGE_CHARS = 100, 500
 _MAX_CUT = 1000
-"""Rows of a wide table that are cut off and still read: each takes the memory of a whole one."""
+"""Truncated rows of a wide table that are still read: each takes the memory of a complete one."""
 
 
 class PrintedFile:
-    """Takes a file piece by piece; `finish` adds what is still waiting for its end."""
+    """Reads a file chunk by chunk; `finish` adds what is still incomplete."""
 
-    def __init__(self, into: CollectedValues) -> None:
-        self._into = into
-        self._page = DetailsPage(into)
+    def __init__(self, collected: CollectedValues) -> None:
+        self._collected = collected
+        self._page = DetailsPage(collected)
         self._heading: TableHeading | None = None
         self._records: list[list[str]] = []
-        self._whole: list[pl.DataFrame] = []
-        """Rows of a table that can only be understood as a whole."""
+        self._unnumbered: list[pl.DataFrame] = []
+        """Rows of a table that numbers no launches, which only the complete table tells apart."""
         self._wide: WideTable | None = None
         self._turned: TurnedTable | None = None
         self._session: list[list[str]] = []
         self._source: SourcePage | None = None
-        self._before: SourcePage | None = None
-        self._aside: int | None = None
-        """Columns of a table of another kind between the rows, such as that of NUMA nodes."""
-        self._cut = 0
+        self._previous_source: SourcePage | None = None
+        self._inserted_columns: int | None = None
+        """Columns of another table between the rows, such as that of NUMA nodes."""
+        self._truncated = 0
         self.headings = 0
         self.is_too_wide = False
 
-    def read(self, piece: bytes) -> None:
-        """Read whole lines."""
-        if self._add_plain(piece):
+    def read(self, chunk: bytes) -> None:
+        """Read complete lines."""
+        if self._add_plain(chunk):
             return
-        lines = piece.decode("utf-8", "replace").removesuffix("\n").split("\n")
-        at = self._read_lines(lines, 0, until_heading=True)
+        lines = chunk.decode("utf-8", "replace").removesuffix("\n").split("\n")
+        at, headings = 0, self.headings
+        while at < len(lines) and self.headings == headings:
+            at += self._read_line(lines, at)
         if at < len(lines) and not self._add_plain("\n".join(lines[at:]).encode()):
-            self._read_lines(lines, at)
+            while at < len(lines):
+                at += self._read_line(lines, at)
         self._flush()
 
-    def _add_plain(self, piece: bytes) -> bool:
-        """Add lines that all are rows of the table; tells whether they were."""
-        frame = None if self._heading is None else plain_frame(piece, self._heading)
+    def _add_plain(self, chunk: bytes) -> bool:
+        """Add lines that are all rows of the table; return whether they were."""
+        frame = None if self._heading is None else plain_frame(chunk, self._heading)
         if frame is not None:
             self._flush()
             self._add(frame)
         return frame is not None
 
     def finish(self) -> None:
-        """Add everything that waits."""
+        """Add everything that is still incomplete."""
         self._end_table()
         self._page.finish()
 
-    def _read_lines(self, lines: Sequence[str], at: int, *, until_heading: bool = False) -> int:
-        """Read lines one by one, perhaps only up to where a table begins; tells where it ended."""
-        before = self.headings
-        while at < len(lines) and not (until_heading and self.headings > before):
-            at += self._read_line(lines, at, lines[at])
-        return at
-
-    def _read_line(self, lines: Sequence[str], at: int, line: str) -> int:
-        """Read one line, or a row that goes over several; tells how many it was."""
+    def _read_line(self, lines: Sequence[str], at: int) -> int:
+        """Read one line, or a row of several; return how many lines it was."""
+        line = lines[at]
         if not line.strip():
             self._page.read(line)
             return 1
         # Rows mostly begin with a number, and headings never.
-        heading = None if BEGINS.match(line) else heading_of(line)
+        heading = None if ROW_START.match(line) else heading_of(line)
         self.is_too_wide |= line.count(",") >= MAX_COLUMNS
-        if heading is not None and not self._belongs(heading):
+        if heading is not None and not (
+            heading.layout is TableLayout.TURNED and self._turned is not None
+        ):
             self._begin(heading)
             return 1
-        if self._heading is not None and self._heading.form in ROW_FORMS:
+        if self._heading is not None and self._heading.layout in ROW_LAYOUTS:
             record = next_record(lines, at, self._heading)
             if record is not None:
-                self._aside = None
-                is_cut = _is_cut(record.cells, self._heading)
-                self._cut += is_cut
-                self._into.unreadable += is_cut
-                if not is_cut or self._cut <= _MAX_CUT:
-                    self._records.append(record.cells)
-                return record.lines
-            self._into.unreadable += self._is_broken(line)
+                cells, count = record
+                self._inserted_columns = None
+                # The last comma of a row may be missing.
+                is_truncated = (
+                    self._heading.layout is TableLayout.WIDE
+                    and len(cells) < len(self._heading.cells) - 1
+                )
+                self._truncated += is_truncated
+                self._collected.unreadable += is_truncated
+                if not is_truncated or self._truncated <= _MAX_CUT:
+                    self._records.append(cells)
+                return count
+            self._collected.unreadable += self._is_broken(line)
         elif self._heading is not None and self._read_other(line):
             return 1
-        self._say(line)
+        self._read_plain(line)
         return 1
 
     def _is_broken(self, line: str) -> bool:
-        """Tell whether a line that fits no table should have been a row."""
+        """Return whether a line that fits no table should have been a row."""
         if not line.startswith('"'):
             return False
         columns = line.count('","')
         if not line[1:2].isdigit():
-            self._aside = columns
-        return line[1:2].isdigit() and columns != self._aside
-
-    def _belongs(self, heading: TableHeading) -> bool:
-        """Tell whether headings are a row of the turned table that is being read."""
-        return heading.form is TableLayout.TURNED and self._turned is not None
+            self._inserted_columns = columns
+        return line[1:2].isdigit() and columns != self._inserted_columns
 
     def _read_other(self, line: str) -> bool:
         """Read a row of a table whose rows are not launches."""
         assert self._heading is not None
         if self._source is not None:
             return (
-                self._source.add_line(line, self._into)
+                self._source.add_line(line, self._collected)
                 if self._source.is_text
                 else self._source.add_row(line)
             )
@@ -389,35 +377,34 @@ class PrintedFile:
         rows.append(cells)
         return True
 
-    def _say(self, line: str) -> None:
-        """Take a line that is in no table: a message, a line of a page, or nothing of ours."""
+    def _read_plain(self, line: str) -> None:
+        """Read a line outside of tables: a message, a line of a page, or of another program."""
         message = _MESSAGE.match(line)
-        if message and len(self._into.messages) < _MAX_MESSAGES:
+        if message and len(self._collected.messages) < _MAX_MESSAGES:
             kind = "error" if message["kind"] == "ERROR" else "warning"
-            said = message["text"] or message["about"]
-            self._into.messages.setdefault(said[:_MAX_MESSAGE_CHARS].rstrip(), kind)
+            text = message["text"] or message["about"]
+            self._collected.messages.setdefault(text[:_MAX_MESSAGE_CHARS].rstrip(), kind)
         elif not message:
             self._page.read(line)
 
     # Tables --------------------------------------------------------------------------------------
 
     def _begin(self, heading: TableHeading) -> None:
-        before = {}
-        if heading.form is TableLayout.SOURCE and self._turned is not None:
-            # What seemed to be a table says whose source follows.
-            before = {row[0].casefold(): row[1] for row in self._turned.rows if len(row) > 1}
+        owner: dict[str, str] = {}
+        if heading.layout is TableLayout.SOURCE and self._turned is not None:
+            # What seemed to be a table names the kernel whose source follows.
+            owner = {row[0].casefold(): row[1] for row in self._turned.rows if len(row) > 1}
             self._turned = None
-        same = self._heading == heading and heading.form in ROW_FORMS
         self.headings += 1
-        if same:
+        if self._heading == heading and heading.layout in ROW_LAYOUTS:
             return
         self._end_table()
         self._heading = heading
-        if heading.form in ROW_FORMS:
-            self._into.separators.append(heading.separator)
-        self._wide = WideTable(heading) if heading.form is TableLayout.WIDE else None
-        self._turned = TurnedTable(heading) if heading.form is TableLayout.TURNED else None
-        self._source = SourcePage(heading, before) if heading.form is TableLayout.SOURCE else None
+        if heading.layout in ROW_LAYOUTS:
+            self._collected.separators.append(heading.separator)
+        self._wide = WideTable(heading) if heading.layout is TableLayout.WIDE else None
+        self._turned = TurnedTable(heading) if heading.layout is TableLayout.TURNED else None
+        self._source = SourcePage(heading, owner) if heading.layout is TableLayout.SOURCE else None
 
     def _flush(self) -> None:
         """Add the rows that were read one by one."""
@@ -428,34 +415,27 @@ class PrintedFile:
     def _add(self, frame: pl.DataFrame) -> None:
         assert self._heading is not None
         if self._wide is not None:
-            self._wide.add(frame, self._into)
-        elif "id" in self._heading.roles or self._heading.form is TableLayout.SUMMARY:
-            add_long(frame, self._heading, self._into)
+            self._wide.add(frame, self._collected)
+        elif "id" in self._heading.roles or self._heading.layout is TableLayout.SUMMARY:
+            add_long(frame, self._heading, self._collected)
         else:
-            self._whole.append(frame)
+            self._unnumbered.append(frame)
 
     def _end_table(self) -> None:
-        import polars as pl
-
         self._flush()
-        if self._whole and self._heading is not None:
-            add_long(pl.concat(self._whole), self._heading, self._into)
+        if self._unnumbered and self._heading is not None:
+            add_long(pl.concat(self._unnumbered), self._heading, self._collected)
         if self._turned is not None:
-            self._into.separators.append(self._turned.separator)
-            self._turned.add(self._into)
+            self._collected.separators.append(self._turned.separator)
+            self._turned.add(self._collected)
         if self._session and self._heading is not None:
-            add_session(self._heading, self._session, self._into)
+            add_session(self._heading, self._session, self._collected)
         if self._source is not None:
-            if self._source.is_same_as(self._before):
-                self._before = None
+            if self._source.is_same_as(self._previous_source):
+                self._previous_source = None
             else:
-                self._source.follow(self._before)
-                self._source.finish(self._into)
-                self._before = self._source
-        self._whole, self._session = [], []
+                self._source.follow(self._previous_source)
+                self._source.finish(self._collected)
+                self._previous_source = self._source
+        self._unnumbered, self._session = [], []
         self._wide = self._turned = self._source = self._heading = None
-
-
-def _is_cut(cells: Sequence[str], heading: TableHeading) -> bool:
-    """Tell whether a row of a launch ends before its table does; the last comma may be missing."""
-    return heading.form is TableLayout.WIDE and len(cells) < len(heading.cells) - 1

@@ -1,4 +1,4 @@
-"""Rows of printed tables, added to what is collected: one way for each layout and page."""
+"""Rows of printed tables, added to the collected values: one way for each layout and page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.naming.metric_labels import SAMPLED_STALLS
 from gpusight.readers.name_columns import shown_file
-from gpusight.readers.ncu.text_launches import source_metric
-from gpusight.readers.ncu.text_metrics import MetricLabel
+from gpusight.readers.ncu.text_metrics import VALUE_SCHEMA, MetricLabel
 from gpusight.readers.ncu.text_rows import (
     FILES,
     METRICS,
@@ -25,95 +25,78 @@ from gpusight.readers.ncu.text_rows import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusight.readers.ncu.text_collected import CollectedValues
+    from gpusight.readers.ncu.text_metrics import CollectedValues
 
 
 _TEXT_ROLES = ("section", "body", "metric", "unit", "cc")
-_RULE = {"rule_kind": "kind"}
 _SECTION_HEADINGS = ("section name", "section")
 
 
-def add_long(frame: pl.DataFrame, heading: TableHeading, into: CollectedValues) -> None:
+def add_long(frame: pl.DataFrame, heading: TableHeading, collected: CollectedValues) -> None:
     """Add a table that has a row for each metric, or rule, of each launch."""
-    rows = _with_launch_numbers(frame, into) if not _numbers_launches(heading) else frame
-    rows = rows.with_columns(into.launches.numbers(rows))
-    if heading.form is TableLayout.SUMMARY:
-        _count_invocations(rows, into)
+    is_summary = heading.layout is TableLayout.SUMMARY
+    if "id" not in heading.roles and not is_summary:
+        # Nothing numbers the launches of a kernel: each begins anew with its first metric.
+        collected.without_id = True
+        known = ("pid", "kernel", "function", "section", "body", "metric", "rule")
+        same = [name for name in known if name in frame.columns]
+        frame = frame.with_columns(id=pl.int_range(pl.len()).over(same).cast(pl.String))
+    rows = frame.with_columns(collected.launches.numbers(frame))
+    if is_summary and "invocations" in rows.columns:
+        counts = rows.unique("launch").get_column("invocations").str.replace_all(r"\D", "")
+        collected.averaged += int(counts.cast(pl.Int64, strict=False).sum())
     empty = [pl.lit("").alias(name) for name in _TEXT_ROLES if name not in rows.columns]
     rows = rows.with_columns(pl.col(pl.String).str.strip_chars()).with_columns(empty)
-    said = rows.filter(pl.col("metric").fill_null("") != "")
-    place = ["launch", "section", "body", "metric"]
-    names = said.select(
+    values = rows.filter(pl.col("metric").fill_null("") != "")
+    label = ["launch", "section", "body", "metric"]
+    labels = values.select(
         pl.col(list(_TEXT_ROLES)).fill_null(""),
-        nth=pl.int_range(pl.len(), dtype=pl.Int64).over(place),
+        nth=pl.int_range(pl.len(), dtype=pl.Int64).over(label),
     ).rename({"metric": "text"})
-    into.add_values(
-        said.select("launch", said=pl.col("value")).with_columns(into.names.numbers(names))
+    collected.add_values(
+        values.select("launch", printed="value").with_columns(collected.labels.numbers(labels))
     )
     if "rule" in rows.columns:
-        found = rows.filter(pl.col("rule").fill_null("") != "")
-        into.add_rules(found.rename({k: v for k, v in _RULE.items() if k in found.columns}))
-
-
-def _numbers_launches(heading: TableHeading) -> bool:
-    """Tell whether the table itself tells launches of one kernel apart."""
-    return "id" in heading.roles or heading.form is TableLayout.SUMMARY
-
-
-def _with_launch_numbers(frame: pl.DataFrame, into: CollectedValues) -> pl.DataFrame:
-    """Number launches where the table does not: each begins anew with its first metric."""
-    into.without_id = True
-    known = ("pid", "kernel", "function", "section", "body", "metric", "rule")
-    same = [name for name in known if name in frame.columns]
-    return frame.with_columns(id=pl.int_range(pl.len()).over(same).cast(pl.String))
-
-
-def _count_invocations(rows: pl.DataFrame, into: CollectedValues) -> None:
-    if "invocations" in rows.columns:
-        each = rows.unique("launch").get_column("invocations").str.replace_all(r"\D", "")
-        into.averaged += int(each.cast(pl.Int64, strict=False).sum())
+        rules = rows.filter(pl.col("rule").fill_null("") != "")
+        collected.add_rules(rules.rename({"rule_kind": "kind"}, strict=False))
 
 
 class WideTable:
     """A table that has a row for each launch; its second line may say the units."""
 
     def __init__(self, heading: TableHeading) -> None:
-        self._heading = heading
-        self._units = [with_unit(heading.cells[at])[1] for at in heading.metrics]
-        self._columns = [str(at) for at in heading.metrics]
+        self._names = [heading.cells[column] for column in heading.metrics]
+        self._units = [with_unit(name)[1] for name in self._names]
+        self._columns = [str(column) for column in heading.metrics]
 
-    def add(self, frame: pl.DataFrame, into: CollectedValues) -> None:
+    def add(self, frame: pl.DataFrame, collected: CollectedValues) -> None:
         """Add some of its rows."""
-        named = [c for c in ("kernel", "function") if c in frame.columns]
-        nameless = pl.all_horizontal(pl.col(named).fill_null("").str.strip_chars() == "")
+        names = [c for c in ("kernel", "function") if c in frame.columns]
+        nameless = pl.all_horizontal(pl.col(names).fill_null("").str.strip_chars() == "")
         units = frame.filter(nameless)
         if units.height:
-            cells = units.select(self._columns).row(0)
-            pairs = zip(cells, self._units, strict=True)
-            self._units = [(cell or "").strip() or unit for cell, unit in pairs]
+            cells = zip(units.select(self._columns).row(0), self._units, strict=True)
+            self._units = [(cell or "").strip() or unit for cell, unit in cells]
         rows = frame.filter(~nameless)
-        if rows.height:
-            into.add_values(self._values(rows, into))
-
-    def _values(self, rows: pl.DataFrame, into: CollectedValues) -> pl.DataFrame:
+        if not rows.height:
+            return
         if "id" not in rows.columns:
-            into.without_id = True
-            rows = rows.with_columns(id=_positions(rows, len(into.launches.rows)))
-        launches = into.launches.numbers(rows)
-        names = [self._name(at, into) for at in range(len(self._columns))]
-        long = rows.select(launches, *self._columns).unpivot(index="launch", value_name="said")
-        code = pl.Series(names, dtype=pl.UInt32).to_frame("name")
-        repeated = code.select(pl.col("name").repeat_by(rows.height).explode())
-        return long.drop("variable").hstack(repeated)
-
-    def _name(self, at: int, into: CollectedValues) -> int:
-        cell = self._heading.cells[int(self._columns[at])]
-        text = with_unit(cell)[0] if with_unit(cell)[1] else cell
-        return into.names.number(MetricLabel("", "", text, self._units[at]))
+            collected.without_id = True
+            before = len(collected.launches.rows)
+            rows = rows.with_columns(id=pl.int_range(before, before + pl.len()).cast(pl.String))
+        launches = collected.launches.numbers(rows)
+        labels = [
+            collected.labels.number(MetricLabel("", "", _without_unit(name), unit))
+            for name, unit in zip(self._names, self._units, strict=True)
+        ]
+        values = rows.select(launches, *self._columns).unpivot(index="launch", value_name="printed")
+        label = pl.Series("label", labels, dtype=pl.UInt32).repeat_by(rows.height).explode()
+        collected.add_values(values.drop("variable").with_columns(label))
 
 
-def _positions(rows: pl.DataFrame, before: int) -> pl.Series:
-    return pl.Series([str(before + at) for at in range(rows.height)], dtype=pl.String)
+def _without_unit(heading: str) -> str:
+    name, unit = with_unit(heading)
+    return name if unit else heading
 
 
 class TurnedTable:
@@ -127,25 +110,27 @@ class TurnedTable:
         self._section = _first(names, _SECTION_HEADINGS) if self._of_metrics else None
         self.rows: list[Sequence[str]] = [heading.cells]
 
-    def add(self, into: CollectedValues) -> None:
+    def add(self, collected: CollectedValues) -> None:
         """Add the whole table, once all its rows are there."""
         skipped = {0, self._unit, self._section}
-        width = max(len(row) for row in self.rows[:1])
-        columns = [at for at in range(width) if at not in skipped and self.rows[0][at].strip()]
-        about = self._about(columns)
+        first = self.rows[0]
+        columns = [at for at in range(len(first)) if at not in skipped and first[at].strip()]
         metrics = [row for row in self.rows if self._is_metric(row)]
         if not metrics or not columns:
             return
-        launches = [into.launches.add(row, (str(at),)) for at, row in enumerate(about)]
-        names = [into.names.number(self._said(row)) for row in metrics]
-        into.add_values(
+        launches = [
+            collected.launches.add(cells, (str(number),))
+            for number, cells in enumerate(self._launches(columns))
+        ]
+        labels = [collected.labels.number(self._label(row)) for row in metrics]
+        collected.add_values(
             pl.DataFrame(
                 {
                     "launch": launches * len(metrics),
-                    "name": [name for name in names for _ in launches],
-                    "said": [cell for row in metrics for cell in _cells(row, columns)],
+                    "label": [label for label in labels for _ in launches],
+                    "printed": [cell for row in metrics for cell in _cells(row, columns)],
                 },
-                schema={"launch": pl.UInt32, "name": pl.UInt32, "said": pl.String},
+                schema=VALUE_SCHEMA,
             )
         )
 
@@ -154,19 +139,19 @@ class TurnedTable:
             return False
         return bool(row[0].strip()) and role_of(row[0]) is None
 
-    def _about(self, columns: Sequence[int]) -> list[dict[str, str | None]]:
-        """Give what the rows that are no metrics say of each launch."""
-        about: list[dict[str, str | None]] = [{} for _ in columns]
+    def _launches(self, columns: Sequence[int]) -> list[dict[str, str | None]]:
+        """Return what the rows that hold no metric say of each launch."""
+        launches: list[dict[str, str | None]] = [{} for _ in columns]
         for row in self.rows:
             role = role_of(row[0])
             if row is self.rows[0] and self._of_metrics:
                 role = "id" if all(row[at].strip().isdigit() for at in columns) else "kernel"
             if role is not None:
-                for launch, cell in zip(about, _cells(row, columns), strict=True):
+                for launch, cell in zip(launches, _cells(row, columns), strict=True):
                     launch.setdefault(role, cell)
-        return about
+        return launches
 
-    def _said(self, row: Sequence[str]) -> MetricLabel:
+    def _label(self, row: Sequence[str]) -> MetricLabel:
         text, unit = with_unit(row[0])
         if not unit or not (is_metric_name(text) or self._unit is None):
             text = row[0].strip()
@@ -181,7 +166,7 @@ def _first(names: Sequence[str], wanted: Sequence[str]) -> int | None:
 
 
 def _cells(row: Sequence[str], columns: Sequence[int]) -> list[str]:
-    """Take the cells of some columns; sizes without quotes have three cells for each."""
+    """Return the cells of some columns; sizes without quotes take three cells each."""
     first, count = columns[0], len(columns)
     if count == 1 and len(row) > first + 1:
         return [",".join(row[first:])]
@@ -196,12 +181,12 @@ _LINE = re.compile(r'"?(?P<line>\d{1,9})"?[,;\t](?P<text>.*)')
 _ADDRESS = "address"
 _KERNELS = ("kernel name", "function name")
 _SESSION = ("cuda version", "display driver version", "nsight compute target")
-"""What is taken of the session; it also has names of hosts, addresses and command lines."""
+"""What is read of the session; it also has names of hosts, addresses and command lines."""
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 
 def add_session(
-    heading: TableHeading, rows: Sequence[Sequence[str]], into: CollectedValues
+    heading: TableHeading, rows: Sequence[Sequence[str]], collected: CollectedValues
 ) -> None:
     """Add attributes of the session, its GPUs or its processes."""
     first = heading.cells[0].casefold()
@@ -211,17 +196,47 @@ def add_session(
             for cell, value in zip(heading.cells[1:], row[1:], strict=False):
                 number = _DEVICE.fullmatch(cell.casefold())
                 if number:
-                    into.devices.setdefault(int(number[1]), {})[key] = value.strip()
+                    collected.devices.setdefault(int(number[1]), {})[key] = value.strip()
         elif first == "process id" and len(row) > 1 and _PID.fullmatch(key):
-            into.processes[int(key)] = row[1].strip()
+            collected.processes[int(key)] = row[1].strip()
         elif first == "session attribute" and key.casefold() in _SESSION and len(row) > 1:
-            into.session[key.casefold()] = row[1].strip()
+            collected.session[key.casefold()] = row[1].strip()
 
 
-def _unquoted(text: str) -> str:
-    """Take off the quotes around a cell; those inside are doubled in some versions only."""
-    inner = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
-    return inner.replace('""', '"')
+_COLUMNS = {
+    "# samples": "smsp__pcsamp_sample_count",
+    "instructions executed": "inst_executed",
+    "thread instructions executed": "thread_inst_executed",
+    "predicated-on thread instructions executed": "thread_inst_executed_true",
+    "avg. threads executed": "derived__avg_thread_executed",
+    "avg. predicated-on threads executed": "derived__avg_thread_executed_true",
+    "address space": "memory_type",
+    "access operation": "memory_access_type",
+    "access size": "memory_access_size_type",
+    "l2 theoretical sectors global excessive": (
+        "derived__memory_l2_theoretical_sectors_global_excessive"
+    ),
+    "l1 wavefronts shared excessive": "derived__memory_l1_wavefronts_shared_excessive",
+    "l1 conflicts shared n-way": "derived__memory_l1_conflicts_shared_nway",
+}
+_MEMORY = re.compile(r"l[12] (?:tag requests|wavefronts|theoretical sectors) [a-z ]+")
+_STALL = re.compile(r"stall_(?P<reason>[a-z_]+)(?P<waiting> \(not issued\))?")
+_FULL_NAMES = ("barrier", "branch_resolving", "drain", "membar", "misc", "not_selected")
+_STALLS = SAMPLED_STALLS | {
+    reason: reason for reason in (*_FULL_NAMES, "selected", "sleeping", "wait")
+}
+
+
+def source_metric(column: str) -> str | None:
+    """Return the metric whose instances a column of the source page shows; None if unknown."""
+    name = column.strip().casefold()
+    stall = _STALL.fullmatch(name)
+    if stall and stall["reason"] in _STALLS:
+        waiting = "_not_issued" if stall["waiting"] else ""
+        return f"smsp__pcsamp_warps_issue_stalled_{_STALLS[stall['reason']]}{waiting}"
+    if name in _COLUMNS:
+        return _COLUMNS[name]
+    return f"memory_{name.replace(' ', '_')}" if _MEMORY.fullmatch(name) else None
 
 
 class SourcePage:
@@ -240,11 +255,11 @@ class SourcePage:
 
     @property
     def is_text(self) -> bool:
-        """Tell whether this is a source file: its lines have quotes that no CSV would have."""
+        """Whether this is a source file: its lines have quotes that no CSV would have."""
         return self._address is None
 
     def add_row(self, line: str) -> bool:
-        """Keep what was measured for an instruction; tells whether the line was one of them."""
+        """Keep what was measured for an instruction; return whether the line was one."""
         at = self._address
         cells = split_cells(line, self._heading.separator)
         if at is None or len(cells) <= at or not _HEX.fullmatch(cells[at].strip()):
@@ -252,21 +267,24 @@ class SourcePage:
         self._rows.setdefault(cells[at].strip(), cells)  # some pages have each of them twice
         return True
 
-    def add_line(self, line: str, into: CollectedValues) -> bool:
-        """Keep a line of a source file; tells whether it was one."""
+    def add_line(self, line: str, collected: CollectedValues) -> bool:
+        """Keep a line of a source file; return whether it was one."""
         match = _LINE.fullmatch(line.strip())
         if match is None:
             return False
         if self._file is None:
-            into.notes.setdefault("the text of PTX code was not read")
+            collected.notes.setdefault("the text of PTX code was not read")
             return True
-        lines = into.sources.setdefault(shown_file(self._file) or self._file, [])
+        lines = collected.sources.setdefault(shown_file(self._file) or self._file, [])
         if int(match["line"]) == len(lines) + 1:
-            lines.append(_unquoted(match["text"]))
+            text = match["text"]
+            # Quotes inside the cell are doubled in some versions only.
+            inner = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+            lines.append(inner.replace('""', '"'))
         return True
 
     def is_same_as(self, other: SourcePage | None) -> bool:
-        """Tell whether this is a page once more: ncu prints each kernel's twice."""
+        """Return whether this repeats a page: ncu prints each kernel's twice."""
         return (
             other is not None
             and (self._kernel, self._heading.cells) == (other._kernel, other._heading.cells)
@@ -274,7 +292,7 @@ class SourcePage:
         )
 
     def follow(self, other: SourcePage | None) -> None:
-        """Go on with another page's launch: a kernel has one page for each file it came from."""
+        """Continue another page's launch: a kernel has one page for each file it came from."""
         if other is None or other._launch is None or other._kernel != self._kernel:
             return
         if self._file not in other._files:
@@ -282,27 +300,26 @@ class SourcePage:
             self._files |= other._files
             self._seen = other._seen
 
-    def finish(self, into: CollectedValues) -> None:
-        """Add what was measured for each instruction, and the sums of counts."""
+    def finish(self, collected: CollectedValues) -> None:
+        """Add what was measured for each instruction."""
         metrics = {
             column: metric
             for column, cell in enumerate(self._heading.cells)
             if (metric := source_metric(cell)) is not None
         }
         if self._rows:
-            into.notes.setdefault("the text of machine instructions was not read")
+            collected.notes.setdefault("the text of machine instructions was not read")
         if not self._rows or not metrics:
             return
         if self._launch is None:
-            number = str(len(into.launches.rows))
-            self._launch = into.launches.add({"kernel": self._kernel}, ("source page", number))
+            number = str(len(collected.launches.rows))
+            self._launch = collected.launches.add({"kernel": self._kernel}, ("source page", number))
         new = {address: row for address, row in self._rows.items() if address not in self._seen}
         self._seen |= new.keys()
         instance = pl.Series([int(address, 16) for address in new], dtype=pl.Int64)
-        rows = list(new.values())
         for column, metric in metrics.items():
-            said = [row[column].strip() if column < len(row) else None for row in rows]
-            parts = pl.DataFrame({"instance": instance, "said": said}).with_columns(
+            cells = [row[column].strip() if column < len(row) else None for row in new.values()]
+            instances = pl.DataFrame({"instance": instance, "printed": cells}).with_columns(
                 launch=pl.lit(self._launch, pl.UInt32), metric=pl.lit(metric, pl.String)
             )
-            into.add_instances(parts.filter(~pl.col("said").is_in(["", "-"])))
+            collected.add_instances(instances.filter(~pl.col("printed").is_in(["", "-"])))

@@ -1,4 +1,4 @@
-"""What `print(prof.key_averages().table())` of torch.profiler and its ancestors wrote to a file."""
+"""Tables printed by `print(prof.key_averages().table())` of torch.profiler and its ancestors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MIN_COLUMNS = 3
 
 
 class PrintedColumn(NamedTuple):
-    """Where a column lies in a line."""
+    """Start and end of a column in a line."""
 
     start: int
     end: int
@@ -65,14 +65,14 @@ class PrintedTable:
     footers: tuple[str, ...]
     """Lines below it, such as `Self CPU time total: 1.234ms`."""
     unreadable: int
-    """Lines in it that are no rows."""
+    """Lines in it that are not rows."""
     closed: bool
-    """Its last line is there."""
+    """Whether its last line is there."""
     top_level_only: bool
-    """Operators called by others were left out."""
+    """Operators called by others are not listed."""
 
     def column(self, heading: str) -> list[str]:
-        """Give the cells below a heading."""
+        """Return the cells below a heading."""
         at = self.headings.index(heading)
         return [row.cells[at] for row in self.rows]
 
@@ -80,15 +80,17 @@ class PrintedTable:
 def find_tables(lines: Sequence[str]) -> Iterator[PrintedTable]:
     """Find all tables in a text, one after the other."""
     for at in range(len(lines) - 1):
-        if _SELF_CPU in lines[at]:
-            spans = _spans(lines[at + 1])
-            headings = _headings(lines[at], spans)
-            if headings:
-                yield _table(lines, at, headings, spans)
+        if _SELF_CPU not in lines[at]:
+            continue
+        spans = _spans(lines[at + 1])
+        headings = tuple(_COLUMN_GAP.split(lines[at][spans[0].start :].strip())) if spans else ()
+        is_complete = NAME in headings and any(calls in headings for calls in CALLS)
+        if is_complete and len(headings) == len(spans):
+            yield _table(lines, at, headings, spans)
 
 
 def _spans(line: str) -> list[PrintedColumn]:
-    """Read a line of dashes; nothing where it is another line, or has more than dashes in it."""
+    """Return the columns that a line of dashes marks; empty for any other line."""
     spans = [PrintedColumn(*dashes.span()) for dashes in _DASHES.finditer(line)]
     if len(spans) < _MIN_COLUMNS or line[spans[-1].end :].strip():
         return []
@@ -100,14 +102,6 @@ def _gaps(spans: Sequence[PrintedColumn]) -> Iterator[PrintedColumn]:
         yield PrintedColumn(left.end, right.start)
 
 
-def _headings(line: str, spans: Sequence[PrintedColumn]) -> tuple[str, ...]:
-    if not spans:
-        return ()
-    headings = tuple(_COLUMN_GAP.split(line[spans[0].start :].strip()))
-    complete = NAME in headings and any(calls in headings for calls in CALLS)
-    return headings if complete and len(headings) == len(spans) else ()
-
-
 def _table(
     lines: Sequence[str], heading_at: int, headings: tuple[str, ...], spans: Sequence[PrintedColumn]
 ) -> PrintedTable:
@@ -115,10 +109,12 @@ def _table(
     end = next((at for at in range(first, len(lines)) if _spans(lines[at])), len(lines))
     rows, unreadable = _rows(lines[first:end], headings, spans)
     above = lines[max(heading_at - 2, 0) : heading_at]
+    below = lines[end + 1 : end + 1 + _MAX_FOOTERS]
+    footers = (_FOOTER.search(line[:_FOOTER_CHARS]) for line in below)
     return PrintedTable(
         headings=_as_filled(headings, rows),
         rows=tuple(rows),
-        footers=_footers(lines[end + 1 : end + 1 + _MAX_FOOTERS]),
+        footers=tuple(match.group() for match in footers if match),
         unreadable=unreadable,
         closed=end < len(lines),
         top_level_only=any(_TOP_LEVEL_ONLY in line for line in above),
@@ -129,14 +125,14 @@ def _rows(
     lines: Sequence[str], headings: tuple[str, ...], spans: Sequence[PrintedColumn]
 ) -> tuple[list[PrintedRow], int]:
     calls = next(at for at, heading in enumerate(headings) if heading in CALLS)
-    stacked = SOURCE in headings
+    has_stacks = SOURCE in headings
     rows: list[PrintedRow] = []
     unreadable = 0
     for line in lines:
         cells = _cells(line, spans)
         if cells and _COUNT.fullmatch(cells[calls]):
             rows.append(PrintedRow(cells))
-        elif stacked and rows and cells and not any(cells[:-1]):
+        elif has_stacks and rows and cells and not any(cells[:-1]):
             rows[-1].stack.append(cells[-1])
         elif line.strip():
             unreadable += 1
@@ -144,7 +140,7 @@ def _rows(
 
 
 def _cells(line: str, spans: Sequence[PrintedColumn]) -> list[str]:
-    """Cut a line where its columns end, or at wide gaps where a value is wider than its column."""
+    """Split a line where columns end, or at wide gaps where a value is wider than its column."""
     if not any(line[gap.start : gap.end].strip() for gap in _gaps(spans)):
         inner = [line[span.start : span.end].strip() for span in spans[:-1]]
         return [*inner, line[spans[-1].start :].strip()]
@@ -154,7 +150,7 @@ def _cells(line: str, spans: Sequence[PrintedColumn]) -> list[str]:
 
 
 def _as_filled(headings: tuple[str, ...], rows: Sequence[PrintedRow]) -> tuple[str, ...]:
-    """Put headings in the order of the cells below them.
+    """Return the headings in the order of the cells below them.
 
     PyTorch prints the floating-point operations below the heading for the source, and the source
     below theirs, where a table has both.
@@ -164,13 +160,8 @@ def _as_filled(headings: tuple[str, ...], rows: Sequence[PrintedRow]) -> tuple[s
     return (*headings[:-2], headings[-1], headings[-2])
 
 
-def _footers(lines: Sequence[str]) -> tuple[str, ...]:
-    found = (_FOOTER.search(line[:_FOOTER_CHARS]) for line in lines)
-    return tuple(match.group() for match in found if match)
-
-
 _MAX_BYTES, _MAX_LINES = 64 << 20, 500_000
-"""A table has some hundred lines; what lies beyond these is not searched for one."""
+"""A table has some hundred lines; beyond these, none is searched."""
 _MAX_TABLES = 100
 _CUT = "..."
 _SHAPES, _OVERLOAD, _NODE = "Input Shapes", "Overload Name", "Node ID"
@@ -182,20 +173,20 @@ _FLOPS = re.compile(r"Total (?P<prefix>[KMGTP]?)FLOPs")
 _FLOP_RATE = re.compile(r"[KMGTP]?FLOPS")
 _CPU = "CPU"
 _CPU_TOTAL = re.compile(r"Self CPU time total: (?P<time>\S+)")
-_WHOLE = 0.995
-"""Rows that hold this much of the printed total are all there were, but for rounding."""
+_COMPLETE = 0.995
+"""Rows with this share of the printed total are all there were, but for rounding."""
 
 
 class _Amount(NamedTuple):
-    """The column that a heading fills, and what its units are worth."""
+    """The column that a heading fills, and the scales of its units."""
 
     column: str
     units: Mapping[str, float]
 
 
 def key_averages_source(path: Path) -> TraceSource:
-    """Open a printed table; its values are read when the first question is asked."""
-    lines, whole = _lines(path)
+    """Open a printed table; its values are parsed when the first table is needed."""
+    lines, is_complete = _lines(path)
     tables = list(islice(find_tables(lines), _MAX_TABLES))
     if not tables:
         raise NotACaptureError(
@@ -206,11 +197,11 @@ def key_averages_source(path: Path) -> TraceSource:
         raise DamagedCaptureError(
             f"{path} cannot be read", why="its table has no rows", hint="print the table again"
         )
-    return FrameSource(partial(_read, path, tables, whole=whole))
+    return FrameSource(partial(_read, path, tables, is_complete=is_complete))
 
 
 def _lines(path: Path) -> tuple[list[str], bool]:
-    """Read the lines of a text, and tell whether those are all."""
+    """Return the lines of a text, and whether those are all."""
     blocks = FileBlocks(path)
     content = bytearray()
     for block in blocks:
@@ -219,14 +210,14 @@ def _lines(path: Path) -> tuple[list[str], bool]:
             break
     if blocks.problem:
         raise DamagedCaptureError(f"{path} is damaged", why=blocks.problem, hint="copy it again")
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    text = content[:_MAX_BYTES].decode("utf-16" if wide else "utf-8-sig", "replace")
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = content[:_MAX_BYTES].decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n", _MAX_LINES)
     return lines[:_MAX_LINES], len(content) <= _MAX_BYTES and len(lines) <= _MAX_LINES
 
 
 def _read(
-    path: Path, tables: Sequence[PrintedTable], *, whole: bool
+    path: Path, tables: Sequence[PrintedTable], *, is_complete: bool
 ) -> tuple[Meta, dict[str, pl.DataFrame]]:
     table = tables[0]
     totals = _totals(table)
@@ -234,11 +225,11 @@ def _read(
         path=str(path),
         source="torch-key-averages",
         tool="torch.profiler",
-        notes=(*_file_notes(tables, whole=whole), *_table_notes(table, totals)),
+        notes=(*_file_notes(tables, is_complete=is_complete), *_table_notes(table, totals)),
     )
     footers = pl.DataFrame({"text": pl.Series(table.footers, dtype=pl.String)})
-    said = footers.with_columns(severity=pl.lit("information"))
-    return meta, {"op_totals": totals, "diagnostics": said}
+    diagnostics = footers.with_columns(severity=pl.lit("information"))
+    return meta, {"op_totals": totals, "diagnostics": diagnostics}
 
 
 # Values ------------------------------------------------------------------------------------------
@@ -246,17 +237,22 @@ def _read(
 
 def _totals(table: PrintedTable) -> pl.DataFrame:
     columns = [_names(table)]
-    columns += [_numbers(table, heading, amount) for heading, amount in _amounts(table.headings)]
+    for heading, amount in _amounts(table.headings):
+        values = [_value(cell, amount.units) for cell in table.column(heading)]
+        columns.append(pl.Series(amount.column, values, dtype=pl.Int64))
     if _SHAPES in table.headings:
         shapes = [_shapes(cell) for cell in table.column(_SHAPES)]
         columns.append(pl.Series("shapes", shapes, dtype=pl.String))
     if SOURCE in table.headings:
-        columns.append(pl.Series("stack", _stacks(table), dtype=pl.String))
+        rows = zip(table.column(SOURCE), table.rows, strict=True)
+        frames = ((shown_frame(line) for line in (cell, *row.stack) if line) for cell, row in rows)
+        stacks = [";".join(stack) or None for stack in frames]
+        columns.append(pl.Series("stack", stacks, dtype=pl.String))
     return _with_side(pl.DataFrame(columns))
 
 
 def _names(table: PrintedTable) -> pl.Series:
-    """Give the names; an overload follows its operator as PyTorch writes it, `aten::add.Tensor`."""
+    """Return the names; an overload follows its operator as in PyTorch, `aten::add.Tensor`."""
     names = [name or NAMELESS for name in table.column(NAME)]
     if _OVERLOAD in table.headings:
         overloads = table.column(_OVERLOAD)
@@ -265,24 +261,24 @@ def _names(table: PrintedTable) -> pl.Series:
 
 
 def _amounts(headings: Sequence[str]) -> Iterator[tuple[str, _Amount]]:
-    """Tell which headings stand for a column; the first device beside the CPU is the GPU."""
+    """Yield headings of amounts and their columns; the first device beside the CPU is the GPU."""
     gpu = next(iter(_gpus(headings)), None)
-    taken: set[str] = set()
+    seen: set[str] = set()
     for heading in headings:
-        amount = _meaning(heading, gpu)
-        if amount is not None and amount.column not in taken:
-            taken.add(amount.column)
+        amount = _amount(heading, gpu)
+        if amount is not None and amount.column not in seen:
+            seen.add(amount.column)
             yield heading, amount
 
 
 def _gpus(headings: Sequence[str]) -> dict[str, None]:
-    """Name the devices other than the CPU that the table has columns for."""
-    found = (_OF_DEVICE.fullmatch(heading) for heading in headings)
-    devices = (m["device"] for m in found if m and (m["own"] or m["what"]))
+    """Return the devices other than the CPU that the table has columns for."""
+    matches = (_OF_DEVICE.fullmatch(heading) for heading in headings)
+    devices = (m["device"] for m in matches if m and (m["own"] or m["what"]))
     return dict.fromkeys(device for device in devices if device != _CPU)
 
 
-def _meaning(heading: str, gpu: str | None) -> _Amount | None:
+def _amount(heading: str, gpu: str | None) -> _Amount | None:
     if heading in CALLS:
         return _Amount("calls", _PLAIN_UNIT)
     flops = _FLOPS.fullmatch(heading)
@@ -298,36 +294,25 @@ def _meaning(heading: str, gpu: str | None) -> _Amount | None:
     return _Amount(f"{own}{side}_ns", TIME_UNITS)
 
 
-def _numbers(table: PrintedTable, heading: str, amount: _Amount) -> pl.Series:
-    values = [_value(cell, amount.units) for cell in table.column(heading)]
-    return pl.Series(amount.column, values, dtype=pl.Int64)
-
-
 def _value(cell: str, units: Mapping[str, float]) -> int | None:
-    """Turn `9.485ms`, `-1.50 Gb` or `12` into base units; None for `--` and what is no number."""
+    """Convert `9.485ms`, `-1.50 Gb` or `12` to base units; None for `--` and what is no number."""
     amount = parse_amount(cell)
     value = None if amount is None else amount.scaled(units)
     return round(value) if value is not None and abs(value) < 1 << 63 else None
 
 
 def _shapes(cell: str) -> str | None:
-    """Write shapes as `cpu_ops` has them, without spaces; those that were cut end in dots."""
+    """Return shapes as in `cpu_ops`, without spaces; truncated ones end in dots."""
     if not cell:
         return None
     text = cell.replace(" ", "")
     return text if text.endswith("]") and text.count("[") == text.count("]") else f"{text}{_CUT}"
 
 
-def _stacks(table: PrintedTable) -> list[str | None]:
-    lines = ((cell, *row.stack) for cell, row in zip(table.column(SOURCE), table.rows, strict=True))
-    return [";".join(shown_frame(line) for line in frames if line) or None for frames in lines]
-
-
 def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
-    """Tell what ran on the GPU from what the host ran: the former took no time of the host."""
-    have = set(totals.columns)
-    cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in have]
-    gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in have]
+    """Add the side that each row ran on: what ran on the GPU took no CPU time."""
+    cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in totals.columns]
+    gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in totals.columns]
     if not cpu or not gpu:
         return totals.with_columns(side=pl.lit("host"))
     only_gpu = pl.all_horizontal(cpu) & pl.any_horizontal(gpu)
@@ -337,45 +322,41 @@ def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
 # Notes -------------------------------------------------------------------------------------------
 
 
-def _file_notes(tables: Sequence[PrintedTable], *, whole: bool) -> Iterator[str]:
+def _file_notes(tables: Sequence[PrintedTable], *, is_complete: bool) -> Iterator[str]:
     yield "it holds printed totals: no single events, and numbers as precise as they were printed"
     if len(tables) > 1:
         count = f"{len(tables)}" if len(tables) < _MAX_TABLES else f"at least {len(tables)}"
         yield f"the file holds {count} tables; the first is read"
-    if not whole:
+    if not is_complete:
         yield "the file is long: only its beginning was searched for tables"
 
 
 def _table_notes(table: PrintedTable, totals: pl.DataFrame) -> Iterator[str]:
     share = _share_of_total(table, totals)
-    if share is not None and share < _WHOLE:
+    if share is not None and share < _COMPLETE:
         yield f"rows were left out: those printed hold {format_share(share)} of the host's own time"
     if table.top_level_only:
         yield "operators that others called were left out"
     cut = sum(name.endswith(_CUT) for name in table.column(NAME))
     if cut:
         yield f"{format_count(cut)} names are cut off, as they were printed"
-    yield from _heading_notes(table.headings)
+    gpu, *others = _gpus(table.headings) or [None]
+    if others:
+        yield f"of its devices, only {gpu} is read, not {', '.join(map(str, others))}"
+    if any(_FLOP_RATE.fullmatch(heading) for heading in table.headings):
+        yield "it gives rates of floating-point operations, not how many there were"
+    if _NODE in table.headings:
+        yield "rows of different nodes stand beside each other"
     if table.unreadable:
         yield f"{format_count(table.unreadable)} lines within the table are no rows of it"
     if not table.closed:
         yield "the table has no last line: the file may be cut off"
 
 
-def _heading_notes(headings: Sequence[str]) -> Iterator[str]:
-    gpu, *others = _gpus(headings) or [None]
-    if others:
-        yield f"of its devices, only {gpu} is read, not {', '.join(map(str, others))}"
-    if any(_FLOP_RATE.fullmatch(heading) for heading in headings):
-        yield "it gives rates of floating-point operations, not how many there were"
-    if _NODE in headings:
-        yield "rows of different nodes stand beside each other"
-
-
 def _share_of_total(table: PrintedTable, totals: pl.DataFrame) -> float | None:
-    """Compare the rows with what the table says all operators took."""
-    found = next((m for m in map(_CPU_TOTAL.fullmatch, table.footers) if m), None)
-    total = _value(found["time"], TIME_UNITS) if found else None
-    if not total or "self_cpu_ns" not in totals.columns:
+    """Return the share of the rows in the CPU time that the table prints for all operators."""
+    footer = next((m for m in map(_CPU_TOTAL.fullmatch, table.footers) if m), None)
+    total_ns = _value(footer["time"], TIME_UNITS) if footer else None
+    if not total_ns or "self_cpu_ns" not in totals.columns:
         return None
-    return int(totals.get_column("self_cpu_ns").sum()) / total
+    return int(totals.get_column("self_cpu_ns").sum()) / total_ns

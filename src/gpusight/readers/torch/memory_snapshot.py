@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from gpusight.trace.trace import Meta
 from gpusight.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from gpusight.readers.torch.unpickle import Row
@@ -44,41 +43,40 @@ _OPERATIONS = {
     "oom": "out_of_memory",
     "workspace_snapshot": "snapshot",
 }
-"""Actions that the model calls otherwise; the others keep their names."""
+"""Actions that have another name in the tables; the others keep theirs."""
 _STATES = {
     "active_allocated": "active",
     "active_pending_free": "pending_free",
     "active_awaiting_free": "pending_free",
 }
 _MAX_TIME_US = 1 << 52
-"""A century and more from now; what lies beyond is no time."""
+"""More than a century from now; beyond, it is no time."""
 
 
 def events_of(traces: Sequence[Sequence[Row]], chains: CallChains) -> pl.DataFrame:
-    """Make `memory_events` of the history of each device; `time_us` is still as recorded."""
-    return pl.concat([_device_events(device, rows, chains) for device, rows in enumerate(traces)])
-
-
-def _device_events(device: int, rows: Sequence[Row], chains: CallChains) -> pl.DataFrame:
-    stacks = (row.get("frames") for row in rows)
-    return pl.DataFrame(
-        {
-            "time_us": times(rows),
-            "operation": texts(rows, "action", required=True).replace(_OPERATIONS),
-            "stream": integers(rows, "stream"),
-            "address": integers(rows, "addr"),
-            "bytes": integers(rows, "size", required=True),
-            "callchain": chains.numbers("memory_events", stacks),
-        }
-    ).with_columns(
-        device=pl.lit(device, dtype=pl.Int64),
-        allocator=pl.lit("framework"),
-        memory_kind=pl.lit("Device"),
-    )
+    """Build `memory_events` from the history of each device; `time_us` is still as recorded."""
+    frames = [
+        pl.DataFrame(
+            {
+                "time_us": times(rows),
+                "operation": texts(rows, "action", required=True).replace(_OPERATIONS),
+                "stream": integers(rows, "stream"),
+                "address": integers(rows, "addr"),
+                "bytes": integers(rows, "size", required=True),
+                "callchain": chains.numbers("memory_events", (row.get("frames") for row in rows)),
+            }
+        ).with_columns(
+            device=pl.lit(device, dtype=pl.Int64),
+            allocator=pl.lit("framework"),
+            memory_kind=pl.lit("Device"),
+        )
+        for device, rows in enumerate(traces)
+    ]
+    return pl.concat(frames)
 
 
 def times(rows: Sequence[Row]) -> pl.Series:
-    """Give when each entry was recorded, in µs; one without a time takes that of its neighbour."""
+    """Return when each entry was recorded, in µs; one without a time takes its neighbor's."""
     column = integers(rows, "time_us")
     if column.is_between(-_MAX_TIME_US, _MAX_TIME_US).not_().any():
         raise UnexpectedDataError("'time_us' is no time")
@@ -86,32 +84,43 @@ def times(rows: Sequence[Row]) -> pl.Series:
 
 
 def blocks_of(segments: Sequence[Row], chains: CallChains, limit: int) -> pl.DataFrame:
-    """Make `memory_blocks` of all segments, refusing more than `limit` of them."""
+    """Build `memory_blocks` from all segments, refusing more than `limit` of them."""
     check_total((segment.get("blocks") for segment in segments), limit, "the blocks of segments")
-    parts = [rows_of(segment.get("blocks"), "blocks") for segment in segments]
-    counts = pl.Series([len(part) for part in parts], dtype=pl.Int64)
-    blocks = [block for part in parts for block in part]
-    older = [_latest(block) for block in blocks]
+    by_segment = [rows_of(segment.get("blocks"), "blocks") for segment in segments]
+    counts = pl.Series([len(blocks) for blocks in by_segment], dtype=pl.Int64)
+    blocks = [block for own in by_segment for block in own]
+    histories = [_latest(block) for block in blocks]
     owner = pl.int_range(counts.len(), eager=True).repeat_by(counts).explode().drop_nulls()
-    stacks = (b.get("frames", o.get("frames")) for b, o in zip(blocks, older, strict=True))
+    stacks = (b.get("frames", h.get("frames")) for b, h in zip(blocks, histories, strict=True))
     requested = integers(blocks, "requested_size")
-    own = pl.DataFrame(
+    frame = pl.DataFrame(
         {
             "owner": owner,
             "address": integers(blocks, "address"),
             "bytes": integers(blocks, "size", required=True),
             "requested_bytes": requested.zip_with(
-                requested.is_not_null(), integers(older, "real_size")
+                requested.is_not_null(), integers(histories, "real_size")
             ),
             "state": texts(blocks, "state", required=True).replace(_STATES),
             "callchain": chains.numbers("memory_blocks", stacks),
         }
     )
-    return _with_segments(own, _segment_columns(segments).select(pl.all().gather(owner)))
+    # Older versions leave the address of a block to be computed.
+    before = pl.col("bytes").cum_sum().over("owner") - pl.col("bytes")
+    is_idle = pl.col("state") == "inactive"
+    return (
+        frame.hstack(_segment_columns(segments).select(pl.all().gather(owner)))
+        .with_columns(
+            address=pl.col("address").fill_null(pl.col("segment") + before),
+            # The last use of an inactive block says nothing about it now.
+            requested_bytes=pl.when(~is_idle).then("requested_bytes"),
+        )
+        .drop("owner")
+    )
 
 
 def _latest(block: Row) -> Row:
-    """Give the newest entry of a history that blocks kept in PyTorch 1.12 and 1.13."""
+    """Return the newest entry of the history that blocks have in PyTorch 1.12 and 1.13."""
     history = block.get("history")
     if type(history) is not list or not history:
         return {}
@@ -119,6 +128,8 @@ def _latest(block: Row) -> Row:
 
 
 def _segment_columns(segments: Sequence[Row]) -> pl.DataFrame:
+    flags = (segment.get("is_expandable") for segment in segments)
+    expandable = [flag if type(flag) is bool else None for flag in flags]
     return pl.DataFrame(
         {
             "device": integers(segments, "device", required=True),
@@ -126,33 +137,13 @@ def _segment_columns(segments: Sequence[Row]) -> pl.DataFrame:
             "segment": integers(segments, "address", required=True),
             "segment_bytes": integers(segments, "total_size", required=True),
             "segment_kind": texts(segments, "segment_type"),
-            "expandable": _flags(segments, "is_expandable"),
+            "expandable": pl.Series(expandable, dtype=pl.Boolean),
         }
     )
 
 
-def _flags(rows: Sequence[Row], key: str) -> pl.Series:
-    values = [value if type(value := row.get(key)) is bool else None for row in rows]
-    return pl.Series(key, values, dtype=pl.Boolean)
-
-
-def _with_segments(blocks: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
-    """Add what blocks have from their segment; older versions leave the address to be counted."""
-    before = pl.col("bytes").cum_sum().over("owner") - pl.col("bytes")
-    idle = pl.col("state") == "inactive"
-    return (
-        blocks.hstack(segments)
-        .with_columns(
-            address=pl.col("address").fill_null(pl.col("segment") + before),
-            # What the block was last used for says nothing about it now.
-            requested_bytes=pl.when(~idle).then("requested_bytes"),
-        )
-        .drop("owner")
-    )
-
-
 def ranges_of(annotations: Sequence[Row]) -> tuple[pl.DataFrame, int]:
-    """Pair the starts and ends of annotations on each device; count those that have no partner.
+    """Pair the starts and ends of annotations on each device; count those without a partner.
 
     An annotation never closed has no end yet.
     """
@@ -188,7 +179,7 @@ def ranges_of(annotations: Sequence[Row]) -> tuple[pl.DataFrame, int]:
 
 
 class CallChains:
-    """Numbers lists of frames, all of which exist before the first of them is given up."""
+    """Numbers call chains by their lists of frames, which all must stay alive meanwhile."""
 
     def __init__(self) -> None:
         self._by_list: dict[int, int | None] = {}
@@ -199,35 +190,33 @@ class CallChains:
         self._frames: dict[tuple[str | None, str | None, int | None], int] = {}
 
     def numbers(self, source: str, lists: Iterable[Any]) -> pl.Series:
-        """Give the chain of each list of frames; null where none was taken."""
+        """Return the chain of each list of frames; null where no stack was recorded."""
         known = self._by_list
-        found = []
+        chains = []
         for frames in lists:
             key = id(frames)
             if key not in known:
                 known[key] = self._number(frames)
-            found.append(known[key])
+            chains.append(known[key])
         used = self._used.setdefault(source, set())
-        used.update(number for number in found if number is not None)
-        return pl.Series("callchain", found, dtype=pl.Int64)
+        used.update(chain for chain in chains if chain is not None)
+        return pl.Series("callchain", chains, dtype=pl.Int64)
 
     def _number(self, frames: Any) -> int | None:
         if not frames:
             return None
         if type(frames) is not list:
             raise UnexpectedDataError("the frames of a stack are not a list")
-        same = tuple(map(id, frames))
-        number = self._by_frames.get(same)
+        ids = tuple(map(id, frames))
+        number = self._by_frames.get(ids)
         if number is None:
-            for key, frame in zip(same, frames, strict=True):
+            for key, frame in zip(ids, frames, strict=True):
                 if key not in self._by_frame:
                     self._by_frame[key] = self._frame(frame)
-            number = self._by_frames[same] = self._chain(same)
+            chain = tuple([self._by_frame[key] for key in ids])
+            number = self._chains.setdefault(chain, len(self._chains) + 1)
+            self._by_frames[ids] = number
         return number
-
-    def _chain(self, frames: tuple[int, ...]) -> int:
-        chain = tuple([self._by_frame[frame] for frame in frames])
-        return self._chains.setdefault(chain, len(self._chains) + 1)
 
     def _frame(self, frame: Any) -> int:
         if type(frame) is not dict:
@@ -241,7 +230,7 @@ class CallChains:
         return self._frames.setdefault(key, len(self._frames))
 
     def table(self) -> pl.DataFrame:
-        """Make the `callchains` of all lists seen."""
+        """Build the table `callchains` of all lists seen."""
         frames = list(self._frames)
         at = pl.Series([f for chain in self._chains for f in chain], dtype=pl.UInt32)
         lengths = pl.Series([len(chain) for chain in self._chains], dtype=pl.Int64)
@@ -271,25 +260,16 @@ _HEAD_BYTES = 1 << 14
 _PARTS = ("segments", "device_traces", "allocator_settings", "external_annotations")
 _SEGMENT_KEY = "total_size"
 _MAX_DEVICES = 4096
-_UNKNOWN_GPU = "unknown GPU"
 _NO_HISTORY = (
     "it holds no history, only what was held at the end; "
     "torch.cuda.memory._record_memory_history() records one"
 )
 _UNIX_TIMES_US = range(10**15, 1 << 52)
-"""From the year 2001 on; smaller numbers count from something else."""
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    segments: list[Row]
-    traces: list[list[Row]]
-    annotations: list[Row]
-    size_bytes: int
+"""From the year 2001 on; smaller numbers count from another origin."""
 
 
 def snapshot_source(path: Path) -> TraceSource:
-    """Open a memory snapshot; it is read when the first question is asked."""
+    """Open a memory snapshot; it is read when the first table is needed."""
     head = next(iter(FileBlocks(path)), b"")[:_HEAD_BYTES]
     check_start(path, head)
     if not any(word.encode() in head for word in (*_PARTS, _SEGMENT_KEY)):
@@ -301,10 +281,10 @@ def _read(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     try:
         with no_collecting():
             pickled = load_plain(path)
-            return _converted(path, _recognized(path, pickled.value, pickled.size_bytes))
-    except UnexpectedDataError as misfit:
+            return _converted(path, _parts(path, pickled.value), pickled.size_bytes)
+    except UnexpectedDataError as error:
         raise DamagedCaptureError(
-            f"{path} is not laid out as a memory snapshot", why=str(misfit)
+            f"{path} is not laid out as a memory snapshot", why=str(error)
         ) from None
 
 
@@ -315,55 +295,55 @@ def _not_a_snapshot(path: Path) -> NotACaptureError:
     )
 
 
-def _recognized(path: Path, value: Any, size_bytes: int) -> _Snapshot:
+def _parts(path: Path, value: Any) -> Row:
     if type(value) is list and value and type(value[0]) is dict and _SEGMENT_KEY in value[0]:
-        value = {"segments": value}
+        return {"segments": value}
     if type(value) is not dict or not value.keys() & set(_PARTS[:2]):
         raise _not_a_snapshot(path)
-    traces = value.get("device_traces") or []
+    return value
+
+
+def _converted(path: Path, parts: Row, size_bytes: int) -> tuple[Meta, dict[str, pl.DataFrame]]:
+    traces = parts.get("device_traces") or []
     if type(traces) is not list or len(traces) > _MAX_DEVICES:
         raise UnexpectedDataError("it has no list of histories, one for each device")
     check_total(traces, size_bytes, "the histories of devices")
-    return _Snapshot(
-        rows_of(value.get("segments"), "segments"),
-        [rows_of(trace, "histories") for trace in traces],
-        rows_of(value.get("external_annotations"), "annotations"),
-        size_bytes,
-    )
-
-
-def _converted(path: Path, snapshot: _Snapshot) -> tuple[Meta, dict[str, pl.DataFrame]]:
+    segments = rows_of(parts.get("segments"), "segments")
+    histories = [rows_of(trace, "histories") for trace in traces]
+    annotations = rows_of(parts.get("external_annotations"), "annotations")
     chains = CallChains()
-    events = events_of(snapshot.traces or [[]], chains)
-    for trace in snapshot.traces:  # by far the most of the file, and needed no more
-        trace.clear()
-    blocks = blocks_of(snapshot.segments, chains, snapshot.size_bytes)
+    events = events_of(histories or [[]], chains)
+    for history in histories:  # by far the most of the file, and no longer needed
+        history.clear()
+    blocks = blocks_of(segments, chains, size_bytes)
     for sizes in (events["bytes"], blocks["bytes"]):
         if int((sizes < 0).sum()):
             raise UnexpectedDataError("some sizes are negative")
-    ranges, strays = ranges_of(snapshot.annotations)
-    callchains = chains.table()
+    ranges, strays = ranges_of(annotations)
     begin, end = _span(events, ranges)
-    notes = (*_history_notes(events, blocks), *_stray_notes(strays))
+    notes = [*_history_notes(events, blocks)]
+    if strays:
+        notes.append(f"{format_count(strays)} ends of annotations have no start in the snapshot")
+    devices = pl.concat([events["device"], blocks["device"]]).unique().sort()
     meta = Meta(
         path=str(path),
         source="torch-snapshot",
         tool="PyTorch memory snapshot",
         start_utc_ns=begin * 1000 if begin is not None and begin in _UNIX_TIMES_US else None,
         duration_ns=None if begin is None or end is None else (end - begin) * 1000,
-        notes=notes,
+        notes=tuple(notes),
     )
     return meta, {
         "memory_events": _timed(events, begin),
         "memory_blocks": blocks,
-        "callchains": callchains,
+        "callchains": chains.table(),
         "ranges": _as_ranges(ranges, begin, end),
-        "devices": _devices(events, blocks),
+        "devices": devices.to_frame().with_columns(name=pl.lit("unknown GPU")),
     }
 
 
 def _span(events: pl.DataFrame, ranges: pl.DataFrame) -> tuple[int | None, int | None]:
-    """Find the first and the last moment recorded, in microseconds."""
+    """Return the first and the last time recorded, in microseconds."""
     columns = (events["time_us"], ranges["start_us"], ranges["end_us"])
     moments = pl.concat([column.rename("us") for column in columns])
     low, high = moments.min(), moments.max()
@@ -391,41 +371,25 @@ def _as_ranges(ranges: pl.DataFrame, begin: int | None, end: int | None) -> pl.D
     )
 
 
-def _devices(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    seen = pl.concat([events["device"], blocks["device"]]).unique().sort()
-    return pl.DataFrame({"device": seen}).with_columns(name=pl.lit(_UNKNOWN_GPU))
-
-
-def _history_notes(events: pl.DataFrame, blocks: pl.DataFrame) -> tuple[str, ...]:
+def _history_notes(events: pl.DataFrame, blocks: pl.DataFrame) -> Iterator[str]:
     if events.is_empty():
-        return (_NO_HISTORY,)
-    notes = []
+        yield _NO_HISTORY
+        return
     if events.get_column("time_us").null_count():
-        notes.append("this version of PyTorch records no times: events are numbered in their order")
+        yield "this version of PyTorch records no times: events are numbered in their order"
     if events.get_column("callchain").null_count() == events.height:
-        notes.append("its history was recorded without stacks")
-    earlier = _held_before(events, blocks)
-    if earlier.height:
-        size = format_bytes(int(earlier.get_column("bytes").sum()))
-        notes.append(
-            f"its history does not reach back to the start: {format_count(earlier.height)} blocks "
-            f"({size}) were allocated before its first event"
-        )
-    return tuple(notes)
-
-
-def _held_before(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Find what was held when the history began: freed in it or held still, not taken in it."""
+        yield "its history was recorded without stacks"
+    # Allocated before the history began: freed in it or still held, not allocated in it.
     place = ["device", "address"]
     used = events.filter(
         pl.col("operation").is_in(["allocation", "deallocation", "free_requested"])
     ).unique(place, keep="first")
     freed = used.filter(pl.col("operation") != "allocation")
     held = blocks.filter(pl.col("state") != "inactive").join(used, on=place, how="anti")
-    return pl.concat([freed.select(*place, "bytes"), held.select(*place, "bytes")])
-
-
-def _stray_notes(strays: int) -> tuple[str, ...]:
-    if not strays:
-        return ()
-    return (f"{format_count(strays)} ends of annotations have no start in the snapshot",)
+    count = freed.height + held.height
+    if count:
+        size = format_bytes(int(freed["bytes"].sum()) + int(held["bytes"].sum()))
+        yield (
+            f"its history does not reach back to the start: {format_count(count)} blocks "
+            f"({size}) were allocated before its first event"
+        )

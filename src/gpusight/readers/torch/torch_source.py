@@ -55,26 +55,6 @@ _DEVICE_SCHEMA = {
 }
 
 
-def torch_meta(path: Path, about: dict[str, Any], origin_ns: int, duration_ns: int) -> Meta:
-    """Sum up what is known about the trace as a whole."""
-    job = _dict(about.get("distributedInfo"))
-    base = _int(about.get("baseTimeNanoseconds")) or 0
-    start = base + origin_ns
-    schema = _int(about.get("schemaVersion"))
-    return Meta(
-        path=str(path),
-        source="torch-chrome",
-        tool="torch.profiler",
-        schema_version=None if schema is None else str(schema),
-        start_utc_ns=start if start > EPOCH_NS else None,
-        duration_ns=duration_ns,
-        cuda_version=_version(about),
-        rank=_int(job.get("rank")),
-        world_size=_int(job.get("world_size")),
-        backend=_text(job.get("backend")),
-    )
-
-
 def _version(about: dict[str, Any]) -> str | None:
     cuda, hip = (_int(about.get(f"{name}_runtime_version")) for name in ("cuda", "hip"))
     if cuda:
@@ -85,7 +65,7 @@ def _version(about: dict[str, Any]) -> str | None:
 
 
 def machine_tables(events: EventSorter, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
-    """Make the small tables."""
+    """Build the tables about the machine and the job."""
     return {
         "devices": _devices(events, about),
         "processes": _processes(events),
@@ -98,24 +78,24 @@ def machine_tables(events: EventSorter, about: dict[str, Any]) -> dict[str, pl.D
 
 def _devices(events: EventSorter, about: dict[str, Any]) -> pl.DataFrame:
     described = [d for d in _list(about.get("deviceProperties")) if isinstance(d, dict)]
-    rows = {number: _device(number, d) for d in described if (number := _device_id(d)) is not None}
+    numbers = [_int(properties.get("id")) for properties in described]
+    rows = {
+        number: _device(number, properties)
+        for number, properties in zip(numbers, described, strict=True)
+        if number is not None and 0 <= number < 1 << 20
+    }
     used = {
         number
         for kind in chrome_source.GPU_WORK_KINDS
         for number in events.of(kind).pid.unique()
         if number >= 0
     }
-    strange = used - rows.keys()
-    if len(described) == len(used) == len(strange) == 1:
-        # HIP describes the GPUs that a process sees but numbers its work by those of the machine.
-        return pl.DataFrame([_device(strange.pop(), described[0])], schema=_DEVICE_SCHEMA)
-    rows |= {number: _device(number, {}) for number in sorted(strange)}
+    undescribed = used - rows.keys()
+    if len(described) == len(used) == len(undescribed) == 1:
+        # HIP describes the GPUs that a process sees but numbers them as the machine does.
+        return pl.DataFrame([_device(undescribed.pop(), described[0])], schema=_DEVICE_SCHEMA)
+    rows |= {number: _device(number, {}) for number in sorted(undescribed)}
     return pl.DataFrame(list(rows.values()), schema=_DEVICE_SCHEMA)
-
-
-def _device_id(properties: dict[str, Any]) -> int | None:
-    number = _int(properties.get("id"))
-    return number if number is not None and 0 <= number < 1 << 20 else None
 
 
 def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
@@ -145,8 +125,8 @@ def _executable(name: str | None) -> str | None:
 
 def _threads(events: EventSorter) -> pl.DataFrame:
     names = thread_labels(events.settings)
-    kinds_of_host = [events.of(kind) for kind in _HOST]
-    tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in kinds_of_host]
+    host_events = [events.of(kind) for kind in _HOST]
+    tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in host_events]
     seen = pl.concat(tracks).unique().sort("pid", "tid")
     labels = [_thread_name(names.get(key)) for key in seen.iter_rows()]
     return pl.DataFrame(
@@ -238,7 +218,7 @@ _TIMED_KINDS = (
 
 
 class TorchSource:
-    """Reads model tables out of what a walk through a PyTorch trace found."""
+    """Builds tables from the events that were scanned in a PyTorch trace."""
 
     def __init__(self, path: Path, scanned: ScannedTrace) -> None:
         self.path = path
@@ -249,16 +229,30 @@ class TorchSource:
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        found = self._scanned
-        meta = torch_meta(self.path, found.about, self.origin_ns, self.duration_ns)
-        warnings = found.warnings
+        about, warnings = self._scanned.about, self._scanned.warnings
         if self.duration_ns > _MAX_RECORDING_NS:
             days = self.duration_ns // _DAY_NS
             warnings = (*warnings, f"the trace spans {days:,} days: some of its times are wrong")
-        return msgspec.structs.replace(meta, notes=found.notes, warnings=warnings)
+        job = _dict(about.get("distributedInfo"))
+        start_ns = (_int(about.get("baseTimeNanoseconds")) or 0) + self.origin_ns
+        schema = _int(about.get("schemaVersion"))
+        return Meta(
+            path=str(self.path),
+            source="torch-chrome",
+            tool="torch.profiler",
+            schema_version=None if schema is None else str(schema),
+            start_utc_ns=start_ns if start_ns > EPOCH_NS else None,
+            duration_ns=self.duration_ns,
+            cuda_version=_version(about),
+            rank=_int(job.get("rank")),
+            world_size=_int(job.get("world_size")),
+            backend=_text(job.get("backend")),
+            notes=self._scanned.notes,
+            warnings=warnings,
+        )
 
     def outline(self) -> Outline:
-        """Say what is in the file."""
+        """Return what is in the file."""
         tables = [t for t in TABLES if self.has(t)]
         return Outline(
             meta=self.meta,
@@ -269,27 +263,27 @@ class TorchSource:
         )
 
     def has(self, table: str) -> bool:
-        """Tell whether the table has rows."""
+        """Return whether the table has rows."""
         return self.row_count(table) > 0
 
     def row_count(self, table: str) -> int:
         """Count rows."""
         if table in MACHINE_TABLES:
-            return self._small(table).height
+            return self._machine_tables[table].height
         return sum(rows.height for _, rows in self._parts(table))
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether the capture can fill this column."""
+        """Return whether the capture can fill this column."""
         if table in MACHINE_TABLES:
-            frame = self._small(table)
+            frame = self._machine_tables[table]
             return column in frame.columns and frame[column].null_count() < frame.height
         return any(_fills(part.rules.get(column), rows) for part, rows in self._parts(table))
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Have walked through the file for all tables at once."""
+        """Do nothing: one walk through the file has scanned all events."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Name values that reading has left out so far; `meta` names events."""
+        """Count values that were left out so far; `meta` counts events."""
         wrong = (
             f"{count:,} of {rows.height:,} {kind} events have no number as {key}"
             for kind, rows in self._scanned.events.rows.items()
@@ -298,12 +292,12 @@ class TorchSource:
         return (*wrong, *self._out_of_range.values())
 
     def close(self) -> None:
-        """Hold no file open."""
+        """Do nothing: no file is open."""
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         if table in MACHINE_TABLES:
-            return self._small(table).select(columns)
+            return self._machine_tables[table].select(columns)
         frames = [self._load_part(table, part, rows, columns) for part, rows in self._parts(table)]
         if not frames:
             return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
@@ -319,19 +313,20 @@ class TorchSource:
         self, table: str, part: EventTablePart, rows: EventRows, columns: Sequence[str]
     ) -> pl.DataFrame:
         rules = {c: part.rules.get(c) for c in columns}
-        wanted = [want for rule in rules.values() if rule is not None for want in rule.wants]
-        made = iter(rows.arguments.columns(wanted) if wanted else ())
+        wanted = [a for rule in rules.values() if rule is not None for a in rule.arguments]
+        arguments = iter(rows.arguments.columns(wanted) if wanted else ())
         built = []
         for name, rule in rules.items():
             if rule is None:
                 built.append(TABLES[table].column(name).nulls(rows.height))
             else:
-                column = rule.build(self, rows, [next(made) for _ in rule.wants]).alias(name)
+                own = [next(arguments) for _ in rule.arguments]
+                column = rule.build(self, rows, own).alias(name)
                 built.append(self._within_limits(table, part, column))
         return pl.DataFrame(built)
 
     def _within_limits(self, table: str, part: EventTablePart, series: pl.Series) -> pl.Series:
-        """Leave out sizes and numbers that nothing can mean."""
+        """Leave out implausible sizes and numbers."""
         column = TABLES[table].column(series.name)
         series, wrong = within_limits(column, series)
         if not wrong:
@@ -344,46 +339,34 @@ class TorchSource:
         return series.fill_null(0) if column.required else series
 
     def _order(self, table: str) -> pl.Series | None:
-        """Give the order of rows by time, ties as they stand; none where that is how they are."""
+        """Return the order of rows by time, ties in file order; None where they are in order."""
         if table not in self._orders:
             times = pl.concat([rows.start_ns for _, rows in self._parts(table)])
             self._orders[table] = time_order(times)
         return self._orders[table]
 
     @cached_property
-    def _smalls(self) -> dict[str, pl.DataFrame]:
-        return {
-            name: as_table(name, frame)
-            for name, frame in machine_tables(self._scanned.events, self._scanned.about).items()
-        }
+    def _machine_tables(self) -> dict[str, pl.DataFrame]:
+        tables = machine_tables(self._scanned.events, self._scanned.about)
+        return {name: as_table(name, frame) for name, frame in tables.items()}
 
-    def _small(self, table: str) -> pl.DataFrame:
-        return self._smalls[table]
-
-    # What rules ask for (torch_tables.EventContext) ----------------------------------------------
-
-    def since_origin(self, times: pl.Series) -> pl.Series:
-        """Count a time from the earliest event of the file."""
-        return times - self.origin_ns
-
-    def host_process(self) -> int | None:
-        """Give the one process of the host; none where there are several."""
-        return self._host_process
+    # What column rules need (torch_tables.EventContext) ------------------------------------------
 
     @cached_property
-    def _host_process(self) -> int | None:
-        # A few frames of the interpreter's start stand on process 0.
-        found = {
+    def host_process(self) -> int | None:
+        """The only process of the host; None where there are several."""
+        # A few frames of the interpreter's start are of process 0.
+        pids = {
             pid for kind in chrome_source.HOST_KINDS for pid in self._of(kind).pid.unique() if pid
         }
-        return found.pop() if len(found) == 1 else None
+        return pids.pop() if len(pids) == 1 else None
 
     def _of(self, kind: str) -> EventRows:
         return self._scanned.events.of(kind)
 
     @cached_property
     def origin_ns(self) -> int:
-        """The time, on the file's own clock, from which the model counts."""
+        """The time, on the file's own clock, from which the tables count."""
         first = [self._of(kind).start_ns.min() for kind in _TIMED_KINDS if self._of(kind).height]
         return min((int(t) for t in first), default=0)  # type: ignore[arg-type]
 
@@ -398,5 +381,5 @@ class TorchSource:
 def _fills(rule: EventColumnRule | None, rows: EventRows) -> bool:
     if rule is None:
         return False
-    keys = [key for want in rule.wants[:1] for key in want.keys]
+    keys = [key for argument in rule.arguments[:1] for key in argument.keys]
     return not keys or any(rows.arguments.mention(key) for key in keys)

@@ -1,4 +1,4 @@
-"""How the tables of a trace are made of the events of a PyTorch trace."""
+"""How each column of the tables is made of the events of a PyTorch trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpusight.readers.name_columns import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from gpusight.readers.chrome_columns import EventRows
 
@@ -49,35 +49,34 @@ _SYNC_KINDS = {
     "stream wait event": "stream waits for event",
 }
 _COPY = re.compile(r"\b(?P<way>[HDPA]to[HDPA])\b(?:[^(]*\((?P<src>[\w ]+?) -> (?P<dst>[\w ]+?)\))?")
-_FILL = re.compile(r"\((?P<kind>[\w ]+)\)")
+_MEMSET = re.compile(r"\((?P<kind>[\w ]+)\)")
 _THREAD_OF_STREAMS = 0xFFFFFFFF
 
 
 class EventContext(Protocol):
-    """What rules may ask the source."""
+    """What a column needs to know of the whole trace."""
 
-    def since_origin(self, times: pl.Series) -> pl.Series:
-        """Count a time from the capture's origin."""
+    @property
+    def origin_ns(self) -> int:
+        """The time from which the tables count."""
         ...
 
+    @property
     def host_process(self) -> int | None:
-        """Give the one process of the host; none where there are several."""
+        """The only process of the host; None where there are several."""
         ...
-
-
-Build: TypeAlias = "Callable[[EventContext, EventRows, list[pl.Series]], pl.Series]"
 
 
 class EventColumnRule(NamedTuple):
-    """How one column is made: of arguments, and of what every row has."""
+    """How one column is made: of arguments, and of what every event has."""
 
-    build: Build
-    wants: tuple[ArgumentColumn, ...] = ()
+    build: Callable[[EventContext, EventRows, list[pl.Series]], pl.Series]
+    arguments: tuple[ArgumentColumn, ...] = ()
 
 
 @dataclass(frozen=True)
 class EventTablePart:
-    """The contribution of one kind of event to a table."""
+    """The rows of a table that come from one kind of event."""
 
     kind: str
     rules: dict[str, EventColumnRule]
@@ -86,123 +85,109 @@ class EventTablePart:
 # Rules -------------------------------------------------------------------------------------------
 
 
-def _integers() -> NumberBuilder:
-    return NumberBuilder(pl.Int64)
+def _of_arguments(change: Callable[..., pl.Series], *arguments: ArgumentColumn) -> EventColumnRule:
+    return EventColumnRule(lambda _context, _rows, columns: change(*columns), arguments)
+
+
+def _of_events(column: Callable[[EventRows], pl.Series]) -> EventColumnRule:
+    return EventColumnRule(lambda _context, rows, _columns: column(rows))
+
+
+def _of_names(change: Callable[[str], str | None]) -> EventColumnRule:
+    """Make a column of the names, converting each distinct one once."""
+    return _of_events(lambda rows: rows.named([change(name) for name in rows.distinct_names]))
+
+
+def _constant(word: str) -> EventColumnRule:
+    series = encode_names(pl.Series([word]))
+    return _of_events(lambda rows: series.new_from_index(0, rows.height))
+
+
+def _integers(*keys: str) -> ArgumentColumn:
+    return ArgumentColumn(keys, lambda: NumberBuilder(pl.Int64))
+
+
+def _unchanged(column: pl.Series) -> pl.Series:
+    return column
 
 
 def _int(*keys: str) -> EventColumnRule:
-    return EventColumnRule(lambda _c, _r, columns: columns[0], (ArgumentColumn(keys, _integers),))
+    return _of_arguments(_unchanged, _integers(*keys))
 
 
-def _counted(*keys: str) -> EventColumnRule:
-    """Take a number of which 0 means none."""
-
-    def build(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-        return columns[0].set(columns[0] == 0, None)
-
-    return EventColumnRule(build, (ArgumentColumn(keys, _integers),))
+def _positive(*keys: str) -> EventColumnRule:
+    """Read a number of which 0 means none."""
+    return _of_arguments(lambda column: column.set(column == 0, None), _integers(*keys))
 
 
-def _real(*keys: str, scale: float = 1.0) -> EventColumnRule:
-    return EventColumnRule(
-        lambda _c, _r, columns: columns[0] * scale,
-        (ArgumentColumn(keys, lambda: NumberBuilder(pl.Float64)),),
-    )
+def _real(key: str, scale: float = 1.0) -> EventColumnRule:
+    numbers = ArgumentColumn((key,), lambda: NumberBuilder(pl.Float64))
+    return _of_arguments(lambda column: column * scale, numbers)
 
 
 def _element(key: str, place: int) -> EventColumnRule:
     def pick(value: Any) -> Any:
         return value[place] if isinstance(value, list) and len(value) > place else None
 
-    return EventColumnRule(
-        lambda _c, _r, columns: columns[0],
-        (ArgumentColumn((key,), lambda: NumberBuilder(pl.Int64, pick)),),
-    )
+    element = ArgumentColumn((key,), lambda: NumberBuilder(pl.Int64, pick))
+    return _of_arguments(_unchanged, element)
 
 
-def _text(*keys: str, change: Callable[[str], str] = str) -> EventColumnRule:
-    return EventColumnRule(
-        lambda _c, _r, columns: columns[0],
-        (ArgumentColumn(keys, lambda: TextBuilder(change=change)),),
-    )
+def _text(key: str, change: Callable[[str], str] = str) -> EventColumnRule:
+    return _of_arguments(_unchanged, ArgumentColumn((key,), lambda: TextBuilder(change=change)))
+
+
+def _json(*keys: str) -> EventColumnRule:
+    return _of_arguments(_unchanged, ArgumentColumn(keys, lambda: TextBuilder(raw=True)))
 
 
 def _shown_stack(frames: str) -> str:
     return ";".join(map(shown_frame, frames.split(";")))
 
 
-def _json(*keys: str) -> EventColumnRule:
-    return EventColumnRule(
-        lambda _c, _r, columns: columns[0], (ArgumentColumn(keys, lambda: TextBuilder(raw=True)),)
-    )
-
-
-def _unfinished(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-    """Tell which events the profiler closed itself, because it was stopped within them."""
-    return columns[0].cast(pl.String).str.to_lowercase() == "false"
-
-
-def _constant(word: str) -> EventColumnRule:
-    series = encode_names(pl.Series([word]))
-    return EventColumnRule(lambda _c, rows, _: series.new_from_index(0, rows.height))
-
-
-def _of_names(change: Callable[[str], str | None]) -> EventColumnRule:
-    """Make a column of the names, looking at each distinct one once."""
-    return EventColumnRule(lambda _c, rows, _: rows.named([change(n) for n in rows.distinct_names]))
-
-
-def _start(context: EventContext, rows: EventRows, _: list[pl.Series]) -> pl.Series:
-    return context.since_origin(rows.start_ns)
-
-
-def _end(context: EventContext, rows: EventRows, _: list[pl.Series]) -> pl.Series:
-    return context.since_origin(rows.start_ns + rows.duration_ns)
-
-
-def _host_process(context: EventContext, rows: EventRows, _: list[pl.Series]) -> pl.Series:
-    return pl.Series([context.host_process()], dtype=pl.Int64).new_from_index(0, rows.height)
-
-
 def _or_track(column: pl.Series, track: pl.Series) -> pl.Series:
-    """Take the argument, or where an event has none the number of its track."""
+    """Return the argument, or where an event has none the number of its track."""
     return column.zip_with(column.is_not_null(), track)
 
 
-def _gpu_op(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-    """Take the operator's id, unless it is only the correlation id once more.
+def _gpu_op(op: pl.Series, correlation: pl.Series) -> pl.Series:
+    """Return the operator's id, unless it only repeats the correlation id.
 
-    Builds of 2022 and 2023 wrote that, and then it would name any operator that happens to have it.
+    Builds of 2022 and 2023 did, and then it would name any operator that happens to have it.
     """
-    op, correlation = columns
-    meaningless = bool((op == correlation).fill_null(value=True).all())
-    return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op)) if meaningless else op
+    is_repeated = bool((op == correlation).fill_null(value=True).all())
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op)) if is_repeated else op
 
 
-_OP = EventColumnRule(
-    _gpu_op, (ArgumentColumn(_OP_KEYS, _integers), ArgumentColumn(("correlation",), _integers))
-)
-_BYTES = EventColumnRule(
-    lambda _c, _r, columns: columns[0].fill_null(0), (ArgumentColumn(("bytes",), _integers),)
-)
-_TIMES = {"start_ns": EventColumnRule(_start), "end_ns": EventColumnRule(_end)}
-_NAMES = {"name": EventColumnRule(lambda _c, rows, _: rows.names)}
-_ON_THREAD = {
-    "thread": EventColumnRule(lambda _c, rows, _: rows.thread),
-    "process": EventColumnRule(lambda _c, rows, _: rows.pid),
+def _host_process(context: EventContext, rows: EventRows, _columns: list[pl.Series]) -> pl.Series:
+    return pl.Series([context.host_process], dtype=pl.Int64).new_from_index(0, rows.height)
+
+
+_OP = _of_arguments(_gpu_op, _integers(*_OP_KEYS), _integers("correlation"))
+_BYTES = _of_arguments(lambda column: column.fill_null(0), _integers("bytes"))
+_START = EventColumnRule(lambda context, rows, _: rows.start_ns - context.origin_ns)
+_TIMES = {
+    "start_ns": _START,
+    "end_ns": EventColumnRule(
+        lambda context, rows, _: rows.start_ns + rows.duration_ns - context.origin_ns
+    ),
 }
-_GPU_WORK = {
+_NAMES = {"name": _of_events(lambda rows: rows.names)}
+_ON_THREAD = {
+    "thread": _of_events(lambda rows: rows.thread),
+    "process": _of_events(lambda rows: rows.pid),
+}
+_GPU_ACTIVITY = {
     **_TIMES,
     "device": EventColumnRule(
-        lambda _c, rows, columns: _or_track(columns[0], rows.pid).clip(lower_bound=0),
-        (ArgumentColumn(("device",), _integers),),
+        lambda _, rows, columns: _or_track(columns[0], rows.pid).clip(lower_bound=0),
+        (_integers("device"),),
     ),
     "context": _int("context"),
     "stream": EventColumnRule(
-        lambda _c, rows, columns: _or_track(columns[0], rows.tid),
-        (ArgumentColumn(("stream",), _integers),),
+        lambda _, rows, columns: _or_track(columns[0], rows.tid), (_integers("stream"),)
     ),
-    "correlation": _counted("correlation"),
+    "correlation": _positive("correlation"),
     "process": EventColumnRule(_host_process),
     "op": _OP,
 }
@@ -221,56 +206,34 @@ def _direction(name: str) -> str:
     return _DIRECTIONS.get(way or "", "Unknown")
 
 
-def _fill_kind(name: str) -> str | None:
-    match = _FILL.search(name)
+def _memset_kind(name: str) -> str | None:
+    match = _MEMSET.search(name)
     return match["kind"] if match else None
 
 
-def _mangled(name: str) -> str | None:
-    return name if name.startswith("_Z") else None
-
-
-def _sync_kind(name: str) -> str:
-    return _SYNC_KINDS.get(name.lower(), "unknown")
-
-
-def _stream_of_sync(
-    _context: EventContext, _rows: EventRows, columns: list[pl.Series]
-) -> pl.Series:
-    """Take the stream; a wait for a whole context has none."""
-    stream = columns[0]
+def _stream_of_sync(stream: pl.Series) -> pl.Series:
+    """Return the stream; a synchronization of a whole context has none."""
     return stream.set((stream < 0) | (stream == _THREAD_OF_STREAMS), None)
 
 
-def _size(*counts: str) -> EventColumnRule:
-    """Count the bytes of so many elements of the given type."""
-
-    def build(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-        elements, dtype = columns
-        width = (
-            dtype.cast(pl.String)
-            .str.to_lowercase()
-            .replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
-        )
-        return elements * width
-
-    return EventColumnRule(
-        build, (ArgumentColumn(counts, _integers), ArgumentColumn(("dtype",), TextBuilder))
-    )
+def _size(elements: pl.Series, dtype: pl.Series) -> pl.Series:
+    """Compute the bytes of so many elements of a type."""
+    names = dtype.cast(pl.String).str.to_lowercase()
+    return elements * names.replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
 
 
 # Tables ------------------------------------------------------------------------------------------
 
 _KERNEL = {
-    **_GPU_WORK,
+    **_GPU_ACTIVITY,
     "name": _of_names(demangle_names),
-    "mangled_name": _of_names(_mangled),
+    "mangled_name": _of_names(lambda name: name if name.startswith("_Z") else None),
     **{f"grid_{axis}": _element("grid", place) for place, axis in enumerate("xyz")},
     **{f"block_{axis}": _element("block", place) for place, axis in enumerate("xyz")},
     "registers_per_thread": _int("registers per thread"),
     "shared_bytes": _int("shared memory"),
-    "graph": _counted("graph id"),
-    "graph_node": _counted("graph node id"),
+    "graph": _positive("graph id"),
+    "graph_node": _positive("graph node id"),
     "blocks_per_sm": _real("blocks per SM"),
     "warps_per_sm": _real("warps per SM"),
     "occupancy": _real("est. achieved occupancy %", scale=0.01),
@@ -278,11 +241,12 @@ _KERNEL = {
 _API = {
     **_TIMES,
     "name": _of_names(strip_api_version),
-    "symbol": EventColumnRule(lambda _c, rows, _: rows.names),
+    "symbol": _NAMES["name"],
     **_ON_THREAD,
-    "correlation": _counted("correlation"),
+    "correlation": _positive("correlation"),
     "op": _OP,
 }
+_DTYPE = ArgumentColumn(("dtype",), TextBuilder)
 _COMMUNICATION = {
     **_TIMES,
     "name": _text("Collective name"),
@@ -294,44 +258,32 @@ _COMMUNICATION = {
     "dtype": _text("dtype"),
     "in_elements": _int("In msg nelems", "In msg size"),
     "out_elements": _int("Out msg nelems", "Out msg size"),
-    "in_bytes": _size("In msg nelems", "In msg size"),
-    "out_bytes": _size("Out msg nelems", "Out msg size"),
+    "in_bytes": _of_arguments(_size, _integers("In msg nelems", "In msg size"), _DTYPE),
+    "out_bytes": _of_arguments(_size, _integers("Out msg nelems", "Out msg size"), _DTYPE),
 }
-
-
-def _memory_device(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-    """Give the GPU's number; memory of the host has none."""
-    kind, device = columns
-    return device.set((kind == 0) | (device < 0), None)
-
-
-def _memory_kind(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-    return _either_word(columns[0] == 0, "Host", "Device")
-
-
-def _operation(_context: EventContext, _rows: EventRows, columns: list[pl.Series]) -> pl.Series:
-    return _either_word(columns[0] < 0, "deallocation", "allocation")
 
 
 def _either_word(test: pl.Series, yes: str, no: str) -> pl.Series:
     return encode_names(pl.Series([no, yes])).gather(test.fill_null(value=False).cast(pl.UInt32))
 
 
-_DEVICE_KIND = ArgumentColumn(("Device Type",), _integers)
+_DEVICE_TYPE = _integers("Device Type")  # 0 is the host
 _MEMORY = {
-    "time_ns": EventColumnRule(_start),
-    "thread": EventColumnRule(lambda _c, rows, _: rows.thread),
-    "process": EventColumnRule(lambda _c, rows, _: rows.pid),
-    "device": EventColumnRule(
-        _memory_device, (_DEVICE_KIND, ArgumentColumn(("Device Id",), _integers))
+    "time_ns": _START,
+    **_ON_THREAD,
+    "device": _of_arguments(
+        lambda kind, device: device.set((kind == 0) | (device < 0), None),
+        _DEVICE_TYPE,
+        _integers("Device Id"),
     ),
-    "operation": EventColumnRule(_operation, (ArgumentColumn(("Bytes",), _integers),)),
-    "memory_kind": EventColumnRule(_memory_kind, (_DEVICE_KIND,)),
+    "operation": _of_arguments(
+        lambda size: _either_word(size < 0, "deallocation", "allocation"), _integers("Bytes")
+    ),
+    "memory_kind": _of_arguments(
+        lambda kind: _either_word(kind == 0, "Host", "Device"), _DEVICE_TYPE
+    ),
     "address": _int("Addr"),
-    "bytes": EventColumnRule(
-        lambda _c, _r, columns: columns[0].abs().fill_null(0),
-        (ArgumentColumn(("Bytes",), _integers),),
-    ),
+    "bytes": _of_arguments(lambda size: size.abs().fill_null(0), _integers("Bytes")),
     "allocator": _constant("framework"),
     "allocated_bytes": _int("Total Allocated"),
     "reserved_bytes": _int("Total Reserved"),
@@ -343,7 +295,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
         EventTablePart(
             chrome_source.COPY,
             {
-                **_GPU_WORK,
+                **_GPU_ACTIVITY,
                 "bytes": _BYTES,
                 "kind": _of_names(_direction),
                 "src_kind": _of_names(_copy_part("src")),
@@ -355,9 +307,9 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
         EventTablePart(
             chrome_source.FILL,
             {
-                **_GPU_WORK,
+                **_GPU_ACTIVITY,
                 "bytes": _BYTES,
-                "memory_kind": _of_names(_fill_kind),
+                "memory_kind": _of_names(_memset_kind),
             },
         ),
     ),
@@ -365,11 +317,9 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
         EventTablePart(
             chrome_source.SYNC,
             {
-                **_GPU_WORK,
-                "stream": EventColumnRule(
-                    _stream_of_sync, (ArgumentColumn(("stream",), _integers),)
-                ),
-                "kind": _of_names(_sync_kind),
+                **_GPU_ACTIVITY,
+                "stream": _of_arguments(_stream_of_sync, _integers("stream")),
+                "kind": _of_names(lambda name: _SYNC_KINDS.get(name.lower(), "unknown")),
                 "event": _int("wait_on_cuda_event_id"),
             },
         ),
@@ -406,10 +356,12 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
                 **_ON_THREAD,
                 "kind": _constant("push_pop"),
                 "domain": _constant(""),
-                "open": EventColumnRule(_unfinished, (ArgumentColumn(("finished",), TextBuilder),)),
-                "record": EventColumnRule(
-                    lambda _c, rows, _: pl.int_range(1, rows.height + 1, eager=True)
+                # The profiler closed these itself: it was stopped within them.
+                "open": _of_arguments(
+                    lambda finished: finished.cast(pl.String).str.to_lowercase() == "false",
+                    ArgumentColumn(("finished",), TextBuilder),
                 ),
+                "record": _of_events(lambda rows: pl.int_range(1, rows.height + 1, eager=True)),
             },
         ),
     ),
@@ -420,8 +372,8 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
                 **_TIMES,
                 **_NAMES,
                 "kind": _constant("annotation"),
-                "device": EventColumnRule(lambda _c, rows, _: rows.pid),
-                "stream": EventColumnRule(lambda _c, rows, _: rows.tid),
+                "device": _of_events(lambda rows: rows.pid),
+                "stream": _of_events(lambda rows: rows.tid),
                 "process": EventColumnRule(_host_process),
                 "op": _int(*_OP_KEYS),
             },
@@ -447,7 +399,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
         EventTablePart(
             f"{chrome_source.KERNEL} {chrome_source.COLLECTIVE}",
             {
-                **{c: _GPU_WORK[c] for c in ("device", "stream", "correlation", "process")},
+                **{c: _GPU_ACTIVITY[c] for c in ("device", "stream", "correlation", "process")},
                 **_COMMUNICATION,
                 "side": _constant("gpu"),
             },

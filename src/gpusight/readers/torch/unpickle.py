@@ -46,14 +46,14 @@ _ARGUMENT_BYTES = {
     pickle.BININT: 4,
     pickle.BINFLOAT: 8,
 }
-"""Instructions of plain data whose length is fixed, and whose argument may be anything."""
+"""Opcodes of plain data whose argument has a fixed length and any content."""
 _PLAIN = {*_ARGUMENT_BYTES, pickle.LONG1, pickle.LONG_BINPUT}
 _MAX_INSTRUCTION_BYTES = 11
 """The longest of them but for texts: a number of nine bytes behind its length."""
 _RUN_LENGTH = 20_000
-"""Instructions that the pattern takes at a time: enough for speed, few enough for its memory."""
+"""Opcodes that the pattern matches at a time: enough for speed, few enough for its memory."""
 _SHORT_TEXT = 16
-"""Texts up to this long are left to the pattern too."""
+"""Texts up to this long are matched by the pattern too."""
 _STOP = pickle.STOP[0]
 _FRAME_BYTES = 9
 _MAX_SHORT_FRAMES, _MIN_FRAME_BYTES = 1000, 1000
@@ -72,7 +72,7 @@ _SHOWN_CHARS = 80
 
 
 class PickledData(NamedTuple):
-    """What a pickle holds, and how many bytes describe it."""
+    """The data of a pickle, and the size of the pickle."""
 
     value: Any
     size_bytes: int
@@ -83,7 +83,7 @@ class _CutOffError(Exception):
 
 
 class _RefusedError(Exception):
-    """The pickle holds an instruction that plain data does not need."""
+    """The pickle holds an opcode that plain data does not need."""
 
     def __init__(self, position: int, frames: Sequence[int] = ()) -> None:
         self.position = position
@@ -105,14 +105,20 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(path: Path) -> PickledData:
-    """Build the plain data that a pickle, compressed or not, describes."""
+    """Load the plain data of a pickle, compressed or not."""
     with path.open("rb") as file:
         start = file.read(2)
         file.seek(0)
         if not start:
             raise DamagedCaptureError(f"{path} is empty", hint="copy or capture it again")
         if start == _GZIP:
-            return _load_inflated(path)
+            content = _inflated(path)
+            _check(path, content.getvalue())
+            size = content.seek(0, io.SEEK_END)
+            content.seek(0)
+            # Only a buffered file lets the unpickler read ahead.
+            buffered = io.BufferedReader(cast("io.RawIOBase", content))
+            return PickledData(_build(path, buffered), size)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             _check(path, mapped)
             size = len(mapped)
@@ -120,22 +126,13 @@ def load_plain(path: Path) -> PickledData:
 
 
 def check_start(path: Path, head: bytes) -> None:
-    """Refuse a pickle whose first bytes tell already that it is not plain data."""
+    """Refuse a pickle whose first bytes already show that it is not plain data."""
     try:
         _scan(head, 1 << 31)
     except _CutOffError:
         pass
     except _RefusedError as refused:
         raise _refusal(path, head, refused) from None
-
-
-def _load_inflated(path: Path) -> PickledData:
-    content = _inflated(path)
-    _check(path, content.getvalue())
-    size = content.seek(0, io.SEEK_END)
-    content.seek(0)
-    # Only a buffered file lets the unpickler read ahead.
-    return PickledData(_build(path, io.BufferedReader(cast("io.RawIOBase", content))), size)
 
 
 def _inflated(path: Path) -> io.BytesIO:
@@ -173,7 +170,7 @@ def _check(path: Path, data: Data) -> None:
 
 
 def _scan(data: Data, size: int) -> None:
-    """Walk through all instructions that are there, of a pickle of `size` bytes."""
+    """Check all opcodes in `data`, the beginning or all of a pickle of `size` bytes."""
     if len(data) < 2:
         raise _CutOffError
     if data[0] != pickle.PROTO[0] or data[1] not in _PROTOCOLS:
@@ -192,7 +189,7 @@ def _scan(data: Data, size: int) -> None:
 
 
 def _frame(data: Data, at: int, size: int) -> tuple[int, int]:
-    """Find the first instruction in a frame and where the frame ends."""
+    """Return the position of a frame's first opcode and of its end."""
     start = at + _FRAME_BYTES
     end = start + int.from_bytes(data[at + 1 : start], "little")
     if end > size:
@@ -203,9 +200,9 @@ def _frame(data: Data, at: int, size: int) -> tuple[int, int]:
 def _walk(
     pattern: re.Pattern[bytes], data: Data, at: int, end: int, frames: Sequence[int]
 ) -> int | None:
-    """Check all instructions up to the end, or to the next frame; None when the last was met.
+    """Check all opcodes up to the end, or to the next frame; return None after the last opcode.
 
-    None may reach beyond the end of its frame: there the unpickler would lose its place.
+    No opcode may reach beyond the end of its frame: there the unpickler would lose its place.
     """
     while at < end:
         run = pattern.match(data, at, end)
@@ -214,7 +211,10 @@ def _walk(
         elif data[at] == _STOP:
             return None
         elif data[at] in _TEXT_LENGTH_BYTES:
-            at = _after_text(data, at, end)
+            start = at + 1 + _TEXT_LENGTH_BYTES[data[at]]
+            at = start + int.from_bytes(data[at + 1 : start], "little")
+            if at > end:
+                raise _CutOffError
         elif data[at] == pickle.FRAME[0] and end == len(data):
             return at
         elif end - at < _MAX_INSTRUCTION_BYTES and data[at : at + 1] in _PLAIN:
@@ -226,16 +226,8 @@ def _walk(
     return at
 
 
-def _after_text(data: Data, at: int, end: int) -> int:
-    start = at + 1 + _TEXT_LENGTH_BYTES[data[at]]
-    after = start + int.from_bytes(data[at + 1 : start], "little")
-    if after > end:
-        raise _CutOffError
-    return after
-
-
 def _plain_run(size: int) -> re.Pattern[bytes]:
-    """Match instructions of plain data, those in front that real files hold most of."""
+    """Return a pattern of plain opcodes, the most frequent in real files first."""
     single = b"".join(re.escape(code) for code, width in _ARGUMENT_BYTES.items() if not width)
     small = b"(?:" + b"|".join(_fixed(code) for code in _SMALL_INTEGERS) + b")"
     choices = [
@@ -260,15 +252,15 @@ def _fixed(code: bytes) -> bytes:
 
 
 def _counted(lengths: Iterable[int], also: bytes = b"(?!)") -> bytes:
-    """Match an argument of one of these lengths behind a byte that says which."""
+    """Return a pattern of an argument of one of these lengths behind its length."""
     choices = (re.escape(bytes((n,))) + b".{%d}" % n for n in lengths)
     return b"(?:" + b"|".join((*choices, also)) + b")"
 
 
 def _memo_index(size: int) -> bytes:
-    """Match a place in the memo, lowest byte first, not far beyond what `size` bytes can fill.
+    """Return a pattern of a memo index, lowest byte first, not far beyond what `size` bytes fill.
 
-    The unpickler sets memory aside for all places below.
+    The unpickler allocates memory for all lower indices.
     """
     low = min((size.bit_length() - 1) // 8, 3)
     top = min(size >> (8 * low), 0xFF)
@@ -291,7 +283,7 @@ def _build(path: Path, file: BinaryIO) -> Any:
         raise CaptureError(f"{path} needs more memory than there is") from None
     except _BUILD_ERRORS as error:
         raise DamagedCaptureError(
-            f"{path} is damaged", why=f"its parts do not fit together ({shown(str(error))})"
+            f"{path} is damaged", why=f"its parts do not fit together ({_shown(str(error))})"
         ) from None
 
 
@@ -308,13 +300,15 @@ _BUILD_ERRORS = (
 
 
 def _refusal(path: Path, data: Data, refused: _RefusedError) -> CaptureError:
+    import pickletools
+
     if refused.position == 0:
         return NotACaptureError(f"{path} is not a pickle of a protocol from 2 to 5")
     code = data[refused.position]
     wanted = _wanted(data, refused) if code in _IMPORTS else None
-    name = _instruction(code)
+    name = next((op.name for op in pickletools.opcodes if op.code == chr(code)), None)
     if wanted:
-        why = f"the pickle wants to import {shown(wanted)}, which gpusight never does"
+        why = f"the pickle wants to import {_shown(wanted)}, which gpusight never does"
     elif name:
         why = f"the pickle uses {name}, which plain data does not need"
     else:
@@ -324,17 +318,17 @@ def _refusal(path: Path, data: Data, refused: _RefusedError) -> CaptureError:
 
 
 def _wanted(data: Data, refused: _RefusedError) -> str | None:
-    """Run what was checked, up to the import, to learn what is to be imported."""
+    """Run the checked opcodes up to the import, and return the name that it would import."""
     if refused.position > _MAX_REHEARSAL_BYTES:
         return None
     two_lines = re.compile(rb"(?:[^\n]*\n){2}").match(data, refused.position + 1)
     end = two_lines.end() if two_lines else refused.position + 1
-    # Frames reach beyond the import; without the word for one, nobody looks for the rest of it.
+    # Frames reach beyond the import; without their opcodes the rest is not needed.
     starts = [0, *(at + _FRAME_BYTES for at in refused.frames)]
     ends = [*refused.frames, end]
-    steps = b"".join(data[a:b] for a, b in zip(starts, ends, strict=True))
+    opcodes = b"".join(data[a:b] for a, b in zip(starts, ends, strict=True))
     try:
-        _PlainUnpickler(io.BytesIO(steps)).load()
+        _PlainUnpickler(io.BytesIO(opcodes)).load()
     except _ImportedError as wanted:
         return str(wanted)
     except (*_BUILD_ERRORS, MemoryError):
@@ -342,15 +336,8 @@ def _wanted(data: Data, refused: _RefusedError) -> str | None:
     return None
 
 
-def _instruction(code: int) -> str | None:
-    import pickletools
-
-    known = next((op for op in pickletools.opcodes if op.code == chr(code)), None)
-    return None if known is None else known.name
-
-
-def shown(text: str) -> str:
-    """Give foreign text as one short line without anything that a terminal would act on."""
+def _shown(text: str) -> str:
+    """Return untrusted text as one short line without control characters."""
     cut = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     return cut.encode("unicode_escape").decode("ascii")
 
@@ -361,7 +348,7 @@ class UnexpectedDataError(Exception):
 
 @contextmanager
 def no_collecting() -> Iterator[None]:
-    """Hold Python's search for unreachable objects, which millions of reachable ones make long."""
+    """Pause the garbage collector, which millions of reachable objects make slow."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -372,7 +359,7 @@ def no_collecting() -> Iterator[None]:
 
 
 def rows_of(value: Any, what: str) -> list[Row]:
-    """Take a list of dictionaries for what it is; nothing at all is an empty one."""
+    """Check that a value is a list of dictionaries; None is an empty one."""
     if value is None:
         return []
     if type(value) is not list or set(map(type, value)) - {dict}:
@@ -381,13 +368,13 @@ def rows_of(value: Any, what: str) -> list[Row]:
 
 
 def check_total(lists: Iterable[Any], limit: int, what: str) -> None:
-    """Refuse lists of more than `limit` entries in all: they must be the same one many times."""
+    """Refuse lists of more than `limit` entries in all: one of them must be repeated."""
     if sum(len(entries) for entries in lists if type(entries) is list) > limit:
         raise UnexpectedDataError(f"{what} are the same over and over")
 
 
 def integers(rows: Sequence[Row], key: str, *, required: bool = False) -> pl.Series:
-    """Make a column of whole numbers; null where a row has none."""
+    """Return a column of integers; null where a row has none."""
     values = [row.get(key) for row in rows]
     if set(map(type, values)) - {int, type(None)}:
         raise UnexpectedDataError(f"'{key}' is not a whole number everywhere")
@@ -399,7 +386,7 @@ def integers(rows: Sequence[Row], key: str, *, required: bool = False) -> pl.Ser
 
 
 def texts(rows: Sequence[Row], key: str, *, required: bool = False) -> pl.Series:
-    """Make a column of texts; null where a row has none."""
+    """Return a column of texts; null where a row has none."""
     values = [row.get(key) for row in rows]
     if set(map(type, values)) - {str, type(None)}:
         raise UnexpectedDataError(f"'{key}' is not a text everywhere")
@@ -415,7 +402,7 @@ def _complete(column: pl.Series, *, required: bool) -> pl.Series:
 
 
 def as_text(value: Any) -> str:
-    """Give a text without halves of surrogate pairs, which no encoding takes; else an empty one."""
+    """Return a text without lone surrogates, which cannot be encoded; empty where it is none."""
     if type(value) is not str:
         return ""
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

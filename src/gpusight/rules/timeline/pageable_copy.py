@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.replay.changes import set_duration
+from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import by_step, framework_of, of_each_step
 from gpusight.rules.locations import gpu_work
@@ -31,26 +32,6 @@ LINK_EFFICIENCY = Threshold(
 _TELLING_BYTES = 1_000_000
 """Copies from which a rate is read: below, setting up takes a good part of the time."""
 _KINDS = {"h2d": "Host-to-Device", "d2h": "Device-to-Host"}
-_LINKS = {"PCIe 3": 15.75e9, "PCIe 4": 31.5e9, "PCIe 5": 63e9}
-"""Bytes a second and direction of the links, 16 lanes wide."""
-_LINK_OF = {
-    "Pascal": "PCIe 3",
-    "Volta": "PCIe 3",
-    "Turing": "PCIe 3",
-    "Ampere": "PCIe 4",
-    "Ada Lovelace": "PCIe 4",
-    "Hopper": "PCIe 5",
-    "Blackwell": "PCIe 5",
-    "Blackwell Ultra": "PCIe 5",
-    "CDNA": "PCIe 4",
-    "CDNA 2": "PCIe 4",
-    "CDNA 3": "PCIe 5",
-    "CDNA 4": "PCIe 5",
-    "RDNA 3": "PCIe 4",
-    "RDNA 4": "PCIe 5",
-}
-"""The link that GPUs of an architecture have."""
-_USUAL_LINK = "PCIe 4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +50,12 @@ def pinned_rate(context: RuleContext, way: str) -> LinkRate:
         return LinkRate(
             seen, f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture", measured=True
         )
-    gpu = context.gpu
-    known = None if gpu is None else _LINK_OF.get(gpu.architecture)
-    link = known or _USUAL_LINK
-    of = f"{link} x16 ({format_rate(_LINKS[link])})"
+    known = None if context.gpu is None else CPU_LINKS.get(context.gpu.architecture)
+    link = known or USUAL_CPU_LINK
+    link_bytes_s = CPU_LINK_BYTES_S[link]
     assumed = "" if known else ", assumed because the GPU is not known"
-    how = f"{LINK_EFFICIENCY.value:.0%} of {of}{assumed}"
-    return LinkRate(LINK_EFFICIENCY.value * _LINKS[link], how, measured=False)
+    how = f"{LINK_EFFICIENCY.value:.0%} of {link} x16 ({format_rate(link_bytes_s)}){assumed}"
+    return LinkRate(LINK_EFFICIENCY.value * link_bytes_s, how, measured=False)
 
 
 def _measured_rate(context: RuleContext, way: str) -> float | None:
