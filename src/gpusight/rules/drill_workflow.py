@@ -25,8 +25,7 @@ from gpusight.recording.record_program import plan_recording, record
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
-from gpusight.rules.diagnosis_results import JoinedDiagnosis
+from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def _nothing_to_run(planned: PlannedDrill) -> RecordError | UsageError:
 def join_reports(
     trace: Trace, drill: DrillResult, question: DrillOptions, reports: Sequence[Trace]
 ) -> MeasuredDrill:
-    """Say which of the chosen kernels reports hold, and what is wrong with them."""
+    """Return which of the chosen kernels reports hold, and what is wrong with them."""
     if not trace.has("kernels"):
         raise UsageError(
             "a table of totals cannot be joined with a report",

@@ -100,7 +100,7 @@ def _by_kind(
 
 
 def _alone(context: RuleContext, match: RuleMatch) -> float | None:
-    """Give the time that a fix gives back when it is the only one."""
+    """Return the time that a fix gives back when it is the only one."""
     if not match.change:
         saved_ns = match.recoverable_ns
         return None if saved_ns is None else min(max(0.0, saved_ns), _most(context, match))
@@ -198,7 +198,7 @@ def _without_profiler(context: RuleContext) -> Change:
 
 
 def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
-    """Give a finding with the times of the whole window."""
+    """Return a finding with the times of the whole window."""
     match, rule = case.match, case.rule
     scale = context.focus.length_ns / max(1, context.length_ns)
     alone = None if case.alone_ns is None else case.alone_ns * scale
@@ -303,7 +303,7 @@ def _kernel_finding(
 def _accounts_for(
     cause: KernelFinding, effect: KernelFinding, rules: Mapping[str, KernelRule]
 ) -> bool:
-    """Tell whether a finding names the cause of another, for most of what that one would save."""
+    """Return whether a finding names the cause of another, for most of what that one would save."""
     if effect.rule not in rules[cause.rule].explains:
         return False
     return (cause.saved_ns or 0.0) >= MIN_CAUSE_SHARE * (effect.saved_ns or 0.0)

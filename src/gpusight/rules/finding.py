@@ -34,7 +34,7 @@ class Evidence:
     """What it says, so that the number can be read alone."""
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
+        """Return it as plain objects, for JSON."""
         return {
             "metric": self.metric,
             "value": self.value,
@@ -97,7 +97,7 @@ class KernelFinding:
         return self.time_ns * (1 - 1 / self.speedup)
 
     def document(self) -> dict[str, Any]:
-        """Give the finding as plain objects, for JSON."""
+        """Return the finding as plain objects, for JSON."""
         return {
             "rule": self.rule,
             "title": self.title,
@@ -155,7 +155,7 @@ class TimelineFinding:
     """The program can be changed; else it is about the capture."""
 
     def document(self) -> dict[str, Any]:
-        """Give the finding as plain objects, for JSON."""
+        """Return the finding as plain objects, for JSON."""
         return {
             "rule": self.rule,
             "title": self.title,

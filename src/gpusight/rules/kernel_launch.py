@@ -83,7 +83,7 @@ _LONGEST = 2_000
 
 
 def quantities_in_messages(trace: Trace) -> dict[int, dict[str, float]]:
-    """Give by launch the quantities that the profiler's rules state."""
+    """Return by launch the quantities that the profiler's rules state."""
     if not trace.has("rule_results"):
         return {}
     rows = trace.table("rule_results", ("launch", "rule", "message")).drop_nulls()
@@ -278,18 +278,18 @@ class ProfiledLaunch:
     """What one SM of the GPU holds."""
 
     def get(self, quantity: LaunchQuantity) -> float | None:
-        """Give a quantity; None when it was not measured."""
+        """Return a quantity; None when it was not measured."""
         value: float | None = self.values.get(quantity.key)
         return value
 
     def known(self, quantity: LaunchQuantity) -> float:
-        """Give a quantity that the rule needs, so that it is there."""
+        """Return a quantity that the rule needs, so that it is there."""
         value = self.get(quantity)
         assert value is not None, quantity.key
         return value
 
     def evidence(self, *quantities: LaunchQuantity) -> tuple[Evidence, ...]:
-        """Give those of these quantities that were measured, as evidence."""
+        """Return those of these quantities that were measured, as evidence."""
         known = [(quantity, self.get(quantity)) for quantity in quantities]
         return tuple(
             Evidence(quantity.key, value, quantity.unit, quantity.meaning)
@@ -407,7 +407,7 @@ class ProfiledLaunch:
 
 
 def launches(trace: Trace) -> list[ProfiledLaunch]:
-    """Give every profiled launch of a capture, in its order."""
+    """Return every profiled launch of a capture, in its order."""
     frame = measured(trace, QUANTITIES, _PROFILE)
     rows = frame.with_columns(pl.col("name", "kind").cast(pl.String)).to_dicts()
     said = quantities_in_messages(trace)
@@ -450,5 +450,5 @@ def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None
 
 
 def shares(reasons: Iterable[str], stalls: Mapping[str, float]) -> float:
-    """Add up the shares of these reasons."""
+    """Sum the shares of these reasons."""
     return sum(stalls.get(reason, 0.0) for reason in reasons)

@@ -21,12 +21,12 @@ from gpusight.trace.intervals import Intervals, coverage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -72,19 +72,19 @@ def steps_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
 
 
 def of_steps(steps: Sequence[TraceStep]) -> pl.DataFrame:
-    """Give steps as stretches."""
+    """Return steps as stretches."""
     rows = [(s.start_ns, s.end_ns, s.end_ns - s.start_ns, called(s), None, None) for s in steps]
     return pl.DataFrame(rows, schema=CANDIDATES, orient="row")
 
 
 def one_stretch(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
-    """Give one stretch that is no event."""
+    """Return one stretch that is no event."""
     row = (start_ns, end_ns, end_ns - start_ns, name, None, None)
     return pl.DataFrame([row], schema=CANDIDATES, orient="row")
 
 
 def no_candidates() -> pl.DataFrame:
-    """Give no candidates."""
+    """Return no candidates."""
     return pl.DataFrame(schema=CANDIDATES)
 
 
@@ -108,7 +108,7 @@ def host_events(
 
 
 def _named(trace: Trace, table: str, name: str, start_ns: int, end_ns: int) -> pl.DataFrame:
-    """Give the events of a name, or of names that it writes as one (`layer #`), in a window.
+    """Return the events of a name, or of names that it writes as one (`layer #`), in a window.
 
     Of those that reach out of it the part inside.
     """
@@ -147,7 +147,7 @@ def codes_of(names: pl.Series, wanted: str) -> list[int]:
 
 
 def spellings(texts: pl.Series) -> tuple[pl.Series, ...]:
-    """Give the ways in which rules write a name, the surest first."""
+    """Return the ways in which rules write a name, the surest first."""
     plain = texts.str.replace(RECORD, "")
     return texts, plain, texts.str.replace_all(r"\d+", "#"), families(texts)
 
@@ -215,7 +215,7 @@ def launch_gaps(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
 def idle_gaps(
     context: RuleContext, causes: Sequence[IdleCause], *, any_gpu: bool = False
 ) -> pl.DataFrame:
-    """Give the stretches in which the judged GPU had nothing to do for some of these causes.
+    """Return the stretches in which the judged GPU had nothing to do for some of these causes.
 
     With `any_gpu`, those of the GPU that lost most by them. Their weight is the time of these
     causes; `op` is the position of the work that ended them.
@@ -352,7 +352,7 @@ def gpu_work(context: RuleContext, finding: TimelineFinding, which: pl.Expr) -> 
 
 
 def each_op(context: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
-    """Give rows of `RuleContext.ops` as a stretch each."""
+    """Return rows of `RuleContext.ops` as a stretch each."""
     number = np.full(context.ops.height, NONE, np.int64)
     ops = rows["op"].to_numpy()
     number[ops] = ops
@@ -377,7 +377,7 @@ def runs_named(
 
 
 def _in_queues(context: RuleContext, which: pl.Expr) -> pl.DataFrame:
-    """Give some work, one stream after the other, with its `place` among all work of the stream."""
+    """Return some activities, stream by stream, with their `place` in the stream."""
     marked = context.ops.with_columns(which.alias("meant"))
     every = marked.sort("queue", "start_ns", maintain_order=True).with_row_index("place")
     return every.filter("meant")
@@ -400,7 +400,7 @@ def _score(ops: pl.DataFrame, where: Iterable[FindingLocation]) -> Ints:
 
 
 def _parts(place: FindingLocation) -> list[str]:
-    """Give the names that a place stands for: of a chain each of its kernels."""
+    """Return the names that a place stands for: of a chain each of its kernels."""
     parts = place.name.split(_CHAIN)
     if place.kind != "kernel" or len(parts) == 1:
         return [place.name]

@@ -31,7 +31,7 @@ TIMELINE_RULES = {
     "layout-transpose": "timeline.layout_transpose:LayoutTranspose",
     "conv-algorithm": "timeline.conv_algorithm:ConvAlgorithm",
     "elementwise-chain": "timeline.elementwise_chain:ElementwiseChain",
-    "small-grid": "timeline.small_grid:SmallGrid",
+    "small-grid": "timeline.small_grid_timeline:SmallGridTimeline",
     "graph-candidate": "timeline.graph_candidate:GraphCandidate",
     "exposed-communication": "timeline.exposed_communication:ExposedCommunication",
     "memory-growth": "timeline.memory_growth:MemoryGrowth",
@@ -51,7 +51,7 @@ KERNEL_RULES = {
     "low-occupancy-registers": "kernel.low_occupancy_registers:LowOccupancyRegisters",
     "low-occupancy-shared-memory": "kernel.low_occupancy_shared_memory:LowOccupancySharedMemory",
     "low-occupancy-block-size": "kernel.low_occupancy_block_size:LowOccupancyBlockSize",
-    "small-grid": "kernel.small_grid_launch:SmallGridLaunch",
+    "small-grid": "kernel.small_grid_counters:SmallGridCounters",
     "tail-effect": "kernel.tail_effect:TailEffect",
     "divergence": "kernel.divergence:Divergence",
     "fp64-heavy": "kernel.fp64_heavy:Fp64Heavy",
@@ -65,13 +65,13 @@ KERNEL_RULES = {
 
 @cache
 def timeline_rules() -> dict[str, TimelineRule]:
-    """Give the rules for timelines, by identifier."""
+    """Return the rules for timelines, by identifier."""
     return {id_: cast("TimelineRule", _made(path)) for id_, path in TIMELINE_RULES.items()}
 
 
 @cache
 def kernel_rules() -> dict[str, KernelRule]:
-    """Give the rules for measured kernels, by identifier."""
+    """Return the rules for measured kernels, by identifier."""
     return {id_: cast("KernelRule", _made(path)) for id_, path in KERNEL_RULES.items()}
 
 

@@ -138,7 +138,7 @@ class TimelineRule(Rule):
     """What `gpusight whatif` calls its fix besides `apply ID`, such as `fuse elementwise`."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Say whether the program has the problem."""
+        """Return whether the program has the problem."""
         raise NotImplementedError
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:

@@ -40,12 +40,12 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -86,7 +86,7 @@ def what_if(
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
-    """Give the changes that a scenario stands for; raises UsageError where it means nothing."""
+    """Return the changes that a scenario stands for; raises UsageError where it means nothing."""
     if scenario.verb is ScenarioAction.GRAPH:
         return (as_graphs(),)
     if scenario.verb is ScenarioAction.SPEEDUP:
@@ -150,7 +150,7 @@ def _in_precision(context: RuleContext, precision: str) -> Changes:
 
 
 def _target(context: RuleContext, precision: str) -> TensorFormat:
-    """Give the rate of a number format on the GPU of the capture."""
+    """Return the rate of a number format on the GPU of the capture."""
     gpu = context.gpu
     if gpu is None:
         why = "it is not known what the GPU can do"
@@ -196,13 +196,13 @@ def _named(ops: pl.DataFrame, pattern: str) -> pl.DataFrame:
 
 
 def _spans(context: RuleContext, pattern: str) -> Intervals:
-    """Give the times in which ranges of a name were open."""
+    """Return the times in which ranges of a name were open."""
     found = ResolvedSelection(context.trace, Selection(within=pattern)).spans
     return Intervals.from_arrays(found["start_ns"].to_numpy(), found["end_ns"].to_numpy())
 
 
 def _launched_in(context: RuleContext, spans: Intervals) -> Flags:
-    """Tell which work was launched at these times; without a call its own start decides."""
+    """Return which work was launched at these times; without a call its own start decides."""
     ops, calls = context.schedule.ops, context.schedule.calls
     known = ops.call != NONE
     when = np.where(known, np.append(calls.start_ns, 0)[ops.call], ops.start_ns)
@@ -307,13 +307,13 @@ def _overlapped(context: RuleContext, target: str) -> Changes:
 
 
 def _rule_of(scenario: Scenario) -> str:
-    """Give the rule whose fix a scenario is."""
+    """Return the rule whose fix a scenario is."""
     words = f"{scenario.verb.value} {scenario.target}"
     return next(rule.id for rule in timeline_rules().values() if rule.scenario == words)
 
 
 def _fix_of(context: RuleContext, name: str) -> Changes:
-    """Give the change that a rule proposes for what it finds."""
+    """Return the change that a rule proposes for what it finds."""
     verdict = select_rules(timeline_rules(), [name])[name].check(context)
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict.change

@@ -168,7 +168,7 @@ def _nothing_busy(launch: ProfiledLaunch) -> bool:
 
 
 def _part(launch: ProfiledLaunch, atomics: float | None) -> float:
-    """Give the part of the accesses to global memory that atomics are."""
+    """Return the part of the accesses to global memory that atomics are."""
     if not atomics:
         return 0.0
     others = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.STORE_REQUESTS) or 0.0)
@@ -227,7 +227,7 @@ def _in_shared(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _of_pipe(launch: ProfiledLaunch, each: float) -> float:
-    """Give the part of the shared-memory steps that atomics take; a loop of tries takes all."""
+    """Return the part of the shared-memory steps that atomics take; a loop of tries takes all."""
     steps, whole = launch.get(q.SHARED_ATOMIC_WAVEFRONTS), launch.get(q.SHARED_WAVEFRONTS)
     if each < MIN_WAVEFRONTS_PER_ATOMIC.value or not steps:
         return 1.0
@@ -235,13 +235,13 @@ def _of_pipe(launch: ProfiledLaunch, each: float) -> float:
 
 
 def _of_instructions(launch: ProfiledLaunch, tries: float) -> float:
-    """Give the part of the instructions that tries take."""
+    """Return the part of the instructions that tries take."""
     instructions = launch.get(q.INSTRUCTIONS)
     return min(1.0, INSTRUCTIONS_PER_TRY.value * tries / instructions) if instructions else 0.0
 
 
 def _retries(launch: ProfiledLaunch, atomics: float) -> bool:
-    """Tell whether atomics are so much of the shared-memory work that warps wait for them.
+    """Return whether atomics are so much of the shared-memory work that warps wait for them.
 
     An atomic without an instruction of its own is a loop of compare-and-swap, which goes round
     again for every thread that came second.

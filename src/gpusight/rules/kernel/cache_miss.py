@@ -123,7 +123,7 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 
 
 def _missed(hits: float) -> float:
-    """Give the part of the misses that stays when the aim is reached."""
+    """Return the part of the misses that stays when the aim is reached."""
     return (1 - TARGET_HIT_RATE.value) / (1 - hits)
 
 
@@ -141,7 +141,7 @@ def _relieved(launch: ProfiledLaunch, hits: float) -> dict[str, float]:
 
 
 def _times_read(launch: ProfiledLaunch) -> float:
-    """Give how often the memory that the program has was read, at least; 0 when not known."""
+    """Return how often the memory that the program has was read, at least; 0 when not known."""
     accessible = launch.get(q.ACCESSIBLE)
     return launch.known(q.DRAM_READ) / accessible if accessible else 0.0
 

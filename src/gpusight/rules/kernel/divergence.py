@@ -112,7 +112,7 @@ x = flag ? a : b;
 
 
 def _lanes(launch: ProfiledLaunch) -> float:
-    """Give the threads of an average warp: the last one of a block may not be full."""
+    """Return the threads of an average warp: the last one of a block may not be full."""
     if launch.block is None or launch.warps_per_block is None:
         return WARP
     return launch.block / launch.warps_per_block

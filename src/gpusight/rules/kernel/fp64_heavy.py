@@ -100,14 +100,14 @@ float s = sinf(x);                        // not sin(x)
 
 
 def _relieved(launch: ProfiledLaunch, busy: float, ratio: float) -> dict[str, float]:
-    """Give how busy the pipes would be with the same arithmetic in FP32."""
+    """Return how busy the pipes would be with the same arithmetic in FP32."""
     kept = _instructions_kept(launch)
     after: dict[str, float] = {u: launch.busy.get(u, 0.0) * kept for u in ("issue", "alu", "xu")}
     return after | {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
 
 
 def _instructions_kept(launch: ProfiledLaunch) -> float:
-    """Give the part of the instructions that remain: what is not FP64 arithmetic serves it."""
+    """Return the part of the instructions that remain: what is not FP64 arithmetic serves it."""
     operations, instructions = launch.get(q.FP64_OPERATIONS), launch.get(q.INSTRUCTIONS)
     if operations is not None and instructions:
         return max(REMAINING_INSTRUCTIONS.value, min(1.0, operations / WARP / instructions))
@@ -119,7 +119,7 @@ def _instructions_kept(launch: ProfiledLaunch) -> float:
 
 
 def fp64_rate(launch: ProfiledLaunch) -> float:
-    """Give the FP64 rate of the GPU over its FP32 rate."""
+    """Return the FP64 rate of the GPU over its FP32 rate."""
     if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
         return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
     listed = _listed(launch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import launch_quantities as shared
@@ -15,7 +16,6 @@ from gpusight.rules.patterns.kernel_speedup import (
     RUNNING,
     SATURATED,
     SHARED_WAITS,
-    STALLS,
     limiter,
     overhead,
     roof_limited,
@@ -47,7 +47,90 @@ for (int d = 16; d; d /= 2)               // no barrier, no memory
 if (lane == 0) part[warp] = sum;          // then one __syncthreads()
 """
 MAX_REASONS_SHOWN = 3
-"""Reasons that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpStall:
+    """A reason for which warps stall, and what to do about it."""
+
+    what: str
+    """What warps wait for, as the end of a sentence."""
+    fix: str
+
+
+STALLS: dict[str, WarpStall] = {
+    "long_scoreboard": WarpStall(
+        "data from global or local memory",
+        "Have more loads under way: issue several independent loads before the first use "
+        "(unrolling, 16-byte vector loads, cp.async or TMA into shared memory), or keep what is "
+        "read again in shared memory or registers.",
+    ),
+    "short_scoreboard": WarpStall(
+        "shared memory or special functions",
+        "Read from shared memory earlier than the value is needed, with wider loads; replace slow "
+        "functions (division, sin, exp) by fast ones (__fdividef, __sinf, __expf) where the "
+        "precision allows.",
+    ),
+    "barrier": WarpStall(
+        "the other warps of their block, at a barrier",
+        "Let warps reach __syncthreads() together: even out the work between barriers, use smaller "
+        "blocks (several for each SM), or __syncwarp() where a warp is enough.",
+    ),
+    "wait": WarpStall(
+        "the fixed latency of their own last instruction",
+        "Give each thread independent work to interleave: several accumulators, unrolled loops.",
+    ),
+    "math_pipe_throttle": WarpStall(
+        "an arithmetic pipe that is busy",
+        "Use a mix of pipes, or fewer instructions on the busy one (FP32 for FP64, tensor cores, "
+        "strength reduction).",
+    ),
+    "mio_throttle": WarpStall(
+        "the queue of shared memory and special functions",
+        "Issue fewer and wider shared-memory instructions, and fewer special functions.",
+    ),
+    "lg_throttle": WarpStall(
+        "the queue of global and local memory",
+        "Issue fewer and wider loads and stores: float4 for four floats, no spills.",
+    ),
+    "tex_throttle": WarpStall(
+        "the queue of the texture unit",
+        "Issue fewer texture or surface accesses; read through ordinary loads.",
+    ),
+    "drain": WarpStall(
+        "their last stores, before they can end",
+        "Write with whole, aligned sectors; let each block do more, so that fewer blocks end.",
+    ),
+    "membar": WarpStall(
+        "a memory fence",
+        "Use the narrowest fence that is right (block rather than device or system), less often.",
+    ),
+    "no_instruction": WarpStall(
+        "instructions, which are not in the instruction cache",
+        "Make the code smaller: less unrolling, fewer branches that jump far.",
+    ),
+    "imc_miss": WarpStall(
+        "constants, which are not in the constant cache",
+        "Read values that differ between threads through ordinary loads, not from __constant__.",
+    ),
+    "branch_resolving": WarpStall(
+        "the target of a branch",
+        "Have fewer branches in the inner loop: unroll it, use conditional assignments.",
+    ),
+    "dispatch_stall": WarpStall("the dispatcher", "Rarely in the way: look at the next reason."),
+    "sleeping": WarpStall(
+        "the end of their own __nanosleep",
+        "Sleep for a shorter time, or wait on a barrier instead.",
+    ),
+    "gmma": WarpStall(
+        "the tensor cores to finish a warp-group product",
+        "Have more products under way: deeper pipelines, larger tiles.",
+    ),
+    "warpgroup_arrive": WarpStall(
+        "their warp group", "Have more products under way: deeper pipelines, larger tiles."
+    ),
+    "misc": WarpStall("something else", "Look at the instructions in the source view."),
+}
 
 
 class LatencyBound(KernelRule):
@@ -136,7 +219,7 @@ def _is_ladder(launch: ProfiledLaunch, reason: str) -> bool:
 
 
 def _without_ladder(launch: ProfiledLaunch) -> float:
-    """Give what is left when a warp does by shuffles what the block did in shared memory."""
+    """Return what is left when a warp does by shuffles what the block did in shared memory."""
     own = launch.get(q.SHARED_SHARE) or 0.0
     after = {unit: max(0.0, launch.busy.get(unit, 0.0) - own) for unit in ("l1_data", "l1", "lsu")}
     after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
@@ -146,7 +229,7 @@ def _without_ladder(launch: ProfiledLaunch) -> float:
 
 
 def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
-    """Give what warps wait for, the most frequent first; what has no name last."""
+    """Return what warps wait for, the most frequent first; what has no name last."""
     waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
     return sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
 

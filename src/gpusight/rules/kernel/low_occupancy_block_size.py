@@ -8,15 +8,19 @@ from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.patterns import occupancy_gain
 from gpusight.rules.patterns.kernel_speedup import (
+    MAX_LOW_OCCUPANCY,
     MIN_SPEEDUP,
+    OCCUPANCY_ESTIMATE,
+    OCCUPANCY_HELPS,
+    OCCUPANCY_NEEDS,
+    check_occupancy_limit,
     is_worth,
     limit_sentence,
     roof_limited,
+    theoretical,
     time_left,
 )
-from gpusight.rules.patterns.occupancy_gain import theoretical
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
@@ -66,31 +70,30 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
         "size of its blocks."
     )
     estimate = (
-        occupancy_gain.ESTIMATE
+        OCCUPANCY_ESTIMATE
         + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions."
     )
     thresholds: ClassVar = {
-        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_low_occupancy": MAX_LOW_OCCUPANCY,
         "max_warp_gain": MAX_WARP_GAIN,
         "starting_cycles": STARTING_CYCLES,
         "min_supplied_share": MIN_SUPPLIED_SHARE,
         "usual_block": USUAL_BLOCK,
         "min_warp_fill": MIN_WARP_FILL,
     }
-    needs = occupancy_gain.NEEDS
-    helps = occupancy_gain.HELPS
+    needs = OCCUPANCY_NEEDS
+    helps = OCCUPANCY_HELPS
     single_kernels = True
-    explains = occupancy_gain.EXPLAINS | {"compute-bound", "divergence"}
+    explains = frozenset({"latency-bound", "compute-bound", "divergence"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Look for limits that small blocks run into, and take the one that costs most."""
         limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
-        by_limit = occupancy_gain.check_occupancy_limit(
+        by_limit = check_occupancy_limit(
             launch,
             limit,
             at_most=MAX_WARP_GAIN.value,
             what=f"blocks of {launch.block} threads",
-            sections=("Occupancy", "LaunchStats"),
         )
         verdicts = (by_limit, _starting(launch), _partial_warps(launch))
         found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
@@ -123,13 +126,13 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _supplied(launch: ProfiledLaunch) -> float:
-    """Give the part of the places for warps that are taken; 0 where that is not known."""
+    """Return the part of the places for warps that are taken; 0 where that is not known."""
     achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
     return achieved / possible if achieved is not None and possible else 0.0
 
 
 def _cycles_per_block(launch: ProfiledLaunch) -> float | None:
-    """Give the cycles of an SM for each block that it ran; None where there are few, or unknown."""
+    """Return the cycles of an SM per block; None where there are few blocks, or unknown."""
     clock, waves = launch.get(shared.SM_CLOCK_HZ), launch.waves
     if not clock or not waves or waves < 2 or not launch.duration_ns:
         return None

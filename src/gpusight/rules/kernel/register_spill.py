@@ -112,7 +112,7 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
 
 
 def _part(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the accesses to global and local memory that are to local memory.
+    """Return the part of the accesses to global and local memory that are to local memory.
 
     Where only spills were counted, none of them says nothing of arrays in local memory.
     """
@@ -132,7 +132,7 @@ def _weight(launch: ProfiledLaunch, part: float) -> float:
 
 
 def _of_instructions(launch: ProfiledLaunch) -> float:
-    """Give the part of the instructions that spill: those on an array stay, in another memory."""
+    """Return the part of the instructions that spill: those on an array stay, in another memory."""
     spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
     return min(1.0, spills / instructions) if spills and instructions else 0.0
 

@@ -15,8 +15,8 @@ from gpusight.rules.patterns.kernel_speedup import (
     needed,
     roof_limited,
     steady,
+    theoretical,
 )
-from gpusight.rules.patterns.occupancy_gain import theoretical
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -109,7 +109,7 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
 
 
 def _near_roof(launch: ProfiledLaunch) -> bool:
-    """Tell whether a unit is so busy that it hardly matters how full the SMs are."""
+    """Return whether a unit is so busy that it hardly matters how full the SMs are."""
     common, own = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
     return (common is not None and steady(launch, common[1]) >= MAX_MEMORY_SHARE.value) or (
         own is not None and steady(launch, own[1]) >= MAX_PIPE_SHARE.value
@@ -166,7 +166,7 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _fullness(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the places for warps that were taken, over the whole launch."""
+    """Return the part of the places for warps that were taken, over the whole launch."""
     achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
     active = launch.get(q.SM_ACTIVE)
     if achieved is None or not possible or active is None:

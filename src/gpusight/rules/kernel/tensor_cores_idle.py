@@ -16,9 +16,9 @@ from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
     SATURATED,
     busiest,
+    is_tensor_core_kernel,
     limited,
 )
-from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -175,7 +175,7 @@ def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
 
 
 def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
-    """Give the format for tensor cores, their rate in it, and the rate of the pipe used now."""
+    """Return the format for tensor cores, their rate in it, and the rate of the pipe used now."""
     assert launch.gpu is not None
     gpu = launch.gpu if launch.gpu.tensor != Peaks() else _of_its_kind(launch.gpu)
     tensor, vector = gpu.tensor, gpu.vector
@@ -187,7 +187,7 @@ def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
 
 
 def _of_its_kind(gpu: Gpu) -> Gpu:
-    """Give a GPU of the same compute capability for one that has no name, as in printed tables.
+    """Return a GPU of the same compute capability for one that has no name, as in printed tables.
 
     Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
     over its FP32 pipe: the ratio is what counts.
@@ -205,14 +205,14 @@ def _of_its_kind(gpu: Gpu) -> Gpu:
 
 
 def _arithmetic(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the time that the arithmetic would take at the peak of its pipe."""
+    """Return the part of the time that the arithmetic would take at the peak of its pipe."""
     busy = launch.busy
     known = [busy[unit] for unit in ("fma", "fp16") if unit in busy]
     return max(known) if known else launch.get(q.FP32_SHARE)
 
 
 def _says_so(launch: ProfiledLaunch) -> bool:
-    """Tell whether the name alone says that tensor cores are used.
+    """Return whether the name alone says that tensor cores are used.
 
     Their counters have other names on each new generation; a 16-bit kernel that computes next to
     nothing on the ordinary pipes computes somewhere else.
@@ -271,7 +271,7 @@ def _loads(launch: ProfiledLaunch) -> float:
 
 
 def _intensity(launch: ProfiledLaunch) -> float | None:
-    """Give the operations for each byte of DRAM; None where they were not counted."""
+    """Return the operations for each byte of DRAM; None where they were not counted."""
     dram = launch.get(shared.DRAM_BYTES)
     counted = launch.get(q.FFMA) if launch.get(q.HFMA) is None else _multiply_adds(launch)
     if dram is not None and (counted or launch.get(q.HFMA) is not None):
@@ -285,7 +285,7 @@ def _intensity(launch: ProfiledLaunch) -> float | None:
 
 
 def _memory(launch: ProfiledLaunch) -> float:
-    """Give the part of the time that L2 and DRAM need whatever computes the product."""
+    """Return the part of the time that L2 and DRAM need whatever computes the product."""
     return max((launch.busy.get(u, 0.0) for u in ("dram", "l2")), default=0.0) / ATTAINABLE
 
 

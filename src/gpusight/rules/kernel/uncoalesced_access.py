@@ -166,7 +166,7 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
 
 
 def _sectors(launch: ProfiledLaunch) -> tuple[float, float] | None:
-    """Give the sectors moved and needed; where only requests are known, needed at most."""
+    """Return the sectors moved and needed; where only requests are known, needed at most."""
     moved, needed = launch.get(q.SECTORS_MOVED), launch.get(q.SECTORS_NEEDED)
     if moved is not None and needed is not None:
         return moved, max(1.0, min(needed, moved))
@@ -177,7 +177,7 @@ def _sectors(launch: ProfiledLaunch) -> tuple[float, float] | None:
 
 
 def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, float]:
-    """Give how busy the memory units would be if only the sectors needed were moved."""
+    """Return how busy the memory units would be if only the sectors needed were moved."""
     busy, after = launch.busy, {}
     in_shared = min(launch.get(q.SHARED_SHARE) or 0.0, busy.get("l1_data", 0.0))
     for unit, kept in (("l1_data", in_shared), ("l1_to_l2", 0.0), ("l1", 0.0), ("memory", 0.0)):
@@ -194,7 +194,7 @@ def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, 
 
 
 def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
-    """Give the waits that stay: loads do not get faster than they are on an idle GPU."""
+    """Return the waits that stay: loads do not get faster than they are on an idle GPU."""
     cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or _fewest_loads(launch))
     under_way = LOADS_IN_FLIGHT.value if limiter(launch) == MEMORY else 1.0
     fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
@@ -203,13 +203,13 @@ def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
 
 
 def _fewest_loads(launch: ProfiledLaunch) -> float | None:
-    """Give the fewest loads that can have moved the sectors: one for each thread of a warp."""
+    """Return the fewest loads that can have moved the sectors: one for each thread of a warp."""
     moved = launch.get(q.SECTORS_MOVED)
     return None if moved is None else moved / WARP
 
 
 def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:
-    """Give the cycles that a warp waits for one of so many loads; None if not known."""
+    """Return the cycles that a warp waits for one of so many loads; None if not known."""
     warps, rate = launch.get(q.WARPS), launch.get(q.ISSUED)
     instructions = launch.get(q.INSTRUCTIONS)
     if not launch.stalls or not warps or not rate or not loads or not instructions:

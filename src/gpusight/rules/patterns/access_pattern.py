@@ -52,7 +52,7 @@ RANDOM = {
 
 
 def waste(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the moved sectors that nobody asked for.
+    """Return the part of the moved sectors that nobody asked for.
 
     Of texture reads it is not counted what they asked for: texels are taken to have four bytes, so
     that those of eight threads fill one sector.
@@ -66,7 +66,7 @@ def waste(launch: ProfiledLaunch) -> float | None:
 
 
 def reads_at_random(launch: ProfiledLaunch) -> bool:
-    """Tell whether a launch waits for reads at random places of a large array.
+    """Return whether a launch waits for reads at random places of a large array.
 
     Such reads look like strided ones to the counters, but cannot be put in order by another
     layout: the data have to be sorted, or worked on in pieces that fit a cache. They are told from
@@ -86,7 +86,7 @@ def reads_at_random(launch: ProfiledLaunch) -> bool:
 
 
 def overflows_l2(launch: ProfiledLaunch) -> bool:
-    """Tell whether more was read than L2 holds: else everything missed because it was cold."""
+    """Return whether more was read than L2 holds: else everything missed because it was cold."""
     read = launch.get(q.DRAM_READ)
     size = None if launch.gpu is None else launch.gpu.l2_bytes
     return read is not None and (size is None or read > size)
@@ -101,7 +101,7 @@ def _stores_in_order(launch: ProfiledLaunch) -> bool:
 
 
 def excess_wavefronts(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the steps in L1 that its requests and data do not account for.
+    """Return the part of the steps in L1 that its requests and data do not account for.
 
     A request takes a step at least, and one for each 128 bytes that go to or from the registers.
     What there is beyond comes from bank conflicts, or from addresses far apart: this tells of them
@@ -117,7 +117,7 @@ def excess_wavefronts(launch: ProfiledLaunch) -> float | None:
 
 
 def is_outside(launch: ProfiledLaunch) -> bool:
-    """Tell whether needless steps of L1 are those of global accesses."""
+    """Return whether needless steps of L1 are those of global accesses."""
     inside = (launch.get(shared.STATIC_SHARED) or 0) + (launch.get(shared.DYNAMIC_SHARED) or 0)
     way = launch.get(q.L1_TO_L2) or 0.0
     return not inside or way >= MIN_GLOBAL_TRAFFIC_RATIO.value * (launch.get(q.L1_DATA) or 0.0)

@@ -17,10 +17,10 @@ from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.rules.context import RuleContext
+    from gpusight.trace.intervals import Ints
 
     Reals = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def without_tensor_cores() -> pl.Expr:
 
 
 def tensor_cores_allowed(kernels: pl.DataFrame) -> bool:
-    """Tell whether a good part of the convolutions runs on tensor cores."""
+    """Return whether a good part of the convolutions runs on tensor cores."""
     convolutions = kernels.filter(_IS)
     on_tensor_cores = int(convolutions.filter(pl.col("tensor_core"))["duration_ns"].sum())
     return on_tensor_cores > MIN_TENSOR_CORE_SHARE * int(convolutions["duration_ns"].sum())
@@ -64,7 +64,7 @@ def by_fft(kernels: pl.DataFrame) -> pl.Expr:
 
 
 def slow_convolutions(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give the convolutions for which another algorithm would be faster, with what they turn."""
+    """Return the convolutions for which another algorithm would be faster, with what they turn."""
     if not tensor_cores_allowed(kernels):
         return kernels.filter(uses_plain_algorithm())
     chosen = uses_plain_algorithm() | without_tensor_cores() | by_fft(kernels)
@@ -81,7 +81,7 @@ _SERVES = r"split-k|epilogue|setup"
 
 
 def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give products and convolutions in FP32 whose names say that lanes compute them."""
+    """Return products and convolutions in FP32 whose names say that lanes compute them."""
     label = pl.col("label").str.to_lowercase()
     product = (pl.col("category") == "matmul") & ~label.str.contains(_NOT_FOR_TENSOR_CORES)
     found = product & (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
@@ -91,7 +91,7 @@ def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give products in FP32, or in what is not known, whose names do not say what computes them."""
+    """Return GEMMs in FP32 or an unknown precision whose names do not say what computes them."""
     label = pl.col("label").str.to_lowercase()
     product = (pl.col("category") == "matmul") & ~label.str.contains(
         f"{_NOT_FOR_TENSOR_CORES}|{_SERVES}"
@@ -159,7 +159,7 @@ class TensorFormat:
         return (faster, self._casting(context, rows)) if self.casts else (faster,)
 
     def left(self, duration_ns: Ints) -> Reals:
-        """Give the part of the time of products that is left at this rate."""
+        """Return the part of the time of products that is left at this rate."""
         left: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
         return left
 
@@ -180,7 +180,7 @@ class TensorFormat:
 
 
 def targets(gpu: Gpu) -> tuple[TensorFormat, ...]:
-    """Give what products could be computed in on this GPU, the easiest first."""
+    """Return what products could be computed in on this GPU, the easiest first."""
     lanes = gpu.vector.fp32
     if not lanes:
         return ()

@@ -14,9 +14,10 @@ from gpusight.rules.patterns.fp32_gemms import FIXED_NS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.replay.simulation import Flags
     from gpusight.rules.context import RuleContext
+    from gpusight.trace.intervals import Ints
 
 
 _IS_KERNEL = pl.col("kind") == "kernel"
@@ -52,20 +53,20 @@ class StreamOrder:
         return same
 
     def by_op(self, rows: Ints, numbers: Ints) -> Ints:
-        """Give each piece of work of a schedule the number of its row, `NONE` to all others."""
+        """Return each piece of work of a schedule the number of its row, `NONE` to all others."""
         result = np.full(len(self), NONE, np.int64)
         result[self.ops[rows]] = numbers
         return result
 
 
 def last_before(flags: Flags) -> Ints:
-    """Give for each row the nearest one before it, or itself, that is marked; -1 for none."""
+    """Return for each row the nearest one before it, or itself, that is marked; -1 for none."""
     marked = np.where(flags, np.arange(len(flags)), -1)
     return np.maximum.accumulate(marked) if len(marked) else marked
 
 
 def next_after(flags: Flags) -> Ints:
-    """Give for each row the nearest one after it, or itself, that is marked; the end for none."""
+    """Return for each row the nearest one after it, or itself, that is marked; the end for none."""
     n = len(flags)
     marked = np.where(flags, np.arange(n), n)
     return np.minimum.accumulate(marked[::-1])[::-1] if n else marked
@@ -153,7 +154,7 @@ class _Spans:
         self._barrier_before, self._barrier_after = last_before(~passes), next_after(~passes)
 
     def around(self, rows: Ints, backward: Flags) -> tuple[Ints, Ints, Flags]:
-        """Give the first and the last product, two on each side where it is backward."""
+        """Return the first and the last product, two on each side where it is backward."""
         first, found = self._back(rows)
         last, also = self._on(rows)
         second, more = self._back(np.maximum(first - 1, 0))
@@ -205,7 +206,7 @@ def _apart(
 
 
 def _left(order: StreamOrder) -> NDArray[np.float64]:
-    """Give the part of the time that a product would take within a fused kernel."""
+    """Return the part of the time that a product would take within a fused kernel."""
     half = order.where(pl.col("precision").is_in(("bf16", "fp16")) & pl.col("tensor_core"))
     duration = np.maximum(order.frame["duration_ns"].to_numpy(), 1)
     left: NDArray[np.float64] = np.where(half, np.minimum(1.0, IN_HALF + FIXED_NS / duration), 1.0)
@@ -213,7 +214,7 @@ def _left(order: StreamOrder) -> NDArray[np.float64]:
 
 
 def _cast_after(order: StreamOrder, last: Ints) -> Flags:
-    """Tell whether the results of these rows are cast from FP32 to half precision, once scaled."""
+    """Return whether the results of these rows are scaled and cast from FP32 to half precision."""
     casts = order.where((pl.col("category") == "copy") & pl.col("label").str.contains(_TO_HALF))
     scales = order.where(pl.col("category") == "elementwise")
     following = np.append(next_after(~scales), len(order))[last + 1]
@@ -270,7 +271,7 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
 
 
 def _narrowed(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:
-    """Give the part of the traffic of each row that is left, by the casts around it."""
+    """Return the part of the traffic of each row that is left, by the casts around it."""
     casts = (pl.col("category") == "copy") & (pl.col("precision") == "mixed")
     wide = pl.col("label").str.ends_with("→f32")
     count = int(number.max(initial=-1)) + 1
@@ -285,12 +286,12 @@ def _narrowed(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float6
 
 
 def _where(flags: Flags, rows: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Give the numbers of the rows that are marked, and these rows."""
+    """Return the numbers of the rows that are marked, and these rows."""
     return number[flags[rows]], rows[flags[rows]]
 
 
 def _parted(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Tell where a chain ends though the next kernel is pointwise too."""
+    """Return where a chain ends though the next kernel is pointwise too."""
     start, end = (order.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
     pause = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
     changed = order.where(
@@ -307,7 +308,7 @@ def _changes(column: str) -> pl.Expr:
 
 
 def _waited_between(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Tell where the host waited for the GPU between the launches: it wanted to see a result."""
+    """Return where the host waited for the GPU between the launches: it wanted to see a result."""
     waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
     call = order.frame["call"].fill_null(-1).to_numpy()
     passed = np.searchsorted(waits, call)

@@ -1,10 +1,11 @@
 """Groups of kernels: their time and locations, and the changes that fuse or speed them up.
 
-Also kernels with small grids, which leave SMs idle, and their time on all SMs.
+Also kernels with small grids, which leave SMs idle, and kernels that every step repeats.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,19 +13,19 @@ import polars as pl
 
 from gpusight.analysis.replay.changes import fuse, set_duration
 from gpusight.analysis.replay.simulation import CallWait, marked, put
+from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import by_step, largest, summed_locations
-from gpusight.rules.patterns.host_gaps import called_from
-from gpusight.rules.rule import RuleNotApplicable
+from gpusight.rules.formatting import called_from, largest, step_evidence, summed_locations
+from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import FindingLocation
+    from gpusight.trace.intervals import Ints
 
     Reals = NDArray[np.float64]
 
@@ -123,7 +124,7 @@ def without_kernels(ops: Ints) -> Change:
 
 
 def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
-    """Say why nothing can be told of kernels, where that is so."""
+    """Return why nothing can be told of kernels, where that is so."""
     if context.kernels.height:
         return None
     if context.ops.filter(pl.col("kind") == "graph").height:
@@ -132,25 +133,25 @@ def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
 
 
 def kernel_ns(context: RuleContext) -> int:
-    """Add up the time of all kernels; at least 1."""
+    """Sum the time of all kernels; at least 1."""
     return max(1, int(context.kernels["duration_ns"].sum()))
 
 
 def marked_work(context: RuleContext, flags: Flags) -> pl.DataFrame:
-    """Give the work that is marked, by position in `GpuSchedule.ops`."""
+    """Return the work that is marked, by position in `GpuSchedule.ops`."""
     return context.ops.filter(pl.Series(flags))
 
 
 def total_ns(rows: pl.DataFrame) -> int:
-    """Add up the time of some work."""
+    """Sum the time of some work."""
     return int(rows["duration_ns"].sum())
 
 
 def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
-    """Give the time of kernels a step, and the same as a part of GPU time."""
+    """Return the time of kernels a step, and the same as a part of GPU time."""
     ns = total_ns(rows)
     return (
-        Evidence(metric, ns / context.per_step, "ns", by_step(context, "Time of these kernels")),
+        step_evidence(context, metric, ns, "ns", "Time of these kernels"),
         Evidence("gpu_share", ns / kernel_ns(context), "share", "The same as a part of GPU time"),
     )
 
@@ -215,7 +216,7 @@ _IN_TILES = ("matmul", "convolution", "attention")
 
 
 def sm_count(context: RuleContext) -> int | None:
-    """Tell how many SMs the GPU has, by the capture or by the table of GPUs."""
+    """Return how many SMs the GPU has, by the capture or by the table of GPUs."""
     rows = context.trace.table("devices", ["device", "sm_count"])
     told = rows.filter(pl.col("device") == context.device)["sm_count"].drop_nulls()
     if len(told) and told[0]:
@@ -224,7 +225,7 @@ def sm_count(context: RuleContext) -> int | None:
 
 
 def small_grids(context: RuleContext, sms: int) -> pl.DataFrame:
-    """Give long kernels with few blocks that run alone, on the GPU whose SMs are known."""
+    """Return long kernels with few blocks that run alone, on the GPU whose SMs are known."""
     alone = context.kernels.filter(pl.col("device") == context.device).filter(_alone())
     return alone.filter(
         pl.col("blocks") <= MAX_BLOCKS_PER_SM * sms,
@@ -242,7 +243,7 @@ def _alone() -> pl.Expr:
 
 
 def left_on_all(rows: pl.DataFrame, sms: int) -> Reals:
-    """Give the part of each kernel's time that is left when all SMs work."""
+    """Return the part of each kernel's time that is left when all SMs work."""
     time = rows["duration_ns"].to_numpy()
     busy = (pl.col("threads") / THREADS_TO_FILL_SM).clip(upper_bound=1).fill_null(1.0)
     busy = pl.when(pl.col("category").is_in(_IN_TILES)).then(1.0).otherwise(busy)
@@ -253,7 +254,7 @@ def left_on_all(rows: pl.DataFrame, sms: int) -> Reals:
 
 
 def norms_by_channel(context: RuleContext, layout: Flags) -> pl.DataFrame:
-    """Give batch normalisations that have a block for each of few channels due to their layout.
+    """Return batch normalisations that have a block for each of few channels due to their layout.
 
     Channels first, their kernels take a block for a channel. Channels last, they divide the pixels
     as well. Where a library turns layouts around convolutions (`layout`, by position of the work),
@@ -264,3 +265,56 @@ def norms_by_channel(context: RuleContext, layout: Flags) -> pl.DataFrame:
         return context.kernels.clear()
     rows = small_grids(context, sms)
     return rows.filter(pl.col("label").str.contains(_BY_CHANNEL))
+
+
+# Repeated launches --------------------------------------------------------------------------------
+
+
+MIN_REPEATED_SHARE = Threshold(
+    0.5, "part of the launches that must come again in most steps, for a graph of them to be of use"
+)
+MIN_LAUNCHES_PER_STEP = Threshold(
+    10, "launches a step from which on one launch for all of them is worth anything"
+)
+_MIN_REPETITIONS = 3
+"""Runs of a kernel from which on it counts as repeated, where no steps are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRepetition:
+    """How similar the steps of a program are, in kernels that no graph launches."""
+
+    kernels: int
+    """Launched one by one, in the sample."""
+    repeated: float
+    """Share of them that most steps have: the same kernel with the same grid."""
+    alike: float | None
+    """Share of steps with the same sequence of kernels; None with fewer than two steps."""
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether there is enough that a graph could launch at once."""
+        return self.repeated >= MIN_REPEATED_SHARE.value
+
+
+@memoize
+def repetition(context: RuleContext) -> LaunchRepetition:
+    """Compare the kernels of the steps."""
+    rows = context.kernels.filter(~pl.col("in_graph")).select("name", "blocks", "step")
+    if rows.is_empty():
+        return LaunchRepetition(0, 0.0, None)
+    codes = rows.select(pl.struct("name", "blocks").rank("dense").alias("code"), "step")
+    if context.steps < 2:
+        repeated = codes.select((pl.len().over("code") >= _MIN_REPETITIONS).mean()).item()
+        return LaunchRepetition(rows.height, float(repeated), None)
+    in_most_steps = pl.col("step").n_unique().over("code") > context.steps / 2
+    repeated = codes.select(in_most_steps.mean()).item()
+    sequences = (
+        codes.drop_nulls("step")
+        .with_columns(pl.int_range(pl.len()).over("step").alias("place"))
+        .group_by("step")
+        .agg(pl.len(), pl.struct("code", "place").hash().sum().alias("sequence"))
+    )
+    counts = sequences.group_by("len", "sequence").len("steps")["steps"]
+    most_frequent = float(counts.max() or 0)  # type: ignore[arg-type]
+    return LaunchRepetition(rows.height, float(repeated), most_frequent / context.steps)
