@@ -9,8 +9,8 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
+    excess_is_global,
     excess_wavefronts,
-    is_outside,
 )
 from gpusight.rules.patterns.kernel_speedup import (
     SATURATED,
@@ -120,7 +120,7 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
         "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
     )
     removed = excess_wavefronts(launch)
-    if removed is None or is_outside(launch) or launch.busy["l1_data"] < SATURATED:
+    if removed is None or excess_is_global(launch) or launch.busy["l1_data"] < SATURATED:
         return absent
     after = {u: s * (1 - removed) for u, s in launch.busy.items() if u in {"l1_data", "l1"}}
     left = time_left(launch, after)

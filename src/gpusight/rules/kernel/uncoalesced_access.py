@@ -12,8 +12,8 @@ from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
     MIN_L2_SHARE,
+    excess_is_global,
     excess_wavefronts,
-    is_outside,
     reads_at_random,
 )
 from gpusight.rules.patterns.kernel_speedup import (
@@ -147,7 +147,7 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
         sections,
     )
     removed = excess_wavefronts(launch)
-    if removed is None or not is_outside(launch):
+    if removed is None or not excess_is_global(launch):
         return absent
     units = ("l1_data", "l1", "l1_to_l2", "l2", "memory")
     after = {unit: launch.busy[unit] * (1 - removed) for unit in units if unit in launch.busy}
