@@ -83,7 +83,7 @@ tile[row][col ^ (row & 31)] = value;
     explains = frozenset({"memory-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Compare the steps that shared-memory accesses took with those they needed."""
+        """Compare the wavefronts of shared-memory accesses with those they needed."""
         steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
         if steps is None or excess is None:
             return _inferred(launch)
@@ -115,7 +115,7 @@ tile[row][col ^ (row & 31)] = value;
 
 
 def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
-    """Infer conflicts from steps of L1 that neither its requests nor their data account for."""
+    """Infer conflicts from L1 wavefronts that neither requests nor data account for."""
     absent = RuleNotApplicable(
         "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
     )
@@ -138,9 +138,8 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
 
 def _relieved(launch: ProfiledLaunch, removed: float) -> dict[str, float]:
     busy = launch.busy
-    pipe = busy.get("l1_data", 0.0)
-    own = launch.get(q.SHARED_SHARE)
-    after = {"l1_data": pipe - (pipe if own is None else min(own, pipe)) * removed}
+    pipe, shared = busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE)
+    after = {"l1_data": pipe - (pipe if shared is None else min(shared, pipe)) * removed}
     if "l1" in busy:
         after["l1"] = busy["l1"] * (1 - removed)
     if "memory" in busy and "l1_data" not in busy:

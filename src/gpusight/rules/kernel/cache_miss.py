@@ -87,7 +87,7 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
     explains = frozenset({"memory-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether reads that could hit L2 go to DRAM, and the launch waits for them."""
+        """Check whether reads that could hit L2 go to DRAM, and limit the launch."""
         if limiter(launch) != MEMORY:
             return CLEAN
         hits = launch.known(q.L2_READ_HITS)

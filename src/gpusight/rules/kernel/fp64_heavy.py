@@ -74,13 +74,13 @@ float s = sinf(x);                        // not sin(x)
     explains = frozenset({"compute-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether the FP64 pipe is what the launch waits for."""
+        """Check whether the FP64 pipe limits the launch."""
         busy = launch.busy.get("fp64", 0.0)
         if busy < MIN_FP64_SHARE.value:
             return CLEAN
         ratio = fp64_rate(launch)
         after = _relieved(launch, busy, ratio)
-        # A saturated pipe is reason enough; what warps wait for tells only where it is not.
+        # Stalls only matter where the pipe is not saturated.
         stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
         left = time_left(launch, after, waits_left=stays)
         if not is_worth(left):

@@ -165,11 +165,11 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
     helps = (shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES)
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See that no unit is busy, and name what warps wait for."""
-        held = limiter(launch)
-        if held is None:
+        """Check that no unit is busy, and find what warps wait for."""
+        bound = limiter(launch)
+        if bound is None:
             return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
-        if held != LATENCY:
+        if bound != LATENCY:
             return CLEAN
         highest = max(launch.busy.values(), default=0.0)
         reasons = _reasons(launch)
@@ -212,16 +212,15 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
 
 
 def _is_ladder(launch: ProfiledLaunch, reason: str) -> bool:
-    """Tell barriers around steps in shared memory, which is busy with them, from other barriers."""
-    pipe = launch.busy.get("l1_data", 0.0)
-    own = launch.get(q.SHARED_SHARE) or 0.0
-    return reason == "barrier" and pipe >= SATURATED and own >= HIDDEN_WAIT_SHARE.value * pipe
+    """Return whether warps stall on barriers between accesses to a busy shared memory."""
+    pipe, in_shared = launch.busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE) or 0.0
+    return reason == "barrier" and pipe >= SATURATED and in_shared >= HIDDEN_WAIT_SHARE.value * pipe
 
 
 def _without_ladder(launch: ProfiledLaunch) -> float:
-    """Return what is left when a warp does by shuffles what the block did in shared memory."""
-    own = launch.get(q.SHARED_SHARE) or 0.0
-    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - own) for unit in ("l1_data", "l1", "lsu")}
+    """Return the time that remains with shuffles within warps instead of shared memory."""
+    in_shared, units = launch.get(q.SHARED_SHARE) or 0.0, ("l1_data", "l1", "lsu")
+    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - in_shared) for unit in units}
     after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
     stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
     left = time_left(launch, after, waits_left=stays)
@@ -229,7 +228,7 @@ def _without_ladder(launch: ProfiledLaunch) -> float:
 
 
 def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
-    """Return what warps wait for, the most frequent first; what has no name last."""
+    """Return the stall reasons, the most frequent first; `misc` last."""
     waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
     return sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
 

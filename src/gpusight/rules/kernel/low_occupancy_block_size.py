@@ -126,7 +126,7 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _supplied(launch: ProfiledLaunch) -> float:
-    """Return the part of the places for warps that are taken; 0 where that is not known."""
+    """Return the part of the warp slots that are used; 0 where that is not known."""
     achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
     return achieved / possible if achieved is not None and possible else 0.0
 

@@ -166,7 +166,7 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _fullness(launch: ProfiledLaunch) -> float | None:
-    """Return the part of the places for warps that were taken, over the whole launch."""
+    """Return the part of the warp slots that were used, over the whole launch."""
     achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
     active = launch.get(q.SM_ACTIVE)
     if achieved is None or not possible or active is None:

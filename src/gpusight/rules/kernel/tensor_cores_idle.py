@@ -1,4 +1,4 @@
-"""tensor-cores-idle: a matrix product on the ordinary pipes."""
+"""tensor-cores-idle: a GEMM on CUDA cores."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _FEEDING = ("l1_data", "l1", "lsu")
 
 
 class TensorCoresIdle(KernelRule):
-    """A matrix product on the ordinary pipes."""
+    """A GEMM on CUDA cores."""
 
     id = "tensor-cores-idle"
     detects = (
@@ -123,13 +123,18 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
     explains = frozenset({"compute-bound", "memory-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
+        """Find a GEMM, by name or by its mix of instructions, that leaves them idle."""
         if launch.gpu is None:
             return RuleNotApplicable("not known: which GPU it ran on")
         if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
             return RuleNotApplicable(f"not measured: {_TENSOR_USE}", self.sections)
         precision, peak, now = _rates(launch)
-        if peak is None or now is None or is_tensor_core_kernel(launch) or _says_so(launch):
+        if (
+            peak is None
+            or now is None
+            or is_tensor_core_kernel(launch)
+            or _named_tensor_core(launch)
+        ):
             return CLEAN
         share = _arithmetic(launch)
         if share is None or not {"dram", "l2"} & launch.busy.keys():
@@ -165,7 +170,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
 
 
 def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
-    """Tell a product by its name that comes near the peak of the FP32 pipe: it uses that one."""
+    """Return whether it is a GEMM by its name that achieves a part of the FP32 peak."""
     share = launch.get(q.FP32_SHARE)
     return (
         launch.category in _GEMM_CATEGORIES
@@ -211,7 +216,7 @@ def _arithmetic(launch: ProfiledLaunch) -> float | None:
     return max(known) if known else launch.get(q.FP32_SHARE)
 
 
-def _says_so(launch: ProfiledLaunch) -> bool:
+def _named_tensor_core(launch: ProfiledLaunch) -> bool:
     """Return whether the name alone says that tensor cores are used.
 
     Their counters have other names on each new generation; a 16-bit kernel that computes next to
@@ -249,7 +254,7 @@ def _fills_its_pipe(launch: ProfiledLaunch) -> bool:
 
 
 def _waits_for_operands(launch: ProfiledLaunch, adds: float) -> bool:
-    """Tell a product without tiles in registers: L1 and shared memory cannot feed the pipe."""
+    """Return whether it looks like a GEMM without register tiles, bound by L1 and shared memory."""
     instructions, unit = launch.get(q.INSTRUCTIONS), busiest(launch)
     asked = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
     return (
@@ -285,7 +290,7 @@ def _intensity(launch: ProfiledLaunch) -> float | None:
 
 
 def _memory(launch: ProfiledLaunch) -> float:
-    """Return the part of the time that L2 and DRAM need whatever computes the product."""
+    """Return the part of the time that L2 and DRAM need in any case."""
     return max((launch.busy.get(u, 0.0) for u in ("dram", "l2")), default=0.0) / ATTAINABLE
 
 

@@ -53,7 +53,7 @@ LOADS_IN_FLIGHT = Threshold(
     2, "loads that a warp has under way where memory is what binds: else it would wait for latency"
 )
 QUEUES = ("lg_throttle", "drain", "membar")
-"""Waits for a full queue end when what fills it is gone; what units still need counts by itself."""
+"""Stalls on a full queue, which vanish with the traffic that fills it."""
 MAX_SECTORS_PER_LOAD = Threshold(
     16,
     "sectors of a warp's widest load, 16 bytes a thread: beyond it sectors are wasted whatever "
@@ -111,7 +111,7 @@ out[y * width + x] = in[y * width + x];
     explains = frozenset({"memory-bound", "latency-bound", "cache-miss"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Compare the sectors moved with those that hold what was asked for."""
+        """Compare the sectors moved with those that were needed."""
         sectors = _sectors(launch)
         if sectors is None:
             return _inferred(launch, self.sections)
