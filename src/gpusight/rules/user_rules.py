@@ -402,9 +402,8 @@ def _errors_named(what: str, source: str, place: str = "") -> Iterator[None]:
         raise
     except InvalidRuleError as error:
         why = " ".join(str(error).split())
-        raise RuleError(f"{what} of {place or source} cannot be used", why=why, hint=_HINT) from (
-            error
-        )
+        message = f"{what} of {place or source} cannot be used"
+        raise RuleError(message, why=why, hint=_HINT) from error
     except BaseException as error:
         if isinstance(error, SyntaxError) and error.filename:
             place = f"{error.filename}:{error.lineno}" if error.lineno else source
@@ -412,8 +411,7 @@ def _errors_named(what: str, source: str, place: str = "") -> Iterator[None]:
             # The last line that ran in the rule's own file.
             file = place.rpartition(":")[0] or source
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-            last = f"{file}:{frames[-1].lineno}" if frames else ""
-            place = last or place or source
+            place = f"{file}:{frames[-1].lineno}" if frames else place or source
         raise RuleError(f"{what} failed at {place}", why=_exception_text(error)) from error
 
 

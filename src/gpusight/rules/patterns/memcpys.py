@@ -95,7 +95,7 @@ def not_covered(rows: pl.DataFrame, covers: dict[int, Intervals]) -> Ints:
     """Measure how much of each activity lies outside the spans of its GPU."""
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     device = rows["device"].to_numpy()
-    outside_ns = end_ns - start_ns
+    outside_ns: Ints = end_ns - start_ns
     for number, spans in covers.items():
         own = np.flatnonzero(device == number)
         outside_ns[own] -= coverage(spans, start_ns[own], end_ns[own])

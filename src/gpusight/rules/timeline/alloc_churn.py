@@ -135,7 +135,11 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
             step_evidence(context, "calls", rows.height, "", "Calls that take or give back memory"),
             step_evidence(context, "calls_ns", spent_ns, "ns", "Time the host spends in them"),
             step_evidence(
-                context, "waited_ns", rows["waited_ns"].sum(), "ns", "Of it, waiting for the GPU"
+                context,
+                "waited_ns",
+                int(rows["waited_ns"].sum()),
+                "ns",
+                "Of it, waiting for the GPU",
             ),
         ),
         confidence=Confidence.HIGH,

@@ -140,10 +140,18 @@ def _evidence(
     evidence = [
         step_evidence(context, "waits", inside.height, "", "Waits for the GPU"),
         step_evidence(
-            context, "waited_ns", inside["waited_ns"].sum(), "ns", "Time the host spends in them"
+            context,
+            "waited_ns",
+            int(inside["waited_ns"].sum()),
+            "ns",
+            "Time the host spends in them",
         ),
         step_evidence(
-            context, "read_back", inside["copies"].sum(), "", "Of these, waits for a small copy"
+            context,
+            "read_back",
+            int(inside["copies"].sum()),
+            "",
+            "Of these, waits for a small copy",
         ),
     ]
     if ends.height:
