@@ -426,12 +426,12 @@ def user_rules(
         else:
             rules += rules_of_file(Path(source))
     rules += installed_rules()
-    taken = dict.fromkeys((*TIMELINE_RULES, *KERNEL_RULES), "gpusight")
+    sources_by_id = dict.fromkeys((*TIMELINE_RULES, *KERNEL_RULES), "gpusight")
     for rule in rules:
-        if rule.id in taken:
-            why = f"{taken[rule.id]} has one of that name"
+        if rule.id in sources_by_id:
+            why = f"{sources_by_id[rule.id]} has one of that name"
             raise RuleError(f"rule {rule.id!r} of {rule.source} cannot be added", why=why)
-        taken[rule.id] = rule.source
+        sources_by_id[rule.id] = rule.source
     return tuple(rules)
 
 

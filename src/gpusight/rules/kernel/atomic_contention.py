@@ -147,8 +147,8 @@ def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) ->
     # stalls shrink as well.
     kept = 1 / min(launch.block or WARP, MAX_THREADS_COMBINED.value)
     stays = waits_left(launch, dict.fromkeys(_WAITS, 1 - kept))
-    left = limited(launch, max(stays or 0.0, others / ATTAINABLE, kept))
-    if left > 1 / MIN_SPEEDUP:
+    remaining = limited(launch, max(stays or 0.0, others / ATTAINABLE, kept))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     focused = (
         hottest >= MIN_HOT_SLICE_SHARE.value and hottest >= MIN_SLICE_IMBALANCE.value * average
@@ -158,7 +158,7 @@ def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) ->
         title=f"atomics keep {where} {busy:.0%} busy"
         if saturated
         else f"warps spend {waiting:.0%} of their time on atomics",
-        time_share=left,
+        time_share=remaining,
         estimate="a block adds up its own values first, so that one atomic of each block is left",
         evidence=(
             *launch.evidence(
@@ -193,14 +193,14 @@ def _in_shared(launch: ProfiledLaunch) -> RuleVerdict:
     after |= {u: launch.busy.get(u, 0.0) * (1 - tried) for u in ("issue", "alu", "fma", "sm")}
     waits = dict.fromkeys(SHARED_WAITS, removed) | dict.fromkeys(LOOP_WAITS, tried)
     stays = waits_left(launch, waits)
-    left = time_left(launch, after, waits_left=stays)
-    if not is_worth(left):
+    remaining = time_left(launch, after, waits_left=stays)
+    if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
         title=f"an atomic in shared memory takes {each:.0f} steps"
         if conflicts
         else "warps wait for atomics in shared memory, in loops that try again",
-        time_share=left,
+        time_share=remaining,
         estimate="one step for each atomic instruction"
         if conflicts
         else "a warp adds up its own values first, so that one try in 32 is left",

@@ -91,21 +91,23 @@ tile[row][col ^ (row & 31)] = value;
             return CLEAN
         removed = min(1.0, excess / steps)
         after = _relieved(launch, removed)
-        left = time_left(
+        remaining = time_left(
             launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
         )
-        if not is_worth(left):
+        if not is_worth(remaining):
             return CLEAN
+        waiting = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
+        waits = Evidence("waits_shared", waiting, "share", "Warps that waited for shared memory")
         return KernelRuleMatch(
             title=f"shared memory takes {steps / (steps - excess):.1f} steps where one would do"
             if steps > excess
             else "bank conflicts take all the time of shared memory",
-            time_share=left,
+            time_share=remaining,
             estimate=f"without {removed:.0%} of the shared-memory steps; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
-                *_waits(launch),
+                *([waits] if launch.stalls else []),
             ),
             confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
             confidence_reason="conflicts and waits were measured"
@@ -123,13 +125,13 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
     if removed is None or excess_is_global(launch) or launch.busy["l1_data"] < SATURATED:
         return absent
     after = {u: s * (1 - removed) for u, s in launch.busy.items() if u in {"l1_data", "l1"}}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
         title=f"L1 and shared memory take {1 / (1 - removed):.1f} steps where one would do",
-        time_share=left,
-        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, left),
+        time_share=remaining,
+        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED),
         confidence=Confidence.LOW,
         confidence_reason="that the steps are conflicts is inferred: collect SourceCounters",
@@ -145,10 +147,3 @@ def _relieved(launch: ProfiledLaunch, removed: float) -> dict[str, float]:
     if "memory" in busy and "l1_data" not in busy:
         after["memory"] = busy["memory"] * (1 - removed)
     return after
-
-
-def _waits(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
-    if not launch.stalls:
-        return ()
-    share = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
-    return (Evidence("waits_shared", share, "share", "Warps that waited for shared memory"),)

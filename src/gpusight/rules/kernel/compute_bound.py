@@ -87,7 +87,7 @@ float r = 1.0f / b;                       // once, outside the loop
         if name == "constants":
             return _divergent_constants(launch, share)
         at_roof = steady(launch, share) >= ROOF.value
-        left = 1.0 if at_roof else roof_distance(launch, share)
+        remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
             confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
@@ -100,7 +100,7 @@ float r = 1.0f / b;                       // once, outside the loop
             else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
             if name in {"issue", "sm", "tensor"}
             else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-            time_share=left,
+            time_share=remaining,
             estimate="nothing to gain but by computing less"
             if at_roof
             else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",

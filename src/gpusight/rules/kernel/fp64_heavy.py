@@ -79,17 +79,19 @@ float s = sinf(x);                        // not sin(x)
         if busy < MIN_FP64_SHARE.value:
             return CLEAN
         ratio = fp64_rate(launch)
-        after = _relieved(launch, busy, ratio)
+        kept = _instructions_kept(launch)
+        after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("issue", "alu", "xu")}
+        after |= {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
         # Stalls only matter where the pipe is not saturated.
         stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
-        left = time_left(launch, after, waits_left=stays)
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=stays)
+        if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
             title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
-            time_share=left,
+            time_share=remaining,
             estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
                 Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
@@ -97,13 +99,6 @@ float s = sinf(x);                        // not sin(x)
             confidence=Confidence.MEDIUM,
             confidence_reason="whether the results need double precision is not known",
         )
-
-
-def _relieved(launch: ProfiledLaunch, busy: float, ratio: float) -> dict[str, float]:
-    """Return how busy the pipes would be with the same arithmetic in FP32."""
-    kept = _instructions_kept(launch)
-    after: dict[str, float] = {u: launch.busy.get(u, 0.0) * kept for u in ("issue", "alu", "xu")}
-    return after | {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
 
 
 def _instructions_kept(launch: ProfiledLaunch) -> float:

@@ -177,17 +177,20 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             return _without_reasons(launch, highest)
         reason, share = reasons[0]
         ladder = _is_ladder(launch, reason)
-        left = (
+        remaining = (
             _without_ladder(launch)
             if ladder
             else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
         )
+        cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
+        meaning = "Wait for one global load, on average"
+        load = Evidence("load_cycles", cycles or 0.0, "cycle", meaning)
         return KernelRuleMatch(
             title=f"as short as a launch gets; {STARTED}"
             if overhead(launch) >= MAX_OVERHEAD_CORRECTION
             else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
             + STALLS[reason].what,
-            time_share=left,
+            time_share=remaining,
             estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
             "instructions"
             if ladder
@@ -201,7 +204,7 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
                     for name, part in reasons[:MAX_REASONS_SHOWN]
                 ),
                 *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
-                *_load(launch),
+                *([] if cycles is None else [load]),
                 *launch.evidence(shared.WAVES),
             ),
             confidence=Confidence.LOW,
@@ -223,8 +226,8 @@ def _without_ladder(launch: ProfiledLaunch) -> float:
     after = {unit: max(0.0, launch.busy.get(unit, 0.0) - in_shared) for unit in units}
     after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
     stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
-    left = time_left(launch, after, waits_left=stays)
-    return 1.0 if left is None else left
+    remaining = time_left(launch, after, waits_left=stays)
+    return 1.0 if remaining is None else remaining
 
 
 def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
@@ -234,21 +237,14 @@ def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
 
 
 def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:
-    left = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
+    remaining = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
     return KernelRuleMatch(
         title=f"as short as a launch gets; {STARTED}"
         if overhead(launch) >= MAX_OVERHEAD_CORRECTION
         else f"no unit above {highest:.0%}: warps wait",
-        time_share=left,
+        time_share=remaining,
         estimate="twice as fast at most; what warps wait for was not measured",
         evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
         confidence=Confidence.LOW,
         confidence_reason="what warps waited for was not measured: collect WarpStateStats",
     )
-
-
-def _load(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
-    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
-    if cycles is None:
-        return ()
-    return (Evidence("load_cycles", cycles, "cycle", "Wait for one global load, on average"),)

@@ -96,8 +96,8 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
             what=f"blocks of {launch.block} threads",
         )
         verdicts = (by_limit, _starting(launch), _partial_warps(launch))
-        found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
-        return min(found, key=lambda f: f.time_share or 1.0, default=by_limit)
+        matches = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
+        return min(matches, key=lambda match: match.time_share or 1.0, default=by_limit)
 
 
 def _starting(launch: ProfiledLaunch) -> RuleVerdict:
@@ -105,15 +105,17 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
         return CLEAN
-    if _supplied(launch) >= MIN_SUPPLIED_SHARE.value:
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    supplied = achieved / possible if achieved is not None and possible else 0.0
+    if supplied >= MIN_SUPPLIED_SHARE.value:
         return CLEAN
     fewer = USUAL_BLOCK.value / launch.block
-    left = roof_limited(launch, 1 / fewer)
-    if left > 1 / MIN_SPEEDUP:
+    remaining = roof_limited(launch, 1 / fewer)
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
         title=f"{launch.grid:,} blocks of {launch.block} threads: starting them takes the time",
-        time_share=left,
+        time_share=remaining,
         estimate=f"{fewer:.0f} times fewer blocks, of {USUAL_BLOCK.value:.0f} threads; no unit "
         "beyond its roof",
         evidence=(
@@ -123,12 +125,6 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
         confidence=Confidence.MEDIUM,
         confidence_reason="that starting blocks is what takes the time is inferred",
     )
-
-
-def _supplied(launch: ProfiledLaunch) -> float:
-    """Return the part of the warp slots that are used; 0 where that is not known."""
-    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
-    return achieved / possible if achieved is not None and possible else 0.0
 
 
 def _cycles_per_block(launch: ProfiledLaunch) -> float | None:
@@ -149,14 +145,14 @@ def _partial_warps(launch: ProfiledLaunch) -> RuleVerdict:
     if filled >= MIN_WARP_FILL.value:
         return CLEAN
     after = {unit: launch.busy[unit] * filled for unit in SM_UNITS if unit in launch.busy}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
         title=f"blocks of {launch.block} threads fill {filled:.0%} of their warps",
-        time_share=left,
+        time_share=remaining,
         estimate=f"full warps need {filled:.0%} of the instructions; "
-        + limit_sentence(launch, after, left),
+        + limit_sentence(launch, after, remaining),
         evidence=(
             Evidence("block", launch.block, "", shared.BLOCK_SIZE.meaning),
             *launch.evidence(q.THREADS_PER_INSTRUCTION, q.ISSUE, shared.SM_SHARE),

@@ -78,9 +78,11 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
         if bound != MEMORY:
             return CLEAN
-        name, share = _unit(launch)
+        unit, dram = busiest(launch, (*MEMORY_UNITS, "memory")), launch.busy.get("dram", 0.0)
+        assert unit is not None
+        name, share = ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit
         at_roof = steady(launch, share) >= ROOF.value
-        left = 1.0 if at_roof else roof_distance(launch, share)
+        remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
             confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
@@ -91,7 +93,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
             if at_roof
             else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-            time_share=left,
+            time_share=remaining,
             estimate="nothing to gain but by moving fewer bytes"
             if at_roof
             else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
@@ -106,11 +108,3 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence=confidence,
             confidence_reason=reason,
         )
-
-
-def _unit(launch: ProfiledLaunch) -> tuple[str, float]:
-    """Return the unit that limits the launch: DRAM where it is about as busy as the caches."""
-    unit = busiest(launch, (*MEMORY_UNITS, "memory"))
-    assert unit is not None
-    dram = launch.busy.get("dram", 0.0)
-    return ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit

@@ -77,18 +77,21 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
                 "not measured: blocks of the grid and SMs of the GPU", self.sections
             )
         idle = grid < sms
-        if grid >= sms * blocks or (not idle and _is_intended(launch)):
+        # A grid that reaches every SM may be small on purpose, or not the bottleneck.
+        waiting = sum(launch.stalls.get(reason, 0.0) for reason in MEMORY_WAITS)
+        intended = is_tensor_core_kernel(launch) or waiting >= MIN_MEMORY_WAIT_SHARE.value
+        if grid >= sms * blocks or (not idle and intended):
             return CLEAN
-        left = _time_left(launch, grid, sms, blocks)
-        if left > 1 / MIN_SPEEDUP:
+        remaining = _time_left(launch, grid, sms, blocks)
+        if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
             title=f"{grid:,} block{'s' if grid != 1 else ''} for {sms} SMs that hold "
             f"{sms * blocks:,}",
-            time_share=left,
+            time_share=remaining,
             estimate=(f"the work on {sms} SMs instead of {grid}" if idle else "the work on all SMs")
             + f", with {blocks} blocks on each"
-            + ("; starting a grid takes 1.5 µs" if left <= 2 * limited(launch, 0.0) else ""),
+            + ("; starting a grid takes 1.5 µs" if remaining <= 2 * limited(launch, 0.0) else ""),
             evidence=(
                 Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
                 Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
@@ -98,12 +101,6 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
             confidence=Confidence.MEDIUM if idle and launch.busy else Confidence.LOW,
             confidence_reason="whether the work can be cut into more blocks is not known",
         )
-
-
-def _is_intended(launch: ProfiledLaunch) -> bool:
-    """Return whether a grid that reaches every SM is small on purpose, or not the main thing."""
-    waiting = sum(launch.stalls.get(reason, 0.0) for reason in MEMORY_WAITS)
-    return is_tensor_core_kernel(launch) or waiting >= MIN_MEMORY_WAIT_SHARE.value
 
 
 def _time_left(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> float:

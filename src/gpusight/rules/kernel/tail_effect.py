@@ -120,15 +120,15 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
     """Find a last wave that is far from full, after few that were."""
     if waves >= MAX_WAVES.value:
         return CLEAN
-    whole = math.ceil(waves)
+    full_waves = math.ceil(waves)
     full = _fullness(launch)
-    left = limited(launch, max(waves / whole, full or 0.0, needed(launch)))
-    if left > 1 / MIN_SPEEDUP:
+    remaining = limited(launch, max(waves / full_waves, full or 0.0, needed(launch)))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
-        title=f"{waves:.2f} waves of blocks take the time of {whole}",
-        time_share=left,
-        estimate=f"{waves:.2f} waves in place of {whole}"
+        title=f"{waves:.2f} waves of blocks take the time of {full_waves}",
+        time_share=remaining,
+        estimate=f"{waves:.2f} waves in place of {full_waves}"
         + ("" if full is None else f"; {1 - full:.0%} of the places for warps were empty"),
         evidence=(
             Evidence("waves", waves, "", shared.WAVES.meaning),
@@ -146,12 +146,12 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
     active = launch.get(q.SM_ACTIVE)
     if active is None or steady(launch, active) >= MIN_SM_ACTIVE_SHARE.value:
         return CLEAN
-    left = roof_limited(launch, steady(launch, active))
-    if left > 1 / MIN_SPEEDUP:
+    remaining = roof_limited(launch, steady(launch, active))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
         title=f"SMs are idle for {1 - active:.0%} of the time: a few blocks run much longer",
-        time_share=left,
+        time_share=remaining,
         estimate="the same work spread evenly over the SMs",
         evidence=(
             *launch.evidence(q.SM_ACTIVE, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY),

@@ -143,15 +143,19 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             )
         if not _is_gemm(launch):
             return CLEAN
-        left = limited(launch, max(share * now / (peak * TENSOR_EFFICIENCY.value), _memory(launch)))
-        if left > 1 / MIN_SPEEDUP:
+        # L2 and DRAM need the same time whatever computes the GEMM.
+        memory = {unit: launch.busy[unit] for unit in ("dram", "l2") if unit in launch.busy}
+        unit = max(memory, key=lambda name: memory[name])
+        tensor_time = share * now / (peak * TENSOR_EFFICIENCY.value)
+        remaining = limited(launch, max(tensor_time, memory[unit] / ATTAINABLE))
+        if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
             title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
-            time_share=left,
+            time_share=remaining,
             estimate=f"the product in {precision.upper()} on tensor cores at "
             f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: "
-            + _memory_sentence(launch),
+            f"{UNIT_NAMES[unit]} takes {memory[unit]:.0%} of the time now",
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
@@ -197,16 +201,16 @@ def _of_its_kind(gpu: Gpu) -> Gpu:
     Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
     over its FP32 pipe: the ratio is what counts.
     """
-    known = [
-        (other.sm_count == gpu.sm_count, other.tensor.fp16 / other.vector.fp32, other)
+    similar = [
+        (other.tensor.fp16 / other.vector.fp32, other)
         for other in GPUS
         if other.compute_capability == gpu.compute_capability
         and other.tensor.fp16
         and other.vector.fp32
     ]
-    alike = [one for one in known if one[0]] or known
-    ranked = sorted(alike, key=lambda one: one[1])
-    return ranked[len(ranked) // 2][2] if ranked else gpu
+    same_size = [(ratio, other) for ratio, other in similar if other.sm_count == gpu.sm_count]
+    ranked = sorted(same_size or similar, key=lambda pair: pair[0])
+    return ranked[len(ranked) // 2][1] if ranked else gpu
 
 
 def _arithmetic(launch: ProfiledLaunch) -> float | None:
@@ -244,24 +248,22 @@ def _is_gemm(launch: ProfiledLaunch) -> bool:
         others <= MAX_OTHER_PER_FMA.value * adds
         and _loads(launch) >= MIN_LOADS_PER_FMA.value * adds / WARP
         and intensity >= MIN_FLOPS_PER_BYTE.value
-        and (_fills_its_pipe(launch) or _waits_for_operands(launch, adds))
+        and (
+            (_arithmetic(launch) or 0.0) >= max(MIN_PIPE_SHARE.value, launch.busy.get("alu", 0.0))
+            or _waits_for_operands(launch, adds)
+        )
     )
-
-
-def _fills_its_pipe(launch: ProfiledLaunch) -> bool:
-    pipe = _arithmetic(launch) or 0.0
-    return pipe >= max(MIN_PIPE_SHARE.value, launch.busy.get("alu", 0.0))
 
 
 def _waits_for_operands(launch: ProfiledLaunch, adds: float) -> bool:
     """Return whether it looks like a GEMM without register tiles, bound by L1 and shared memory."""
     instructions, unit = launch.get(q.INSTRUCTIONS), busiest(launch)
-    asked = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
+    requested_bytes = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
     return (
         unit is not None
         and unit[0] in _FEEDING
         and unit[1] >= SATURATED
-        and asked >= MIN_L2_REREADS.value * (launch.get(shared.DRAM_BYTES) or math.inf)
+        and requested_bytes >= MIN_L2_REREADS.value * (launch.get(shared.DRAM_BYTES) or math.inf)
         and _loads(launch) >= MIN_OPERAND_LOADS_PER_FMA.value * adds / WARP
         and adds / WARP >= MIN_FMA_SHARE.value * (instructions or math.inf)
     )
@@ -287,16 +289,3 @@ def _intensity(launch: ProfiledLaunch) -> float | None:
     if share is None or not moving:
         return None
     return share * gpu.vector.fp32 * 1e12 / (moving * gpu.memory_bandwidth_bytes_s)
-
-
-def _memory(launch: ProfiledLaunch) -> float:
-    """Return the part of the time that L2 and DRAM need in any case."""
-    return max((launch.busy.get(u, 0.0) for u in ("dram", "l2")), default=0.0) / ATTAINABLE
-
-
-def _memory_sentence(launch: ProfiledLaunch) -> str:
-    known = {u: launch.busy[u] for u in ("dram", "l2") if u in launch.busy}
-    if not known:
-        return "its load is not known"
-    unit = max(known, key=lambda name: known[name])
-    return f"{UNIT_NAMES[unit]} takes {known[unit]:.0%} of the time now"

@@ -121,15 +121,15 @@ out[y * width + x] = in[y * width + x];
         if reads_at_random(launch):  # no layout puts these in order: see cache-miss
             return CLEAN
         after = _relieved(launch, moved, needed)
-        left = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
+        if not is_worth(remaining):
             return CLEAN
         measured = launch.get(q.SECTORS_NEEDED) is not None
         return KernelRuleMatch(
             title=f"{moved / needed:.1f} sectors moved for each one needed",
-            time_share=left,
+            time_share=remaining,
             estimate=f"moving {needed / moved:.0%} of the sectors; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
                 Evidence("sectors_needed", needed, "", q.SECTORS_NEEDED.meaning),
@@ -151,14 +151,14 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
         return absent
     units = ("l1_data", "l1", "l1_to_l2", "l2", "memory")
     after = {unit: launch.busy[unit] * (1 - removed) for unit in units if unit in launch.busy}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
         title=f"L1 takes {1 / (1 - removed):.1f} steps where one would do",
-        time_share=left,
+        time_share=remaining,
         estimate=f"without {removed:.0%} of the steps, and as much of the way to L2; "
-        + limit_sentence(launch, after, left),
+        + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED, q.L1_TO_L2),
         confidence=Confidence.LOW,
         confidence_reason="that addresses lie apart is inferred: collect SourceCounters",
@@ -195,17 +195,14 @@ def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, 
 
 def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
     """Return the waits that stay: loads do not get faster than they are on an idle GPU."""
-    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or _fewest_loads(launch))
+    moved = launch.get(q.SECTORS_MOVED)
+    # The fewest loads that can have moved the sectors: one for each thread of a warp.
+    min_loads = None if moved is None else moved / WARP
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or min_loads)
     under_way = LOADS_IN_FLIGHT.value if limiter(launch) == MEMORY else 1.0
     fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
     removed = dict.fromkeys(SHARED_WAITS, 1.0 - kept) | dict.fromkeys(QUEUES, 1.0)
     return waits_left(launch, removed | {"long_scoreboard": 1.0 - max(kept, fastest)})
-
-
-def _fewest_loads(launch: ProfiledLaunch) -> float | None:
-    """Return the fewest loads that can have moved the sectors: one for each thread of a warp."""
-    moved = launch.get(q.SECTORS_MOVED)
-    return None if moved is None else moved / WARP
 
 
 def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:

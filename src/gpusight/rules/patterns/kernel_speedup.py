@@ -60,8 +60,8 @@ def time_left(
     if not before and waits_left is None:
         return None
     highest = max(before.values(), default=0.0)
-    remaining = {**before, **{unit: share for unit, share in after.items() if unit in before}}
-    next_highest = max(remaining.values(), default=0.0)
+    busy_after = {**before, **{unit: share for unit, share in after.items() if unit in before}}
+    next_highest = max(busy_after.values(), default=0.0)
     saturated = highest >= SATURATED or waits_left is None
     pace = highest if saturated else ATTAINABLE
     by_units = next_highest / pace if pace else 1.0
@@ -75,20 +75,20 @@ def overhead(launch: ProfiledLaunch) -> float:
     return min(MAX_OVERHEAD_SHARE, OVERHEAD_NS / launch.duration_ns)
 
 
-def is_worth(left: float | None) -> bool:
+def is_worth(remaining: float | None) -> bool:
     """Return whether a gain is large enough for a finding, or not known."""
-    return left is None or left <= 1 / MIN_SPEEDUP
+    return remaining is None or remaining <= 1 / MIN_SPEEDUP
 
 
-def limited(launch: ProfiledLaunch, left: float) -> float:
+def limited(launch: ProfiledLaunch, remaining: float) -> float:
     """Bound an estimate from below: the overhead of a launch remains in any case."""
     fixed = overhead(launch)
-    return min(1.0, max(fixed + (1 - fixed) * left, 1e-3))
+    return min(1.0, max(fixed + (1 - fixed) * remaining, 1e-3))
 
 
-def roof_limited(launch: ProfiledLaunch, left: float) -> float:
+def roof_limited(launch: ProfiledLaunch, remaining: float) -> float:
     """Bound an estimate from below by what the busiest unit needs at best."""
-    return min(1.0, max(limited(launch, left), overhead(launch) + needed(launch)))
+    return min(1.0, max(limited(launch, remaining), overhead(launch) + needed(launch)))
 
 
 def needed(launch: ProfiledLaunch) -> float:
@@ -129,8 +129,8 @@ def waits_left(launch: ProfiledLaunch, removed: Mapping[str, float]) -> float | 
 
 def stall_share(launch: ProfiledLaunch, reasons: Iterable[str]) -> float | None:
     """Return the part of the warps' time that these stalls cost; None where it is not known."""
-    left = waits_left(launch, dict.fromkeys(reasons, 1.0))
-    return None if left is None else 1.0 - left
+    remaining = waits_left(launch, dict.fromkeys(reasons, 1.0))
+    return None if remaining is None else 1.0 - remaining
 
 
 def busiest(launch: ProfiledLaunch, units: Iterable[str] | None = None) -> tuple[str, float] | None:
@@ -139,16 +139,18 @@ def busiest(launch: ProfiledLaunch, units: Iterable[str] | None = None) -> tuple
     return max(candidates, key=lambda pair: pair[1], default=None)
 
 
-def limit_sentence(launch: ProfiledLaunch, after: Mapping[str, float], left: float | None) -> str:
+def limit_sentence(
+    launch: ProfiledLaunch, after: Mapping[str, float], remaining: float | None
+) -> str:
     """Describe what limits a gain: the unit that is busiest after the fix, or other stalls."""
-    remaining = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
-    if left is None:
+    busy_after = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
+    if remaining is None:
         return "how much that gives is not known: how busy the units were was not measured"
-    if not remaining:
+    if not busy_after:
         return "then limited by the waits that stay"
-    unit, share = max(remaining.items(), key=lambda pair: pair[1])
+    unit, share = max(busy_after.items(), key=lambda pair: pair[1])
     highest = max(launch.busy.values())
-    if share >= left * highest * 0.98:
+    if share >= remaining * highest * 0.98:
         return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} of the time now)"
     return "then limited by the waits that stay"
 
@@ -300,8 +302,8 @@ def time_left_with(launch: ProfiledLaunch, times_warps: float) -> float | None:
     if rate is None or rate <= 0:
         return None
     throttled = shares(THROTTLES, launch.stalls)
-    left = throttled + (1.0 - throttled) * rate / ready(rate, times_warps)
-    return roof_limited(launch, left)
+    remaining = throttled + (1.0 - throttled) * rate / ready(rate, times_warps)
+    return roof_limited(launch, remaining)
 
 
 def is_tensor_core_kernel(launch: ProfiledLaunch) -> bool:
@@ -338,12 +340,16 @@ def check_occupancy_limit(
         return CLEAN
     if is_tensor_core_kernel(launch) or _is_at_a_roof(launch):
         return CLEAN
-    left = time_left_with(launch, spare.times)
-    if left is None:
+    remaining = time_left_with(launch, spare.times)
+    if remaining is None:
         return RuleNotApplicable(
             "not measured: how often the schedulers issued", ("SchedulerStats",)
         )
-    return CLEAN if left > 1 / MIN_SPEEDUP else _occupancy_match(launch, share, spare, left, what)
+    return (
+        CLEAN
+        if remaining > 1 / MIN_SPEEDUP
+        else _occupancy_match(launch, share, spare, remaining, what)
+    )
 
 
 def _is_at_a_roof(launch: ProfiledLaunch) -> bool:
@@ -359,13 +365,13 @@ def _is_at_a_roof(launch: ProfiledLaunch) -> bool:
 
 
 def _occupancy_match(
-    launch: ProfiledLaunch, share: float, spare: WarpSlots, left: float, what: str
+    launch: ProfiledLaunch, share: float, spare: WarpSlots, remaining: float, what: str
 ) -> KernelRuleMatch:
     rate = issue_rate(launch) or 0.0
     roof = busiest(launch)
     return KernelRuleMatch(
         title=f"{what} let only {share:.0%} of the warps of an SM be resident",
-        time_share=left,
+        time_share=remaining,
         estimate=f"with {spare.warps_then} warps on an SM instead of {spare.warps}, a scheduler "
         f"would issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),

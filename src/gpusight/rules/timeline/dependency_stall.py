@@ -330,8 +330,8 @@ def _stalled_rows(context: RuleContext, stalls: StreamStalls) -> pl.DataFrame:
         queues_of_streams(context.schedule).select("queue", pl.col("stream").cast(pl.String)).rows()
     )
     queue = pl.col("queue").replace_strict(names, default="?", return_dtype=pl.String)
-    every = context.ops.with_columns(queue.alias("stream"))
-    first, second = every[stalls.op], every[np.maximum(stalls.needs, 0)]
+    ops_with_streams = context.ops.with_columns(queue.alias("stream"))
+    first, second = ops_with_streams[stalls.op], ops_with_streams[np.maximum(stalls.needs, 0)]
     waiting = pl.format("stream {} ({}) waiting for ", first["stream"], first["label"])
     other = pl.format("stream {} ({})", second["stream"], second["label"])
     by_function = pl.lit(pl.Series(stalls.function))

@@ -183,16 +183,14 @@ def _evidence(
     )
 
 
-def _amount(context: RuleContext, gain: _Gain) -> str:
-    if gain.ns <= 0:
-        return "nothing"
-    return by_step(context, format_time(gain.ns / context.per_step))
-
-
 def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
     count = format_count(round(rows.height / context.per_step))
     median = format_time(float(np.median(rows["duration_ns"].to_numpy())))
-    saved = [f"{g.target.name} {g.target.how} gives back {_amount(context, g)}" for g in gains]
+    saved = [
+        f"{g.target.name} {g.target.how} gives back "
+        + (by_step(context, format_time(g.ns / context.per_step)) if g.ns > 0 else "nothing")
+        for g in gains
+    ]
     way = framework_of(context.trace).choose(
         torch="TF32 is one line and adds no launches; autocast makes the GPU faster still but "
         "launches casts, which cost a program that waits for its host.",

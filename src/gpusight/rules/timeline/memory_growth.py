@@ -94,7 +94,7 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         if not memory.gpus:
             return RuleNotApplicable("no memory of a GPU was recorded")
         growth = [_growth(trace, memory, gpu, steps) for gpu in memory.gpus]
-        steady = [g for g in growth if g is not None and _matters(g)]
+        steady = [g for g in growth if g is not None and g.matters]
         return _match(context, max(steady, key=lambda g: g.per_step)) if steady else CLEAN
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
@@ -123,6 +123,13 @@ class _Growth:
             return None
         return max(0, self.capacity - self.peak) / self.per_step
 
+    @property
+    def matters(self) -> bool:
+        """Whether it is large, or fills the GPU in a run of usual length."""
+        if self.per_step >= MIN_GROWTH_OF_PEAK.value * self.peak:
+            return True
+        return self.steps_to_full is not None and self.steps_to_full <= MAX_STEPS_TO_FULL.value
+
 
 def _growth(
     trace: Trace, memory: DeviceMemories, device: int, steps: tuple[TraceStep, ...]
@@ -149,12 +156,6 @@ def _growth(
 
 
 _MAX_COMPARED = 400
-
-
-def _matters(grown: _Growth) -> bool:
-    if grown.per_step >= MIN_GROWTH_OF_PEAK.value * grown.peak:
-        return True
-    return grown.steps_to_full is not None and grown.steps_to_full <= MAX_STEPS_TO_FULL.value
 
 
 def _match(context: RuleContext, grown: _Growth) -> RuleMatch:

@@ -181,6 +181,10 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     faster = _faster(rows, rates)
     # A program that cannot copy ahead saves no more than this.
     in_place_ns = context.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
+    at_rates = "; ".join(
+        f"{DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
+        for way, rate in rates.items()
+    )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     return RuleMatch(
         title=f"Copies of pageable memory take {of_each_step(context, took_ns)} ({rate})",
@@ -199,7 +203,8 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         "of what needs them cannot be seen",
         change=(*faster, *memcpys.overlap_copies(context, rows)),
         min_ns=context.replay.unchanged.total_ns - max(took_ns, blocked_ns),
-        estimate=_estimate(rates),
+        estimate=f"Replay with these copies {at_rates}; beside the computation, the caller free to "
+        "go on.",
         fix=_fix(context, moved),
         code=framework_of(context.trace).choose(
             torch=_TORCH + (_TORCH_BACK if "d2h" in rates else ""),
@@ -238,14 +243,6 @@ def _evidence(
     blocked = step_evidence(context, "held_ns", blocked_ns, "ns", "Callers held up by them")
     first, others = copies[: 2 * len(moved)], copies[2 * len(moved) :]
     return (*first, *([blocked] if blocked_ns else []), *pinned, *others)
-
-
-def _estimate(rates: dict[str, LinkRate]) -> str:
-    copies = "; ".join(
-        f"{DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
-        for way, rate in rates.items()
-    )
-    return f"Replay with these copies {copies}; beside the computation, the caller free to go on."
 
 
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:

@@ -123,6 +123,8 @@ model = torch.compile(model)     # generated kernels split reductions over more 
 def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     blocks = round(float(np.median(rows["blocks"].to_numpy())))
+    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+    time = by_step(context, format_time(total_ns(rows) / context.per_step))
     is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
     kind = "compute units" if is_amd else "SMs"
     return RuleMatch(
@@ -138,15 +140,9 @@ def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
         confidence=Confidence.LOW,
         confidence_reason="whether the work can be cut into more blocks is not known",
         change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
-        fix=_fix(context, rows),
+        fix=f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGridTimeline.fix}",
         code=framework_of(context.trace).choose(
             torch=SmallGridTimeline.torch_code, cuda=SmallGridTimeline.code
         ),
         where=locations_of(context, rows),
     )
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
-    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(context, format_time(total_ns(rows) / context.per_step))
-    return f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGridTimeline.fix}"

@@ -160,8 +160,8 @@ def _optimizer_name(context: RuleContext) -> str:
     for table in ("cpu_ops", "ranges"):
         if trace.has(table):
             texts = " ".join(n for n in names_of(trace.table(table, ["name"])["name"]) if n)
-            if (found := _NAMED.search(texts)) is not None:
-                return found.group(1)
+            if (match := _NAMED.search(texts)) is not None:
+                return match.group(1)
     return ""
 
 
@@ -174,9 +174,9 @@ def _code(context: RuleContext) -> str:
 
 def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     name = _optimizer_name(context)
-    who = f"torch.optim.{name}" if name else "The optimizer"
+    optimizer = f"torch.optim.{name}" if name else "The optimizer"
     seen = (
-        f"{who} runs {format_count(round(kernels))} kernels a "
+        f"{optimizer} runs {format_count(round(kernels))} kernels a "
         f"step{main_source_phrase(context, rows)}, "
         f"{by_step(context, format_time(total_ns(rows) / context.per_step))} of GPU time."
     )
