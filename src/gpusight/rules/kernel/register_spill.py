@@ -91,7 +91,8 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
         return KernelRuleMatch(
             title=f"{part:.0%} of the memory accesses go to local memory",
             time_share=remaining,
-            estimate=f"without accesses to local memory; {limit_sentence(launch, after, remaining)}",
+            estimate="without accesses to local memory; "
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 Evidence(
                     "local_share", part, "share", "Part of the accesses that go to local memory"
