@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 
+DEFAULT_GATE_LIMIT = "step_time=+5%"
+
+
 # A text is itself an iterable of texts; the first signature is the one that applies to it.
 @overload
 def open_captures(  # type: ignore[overload-overlap]
@@ -603,7 +606,7 @@ def gate(
     captures: ComparisonInput | Sequence[ComparisonInput],
     *,
     baseline: ComparisonInput | Sequence[ComparisonInput] = (),
-    limits: str | Sequence[str] | Mapping[str, str] = "step_time=+5%",
+    limits: str | Sequence[str] | Mapping[str, str] = DEFAULT_GATE_LIMIT,
     confidence: float = 0.95,
     least: float = 0.02,
     strict: bool = False,

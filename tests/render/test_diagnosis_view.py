@@ -19,7 +19,7 @@ from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_text import timeline_lines
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
-from gpusight.rules.diagnosis_results import ReplayFacts, TimelineDiagnosis
+from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
 from gpusight.rules.rule import FindingLocation
 from tests.render.hostile import HOSTILE

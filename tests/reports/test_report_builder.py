@@ -22,7 +22,7 @@ from gpusight.reports.report_contents import (
     ReportRequest,
 )
 from gpusight.results import NotApplicable, TableResult
-from gpusight.rules.diagnosis_results import (
+from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelReportDiagnosis,
     TimelineDiagnosis,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusight.rules.formatting import Framework, framework_of
-from gpusight.rules.patterns.host_stalls import LaunchRepetition, repetition
+from gpusight.rules.patterns.kernel_groups import LaunchRepetition, repetition
 from tests.rules.timeline.rule_captures import Capture
 from tests.traces import build_trace
 

@@ -21,7 +21,7 @@ from gpusight.render.explanation import kernel_finding_table, kernel_overview
 from gpusight.render.html.diagnosis_page import kernels_to_page
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+from gpusight.rules.diagnosis import KernelReportDiagnosis
 from gpusight.rules.kernel_diagnosis import diagnose_kernels
 from gpusight.rules.kernel_launch import QUANTITIES
 from gpusight.rules.registry import KERNEL_RULES
@@ -34,7 +34,7 @@ from tests.traces import build_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpusight.rules.diagnosis_results import LaunchDiagnosis
+    from gpusight.rules.diagnosis import LaunchDiagnosis
     from gpusight.trace.trace import Trace
 
 

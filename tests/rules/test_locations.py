@@ -11,15 +11,15 @@ import polars as pl
 import pytest
 
 from gpusight.readers.open import open_trace
-from gpusight.rules.diagnosis_results import TimelineDiagnosis
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
-from gpusight.rules.finding_locations import (
+from gpusight.rules.rule import FindingLocation
+from gpusight.rules.timeline_diagnosis import (
     FindingLocator,
     TimelineLocation,
+    diagnose_timeline,
     locations_of_kernels,
 )
-from gpusight.rules.rule import FindingLocation
-from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.trace.trace import Trace
 from tests.rules.timeline.rule_captures import US, Capture

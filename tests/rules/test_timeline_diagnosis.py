@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from gpusight.readers.open import open_trace
-from gpusight.rules.diagnosis_results import TimelineDiagnosis
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.shared import EVERY_SQLITE, SHARED, needs_shared
 

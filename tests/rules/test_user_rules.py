@@ -14,9 +14,8 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import RuleError
-from gpusight.rules.diagnosis_results import TimelineDiagnosis
-from gpusight.rules.finding_locations import FindingLocator, TimelineLocation
-from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from gpusight.rules.diagnosis import TimelineDiagnosis
+from gpusight.rules.timeline_diagnosis import FindingLocator, TimelineLocation, diagnose_timeline
 from gpusight.rules.user_rules import user_rules
 from tests.rules.launches import ELAPSED, IDLE, trace_of
 from tests.rules.timeline.rule_captures import Capture

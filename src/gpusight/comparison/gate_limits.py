@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-DEFAULT = "step_time=+5%"
-"""What a gate holds where no limit is given."""
 _UNITS = {**TIME_UNITS, **BYTE_UNITS, "%": 0.01, "": 1.0}
 _MEASURED = {
     **dict.fromkeys(TIME_UNITS, Fmt.TIME),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
-    from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimedKernel, TimelineDiagnosis
+    from gpusight.rules.diagnosis import JoinedDiagnosis, TimedKernel, TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.render.table_layout import TableOptions
-    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+    from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
     from gpusight.rules.finding import Evidence, KernelFinding, SourceLocation, TimelineFinding
 
 

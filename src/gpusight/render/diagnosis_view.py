@@ -20,7 +20,7 @@ from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
-from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis_results import AnyDiagnosis, JoinedDiagnosis, TimedKernel
+    from gpusight.rules.diagnosis import AnyDiagnosis, JoinedDiagnosis, TimedKernel
 
 
 DETAILS = 3

@@ -18,7 +18,7 @@ from gpusight.rules.registry import kernel_rules, timeline_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpusight.rules.diagnosis_results import KernelGroup, KernelReportDiagnosis, ProfilerRule
+    from gpusight.rules.diagnosis import KernelGroup, KernelReportDiagnosis, ProfilerRule
     from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
     from gpusight.rules.rule import Rule
 

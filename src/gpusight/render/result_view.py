@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gpusight.recording.doctor.machine import Checkup
     from gpusight.render.charts.figure import Figure, StripChart
     from gpusight.reports.report_contents import Report
-    from gpusight.rules.diagnosis_results import (
+    from gpusight.rules.diagnosis import (
         AnyDiagnosis,
         JoinedDiagnosis,
         LaunchDiagnosis,
@@ -430,7 +430,7 @@ class DiagnosisView(Result):
     @property
     def timeline(self) -> TimelineDiagnosis | None:
         """What the timeline says; None where there is only a report of measured kernels."""
-        from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis
+        from gpusight.rules.diagnosis import JoinedDiagnosis, TimelineDiagnosis
 
         if isinstance(self.answer, JoinedDiagnosis):
             return self.answer.timeline
@@ -439,7 +439,7 @@ class DiagnosisView(Result):
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:
         """Every measured launch with its findings, those with the most time to give back first."""
-        from gpusight.rules.diagnosis_results import JoinedDiagnosis, KernelReportDiagnosis
+        from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 
         if isinstance(self.answer, JoinedDiagnosis):
             return tuple(k for kernel in self.answer.kernels for k in kernel.group.kernels)
@@ -448,7 +448,7 @@ class DiagnosisView(Result):
     @property
     def findings(self) -> tuple[KernelFinding | TimelineFinding, ...]:
         """Every finding, the one that gives most back first; of a timeline, where there is one."""
-        from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+        from gpusight.rules.diagnosis import KernelReportDiagnosis
 
         if isinstance(self.answer, KernelReportDiagnosis):
             return self.answer.findings
@@ -462,7 +462,7 @@ class DiagnosisView(Result):
     @property
     def saved_ns(self) -> float:
         """Time that the first fix of each kernel, or of a timeline the first fix, gives back."""
-        from gpusight.rules.diagnosis_results import KernelReportDiagnosis
+        from gpusight.rules.diagnosis import KernelReportDiagnosis
 
         if isinstance(self.answer, KernelReportDiagnosis):
             return self.answer.saved_ns

@@ -35,8 +35,12 @@ from gpusight.reports.report_contents import (
 )
 from gpusight.results import NotApplicable, TableResult
 from gpusight.rules.context import preload_tables
-from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures, join_diagnoses
-from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.rules.diagnosis import (
+    DiagnoseOptions,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+    diagnose_captures,
+)
 from gpusight.sniff import encodable_text
 from gpusight.viewer.timeline_snapshot import timeline
 
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest
     from gpusight.results import Composite
-    from gpusight.rules.diagnosis_results import JoinedDiagnosis
+    from gpusight.rules.diagnosis import JoinedDiagnosis
     from gpusight.trace.trace import Trace
 
 
@@ -231,6 +235,8 @@ def _joined(
         return diagnosis
     if isinstance(program.diagnosis, NotApplicable):
         return diagnosis
+    from gpusight.rules.kernel_diagnosis import join_diagnoses
+
     return join_diagnoses(program.diagnosis, diagnosis, (captured, trace), asked.selection)
 
 

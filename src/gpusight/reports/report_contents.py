@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gpusight.analysis.ledger.ledger_entries import IDLE
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.results import Composite, Fmt, NotApplicable, TableResult
-from gpusight.rules.diagnosis_results import JoinedDiagnosis
+from gpusight.rules.diagnosis import JoinedDiagnosis
 from gpusight.units import format_count, format_share, format_time
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.reports.range_tree import RangeTree
-    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+    from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
 
 

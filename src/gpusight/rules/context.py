@@ -1,6 +1,6 @@
-"""What timeline rules look at.
+"""What timeline rules look at: a sample of whole steps of one process, with its ledger and replay.
 
-A sample of whole steps of one process, with its ledger and replay.
+GPU activities and API calls of the sample are frames with their names, ranges and operators.
 """
 
 from __future__ import annotations
@@ -13,45 +13,55 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.attribution.call_sites import text_of
+from gpusight.analysis.attribution.work_causes import (
+    KINDS,
+    causes_of_calls,
+    causes_of_rows,
+    names_of_causes,
+)
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.capture_gpus import listed_gpu
-from gpusight.analysis.gpu_schedule import NONE
-from gpusight.analysis.kernel_summary import BLOCK, GRID
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.kernel_summary import BLOCK, GRID, product
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import Replay
 from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
-from gpusight.rules.activity_frames import calls_frame, ops_frame
+from gpusight.naming.kernel_names import classify
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpusight.analysis.capture_completeness import IssuedWork
-    from gpusight.analysis.gpu_schedule import CallKind, GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.hardware.gpu_table import Gpu
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
 class RuleContext:
-    """The judged part of a capture: whole steps of one process, as many as can be replayed fast."""
+    """The sample that is diagnosed: whole steps of one process, as many as can be replayed fast."""
 
     def __init__(
         self, focus: StepWindow, schedule: GpuSchedule, steps: int, *, device: int | None = None
     ) -> None:
         self.focus = focus
-        """All of the time that was asked for; the judged part may be less of it."""
+        """The whole window; the sample may be a part of it."""
         self.schedule = schedule
-        """The judged part: GPU work and calls as arrays, to which frames and changes refer."""
+        """GPU activities and calls of the sample as arrays, to which frames and changes refer."""
         self.steps = steps
-        """Steps in the judged part; 0 where none are known."""
+        """Steps in the sample; 0 where none are known."""
         self._device = device
 
     @property
@@ -61,12 +71,12 @@ class RuleContext:
 
     @property
     def length_ns(self) -> int:
-        """Length of the judged part."""
+        """Length of the sample."""
         return self.schedule.length_ns
 
     @property
     def part(self) -> str:
-        """Name the judged part, where it is not all of the window; else empty."""
+        """What the sample is, such as `3 of 10 steps`; empty where it is the whole window."""
         if self.length_ns >= self.focus.length_ns:
             return ""
         if self.steps:
@@ -75,17 +85,17 @@ class RuleContext:
 
     @property
     def per_step(self) -> int:
-        """What to divide by for the time of a step: 1 where no steps are known."""
+        """Divisor for values per step: 1 where no steps are known."""
         return max(1, self.steps)
 
     @cached_property
     def issued(self) -> dict[str, IssuedWork]:
-        """Calls of the window that issue kernels or copies, and those whose work is not recorded.
+        """Calls of the window that launch kernels or copies, and those without a recorded activity.
 
         Memsets are left out: some tools record none, and no rule needs them.
         """
-        every = issued_work(self.trace, [(self.focus.start_ns, self.focus.end_ns)])
-        return {source: one for source, one in every.items() if source != MEMSETS}
+        issued = issued_work(self.trace, [(self.focus.start_ns, self.focus.end_ns)])
+        return {source: work for source, work in issued.items() if source != MEMSETS}
 
     @cached_property
     def hosts(self) -> HostTime:
@@ -94,26 +104,26 @@ class RuleContext:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Where the time of the judged part went."""
+        """Where the time of the sample went."""
         return build_ledger(self.schedule, self.hosts)
 
     @cached_property
     def replay(self) -> Replay:
-        """Says how long the judged part would take if something were different."""
+        """Simulates how long the sample would take if something were different."""
         return Replay(self.schedule, self.hosts)
 
     @cached_property
     def ops(self) -> pl.DataFrame:
-        """GPU work, a row each in the order of `schedule.ops`.
+        """GPU activities, a row each in the order of `schedule.ops`.
 
         Columns: `op` (position in `schedule.ops`), `kind` (kernel, copy, memset, graph),
         `start_ns`, `end_ns`, `duration_ns`, `device`, `queue`, `call` (position in
-        `schedule.calls`, null for none), `step` (number within the part, null outside), `name`,
+        `schedule.calls`, null for none), `step` (number within the sample, null outside), `name`,
         `label` (short), `category`, `precision`, `tensor_core`, `blocks`, `threads` (a block),
         `in_graph`, `bytes`, `direction`, `src_kind`, `dst_kind`, `range` (innermost), `operator`,
         `forward_operator`, `shapes` (of the operator), `module`, `site` (line of Python), `phase`.
         """
-        frame = ops_frame(self.schedule)
+        frame = _ops_frame(self.schedule)
         return frame.with_columns(phases(self.trace, self.schedule).alias("phase"))
 
     @cached_property
@@ -129,18 +139,17 @@ class RuleContext:
         `end_ns`, `duration_ns`, `lane`, `process`, `thread`, `step`, `range`, `operator`, `site`,
         `waits` (it waits for the GPU), `waited_ns` (how long it really did).
         """
-        return calls_frame(self.schedule, self.replay.program)
+        return _calls_frame(self.schedule, self.replay.program)
 
     @cached_property
     def gpu(self) -> Gpu | None:
-        """The GPU that did most, where it is known what it can do."""
-        device = self.device
-        rows = self.trace.table("devices").filter(pl.col("device") == device)
+        """Specifications of `device`; None where they are not known."""
+        rows = self.trace.table("devices").filter(pl.col("device") == self.device)
         return listed_gpu(rows.row(0, named=True)) if rows.height else None
 
     @cached_property
     def device(self) -> int:
-        """Number of the GPU that was chosen, or that worked longest."""
+        """Number of the selected GPU, else of the one that was busy longest."""
         if self._device is not None:
             return self._device
         by_device = self.ops.group_by("device", maintain_order=True).agg(
@@ -149,25 +158,25 @@ class RuleContext:
         return int(by_device.sort("duration_ns", descending=True)["device"][0])
 
     def calls_of(self, *kinds: CallKind) -> pl.DataFrame:
-        """Give the calls of some kinds."""
+        """Return the calls of some kinds."""
         return self.calls.filter(pl.col("kind").is_in([kind.name.lower() for kind in kinds]))
 
 
-_MOST_IN_A_STEP = 100_000
-"""A step with more work than this is judged in part."""
+_MAX_STEP_OPS = 100_000
+"""A step with more GPU activities than this is sampled in part."""
 MAX_SAMPLE_OPS = 24_000
-"""Pieces of GPU work that are replayed, if a step has no more: a rule's question then takes some
-hundredths of a second, whatever the size of the capture."""
+"""GPU activities that are replayed, if a step has no more: one replay then takes some hundredths of
+a second, whatever the size of the capture."""
 
 
-_WORK = [
+_ACTIVITY = [
     *("start_ns", "end_ns", "device", "context", "stream", "process", "correlation", "op"),
     "graph_node",
 ]
 _READ = {
-    "kernels": [*_WORK, "name", *GRID, *BLOCK],
-    "copies": [*_WORK, "kind", "bytes", "src_kind", "dst_kind"],
-    "memsets": [*_WORK, "bytes"],
+    "kernels": [*_ACTIVITY, "name", *GRID, *BLOCK],
+    "copies": [*_ACTIVITY, "kind", "bytes", "src_kind", "dst_kind"],
+    "memsets": [*_ACTIVITY, "bytes"],
     "api_calls": [
         *("start_ns", "end_ns", "name", "api", "thread", "process", "correlation", "op"),
         "callchain",
@@ -177,32 +186,42 @@ _READ = {
         *("domain", "domain_key"),
     ],
 }
-"""What a diagnosis reads of the large tables."""
+"""Columns of the large tables that a diagnosis reads."""
 
 
 def preload_tables(trace: Trace) -> None:
-    """Read what a diagnosis needs in one walk through each table."""
+    """Read all that a diagnosis needs in one pass over each table."""
     trace.read_together(_READ)
 
 
 def sample_steps(trace: Trace, focus: StepWindow, selection: Selection = EVERYTHING) -> RuleContext:
     """Take as many whole steps from the middle of the window as can be replayed fast.
 
-    A step that is too long by itself is judged in part.
+    A step that is too long by itself is sampled in part.
     """
     process = busiest_process(trace, focus, selection)
-    starts = _starts(trace, process)
+    op_starts = _op_starts(trace, process)
     steps, start_ns, end_ns = focus.steps, focus.start_ns, focus.end_ns
-    if _count(starts, start_ns, end_ns) > MAX_SAMPLE_OPS and steps:
-        steps = _middle(steps, starts)
-        start_ns, end_ns = steps[0].start_ns, _end(focus, steps)
-    most = _MOST_IN_A_STEP if steps else MAX_SAMPLE_OPS
-    if _count(starts, start_ns, end_ns) > most:
+    if _op_count(op_starts, start_ns, end_ns) > MAX_SAMPLE_OPS and steps:
+        steps = _middle(steps, op_starts)
+        # The time up to the next step belongs to a step.
+        later = focus.steps[focus.steps.index(steps[-1]) + 1 :]
+        start_ns, end_ns = steps[0].start_ns, later[0].start_ns if later else focus.end_ns
+    op_count = _op_count(op_starts, start_ns, end_ns)
+    if op_count > (_MAX_STEP_OPS if steps else MAX_SAMPLE_OPS):
         steps = ()
-        first = int(np.searchsorted(starts, start_ns))
-        first += (_count(starts, start_ns, end_ns) - MAX_SAMPLE_OPS) // 2
-        start_ns, end_ns = int(starts[first]), int(starts[first + MAX_SAMPLE_OPS])
-    schedule = build_schedule(trace, start_ns, end_ns, process=process, marks=_marks(steps))
+        first = int(np.searchsorted(op_starts, start_ns)) + (op_count - MAX_SAMPLE_OPS) // 2
+        start_ns, end_ns = int(op_starts[first]), int(op_starts[first + MAX_SAMPLE_OPS])
+    marks = [
+        (
+            moment_ns,
+            NONE if step.process is None else step.process,
+            NONE if step.thread is None else step.thread,
+        )
+        for step in steps
+        for moment_ns in (step.start_ns, step.end_ns)
+    ]
+    schedule = build_schedule(trace, start_ns, end_ns, process=process, marks=marks)
     return RuleContext(focus, schedule, len(steps), device=selection.device)
 
 
@@ -212,39 +231,39 @@ def whole_ledger(
     selection: Selection = EVERYTHING,
     known: Accounting | None = None,
 ) -> Ledger:
-    """Say where the time of the whole window went, on all GPUs or on the one selected."""
+    """Build the ledger of the whole window, of all GPUs or of the selected one."""
     trace = context.trace
     chosen = None if selection.process is None else busiest_process(trace, focus, selection)
-    every = Accounting(trace, focus.start_ns, focus.end_ns, chosen).or_known(known).ledger
+    ledger = Accounting(trace, focus.start_ns, focus.end_ns, chosen).or_known(known).ledger
     if selection.device is None:
-        return every
-    return replace(every, devices=tuple(d for d in every.devices if d.device == selection.device))
+        return ledger
+    return replace(ledger, devices=tuple(d for d in ledger.devices if d.device == selection.device))
 
 
 def busiest_process(
     trace: Trace, focus: StepWindow, selection: Selection = EVERYTHING
 ) -> int | None:
-    """Name the process to judge where there are several: that of the steps, else the busiest."""
+    """Return the process to diagnose: that of the steps, else the busiest; None where one ran."""
     if focus.steps and focus.steps[0].process is not None:
         return focus.steps[0].process
     scope = ResolvedSelection(trace, selection)
-    worked = [
+    busy = [
         scope.gpu(table, ["process", "start_ns", "end_ns", "device"]).select(
             "process", (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
         )
         for table in GPU_WORK
         if trace.has(table)
     ]
-    if not worked:
+    if not busy:
         return None
-    by_process = pl.concat(worked).drop_nulls().group_by("process").agg(pl.col("ns").sum())
+    by_process = pl.concat(busy).drop_nulls().group_by("process").agg(pl.col("ns").sum())
     if by_process.is_empty() or (by_process.height < 2 and scope.processes is None):
         return None
     return int(by_process.sort("ns", "process", descending=[True, False])["process"][0])
 
 
-def _starts(trace: Trace, process: int | None) -> Ints:
-    """Give the beginnings of all GPU work, in order."""
+def _op_starts(trace: Trace, process: int | None) -> Ints:
+    """Return the sorted start times of all GPU activities."""
     parts = []
     for table in GPU_WORK:
         if trace.has(table):
@@ -255,56 +274,186 @@ def _starts(trace: Trace, process: int | None) -> Ints:
     return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
 
-def _count(starts: Ints, start_ns: int, end_ns: int) -> int:
-    """Count the work that begins in a window."""
-    first, last = np.searchsorted(starts, (start_ns, end_ns))
+def _op_count(op_starts: Ints, start_ns: int, end_ns: int) -> int:
+    first, last = np.searchsorted(op_starts, (start_ns, end_ns))
     return int(last - first)
 
 
-def _middle(steps: Sequence[TraceStep], starts: Ints) -> tuple[TraceStep, ...]:
-    """Choose consecutive steps round the middle with little enough work; at least one."""
-    begun = np.searchsorted(starts, [s.start_ns for s in steps])
-    ended = np.searchsorted(starts, [s.end_ns for s in steps])
-    middle = len(steps) // 2
-    first = last = middle
+def _middle(steps: Sequence[TraceStep], op_starts: Ints) -> tuple[TraceStep, ...]:
+    """Choose as many steps around the middle as are fast to replay; at least one."""
+    first_op = np.searchsorted(op_starts, [s.start_ns for s in steps])
+    last_op = np.searchsorted(op_starts, [s.end_ns for s in steps])
+    first = last = len(steps) // 2
     while first > 0 or last < len(steps) - 1:
         wider = (max(0, first - 1), min(len(steps) - 1, last + 1))
-        if ended[wider[1]] - begun[wider[0]] > MAX_SAMPLE_OPS:
+        if last_op[wider[1]] - first_op[wider[0]] > MAX_SAMPLE_OPS:
             break
         first, last = wider
     return tuple(steps[first : last + 1])
 
 
-def _end(focus: StepWindow, steps: Sequence[TraceStep]) -> int:
-    """Give the end of the last step's own time: the next one's start, or the window's end."""
-    at = focus.steps.index(steps[-1])
-    return focus.steps[at + 1].start_ns if at + 1 < len(focus.steps) else focus.end_ns
+# Frames -------------------------------------------------------------------------------------------
 
 
-def _marks(steps: Sequence[TraceStep]) -> list[tuple[int, int, int]]:
-    """Mark where steps begin and end, on their threads."""
-    return [
-        (moment, _or_none(step.process), _or_none(step.thread))
-        for step in steps
-        for moment in (step.start_ns, step.end_ns)
-    ]
+_DETAILS = {
+    "name": pl.String,
+    "label": pl.String,
+    "category": pl.String,
+    "precision": pl.String,
+    "tensor_core": pl.Boolean,
+    "blocks": pl.Int64,
+    "threads": pl.Int64,
+    "bytes": pl.Int64,
+    "direction": pl.String,
+    "src_kind": pl.String,
+    "dst_kind": pl.String,
+}
+"""Columns of an activity that come from its own table; null where the table lacks one."""
 
 
-def _or_none(key: int | None) -> int:
-    return NONE if key is None else key
+def _ops_frame(schedule: GpuSchedule) -> pl.DataFrame:
+    ops = schedule.ops
+    kinds = [kind for kind in OpKind if (ops.kind == kind).any()] or [OpKind.KERNEL]
+    parts = [_details_and_causes(schedule, kind) for kind in kinds]
+    details = pl.concat([pl.DataFrame(schema=_DETAILS), *parts], how="diagonal")
+    frame = pl.DataFrame(
+        {
+            "op": np.arange(len(ops)),
+            "kind": pl.Series(KINDS, dtype=pl.Enum(KINDS)).gather(ops.kind),
+            "start_ns": ops.start_ns,
+            "end_ns": ops.end_ns,
+            "duration_ns": ops.end_ns - ops.start_ns,
+            "device": ops.device,
+            "queue": ops.queue,
+            "call": pl.Series(ops.call, dtype=pl.Int64),
+            "step": _step_of(schedule, ops.call),
+        }
+    ).with_columns(pl.when(pl.col("call") >= 0).then("call").alias("call"))
+    return frame.hstack(details.sort("op").drop("op").get_columns())
+
+
+def _details_and_causes(schedule: GpuSchedule, kind: OpKind) -> pl.DataFrame:
+    """Describe the activities of one kind, with the range, operator and line that launched them."""
+    trace, op = schedule.trace, np.flatnonzero(schedule.ops.kind == kind)
+    rows = pl.Series("row", schedule.ops.row[op])
+    if kind is OpKind.KERNEL:
+        details = _kernel_details(trace, rows)
+    elif kind is OpKind.COPY:
+        copies = trace.table("copies", ["kind", "bytes", "src_kind", "dst_kind"])[rows]
+        direction = pl.col("kind").cast(pl.String)
+        details = copies.select(
+            pl.format("[copy {}]", direction).alias("name"),
+            "bytes",
+            direction.alias("direction"),
+            pl.col("src_kind", "dst_kind").cast(pl.String),
+        )
+    elif kind is OpKind.FILL:
+        memsets = trace.table("memsets", ["bytes"])[rows]
+        details = memsets.with_columns(pl.lit("[memset]").alias("name"))
+    else:
+        details = pl.select(pl.repeat("[CUDA graph]", len(rows)).alias("name"))
+    if kind is not OpKind.KERNEL:
+        details = details.with_columns(pl.col("name").alias("label"))
+    causes = causes_of_rows(trace, kind.table, rows)
+    names = names_of_causes(trace, causes)
+    shapes = pl.Series([], dtype=pl.String).extend_constant(None, len(rows))
+    if trace.has("cpu_ops", "shapes"):
+        shapes = text_of(trace.table("cpu_ops", ["shapes"])["shapes"], causes["op"])
+    return details.hstack(
+        [
+            pl.Series("op", op),
+            causes["in_graph"],
+            names["range"],
+            names["op"].alias("operator"),
+            names["forward_op"].alias("forward_operator"),
+            shapes.alias("shapes"),
+            names["module"],
+            names["call_site"].alias("site"),
+        ]
+    )
+
+
+def _kernel_details(trace: Trace, rows: pl.Series) -> pl.DataFrame:
+    table = trace.table("kernels", ["name", *GRID, *BLOCK])
+    kernels = table[rows]
+    code = kernels["name"].to_physical()
+    names, codes = names_of(kernels["name"]), code.unique().sort()
+    kinds = [classify(names[c]) for c in codes]
+    by_name = pl.DataFrame(
+        {
+            "code": codes,
+            "label": pl.Series([k.short for k in kinds], dtype=pl.String),
+            "category": pl.Series([k.category for k in kinds], dtype=pl.String),
+            "precision": pl.Series([k.precision for k in kinds], dtype=pl.String),
+            "tensor_core": pl.Series([k.tensor_core for k in kinds], dtype=pl.Boolean),
+        }
+    )
+    return (
+        kernels.with_columns(code.alias("code"), text_of(table["name"], rows))
+        .join(by_name, on="code", maintain_order="left")
+        .select(
+            *("name", "label", "category", "precision", "tensor_core"),
+            product(GRID).alias("blocks"),
+            product(BLOCK).alias("threads"),
+        )
+    )
+
+
+def _step_of(schedule: GpuSchedule, calls: Ints) -> pl.Series:
+    """Return the number of the step that each call is in; null outside steps."""
+    marks = np.flatnonzero(schedule.calls.kind == CallKind.MARK)
+    # Steps begin at the first mark, end at the second, and so on.
+    passed = np.searchsorted(marks, calls, side="right")
+    inside = (passed % 2 == 1) & (calls >= 0)
+    return pl.Series("step", np.where(inside, passed // 2, NONE)).replace(NONE, None)
+
+
+def _calls_frame(schedule: GpuSchedule, program: ReplayProgram) -> pl.DataFrame:
+    calls, trace = schedule.calls, schedule.trace
+    position = np.flatnonzero(calls.kind != CallKind.MARK)
+    rows = pl.Series("row", calls.row[position])
+    kinds = [kind.name.lower() for kind in CallKind]
+    threads = pl.DataFrame(
+        list(schedule.threads), schema={"process": pl.Int64, "thread": pl.Int64}, orient="row"
+    )[calls.thread[position]]
+    duration_ns = calls.end_ns - calls.start_ns
+    waits = program.wait != 0
+    waited_ns = np.where(waits, np.maximum(duration_ns - program.own_ns, 0), 0)
+    causes = names_of_causes(trace, causes_of_calls(trace, rows))
+    return pl.DataFrame(
+        {
+            "call": position,
+            "kind": pl.Series(kinds, dtype=pl.Enum(kinds)).gather(calls.kind[position]),
+            "name": text_of(trace.table("api_calls", ["name"])["name"], rows),
+            "start_ns": calls.start_ns[position],
+            "end_ns": calls.end_ns[position],
+            "duration_ns": duration_ns[position],
+            "lane": calls.lane[position],
+            "step": _step_of(schedule, position),
+            "waits": waits[position],
+            "waited_ns": waited_ns[position],
+        }
+    ).hstack(
+        [
+            *threads.get_columns(),
+            causes["range"],
+            causes["op"].alias("operator"),
+            causes["call_site"].alias("site"),
+        ]
+    )
 
 
 _Measured = TypeVar("_Measured")
 
 
 def memoize(measure: Callable[[RuleContext], _Measured]) -> Callable[[RuleContext], _Measured]:
-    """Keep what a function computes from a context for as long as the context lives."""
-    done: WeakKeyDictionary[RuleContext, _Measured] = WeakKeyDictionary()
+    """Cache what a function computes from a context for as long as the context lives."""
+    results: WeakKeyDictionary[RuleContext, _Measured] = WeakKeyDictionary()
 
     @wraps(measure)
     def measured(context: RuleContext) -> _Measured:
-        if context not in done:
-            done[context] = measure(context)
-        return done[context]
+        if context not in results:
+            results[context] = measure(context)
+        return results[context]
 
     return measured

@@ -1,48 +1,373 @@
-"""Which diagnosis a capture gets: of its kernels, of its timeline, or of both joined."""
+"""What `diagnose` returns: for a timeline, for the kernels of an ncu report, or for both joined.
+
+`diagnose_captures` picks the diagnosis that fits the captures.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import polars as pl
-
-from gpusight import units
-from gpusight.analysis.join.kernel_keys import NEEDS
-from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
-from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
+from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimedKernel
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from gpusight.rules.rule import KernelRule, TimelineRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.device_ledger import Accounting, Ledger
     from gpusight.analysis.selection import Selection
-    from gpusight.rules.diagnosis_results import (
-        AnyDiagnosis,
-        KernelGroup,
-        KernelReportDiagnosis,
-        TimelineDiagnosis,
-    )
-    from gpusight.rules.rule import Rule
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.rules.finding import KernelFinding, TimelineFinding
+    from gpusight.rules.rule import Rule, RuleNotApplicable
     from gpusight.trace.trace import Trace
 
 
-_OF_REPORTS = {"kernel": "--kernel", "launches": "--launch", "lines": "--lines"}
-_OF_TIMELINES = {"steps": "--steps", "window": "--window", "warmup": "--warmup"}
+COMMAND = "diagnose"
+AnyDiagnosis: TypeAlias = "KernelReportDiagnosis | TimelineDiagnosis | JoinedDiagnosis"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFacts:
+    """How accurate the replay is."""
+
+    error: float
+    """Relative error of the replay with typical latencies against the measured time."""
+    steps: int
+    """Steps that were replayed; 0 where none are known."""
+    length_ns: int
+    """Time that was replayed; its findings are scaled to the window."""
+
+
+@dataclass(frozen=True)
+class TimelineDiagnosis:
+    """The bottlenecks of a program."""
+
+    focus: StepWindow
+    findings: tuple[TimelineFinding, ...]
+    """The one that saves most first."""
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, str]
+    """Rules that could not be evaluated, and why."""
+    ledger: Ledger
+    """Of the whole window."""
+    replay: ReplayFacts | None
+    """None where nothing could be replayed."""
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """Rules of `not_applicable` that see the cause of another finding, and the rule of that one."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`path`, `tool`, `gpu` (names), `device` (diagnosed), `process`."""
+    notes: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """What the capture lacks: then no finding does not mean no problem."""
+    rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
+    """The rules that ran, which locate their findings."""
+    command: str = COMMAND
+    title: str = "What holds the program back"
+
+    @property
+    def steps(self) -> int:
+        """Steps in the window; 0 where none are known."""
+        return len(self.focus.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """Length of a step; of the window where no steps are known."""
+        return self.focus.length_ns / max(1, self.steps)
+
+    def document(self) -> dict[str, Any]:
+        """Return the document that `--format json` writes."""
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                "notes": list(self.notes),
+            },
+            "window": {
+                "start_ns": self.focus.start_ns,
+                "end_ns": self.focus.end_ns,
+                "steps": self.steps,
+                "steps_left_out": len(self.focus.left_out),
+                "step_ns": self.step_ns,
+            },
+            "replay": None if self.replay is None else asdict(self.replay),
+            "findings": [finding.document() for finding in self.findings],
+            "incomplete": list(self.incomplete),
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
+            ],
+            "ledger": self.ledger.document(),
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
+        """Add the warnings of the captures to the notes."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerRule:
+    """A result of a rule of the profiler itself for a launch."""
+
+    rule: str
+    title: str | None
+    section: str | None
+    kind: str | None
+    message: str | None
+    speedup_kind: str | None
+    """`global` for a gain of the launch, `local` for one of the part that the rule is about."""
+    speedup_percent: float | None
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "section": self.section,
+            "kind": self.kind,
+            "speedup_kind": self.speedup_kind,
+            "speedup_percent": self.speedup_percent,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDiagnosis:
+    """The results of the rules for one launch."""
+
+    name: str
+    launch: int
+    duration_ns: float | None
+    device: int | None
+    grid: tuple[int | None, ...]
+    block: tuple[int | None, ...]
+    held_by: str | None
+    """`memory`, `compute` or `latency`; None where that was not measured."""
+    findings: tuple[KernelFinding, ...]
+    clean: tuple[str, ...]
+    not_applicable: Mapping[str, RuleNotApplicable]
+    profiler_rules: tuple[ProfilerRule, ...] = ()
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding saves: fixes do not add up."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "name": self.name,
+            "label": classify(self.name).short,
+            "launch": self.launch,
+            "duration_ns": self.duration_ns,
+            "device": self.device,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "held_by": self.held_by,
+            "saved_ns": self.saved_ns,
+            "findings": [f.document() for f in self.findings],
+            "clean": list(self.clean),
+            "not_applicable": [
+                {"rule": rule, "reason": absent.reason, "sections": list(absent.sections)}
+                for rule, absent in self.not_applicable.items()
+            ],
+            "profiler_rules": [r.document() for r in self.profiler_rules],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """Launches of one kernel with one grid and block, diagnosed together."""
+
+    name: str
+    label: str
+    """The short name."""
+    kernels: tuple[LaunchDiagnosis, ...]
+    findings: tuple[KernelFinding, ...]
+    """Findings of all its launches, with their times summed; the largest gain first."""
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all its launches."""
+        return sum(k.duration_ns or 0.0 for k in self.kernels)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fix of its first finding saves."""
+        return (self.findings[0].saved_ns or 0.0) if self.findings else 0.0
+
+    @property
+    def longest(self) -> LaunchDiagnosis:
+        """The longest launch, which represents the others."""
+        return max(self.kernels, key=lambda k: k.duration_ns or 0.0)
+
+
+@dataclass(frozen=True)
+class KernelReportDiagnosis:
+    """The bottlenecks of the kernels of a report."""
+
+    groups: tuple[KernelGroup, ...]
+    """The one that saves most first."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    command: str = COMMAND
+    title: str = "Kernels by the time that fixes give back"
+
+    @property
+    def kernels(self) -> tuple[LaunchDiagnosis, ...]:
+        """Every launch, in the order of the groups."""
+        return tuple(kernel for group in self.groups for kernel in group.kernels)
+
+    @property
+    def findings(self) -> tuple[KernelFinding, ...]:
+        """Every finding of every group, the one that saves most first."""
+        findings = [finding for group in self.groups for finding in group.findings]
+        return tuple(sorted(findings, key=lambda f: -(f.saved_ns or 0.0)))
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of all launches."""
+        return sum(group.duration_ns for group in self.groups)
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the first fix of each group saves."""
+        return sum(group.saved_ns for group in self.groups)
+
+    def document(self, *, limit: int | None = None) -> dict[str, Any]:
+        """Return the document that `--format json` writes, with at most `limit` launches."""
+        return {
+            "meta": {
+                "command": self.command,
+                "title": self.title,
+                **self.meta,
+                "launches": len(self.kernels),
+                "duration_ns": self.duration_ns,
+                "saved_ns": self.saved_ns,
+                "notes": list(self.notes),
+            },
+            "saved_ns": self.saved_ns,
+            "kernels": [kernel.document() for kernel in self.kernels[: limit or None]],
+        }
+
+    def with_warnings(self, warnings: Sequence[str]) -> KernelReportDiagnosis:
+        """Add the warnings of the captures to the notes."""
+        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """A measured kernel, with its time in the window of a timeline."""
+
+    group: KernelGroup
+    calls: int
+    time_ns: float
+
+    @property
+    def finding(self) -> KernelFinding | None:
+        """The finding that saves most; None where there is none."""
+        return self.group.findings[0] if self.group.findings else None
+
+    @property
+    def saved_ns(self) -> float:
+        """GPU time of the window that the fix of its first finding saves."""
+        speedup = self.finding.speedup if self.finding else None
+        return 0.0 if speedup is None else self.time_ns * (1 - 1 / speedup)
+
+    def document(self, window_ns: int, steps: int) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "name": self.group.name,
+            "label": self.group.label,
+            "calls": self.calls,
+            "time_ns": self.time_ns,
+            "share": self.time_ns / window_ns if window_ns else None,
+            "time_ns_per_step": self.time_ns / steps if steps else None,
+            "gpu_saved_ns": self.saved_ns,
+            "launches": [k.launch for k in self.group.kernels],
+            "findings": [f.document() for f in self.group.findings],
+        }
+
+
+@dataclass(frozen=True)
+class JoinedDiagnosis:
+    """The bottlenecks of a program, and of its kernels."""
+
+    timeline: TimelineDiagnosis
+    report: KernelReportDiagnosis
+    kernels: tuple[TimedKernel, ...]
+    """Measured kernels that run in the window, the one that saves most first."""
+
+    @property
+    def title(self) -> str:
+        """Title of the timeline."""
+        return self.timeline.title
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """Metadata of the timeline."""
+        return self.timeline.meta
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on both captures, and on how well they match."""
+        return self.timeline.notes
+
+    def document(self) -> dict[str, Any]:
+        """Return the timeline's document, with the measured kernels."""
+        window_ns, steps = self.timeline.focus.length_ns, self.timeline.steps
+        kernels = [kernel.document(window_ns, steps) for kernel in self.kernels]
+        return self.timeline.document() | {"kernels": kernels}
+
+    def with_warnings(self, warnings: Sequence[str]) -> JoinedDiagnosis:
+        """Add the warnings of the captures to the notes."""
+        return replace(self, timeline=self.timeline.with_warnings(warnings))
+
+
+def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
+    """Return why a gate cannot pass although nothing was found: lost data, and those of the `rules`
+    requested by name that lacked data.
+    """
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        return []
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
+    skipped = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
+    return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *skipped]
+
+
+def shares(diagnosis: AnyDiagnosis) -> list[tuple[str, float]]:
+    """Return what a gate checks: findings, with the share of time that their fixes save.
+
+    For a timeline these are shares of its window, for a report shares of the time of all kernels.
+    Joined, only the timeline counts: faster kernels do not help a program that waits.
+    """
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        total_ns = diagnosis.duration_ns
+        groups = [group for group in diagnosis.groups if group.findings and total_ns]
+        return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / total_ns) for g in groups]
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    return [(f.rule, f.share) for f in timeline.findings if f.share is not None]
+
+
+# Choosing the diagnosis ---------------------------------------------------------------------------
+
+
+_REPORT_OPTIONS = {"kernel": "--kernel", "launches": "--launch", "lines": "--lines"}
+_TIMELINE_OPTIONS = {"steps": "--steps", "window": "--window", "warmup": "--warmup"}
 
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """What is asked of a capture, or of a timeline and a report of the same program."""
+    """Options of `diagnose`."""
 
     selection: Selection = EVERYTHING
     rules: Sequence[str] = ()
-    """Only these, by their names."""
+    """Run only these, by their identifiers."""
     kernel: str | None = None
     launches: Sequence[int] = ()
     lines: bool = False
@@ -51,54 +376,57 @@ class DiagnoseOptions:
     warmup: bool = False
     extra_rules: Sequence[Rule] = ()
     known: Accounting | None = None
-    """What was worked out of a timeline before, which is taken where it is of the judged time."""
+    """A ledger computed before, used where it is of the same window."""
 
 
 def diagnose_captures(
     traces: Sequence[Trace], options: DiagnoseOptions
 ) -> AnyDiagnosis | NotApplicable:
-    """Say what holds a program or its kernels back."""
-    if len(traces) not in (1, 2):
+    """Diagnose a timeline, an Nsight Compute report, or one of each of the same program."""
+    diagnosis: AnyDiagnosis | NotApplicable
+    if len(traces) == 2:
+        diagnosis = _diagnose_both(traces[0], traces[1], options)
+    elif len(traces) != 1:
         what = f"{len(traces)} captures were given"
         raise UsageError(what, hint="give one, or a timeline and an Nsight Compute report")
-    diagnosis = (
-        _of_one(traces[0], options) if len(traces) == 1 else _of_two(traces[0], traces[1], options)
-    )
+    elif traces[0].has("profiles"):
+        _refuse(options, _TIMELINE_OPTIONS, "a report of measured launches has no steps")
+        diagnosis = _diagnose_report(traces[0], options)
+    else:
+        why = "the capture is a timeline, not an Nsight Compute report"
+        _refuse(options, _REPORT_OPTIONS, why)
+        diagnosis = _diagnose_timeline(traces[0], options)
     if isinstance(diagnosis, NotApplicable):
         return diagnosis
     return diagnosis.with_warnings([w for trace in traces for w in trace.warnings])
 
 
-def _of_one(
-    trace: Trace, options: DiagnoseOptions
-) -> KernelReportDiagnosis | TimelineDiagnosis | NotApplicable:
-    if trace.has("profiles"):
-        _refuse(options, _OF_TIMELINES, "a report of measured launches has no steps")
-        return _of_report(trace, options)
-    _refuse(options, _OF_REPORTS, "the capture is a timeline, not an Nsight Compute report")
-    return _of_timeline(trace, options)
-
-
-def _of_two(
+def _diagnose_both(
     first: Trace, second: Trace, options: DiagnoseOptions
 ) -> JoinedDiagnosis | NotApplicable:
-
     report, timeline = (second, first) if second.has("profiles") else (first, second)
     if timeline.has("profiles") or not report.has("profiles"):
         kind = "reports of measured launches" if report.has("profiles") else "timelines"
         hint = "give a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
         raise UsageError(f"both captures are {kind}", hint=hint)
-    for_timeline, for_report = _for_each(options)
-    of_program = _of_timeline(timeline, for_timeline)
-    if isinstance(of_program, NotApplicable):
-        return of_program
-    of_kernels = _of_report(report, for_report)
-    if isinstance(of_kernels, NotApplicable):
-        return of_kernels
-    return join_diagnoses(of_program, of_kernels, (timeline, report), options.selection)
+    # Some identifiers, such as `small-grid`, are rules of both kinds.
+    kernel_ids = {r.id for r in options.extra_rules if isinstance(r, KernelRule)} | {*KERNEL_RULES}
+    for_report = [id_ for id_ in options.rules if id_ in kernel_ids]
+    for_timeline = [id_ for id_ in options.rules if id_ in TIMELINE_RULES or id_ not in kernel_ids]
+    program = _diagnose_timeline(timeline, replace(options, rules=for_timeline))
+    if isinstance(program, NotApplicable):
+        return program
+    kernels = _diagnose_report(report, replace(options, rules=for_report, selection=EVERYTHING))
+    if isinstance(kernels, NotApplicable):
+        return kernels
+    from gpusight.rules.kernel_diagnosis import join_diagnoses
+
+    return join_diagnoses(program, kernels, (timeline, report), options.selection)
 
 
-def _of_report(trace: Trace, options: DiagnoseOptions) -> KernelReportDiagnosis | NotApplicable:
+def _diagnose_report(
+    trace: Trace, options: DiagnoseOptions
+) -> KernelReportDiagnosis | NotApplicable:
     from gpusight.rules.kernel_diagnosis import diagnose_kernels
 
     return diagnose_kernels(
@@ -112,7 +440,7 @@ def _of_report(trace: Trace, options: DiagnoseOptions) -> KernelReportDiagnosis 
     )
 
 
-def _of_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
+def _diagnose_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
     return diagnose_timeline(
@@ -127,88 +455,8 @@ def _of_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | 
     )
 
 
-def _for_each(options: DiagnoseOptions) -> tuple[DiagnoseOptions, DiagnoseOptions]:
-    """Divide the names of rules: for the timeline, for the report; `small-grid` is in both."""
-    own = {rule.id for rule in options.extra_rules if isinstance(rule, KernelRule)}
-    of_kernels = own | KERNEL_RULES.keys()
-    of_report = [name for name in options.rules if name in of_kernels]
-    others = [name for name in options.rules if name in TIMELINE_RULES or name not in of_kernels]
-    report = replace(options, rules=of_report, selection=EVERYTHING)
-    return replace(options, rules=others), report
-
-
 def _refuse(options: DiagnoseOptions, inapplicable: Mapping[str, str], why: str) -> None:
-    """Refuse what has no meaning for a capture, rather than let it have no effect."""
-    given = [option for name, option in inapplicable.items() if getattr(options, name)]
-    if given:
-        raise UsageError(f"{given[0]} does not apply", why=why)
-
-
-def join_diagnoses(
-    timeline: TimelineDiagnosis,
-    report: KernelReportDiagnosis,
-    traces: tuple[Trace, Trace],
-    selection: Selection = EVERYTHING,
-) -> JoinedDiagnosis:
-    """Weigh the kernels of a report by their time in the window of a timeline; `traces` in order.
-
-    A kernel of the timeline is told by the measured launch of its name, grid and block. Only the
-    GPU that was judged counts.
-    """
-    focus = timeline.focus
-    inside = _with_measured_launch(*traces, selection).filter(
-        pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left"),
-        # The window is of one GPU; those of several would sum to more than it.
-        pl.col("device").is_null() | (pl.col("device") == timeline.meta.get("device")),
-    )
-    kernels = _timed(report.groups, inside)
-    covered, every = (
-        float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
-    )
-    notes = (*report.notes, *_notes(report, kernels, covered, every))
-    all_notes = (*timeline.notes, *(f"the report: {note}" for note in notes))
-    return JoinedDiagnosis(replace(timeline, notes=all_notes), report, kernels)
-
-
-def _with_measured_launch(timeline: Trace, report: Trace, selection: Selection) -> pl.DataFrame:
-    """Give the kernels of a timeline with the number of the measured launch that tells of each."""
-    columns = list(dict.fromkeys((*NEEDS, *ORDER, "start_ns", "end_ns", "device")))
-    kernels = in_launch_order(ResolvedSelection(timeline, selection).gpu("kernels", columns))
-    measured = report.table("profiles", ["launch", "kind", *NEEDS])
-    measured = measured.filter(pl.col("kind").cast(pl.String) == "kernel")
-    row = cover(kernels.select(NEEDS), measured.select(NEEDS)).right
-    launches = measured.select("launch").with_row_index("row").cast(pl.Int64)
-    return kernels.select(
-        "start_ns",
-        "device",
-        (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
-        pl.Series("row", row),
-    ).join(launches, on="row", how="left", maintain_order="left")
-
-
-def _timed(groups: Sequence[KernelGroup], kernels: pl.DataFrame) -> tuple[TimedKernel, ...]:
-    """Add up by group what the kernels took that its launches tell of."""
-    by_launch = kernels.group_by("launch").agg(pl.col("time_ns").sum(), pl.len().alias("calls"))
-    sums = {launch: (time, calls) for launch, time, calls in by_launch.iter_rows()}
-    timed = []
-    for group in groups:
-        own = [sums.get(kernel.launch, (0, 0)) for kernel in group.kernels]
-        time, calls = sum(ns for ns, _ in own), sum(count for _, count in own)
-        if calls:
-            timed.append(TimedKernel(group, calls, float(time)))
-    return tuple(sorted(timed, key=lambda k: (-k.saved_ns, -k.time_ns)))
-
-
-def _notes(
-    report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], covered: float, every: float
-) -> list[str]:
-    if not kernels:
-        return ["it measured no kernel of the timeline: are they of the same program?"]
-    notes = []
-    if every and covered < every:
-        share = units.format_share(covered / every)
-        notes.append(f"it tells of {share} of the kernel time in the window")
-    unused = len(report.groups) - len(kernels)
-    if unused:
-        notes.append(f"{unused:,} of its kernels take no time in the window: not shown")
-    return notes
+    """Raise UsageError for an option that would have no effect on this kind of capture."""
+    for name, option in inapplicable.items():
+        if getattr(options, name):
+            raise UsageError(f"{option} does not apply", why=why)

@@ -1,7 +1,4 @@
-"""From a timeline to the counters of its kernels.
-
-Plans the runs, records them, joins the results.
-"""
+"""From a timeline to counters of its kernels: plans the runs, records them, joins the results."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from gpusight.recording.record_program import plan_recording, record
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
-from gpusight.rules.diagnosis_results import JoinedDiagnosis
+from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -40,12 +36,12 @@ if TYPE_CHECKING:
 
 
 NEWEST = InstalledTool(Tool.NCU, Path("ncu"), ToolVersion(2025, 3, 1))
-"""What commands are written for where there is none."""
+"""The version that commands are for where none is installed."""
 STAND_IN = ("python", "your_script.py")
 OF_REPORT = "the report: "
-"""How notes of a joined diagnosis begin that are about the report."""
-_IDLE = 0.5
-"""Part of the window that kernels take, below which they are not what holds the program up."""
+"""Prefix of the notes of a joined diagnosis that are about the report."""
+_MIN_BUSY_SHARE = 0.5
+"""Share of the window with kernels running, below which they are not the bottleneck."""
 _HANGS = (
     "a kernel that communicates was asked for: replayed alone, it waits for ranks that do not "
     "come; measure with --tool-option --replay-mode=application under gpusight record instead"
@@ -54,7 +50,7 @@ _HANGS = (
 
 @dataclass(frozen=True)
 class PlannedDrill:
-    """An answer, and what would be run for it."""
+    """A plan, and the recordings that carry it out."""
 
     drill: DrillResult
     recordings: tuple[RecordingPlan, ...] = ()
@@ -62,13 +58,13 @@ class PlannedDrill:
 
 @dataclass(frozen=True)
 class MeasuredDrill:
-    """An answer with what was measured."""
+    """A plan with the results of its recordings."""
 
     drill: DrillResult
     joined: tuple[JoinedDiagnosis, ...] = ()
     """One for each report."""
     exit_code: int = 0
-    """Of the program, where it was run."""
+    """Of the program, where it ran."""
 
 
 def drill(
@@ -80,9 +76,9 @@ def drill(
     run: bool = False,
     announce: Callable[[DrillResult], None] | None = None,
 ) -> MeasuredDrill | NotApplicable:
-    """Plan what to measure; then measure it, or look at reports that were made elsewhere.
+    """Plan what to measure; then measure it, or join reports that were recorded elsewhere.
 
-    `announce` hears what will be run before it is.
+    `announce` is called with the plan before it runs.
     """
     if run and (reports or question.program is None):
         what = "reports were given, and a run asked for" if reports else "no program was given"
@@ -103,25 +99,30 @@ def drill(
 def plan_drill(
     trace: Trace, question: DrillOptions, environ: Mapping[str, str]
 ) -> PlannedDrill | NotApplicable:
-    """Choose kernels, count launches, and write the commands; runs nothing."""
-    tool = _tool(question, environ)
-    drill = _drill(trace, question, tool.means)
+    """Choose kernels, count launches, and build the commands, without running them."""
+    installed = find_tool(Tool.NCU)
+    tool = installed or NEWEST
+    support = AnchorSupport(
+        process_scope=tool.spelling(options.NVTX_SCOPE) is not None,
+        injectable=installed is not None and _injectable(question.program, environ),
+    )
+    drill = _drill(trace, question, support)
     if isinstance(drill, NotApplicable):
         return drill
-    requests = _requests(drill, question, tool.installed)
+    requests = _requests(drill, question, tool)
     recordings: list[RecordingPlan] = []
-    if question.program is not None and tool.here:
-        recordings = [found for r in requests if (found := plan_recording(r, environ)) is not None]
-    commands = [r.command for r in recordings] or [_command(r, tool.installed) for r in requests]
-    told = replace(
+    if question.program is not None and installed is not None:
+        recordings = [plan for r in requests if (plan := plan_recording(r, environ)) is not None]
+    commands = [r.command for r in recordings] or [_command(r, tool) for r in requests]
+    planned = replace(
         drill,
         commands=tuple(commands),
-        tool=str(tool.installed),
-        installed=tool.here,
+        tool=str(tool),
+        installed=installed is not None,
         program=question.program,
         notes=tuple(dict.fromkeys((*drill.notes, *(n for c in commands for n in c.notes)))),
     )
-    return PlannedDrill(told, tuple(recordings))
+    return PlannedDrill(planned, tuple(recordings))
 
 
 def measure(
@@ -130,30 +131,24 @@ def measure(
     question: DrillOptions,
     open_report: Callable[[Path], Trace],
 ) -> MeasuredDrill:
-    """Run the program as planned, and join what was measured with the timeline."""
+    """Run the program as planned, and join the reports with the timeline."""
     if not planned.recordings:
         raise _nothing_to_run(planned)
-    done = _recorded(planned.recordings)
-    paths = [path for one in done for path in one.paths]
+    recorded: list[Recording] = []
+    for plan in planned.recordings:
+        recorded.append(record(plan))
+        if not recorded[-1].paths:
+            raise recorded[-1].failure()
+        if recorded[-1].exit_code:
+            break
+    paths = [path for recording in recorded for path in recording.paths]
     if trace.has("kernels"):
         reports = [open_report(path) for path in paths]
         drilled = join_reports(trace, planned.drill, question, reports)
     else:  # a table of totals has no launches to join with
         see = tuple(f"measured: gpusight diagnose {shlex.quote(str(path))}" for path in paths)
         drilled = MeasuredDrill(replace(planned.drill, notes=(*planned.drill.notes, *see)))
-    return replace(drilled, exit_code=done[-1].exit_code)
-
-
-def _recorded(recordings: Sequence[RecordingPlan]) -> list[Recording]:
-    """Run one after the other, up to one that failed or was interrupted."""
-    done: list[Recording] = []
-    for one in recordings:
-        done.append(record(one))
-        if not done[-1].paths:
-            raise done[-1].failure()
-        if done[-1].exit_code:
-            break
-    return done
+    return replace(drilled, exit_code=recorded[-1].exit_code)
 
 
 def _nothing_to_run(planned: PlannedDrill) -> RecordError | UsageError:
@@ -169,36 +164,35 @@ def _nothing_to_run(planned: PlannedDrill) -> RecordError | UsageError:
 def join_reports(
     trace: Trace, drill: DrillResult, question: DrillOptions, reports: Sequence[Trace]
 ) -> MeasuredDrill:
-    """Say which of the chosen kernels reports hold, and what is wrong with them."""
+    """Add the measured launches of the chosen kernels, and their diagnosis."""
     if not trace.has("kernels"):
         raise UsageError(
             "a table of totals cannot be joined with a report",
             hint="see the report: gpusight diagnose REPORT, or give a timeline",
         )
-    held = measured_launches_of(trace, drill.chosen, reports)
-    asked = DiagnoseOptions(selection=question.selection)
-    found = [diagnose_captures([trace, report], asked) for report in reports]
-    absent = [one.reason for one in found if isinstance(one, NotApplicable)]
-    joined = tuple(one for one in found if isinstance(one, JoinedDiagnosis))
-    told = replace(drill, measured=held)
-    notes = (*drill.notes, *_missing(told), *absent, *_of_joined(joined))
-    return MeasuredDrill(replace(told, notes=tuple(dict.fromkeys(notes))), joined)
+    drill = replace(drill, measured=measured_launches_of(trace, drill.chosen, reports))
+    request = DiagnoseOptions(selection=question.selection)
+    results = [diagnose_captures([trace, report], request) for report in reports]
+    reasons = [result.reason for result in results if isinstance(result, NotApplicable)]
+    joined = tuple(result for result in results if isinstance(result, JoinedDiagnosis))
+    notes = (*drill.notes, *_missing(drill), *reasons, *_joined_notes(joined))
+    return MeasuredDrill(replace(drill, notes=tuple(dict.fromkeys(notes))), joined)
 
 
-def _of_joined(joined: Sequence[JoinedDiagnosis]) -> list[str]:
-    """Repeat what is said of reports, and what should be mended before any kernel."""
-    notes = [note for one in joined for note in one.notes if note.startswith(OF_REPORT)]
-    for one in joined[:1]:
-        first = one.timeline.findings[0] if one.timeline.findings else None
-        most = max((kernel.saved_ns for kernel in one.kernels), default=0.0)
-        if first is not None and (first.recoverable_ns or 0) > most:
+def _joined_notes(joined: Sequence[JoinedDiagnosis]) -> list[str]:
+    """Return the notes on reports, and what to fix before any kernel."""
+    notes = [n for diagnosis in joined for n in diagnosis.notes if n.startswith(OF_REPORT)]
+    for diagnosis in joined[:1]:
+        first = next(iter(diagnosis.timeline.findings), None)
+        most_ns = max((kernel.saved_ns for kernel in diagnosis.kernels), default=0.0)
+        if first is not None and (first.recoverable_ns or 0) > most_ns:
             share = format_share(first.share)
             notes.append(f"more than any kernel gives back ({share}): {first.title}")
     return notes
 
 
 def _missing(drill: DrillResult) -> list[str]:
-    """Name what was to be measured and was not."""
+    """Return notes on kernels that were planned but not measured."""
     notes = []
     for kernel in drill.missing:
         other = drill.measured[kernel.group].other_shapes if drill.measured else 0
@@ -210,42 +204,23 @@ def _missing(drill: DrillResult) -> list[str]:
 # Planning -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Tool:
-    """The Nsight Compute that commands are for."""
-
-    installed: InstalledTool
-    here: bool
-    means: AnchorSupport
-
-
-def _tool(question: DrillOptions, environ: Mapping[str, str]) -> _Tool:
-    found = find_tool(Tool.NCU)
-    installed = found or NEWEST
-    scope = installed.spelling(options.NVTX_SCOPE) is not None
-    inject = found is not None and _injectable(question.program, environ)
-    return _Tool(
-        installed, found is not None, AnchorSupport(process_scope=scope, injectable=inject)
-    )
-
-
 def _injectable(program: tuple[str, ...] | None, environ: Mapping[str, str]) -> bool:
     if program is None:
         return False
-    known = inspect_program(program, environ)
-    python = known.kind is ProgramKind.PYTHON or known.is_launcher
-    return python and known.deaf_flag is None
+    facts = inspect_program(program, environ)
+    is_python = facts.kind is ProgramKind.PYTHON or facts.is_launcher
+    return is_python and facts.deaf_flag is None
 
 
 def _drill(
-    trace: Trace, question: DrillOptions, means: AnchorSupport
+    trace: Trace, question: DrillOptions, support: AnchorSupport
 ) -> DrillResult | NotApplicable:
     if not trace.has("kernels") and trace.has("op_totals"):
-        return _of_totals(trace, question)
+        return _drill_totals(trace, question)
     picked = pick_kernels(trace, question.selection, top=question.top, kernel=question.kernel)
     if isinstance(picked, NotApplicable):
         return picked
-    planned = plan_launches(picked, means)
+    planned = plan_launches(picked, support)
     return DrillResult(
         kernels=picked.kernels,
         plan=planned,
@@ -254,18 +229,18 @@ def _drill(
         window_ns=picked.window_ns,
         kernel_ns=picked.time_ns,
         meta={"capture": trace.meta.path},
-        notes=(*picked.notes, *_notes(picked, question), *(planned.notes if planned else ())),
+        notes=(*picked.notes, *_plan_notes(picked, question), *(planned.notes if planned else ())),
     )
 
 
-def _of_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotApplicable:
+def _drill_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotApplicable:
     if question.selection:
         reason = "totals cannot be divided by range, GPU or process"
         return NotApplicable(COMMAND, reason, "give a timeline")
-    found = pick_totals(trace, top=question.top, kernel=question.kernel)
-    if isinstance(found, NotApplicable):
-        return found
-    kernels, notes = found
+    picked = pick_totals(trace, top=question.top, kernel=question.kernel)
+    if isinstance(picked, NotApplicable):
+        return picked
+    kernels, notes = picked
     chosen = tuple(k for k in kernels if k.verdict is DrillChoice.CHOSEN)
     return DrillResult(
         kernels,
@@ -277,12 +252,12 @@ def _of_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotApplica
     )
 
 
-def _notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
+def _plan_notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
     notes = list(graph_notes(picked.trace))
     if notes:
         notes.append("ncu counts kernels inside graphs too: launches may be missed by those")
     busy = picked.time_ns / max(1, picked.window_ns)
-    if busy < _IDLE and not question.selection.within:
+    if busy < _MIN_BUSY_SHARE and not question.selection.within:
         share = format_share(busy)
         notes.append(f"kernels run for {share} of the time: see first gpusight diagnose FILE")
     if not picked.chosen:
@@ -299,13 +274,13 @@ def _notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
 
 
 def _requests(
-    drill: DrillResult, question: DrillOptions, installed: InstalledTool
+    drill: DrillResult, question: DrillOptions, tool: InstalledTool
 ) -> list[RecordRequest]:
     runs = drill.plan.runs if drill.plan else ()
     return [
         request_of(
             run,
-            installed,
+            tool,
             question.program or STAND_IN,
             question.level,
             output=_output(question, number, len(runs)),
@@ -320,26 +295,26 @@ def _output(question: DrillOptions, number: int, runs: int) -> Path | None:
     """Name the report of a run; of several, each by its number."""
     if runs == 1:
         return question.output
-    base = _report(question.output, question.program or STAND_IN)
+    base = _report_path(question.output, question.program or STAND_IN)
     stem = base.name.removesuffix(Tool.NCU.suffix)
-    named = base.with_name(f"{stem}-{number + 1}")
+    numbered = base.with_name(f"{stem}-{number + 1}")
     is_chosen = question.output is not None and not question.output.is_dir()
-    return named if is_chosen else capture_names.free_base(named, Tool.NCU.suffix, None)
+    return numbered if is_chosen else capture_names.free_base(numbered, Tool.NCU.suffix, None)
 
 
-def _report(given: Path | None, program: tuple[str, ...]) -> Path:
-    """Name a report after the program, unless it was given a name and not just a folder."""
+def _report_path(output: Path | None, program: tuple[str, ...]) -> Path:
+    """Name a report after the program, unless `output` is a name and not a folder."""
     default = Path(capture_names.default_name(program))
-    if given is None:
+    if output is None:
         return default
-    return given / default if given.is_dir() else given
+    return output / default if output.is_dir() else output
 
 
-def _command(request: RecordRequest, installed: InstalledTool) -> ToolCommand:
-    """Write the command for another machine, or for a program that is not known yet."""
-    output = _report(request.output, request.program)
-    chosen = filter_for(request)
+def _command(request: RecordRequest, tool: InstalledTool) -> ToolCommand:
+    """Build the command for another machine, or for a program that is not known yet."""
+    output = _report_path(request.output, request.program)
+    kernels = filter_for(request)
     return ncu_command(
-        installed, request.program, output, chosen, request.level, request.extra,
+        tool, request.program, output, kernels, request.level, request.extra,
         overwrite=request.overwrite,
     )  # fmt: skip

@@ -1,5 +1,7 @@
-"""Runs the rules: of a timeline, replays what each fix saves, alone and after the ones above it; of
-a measured launch, drops findings of which another one names the cause.
+"""Runs the rules and ranks their findings by the time that fixes save.
+
+For a timeline, each fix is replayed alone and after the fixes above it. For a profiled launch,
+findings that are an effect of another one are dropped.
 """
 
 from __future__ import annotations
@@ -24,32 +26,32 @@ if TYPE_CHECKING:
 
 
 MAX_REPLAY_ERROR = 0.05
-"""Above this error of the replay its answers are less to be trusted."""
+"""Error of the replay above which its estimates have a lower confidence."""
 PROFILER_LAUNCH_NS = 4_000
-"""What a profiler adds to each launch: 3 to 5 us were seen."""
+"""Overhead of a profiler per launch: 3 to 5 us were measured."""
 _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 MAX_CONFIDENT_SPEEDUP = 10.0
-"""Gains beyond this are known to their order of magnitude only: other costs come up."""
+"""Larger speedups are known to their order of magnitude only: other costs dominate then."""
 MIN_CAUSE_SHARE = 0.6
-"""Part of what an effect would save that its cause must save to stand for it."""
+"""Share of what an effect would save that its cause must save to replace it."""
 Finding = TypeVar("Finding", TimelineFinding, KernelFinding)
 
 
 @dataclass(frozen=True)
 class RuleResults(Generic[Finding]):
-    """What the rules say of a timeline, or of one launch."""
+    """The results of the rules for a timeline, or for one launch."""
 
     findings: tuple[Finding, ...]
     """The one that saves most first."""
     clean: tuple[str, ...]
     not_applicable: dict[str, RuleNotApplicable]
     covered: dict[str, str] = field(default_factory=dict)
-    """Rules whose findings are left out, and the rule that names their cause better; of a timeline
+    """Rules whose findings were dropped, and the rule that names their cause better; for a timeline
     these are in `not_applicable` too."""
 
     @property
     def lacking_data(self) -> dict[str, str]:
-        """Rules that the capture has no data for, and why; not those that another one covers."""
+        """Rules that the capture has no data for, and why."""
         return {
             rule: verdict.reason
             for rule, verdict in self.not_applicable.items()
@@ -62,7 +64,7 @@ class RuleResults(Generic[Finding]):
 
 @dataclass(frozen=True)
 class _Case:
-    """A finding that is being judged; times are of the judged part."""
+    """A match with the time that its fix saves, in the sample."""
 
     rule: TimelineRule
     match: RuleMatch
@@ -74,102 +76,97 @@ class _Case:
 def run_timeline_rules(
     context: RuleContext, rules: Iterable[TimelineRule]
 ) -> RuleResults[TimelineFinding]:
-    """Ask every rule and rank what was found by the time that its fix saves."""
-    asked = {rule.id: rule for rule in rules}
-    matches, clean, not_applicable = _by_kind({id_: r.check(context) for id_, r in asked.items()})
-    cases = [_Case(asked[id_], match, _alone(context, match)) for id_, match in matches.items()]
+    """Run rules and rank their findings by the time that fixes save."""
+    by_id = {rule.id: rule for rule in rules}
+    matches, clean, not_applicable = _by_kind({id_: r.check(context) for id_, r in by_id.items()})
+    cases = [_Case(by_id[id_], match, _saved_ns(context, match)) for id_, match in matches.items()]
     covered = _covered(context, cases)
     not_applicable |= {
         rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
         for rule, by in covered.items()
     }
-    ranked = _in_order(case for case in cases if case.rule.id not in covered)
-    kept = _worth_it(context, _with_what_remains(context, ranked))
+    ranked = _ranked(case for case in cases if case.rule.id not in covered)
+    kept = _worth_it(context, _with_incremental_time(context, ranked))
     clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
-    findings = tuple(_timeline_finding(context, case) for case in _checked(context, kept))
+    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, kept))
     return RuleResults(findings, tuple(clean), not_applicable, covered)
 
 
 def _by_kind(
     verdicts: Mapping[str, RuleVerdict],
 ) -> tuple[dict[str, RuleMatch], list[str], dict[str, RuleNotApplicable]]:
-    """Divide what rules said: matches, clean, not applicable."""
+    """Split verdicts: matches, clean, not applicable."""
     matches = {id_: v for id_, v in verdicts.items() if isinstance(v, RuleMatch)}
-    absent = {id_: v for id_, v in verdicts.items() if isinstance(v, RuleNotApplicable)}
-    return matches, [id_ for id_ in verdicts if id_ not in matches | absent], absent
+    not_applicable = {id_: v for id_, v in verdicts.items() if isinstance(v, RuleNotApplicable)}
+    clean = [id_ for id_ in verdicts if id_ not in matches | not_applicable]
+    return matches, clean, not_applicable
 
 
-def _alone(context: RuleContext, match: RuleMatch) -> float | None:
-    """Give the time that a fix gives back when it is the only one."""
-    if not match.change:
-        saved_ns = match.recoverable_ns
-        return None if saved_ns is None else min(max(0.0, saved_ns), _most(context, match))
-    saved = context.replay.run(*match.change).saved_ns
-    return float(min(max(0, saved), _most(context, match)))
-
-
-def _most(context: RuleContext, match: RuleMatch) -> float:
-    if match.min_ns is None:
-        return float(context.replay.unchanged.total_ns)
-    return max(0.0, context.replay.unchanged.total_ns - match.min_ns)
+def _saved_ns(context: RuleContext, match: RuleMatch) -> float | None:
+    """Return the time that a fix saves when it is the only one."""
+    total_ns = context.replay.unchanged.total_ns
+    max_ns = float(total_ns) if match.min_ns is None else max(0.0, total_ns - match.min_ns)
+    if match.change:
+        return float(min(max(0, context.replay.run(*match.change).saved_ns), max_ns))
+    return None if match.recoverable_ns is None else min(max(0.0, match.recoverable_ns), max_ns)
 
 
 def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
-    """Tell findings of a cause that another one, which is worth saying, names better: by which."""
+    """Find rules whose cause another finding names better, and the rule of that finding."""
     matched = {case.rule.id for case in cases}
     covered: dict[str, str] = {}
-    for case in _in_order(_worth_it(context, cases)):
-        # One that is covered itself covers nothing: two that name each other leave the larger.
+    for case in _ranked(_worth_it(context, cases)):
+        # One that is covered itself covers nothing: of two that name each other the larger stays.
         if case.rule.id not in covered:
             others = matched & set(case.match.also) - {case.rule.id}
             covered |= dict.fromkeys(others, case.rule.id)
     return covered
 
 
-def _in_order(cases: Iterable[_Case]) -> list[_Case]:
+def _ranked(cases: Iterable[_Case]) -> list[_Case]:
     return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
 
 
-def _with_what_remains(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
+def _with_incremental_time(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     """Replay each fix after all those above it."""
     changes: list[Change] = []
-    before, above = context.replay.unchanged.total_ns, False
-    done = []
+    before_ns, is_first = context.replay.unchanged.total_ns, True
+    replayed = []
     for case in cases:
-        changes += case.match.change
-        if not case.match.change:
-            done.append(replace(case, after_ns=case.alone_ns))
-            continue
-        total = context.replay.run(*changes).total_ns
-        # What fixes above uncover may be more than there was to gain at first.
-        after = float(max(0, before - total)) if above else case.alone_ns
-        above = True
-        done.append(replace(case, after_ns=after))
-        before = min(before, total)
-    return done
+        after_ns = case.alone_ns
+        if case.match.change:
+            changes += case.match.change
+            total_ns = context.replay.run(*changes).total_ns
+            if not is_first:
+                # What fixes above uncover may be more than there was to gain at first.
+                after_ns = float(max(0, before_ns - total_ns))
+            is_first = False
+            before_ns = min(before_ns, total_ns)
+        replayed.append(replace(case, after_ns=after_ns))
+    return replayed
 
 
 def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
-    """Keep what gives something back: at once, or once the findings above it are fixed."""
+    """Keep cases that save enough: alone, or once the findings above are fixed."""
 
     def is_worth(case: _Case) -> bool:
-        least = case.rule.min_share
-        if least is None or case.alone_ns is None:
+        min_share = case.rule.min_share
+        if min_share is None or case.alone_ns is None:
             return True
-        return max(case.alone_ns, case.after_ns or 0.0) >= least * context.length_ns
+        return max(case.alone_ns, case.after_ns or 0.0) >= min_share * context.length_ns
 
     return [case for case in cases if is_worth(case)]
 
 
-def _checked(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
-    """Mark findings whose rank changes when the profiler's part of each launch is taken off."""
+def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
+    """Mark findings whose rank changes without the profiler's overhead per launch."""
     replayed = [case for case in cases if case.match.change]
     if len(replayed) < 2:
         return list(cases)
-    lighter = _without_profiler(context)
-    base = context.replay.run(lighter).total_ns
+    without_profiler = _without_profiler(context)
+    total_ns = context.replay.run(without_profiler).total_ns
     gains = {
-        case.rule.id: base - context.replay.run(lighter, *case.match.change).total_ns
+        case.rule.id: total_ns - context.replay.run(without_profiler, *case.match.change).total_ns
         for case in replayed
     }
     order = sorted(replayed, key=lambda c: -gains[c.rule.id])
@@ -188,27 +185,27 @@ def _without_profiler(context: RuleContext) -> Change:
     )
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        own = program.own_ns.copy()
+        own_ns = program.own_ns.copy()
         # A launch takes the host two microseconds or more without any profiler.
-        lighter = np.maximum(own[launches] - PROFILER_LAUNCH_NS, 2_000)
-        own[launches] = np.minimum(own[launches], lighter)
-        return program.changed(own_ns=own)
+        shorter_ns = np.maximum(own_ns[launches] - PROFILER_LAUNCH_NS, 2_000)
+        own_ns[launches] = np.minimum(own_ns[launches], shorter_ns)
+        return program.changed(own_ns=own_ns)
 
     return change
 
 
 def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
-    """Give a finding with the times of the whole window."""
+    """Return a finding with times scaled from the sample to the window."""
     match, rule = case.match, case.rule
     scale = context.focus.length_ns / max(1, context.length_ns)
-    alone = None if case.alone_ns is None else case.alone_ns * scale
+    alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
     return TimelineFinding(
         rule=rule.id,
         title=match.title,
-        recoverable_ns=alone,
-        share=None if alone is None else alone / max(1, context.focus.length_ns),
-        step_ns=None if alone is None else alone / max(1, len(context.focus.steps)),
+        recoverable_ns=alone_ns,
+        share=None if alone_ns is None else alone_ns / max(1, context.focus.length_ns),
+        step_ns=None if alone_ns is None else alone_ns / max(1, len(context.focus.steps)),
         after_ns=None if case.after_ns is None else case.after_ns * scale,
         confidence=confidence,
         confidence_reason=reason,
@@ -241,13 +238,13 @@ def _confidence(context: RuleContext, match: RuleMatch) -> tuple[Confidence, str
     return lower, f"{match.confidence_reason}; the replay misses the measured time by {error:.0%}"
 
 
-# Measured launches --------------------------------------------------------------------------------
+# Profiled launches --------------------------------------------------------------------------------
 
 
 def run_kernel_rules(
     launch: ProfiledLaunch, rules: Mapping[str, KernelRule]
 ) -> RuleResults[KernelFinding]:
-    """Ask every rule about a launch; the largest gain comes first."""
+    """Run rules on a launch; the largest gain comes first."""
     matches, clean, not_applicable = _by_kind(
         {id_: rule.evaluate(launch) for id_, rule in rules.items()}
     )
@@ -303,7 +300,7 @@ def _kernel_finding(
 def _accounts_for(
     cause: KernelFinding, effect: KernelFinding, rules: Mapping[str, KernelRule]
 ) -> bool:
-    """Tell whether a finding names the cause of another, for most of what that one would save."""
+    """Return whether one finding is the cause of most of what another would save."""
     if effect.rule not in rules[cause.rule].explains:
         return False
     return (cause.saved_ns or 0.0) >= MIN_CAUSE_SHARE * (effect.saved_ns or 0.0)

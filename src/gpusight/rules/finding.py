@@ -1,9 +1,9 @@
-"""What a rule found: evidence, cost, the time a fix saves, and what to do."""
+"""Findings of rules: evidence, cause, the time that a fix saves, and what to do."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ class Confidence(enum.Enum):
     """How far to trust an estimate."""
 
     HIGH = "high"
-    """Everything that the estimate needs was measured, and it agrees with itself."""
+    """Everything that the estimate needs was measured, and is consistent."""
     MEDIUM = "medium"
     """A part was assumed, or the fix may cost something that is not counted."""
     LOW = "low"
@@ -31,16 +31,11 @@ class Evidence:
     unit: str
     """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
     meaning: str
-    """What it says, so that the number can be read alone."""
+    """Explanation of the number."""
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects, for JSON."""
-        return {
-            "metric": self.metric,
-            "value": self.value,
-            "unit": self.unit,
-            "meaning": self.meaning,
-        }
+        """Return plain objects, for JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +45,29 @@ class SourceLocation:
     path: str
     line: int
     share: float
-    """Part of what was found that this line has."""
+    """Share of the problem that this line has."""
     text: str
-    """The line itself; empty where the capture does not hold it."""
+    """The line itself; empty where the capture does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFinding:
-    """One cause of lost time, in one place: a kernel, a range, a step."""
+    """One cause of lost time of a kernel."""
 
     rule: str
     """Identifier of the rule, such as `bank-conflict`."""
     title: str
-    """What was seen, in one line with its main number."""
+    """The problem, in one line with its main number."""
     where: str
-    """Name of what it was seen in."""
+    """Name of the kernel."""
     time_ns: float | None
     """Time that the finding is about."""
     speedup: float | None
-    """How many times faster that time could pass; 1 when there is nothing to gain."""
+    """Speedup of that time; 1 when there is nothing to gain."""
     confidence: Confidence
     confidence_reason: str
     estimate: str
-    """How the speed-up was estimated."""
+    """How the speedup was estimated."""
     evidence: tuple[Evidence, ...]
     why: str
     fix: str
@@ -83,21 +78,21 @@ class KernelFinding:
     sections: tuple[str, ...] = ()
     """What the profiler has to collect for this rule."""
     places: tuple[SourceLocation, ...] = ()
-    """Source lines that it comes from, where that was asked for and is known."""
+    """Source lines of the problem, where requested and known."""
     also: tuple[str, ...] = ()
-    """Rules that saw the same cause, and are not findings of their own for that reason."""
+    """Rules that detected the same cause, and are not findings of their own for that reason."""
     tells_roof: bool = False
-    """Where there is nothing to gain, the launch is at a roof."""
+    """Where there is nothing to gain, the launch is at its roof."""
 
     @property
     def saved_ns(self) -> float | None:
-        """Time that the fix gives back."""
+        """Time that the fix saves."""
         if self.time_ns is None or self.speedup is None:
             return None
         return self.time_ns * (1 - 1 / self.speedup)
 
     def document(self) -> dict[str, Any]:
-        """Give the finding as plain objects, for JSON."""
+        """Return plain objects, for JSON."""
         return {
             "rule": self.rule,
             "title": self.title,
@@ -113,29 +108,25 @@ class KernelFinding:
             "code": self.code,
             "misleads": self.caveats,
             "sections": list(self.sections),
-            "places": [
-                {"path": p.path, "line": p.line, "share": p.share, "text": p.text}
-                for p in self.places
-            ],
+            "places": [asdict(place) for place in self.places],
             "also": list(self.also),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineFinding:
-    """One cause of lost time, with what its fix gives back over the window."""
+    """One cause of lost time of a program, with what its fix saves over the window."""
 
     rule: str
     title: str
     recoverable_ns: float | None
-    """Time of the window that the fix gives back when it is the only one; None: not a matter of
-    time."""
+    """Time of the window that the fix alone saves; None for no time estimate."""
     share: float | None
-    """The same as a part of the window."""
+    """The same as a share of the window."""
     step_ns: float | None
     """The same for one step; of the window where no steps are known."""
     after_ns: float | None
-    """Time that it gives back once all findings above it are fixed."""
+    """Time that it saves once all findings above it are fixed."""
     confidence: Confidence
     confidence_reason: str
     estimate: str
@@ -145,17 +136,17 @@ class TimelineFinding:
     fix: str
     code: str
     verify: str
-    """What to check once it is done."""
+    """How to verify the fix."""
     caveats: str
     where: tuple[FindingLocation, ...]
     """Times and counts are those of the window."""
     robust: bool = True
-    """Its rank stays when what a profiler adds to each launch is taken off."""
+    """Its rank stays the same without the profiler's overhead per launch."""
     is_fix: bool = True
     """The program can be changed; else it is about the capture."""
 
     def document(self) -> dict[str, Any]:
-        """Give the finding as plain objects, for JSON."""
+        """Return plain objects, for JSON."""
         return {
             "rule": self.rule,
             "title": self.title,
@@ -173,7 +164,5 @@ class TimelineFinding:
             "code": self.code,
             "afterwards": self.verify,
             "misleads": self.caveats,
-            "where": [
-                {"kind": w.kind, "name": w.name, "ns": w.ns, "count": w.count} for w in self.where
-            ],
+            "where": [asdict(location) for location in self.where],
         }

@@ -1,10 +1,13 @@
-"""What slows down the kernels of an ncu report: findings ranked by time, with source lines."""
+"""What slows down the kernels of an ncu report: findings ranked by time, with source lines.
+
+Joined with a timeline of the same program, kernels are weighted by their time in its window.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -19,15 +22,19 @@ from gpusight.analysis.counters.source_lines import (
     source_texts,
     with_lines,
 )
-from gpusight.analysis.selection import EVERYTHING
+from gpusight.analysis.join.kernel_keys import NEEDS
+from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis_results import (
+from gpusight.rules.diagnosis import (
     COMMAND,
+    JoinedDiagnosis,
     KernelGroup,
     KernelReportDiagnosis,
     LaunchDiagnosis,
     ProfilerRule,
+    TimedKernel,
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
@@ -35,91 +42,89 @@ from gpusight.rules.kernel_launch import launches as measured_launches
 from gpusight.rules.patterns.kernel_speedup import limiter
 from gpusight.rules.registry import kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analysis.selection import Selection
-    from gpusight.rules.engine import RuleResults
+    from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
     from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
 
-BY_SAMPLES = InstructionCounters(SAMPLES)
-"""Where warps were seen most often."""
+_BY_SAMPLES = InstructionCounters(SAMPLES)
+"""Locates findings without counters of their own: where warps were sampled most often."""
 MAX_LINES_SHOWN = 3
-"""Lines that are named for each finding."""
 MIN_LINE_SHARE = 0.05
-"""Least part of the whole that a line must have to be named."""
+"""Least share of a source line to be shown."""
 
 
 def hot_lines(
     trace: Trace, rules: Mapping[int, Iterable[KernelRule]]
 ) -> dict[tuple[int, str], list[SourceLocation]]:
-    """Name the source lines behind the findings of these rules, by launch and rule.
+    """Find the source lines behind the findings of these rules, by launch and rule.
 
-    Nothing is named where the report has no counters of single instructions (SourceCounters), or
-    the program no line numbers (compile with -lineinfo).
+    Empty where the report has no counters of single instructions (SourceCounters), or the program
+    no line numbers (compile with -lineinfo).
     """
     if not trace.has("counter_instances") or not trace.has("code_lines"):
         return {}
-    wanted = {rule.located_by or BY_SAMPLES for asked in rules.values() for rule in asked}
-    if not wanted:
+    counters = {rule.located_by or _BY_SAMPLES for matched in rules.values() for rule in matched}
+    if not counters:
         return {}
-    parts = _parts(trace, list(rules), wanted)
+    amounts = _line_amounts(trace, list(rules), counters)
     sources = source_texts(trace)
-    lines: dict[tuple[int, str], list[SourceLocation]] = {}
-    for launch, asked in rules.items():
-        for rule in asked:
-            amounts = parts.get(rule.located_by or BY_SAMPLES)
-            if own := _source_locations(amounts, launch, sources):
-                lines[launch, rule.id] = own
-    return lines
+    lines = {
+        (launch, rule.id): _source_locations(
+            amounts[rule.located_by or _BY_SAMPLES], launch, sources
+        )
+        for launch, matched in rules.items()
+        for rule in matched
+    }
+    return {key: locations for key, locations in lines.items() if locations}
 
 
-def _parts(
-    trace: Trace, launches: list[int], wanted: Iterable[InstructionCounters]
+def _line_amounts(
+    trace: Trace, launches: list[int], counters: Iterable[InstructionCounters]
 ) -> dict[InstructionCounters, pl.DataFrame]:
-    """Give for each way of locating the amounts by launch and source line."""
-    known = metrics_of_instructions(trace)
-    signs = {located: _signs(located, known) for located in wanted}
-    metrics = {metric for weights in signs.values() for metric in weights}
+    """Sum counters by launch and source line."""
+    available = metrics_of_instructions(trace)
+    weights = {located: _metric_weights(located, available) for located in counters}
+    metrics = {metric for by_metric in weights.values() for metric in by_metric}
     scope = LaunchSelection(trace, launches=launches)
     lined = with_lines(trace, instructions(scope, sorted(metrics)))
-    return {located: _amounts(lined, weights) for located, weights in signs.items()}
+    amounts = {}
+    for located, by_metric in weights.items():
+        weight = pl.col("metric").cast(pl.String).replace_strict(by_metric, default=0.0)
+        amount = (pl.col("value") * weight).sum().alias("amount")
+        summed = lined.group_by("launch", "path", "line").agg(amount)
+        amounts[located] = summed.filter(pl.col("amount") > 0)
+    return amounts
 
 
-def _signs(located: InstructionCounters, known: Sequence[str]) -> dict[str, float]:
-    """Say by metric how often its parts count; empty where the capture lacks one."""
-    added, taken = first_of(located.metrics, known), first_of(located.less, known)
-    if not added or (located.less and not taken):
+def _metric_weights(located: InstructionCounters, available: Sequence[str]) -> dict[str, float]:
+    """Return the factor of each metric in the sum; empty where the capture lacks one."""
+    added, subtracted = first_of(located.metrics, available), first_of(located.less, available)
+    if not added or (located.less and not subtracted):
         return {}
-    return {added[0]: float(located.scale), **dict.fromkeys(taken, -1.0)}
-
-
-def _amounts(lined: pl.DataFrame, signs: Mapping[str, float]) -> pl.DataFrame:
-    """Add up by launch and source line."""
-    sign = pl.col("metric").cast(pl.String).replace_strict(signs, default=0.0)
-    amount = (pl.col("value") * sign).sum().alias("amount")
-    return lined.group_by("launch", "path", "line").agg(amount).filter(pl.col("amount") > 0)
+    return {added[0]: float(located.scale), **dict.fromkeys(subtracted, -1.0)}
 
 
 def _source_locations(
-    amounts: pl.DataFrame | None, launch: int, sources: dict[str, list[str]]
+    amounts: pl.DataFrame, launch: int, sources: dict[str, list[str]]
 ) -> list[SourceLocation]:
-    if amounts is None:
-        return []
-    own = amounts.filter(pl.col("launch") == launch)
-    whole = float(own["amount"].sum())
-    top = (
-        own.drop_nulls("line").sort("amount", "path", "line", descending=True).head(MAX_LINES_SHOWN)
-    )
+    rows = amounts.filter(pl.col("launch") == launch)
+    total = float(rows["amount"].sum())
+    top = rows.drop_nulls("line").sort("amount", "path", "line", descending=True)
     return [
-        SourceLocation(path, line, amount / whole, line_text(sources, path, line) or "")
-        for path, line, amount in top.select("path", "line", "amount").iter_rows()
-        if amount >= MIN_LINE_SHARE * whole
+        SourceLocation(path, line, amount / total, line_text(sources, path, line) or "")
+        for path, line, amount in top.head(MAX_LINES_SHOWN)
+        .select("path", "line", "amount")
+        .iter_rows()
+        if amount >= MIN_LINE_SHARE * total
     ]
 
 
@@ -145,33 +150,35 @@ def diagnose_kernels(
     extra_rules: Sequence[KernelRule] = (),
     lines: bool = False,
 ) -> KernelReportDiagnosis | NotApplicable:
-    """Ask every rule, or only `rules`, about every profiled launch.
+    """Run all rules, or only `rules`, on every profiled launch.
 
-    `lines` names the source lines too, for which the counters of all instructions are read.
+    `lines` locates findings in the source, for which the counters of all instructions are read.
     """
-    asked = select_rules(kernel_rules() | {rule.id: rule for rule in extra_rules}, rules)
+    selected = select_rules(kernel_rules() | {rule.id: rule for rule in extra_rules}, rules)
     if not trace.has("profiles"):
-        return _not_measured(trace)
+        return _no_profiles(trace)
     if not trace.has("counters"):
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
-    chosen = set(scope.launches().to_list())
+    numbers = set(scope.launches().to_list())
     profiler_rules = _profiler_rules(trace)
     kernels = [
-        _diagnosis(
-            launch,
-            run_kernel_rules(launch, asked),
-            profiler_rules.get(launch.values["launch"], ()),
-        )
+        _diagnose_launch(launch, selected, profiler_rules[launch.values["launch"]])
         for launch in measured_launches(trace)
-        if launch.values["launch"] in chosen
+        if launch.values["launch"] in numbers
     ]
     if lines:
-        kernels = _with_source_lines(trace, kernels, asked)
-    return KernelReportDiagnosis(_grouped(kernels), _meta(trace), _notes(kernels, asked))
+        kernels = _with_source_lines(trace, kernels, selected)
+    gpus = [name for name in device_names(trace).values() if name]
+    meta = {
+        "tool": trace.meta.tool,
+        "tool_version": trace.meta.tool_version,
+        "gpus": list(dict.fromkeys(gpus)),
+    }
+    return KernelReportDiagnosis(_grouped(kernels), meta, _notes(kernels, selected))
 
 
-def _not_measured(trace: Trace) -> NotApplicable:
+def _no_profiles(trace: Trace) -> NotApplicable:
     if not trace.has("kernels"):
         return no_counters(COMMAND)
     return NotApplicable(
@@ -182,11 +189,10 @@ def _not_measured(trace: Trace) -> NotApplicable:
     )
 
 
-def _diagnosis(
-    launch: ProfiledLaunch,
-    results: RuleResults[KernelFinding],
-    profiler_rules: Sequence[ProfilerRule],
+def _diagnose_launch(
+    launch: ProfiledLaunch, rules: Mapping[str, KernelRule], profiler_rules: Sequence[ProfilerRule]
 ) -> LaunchDiagnosis:
+    results = run_kernel_rules(launch, rules)
     return LaunchDiagnosis(
         name=launch.name,
         launch=launch.values["launch"],
@@ -205,7 +211,6 @@ def _diagnosis(
 def _with_source_lines(
     trace: Trace, kernels: Sequence[LaunchDiagnosis], rules: Mapping[str, KernelRule]
 ) -> list[LaunchDiagnosis]:
-    """Name the source lines behind the findings of each launch."""
     places = hot_lines(trace, {k.launch: [rules[f.rule] for f in k.findings] for k in kernels})
     return [
         replace(
@@ -219,8 +224,8 @@ def _with_source_lines(
     ]
 
 
-def _profiler_rules(trace: Trace) -> dict[int, tuple[ProfilerRule, ...]]:
-    """Give what the profiler's own rules said, by launch."""
+def _profiler_rules(trace: Trace) -> Mapping[int, list[ProfilerRule]]:
+    """Return the results of the profiler's own rules, by launch."""
     by_launch: defaultdict[int, list[ProfilerRule]] = defaultdict(list)
     if trace.has("rule_results"):
         rows = trace.table("rule_results", _PROFILER_RULE).with_columns(
@@ -228,51 +233,43 @@ def _profiler_rules(trace: Trace) -> dict[int, tuple[ProfilerRule, ...]]:
         )
         for launch, *columns in rows.iter_rows():
             by_launch[launch].append(ProfilerRule(*columns))
-    return {launch: tuple(rules) for launch, rules in by_launch.items()}
+    return by_launch
 
 
 def _grouped(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelGroup, ...]:
-    """Put launches of one kernel in one shape together, and rank the groups."""
-    together: defaultdict[tuple[object, ...], list[LaunchDiagnosis]] = defaultdict(list)
+    """Group launches of one kernel with the same grid and block, and rank the groups."""
+    by_shape: defaultdict[tuple[object, ...], list[LaunchDiagnosis]] = defaultdict(list)
     for kernel in kernels:
-        together[kernel.name, kernel.device, kernel.grid, kernel.block].append(kernel)
+        by_shape[kernel.name, kernel.device, kernel.grid, kernel.block].append(kernel)
     groups = [
-        KernelGroup(same[0].name, classify(same[0].name).short, tuple(same), _added(same))
-        for same in together.values()
+        KernelGroup(same[0].name, classify(same[0].name).short, tuple(same), _summed_findings(same))
+        for same in by_shape.values()
     ]
     return tuple(sorted(groups, key=lambda g: (-g.saved_ns, -g.duration_ns)))
 
 
-def _added(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:
-    """Add up the findings of a rule over launches; the longest launch speaks for them."""
+def _summed_findings(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:
+    """Sum the findings of each rule over launches; texts are those of the longest launch."""
     by_rule: defaultdict[str, list[KernelFinding]] = defaultdict(list)
     for kernel in kernels:
         for finding in kernel.findings:
             by_rule[finding.rule].append(finding)
-    added = [_sum(findings) for findings in by_rule.values()]
-    return tuple(sorted(added, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
+    sums = [_sum(findings) for findings in by_rule.values()]
+    return tuple(sorted(sums, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
 
 
 def _sum(findings: Sequence[KernelFinding]) -> KernelFinding:
     longest = max(findings, key=lambda f: f.time_ns or 0.0)
     if any(f.time_ns is None or f.speedup is None for f in findings):
         return longest
-    time = sum(f.time_ns or 0.0 for f in findings)
-    saved = sum(f.saved_ns or 0.0 for f in findings)
-    return replace(longest, time_ns=time, speedup=time / (time - saved) if time else 1.0)
-
-
-def _meta(trace: Trace) -> dict[str, Any]:
-    names = [name for name in device_names(trace).values() if name]
-    return {
-        "tool": trace.meta.tool,
-        "tool_version": trace.meta.tool_version,
-        "gpus": list(dict.fromkeys(names)),
-    }
+    time_ns = sum(f.time_ns or 0.0 for f in findings)
+    saved_ns = sum(f.saved_ns or 0.0 for f in findings)
+    speedup = time_ns / (time_ns - saved_ns) if time_ns else 1.0
+    return replace(longest, time_ns=time_ns, speedup=speedup)
 
 
 def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[str, ...]:
-    """Say which rules could not be judged for most launches, and what to collect for them."""
+    """Name the rules that most launches have no data for, and what to collect for them."""
     absent = [r for k in kernels for r in k.not_applicable]
     missing = [rule for rule in rules if absent.count(rule) * 2 > len(kernels)]
     if not missing:
@@ -281,3 +278,76 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
     return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)
+
+
+# Joined with a timeline ---------------------------------------------------------------------------
+
+
+def join_diagnoses(
+    timeline: TimelineDiagnosis,
+    report: KernelReportDiagnosis,
+    traces: tuple[Trace, Trace],
+    selection: Selection = EVERYTHING,
+) -> JoinedDiagnosis:
+    """Weight the kernels of a report by their time in the window of a timeline; `traces` in order.
+
+    A kernel of the timeline matches the measured launch of its name, grid and block. Only the GPU
+    that was diagnosed counts.
+    """
+    focus = timeline.focus
+    inside = _with_measured_launch(*traces, selection).filter(
+        pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left"),
+        # The window is of one GPU; those of several would sum to more than it.
+        pl.col("device").is_null() | (pl.col("device") == timeline.meta.get("device")),
+    )
+    kernels = _timed_kernels(report.groups, inside)
+    notes = (*report.notes, *_join_notes(report, kernels, inside))
+    all_notes = (*timeline.notes, *(f"the report: {note}" for note in notes))
+    return JoinedDiagnosis(replace(timeline, notes=all_notes), report, kernels)
+
+
+def _with_measured_launch(timeline: Trace, report: Trace, selection: Selection) -> pl.DataFrame:
+    """Return the kernels of a timeline with the number of the measured launch of each."""
+    columns = list(dict.fromkeys((*NEEDS, *ORDER, "start_ns", "end_ns", "device")))
+    kernels = in_launch_order(ResolvedSelection(timeline, selection).gpu("kernels", columns))
+    measured = report.table("profiles", ["launch", "kind", *NEEDS])
+    measured = measured.filter(pl.col("kind").cast(pl.String) == "kernel")
+    row = cover(kernels.select(NEEDS), measured.select(NEEDS)).right
+    launches = measured.select("launch").with_row_index("row").cast(pl.Int64)
+    return kernels.select(
+        "start_ns",
+        "device",
+        (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
+        pl.Series("row", row),
+    ).join(launches, on="row", how="left", maintain_order="left")
+
+
+def _timed_kernels(groups: Sequence[KernelGroup], kernels: pl.DataFrame) -> tuple[TimedKernel, ...]:
+    """Sum the time of the kernels that match a launch of each group."""
+    by_launch = kernels.group_by("launch").agg(pl.col("time_ns").sum(), pl.len().alias("calls"))
+    sums = {launch: (time, calls) for launch, time, calls in by_launch.iter_rows()}
+    timed = []
+    for group in groups:
+        matches = [sums.get(kernel.launch, (0, 0)) for kernel in group.kernels]
+        time_ns, calls = sum(ns for ns, _ in matches), sum(count for _, count in matches)
+        if calls:
+            timed.append(TimedKernel(group, calls, float(time_ns)))
+    return tuple(sorted(timed, key=lambda k: (-k.saved_ns, -k.time_ns)))
+
+
+def _join_notes(
+    report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], inside: pl.DataFrame
+) -> list[str]:
+    if not kernels:
+        return ["it measured no kernel of the timeline: are they of the same program?"]
+    notes = []
+    measured_ns, total_ns = (
+        float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
+    )
+    if total_ns and measured_ns < total_ns:
+        share = format_share(measured_ns / total_ns)
+        notes.append(f"it tells of {share} of the kernel time in the window")
+    unused = len(report.groups) - len(kernels)
+    if unused:
+        notes.append(f"{unused:,} of its kernels take no time in the window: not shown")
+    return notes

@@ -1,6 +1,7 @@
-"""One profiled launch as kernel rules see it.
+"""One profiled launch as kernel rules see it: counters, busy units, stalls, occupancy.
 
-Counters, busy units, stalls, numbers in ncu messages.
+Quantities that were not measured are read from the messages of ncu's own rules, where these state
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import polars as pl
 from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
+from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES, device_rows, limits_of
 from gpusight.analysis.occupancy.launch_occupancy import shape_of
 from gpusight.hardware.gpu_lookup import with_measured
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-_TOLD = "excessive|highest-utilized|being stalled|peak performance|non-fused"
-"""Words of the sentences that hold numbers."""
+_NUMBER_WORDS = "excessive|highest-utilized|being stalled|peak performance|non-fused"
+"""Words of the messages that contain numbers."""
 _EXCESS = re.compile(
     r"(\d{1,18}) excessive (sectors|wavefronts) \(\d+% of (?:the )?total (\d{1,18}) "
 )
@@ -74,97 +76,86 @@ _STALLS = {
     "memory barrier": "membar",
     "branch target": "branch_resolving",
 }
-"""What the sentence about a wait says, and its reason."""
-_WARP = 32
-_MOST_WAITS = 60.0
-"""Percent of the warps' time that the sentences must speak of, to tell what warps wait for."""
-_LONGEST = 2_000
-"""What of a message is looked at."""
+"""Words of a message about a stall, and its reason."""
+_MIN_STALL_PERCENT = 60.0
+"""Percent of the warps' time that the messages must explain for their stalls to be used."""
+_MAX_MESSAGE_LENGTH = 2_000
+
+
+WARP = 32
+SECTOR_BYTES = 32
 
 
 def quantities_in_messages(trace: Trace) -> dict[int, dict[str, float]]:
-    """Give by launch the quantities that the profiler's rules state."""
+    """Return by launch the quantities that the messages of the profiler's rules state."""
     if not trace.has("rule_results"):
         return {}
     rows = trace.table("rule_results", ("launch", "rule", "message")).drop_nulls()
-    told = rows.filter(pl.col("message").str.contains(_TOLD))
-    said: dict[int, dict[str, float]] = {}
-    for launch, rule, message in told.iter_rows():
-        numbers = said.setdefault(launch, {})
-        for key, value in _numbers(str(rule), message[:_LONGEST]).items():
+    rows = rows.filter(pl.col("message").str.contains(_NUMBER_WORDS))
+    by_launch: dict[int, dict[str, float]] = {}
+    for launch, rule, message in rows.iter_rows():
+        numbers = by_launch.setdefault(launch, {})
+        for key, value in _numbers(str(rule), message[:_MAX_MESSAGE_LENGTH]).items():
             numbers[key] = max(value, numbers.get(key, value))
-    return {launch: _all_waits_or_none(numbers) for launch, numbers in said.items()}
+    return {launch: _all_stalls_or_none(numbers) for launch, numbers in by_launch.items()}
 
 
 def _numbers(rule: str, message: str) -> Mapping[str, float]:
     if "excessive" in message:
         return _accesses(rule, message)
     if "being stalled" in message:
-        return _wait(message)
+        percent = _STALLED.search(message)
+        reason = next((reason for words, reason in _STALLS.items() if words in message), None)
+        if percent is None or reason is None:
+            return {}
+        return {q.STALL_QUANTITIES[reason].key: float(percent[1])}
     if "highest-utilized" in message:
-        return _pipe(message)
+        # A pipe of several is named by the sub-pipe that dominates it.
+        busiest, sub_pipe = _PIPE.search(message), _SUB_PIPE.search(message)
+        if busiest is None:
+            return {}
+        pipe = _PIPES.get(sub_pipe[1] if sub_pipe else busiest[1])
+        return {} if pipe is None else {pipe.key: float(busiest[2]) / 100}
     return _arithmetic(message)
 
 
 def _accesses(rule: str, message: str) -> Mapping[str, float]:
-    found = _EXCESS.search(message)
-    if found is None:
+    match = _EXCESS.search(message)
+    if match is None:
         return {}
-    excess, whole = float(found[1]), float(found[3])
-    if found[2] == "sectors" and "Global" in rule:
-        return {q.SECTORS_MOVED.key: whole, q.SECTORS_NEEDED.key: max(0.0, whole - excess)}
-    if found[2] == "wavefronts" and "Shared" in rule:
-        return {q.SHARED_WAVEFRONTS.key: whole, q.SHARED_EXCESS.key: excess}
+    excess, total = float(match[1]), float(match[3])
+    if match[2] == "sectors" and "Global" in rule:
+        return {q.SECTORS_MOVED.key: total, q.SECTORS_NEEDED.key: max(0.0, total - excess)}
+    if match[2] == "wavefronts" and "Shared" in rule:
+        return {q.SHARED_WAVEFRONTS.key: total, q.SHARED_EXCESS.key: excess}
     return {}
 
 
-def _wait(message: str) -> Mapping[str, float]:
-    """Read the part of their time that warps spend in one wait."""
-    found = _STALLED.search(message)
-    reason = next((reason for words, reason in _STALLS.items() if words in message), None)
-    if found is None or reason is None:
-        return {}
-    return {q.STALL_QUANTITIES[reason].key: float(found[1])}
+def _all_stalls_or_none(numbers: dict[str, float]) -> dict[str, float]:
+    """Complete the stalls to 100%; drop them where too few are stated.
 
-
-def _all_waits_or_none(numbers: dict[str, float]) -> dict[str, float]:
-    """Make the waits the whole of the warps' time; drop them where most of it is not spoken of.
-
-    The profiler speaks of the largest waits only: a rule about one of the others would take it for
-    none at all.
+    The profiler states the largest stalls only: a rule about another one would take it for zero.
     """
-    waits = {stall.key for stall in q.STALL_QUANTITIES.values()} & numbers.keys()
-    said = sum(numbers[key] for key in waits)
-    if said < _MOST_WAITS:
-        return {key: value for key, value in numbers.items() if key not in waits}
-    return {**numbers, q.STALL_QUANTITIES["misc"].key: max(0.0, 100.0 - said)}
-
-
-def _pipe(message: str) -> Mapping[str, float]:
-    """Read how busy the busiest pipe was; a pipe of several goes by the one that dominates it."""
-    found = _PIPE.search(message)
-    if found is None:
-        return {}
-    part = _SUB_PIPE.search(message)
-    pipe = _PIPES.get(part[1] if part else found[1])
-    return {} if pipe is None else {pipe.key: float(found[2]) / 100}
+    stalls = {stall.key for stall in q.STALL_QUANTITIES.values()} & numbers.keys()
+    stated = sum(numbers[key] for key in stalls)
+    if stated < _MIN_STALL_PERCENT:
+        return {key: value for key, value in numbers.items() if key not in stalls}
+    return {**numbers, q.STALL_QUANTITIES["misc"].key: max(0.0, 100.0 - stated)}
 
 
 def _arithmetic(message: str) -> Mapping[str, float]:
-    """Read the share of the peak rates that was reached, and the instructions that did."""
+    """Read achieved shares of peak rates, or counts of instructions."""
     peaks, fused = _PEAKS.search(message), _FUSED.search(message)
     if peaks is not None:
         return {q.FP32_SHARE.key: float(peaks[1]) / 100, q.FP64.key: float(peaks[2]) / 100}
     if fused is None:
         return {}
-    both, other = float(fused[1]) * _WARP, float(fused[2]) * _WARP
+    multiply_adds, others = float(fused[1]) * WARP, float(fused[2]) * WARP
     if fused[3] == "64":
-        return {q.FP64_OPERATIONS.key: both + other}
-    return {q.FFMA.key: both, q.FP32_OTHER.key: other}
+        return {q.FP64_OPERATIONS.key: multiply_adds + others}
+    return {q.FFMA.key: multiply_adds, q.FP32_OTHER.key: others}
 
 
-WARP = 32
-SECTOR_BYTES = 32
 SCHEDULERS = 4
 """Schedulers of an SM, of every generation from Pascal's GP10x on."""
 MEMORY_UNITS = ("dram", "l2", "l1_to_l2", "l1_data", "l1")
@@ -202,8 +193,8 @@ _UNITS: dict[str, LaunchQuantity] = {
     "tensor": q.TENSOR,
     "constants": q.CONSTANTS,
 }
-_HIDDEN = 0.05
-"""A total this far above the units that are known is that of a unit that is not."""
+_MIN_UNKNOWN_SHARE = 0.05
+"""A total this far above its known units is that of an unknown unit."""
 _DEVICE = (
     "device",
     "name",
@@ -215,20 +206,8 @@ _DEVICE = (
     "compute_major",
     "compute_minor",
 )
-_PROFILE = (
-    "kind",
-    "name",
-    "device",
-    "grid_x",
-    "grid_y",
-    "grid_z",
-    "block_x",
-    "block_y",
-    "block_z",
-    "compute_major",
-    "compute_minor",
-)
-_ASKED = (
+_PROFILE = ("kind", "name", "device", *GRID, *BLOCK, "compute_major", "compute_minor")
+_BLOCK_RESOURCES = (
     shared.REGISTERS,
     shared.STATIC_SHARED,
     shared.DYNAMIC_SHARED,
@@ -236,9 +215,9 @@ _ASKED = (
     shared.SHARED_CONFIG,
     shared.REPORTED_SHARED_LIMIT,
 )
-"""What a block asks of an SM, beside its threads."""
+"""Resources of a block besides its threads."""
 _SHARED = (
-    *_ASKED,
+    *_BLOCK_RESOURCES,
     shared.SM_SHARE,
     shared.MEMORY_SHARE,
     shared.DRAM_SHARE,
@@ -263,7 +242,7 @@ QUANTITIES: tuple[LaunchQuantity, ...] = (
     *q.STALL_QUANTITIES.values(),
     *LIMIT_QUANTITIES,
 )
-"""Everything that rules may ask of a launch."""
+"""All quantities of a launch that rules use."""
 
 
 @dataclass(frozen=True)
@@ -275,26 +254,25 @@ class ProfiledLaunch:
     gpu: Gpu | None = None
     """The GPU that it ran on, at the clock that it had."""
     sm: SmLimits | None = None
-    """What one SM of the GPU holds."""
+    """Limits of one SM of the GPU."""
 
     def get(self, quantity: LaunchQuantity) -> float | None:
-        """Give a quantity; None when it was not measured."""
+        """Return a quantity; None when it was not measured."""
         value: float | None = self.values.get(quantity.key)
         return value
 
     def known(self, quantity: LaunchQuantity) -> float:
-        """Give a quantity that the rule needs, so that it is there."""
+        """Return a quantity that the rule needs, which was measured."""
         value = self.get(quantity)
         assert value is not None, quantity.key
         return value
 
     def evidence(self, *quantities: LaunchQuantity) -> tuple[Evidence, ...]:
-        """Give those of these quantities that were measured, as evidence."""
-        known = [(quantity, self.get(quantity)) for quantity in quantities]
+        """Return those of these quantities that were measured, as evidence."""
         return tuple(
             Evidence(quantity.key, value, quantity.unit, quantity.meaning)
-            for quantity, value in known
-            if value is not None
+            for quantity in quantities
+            if (value := self.get(quantity)) is not None
         )
 
     @property
@@ -304,18 +282,18 @@ class ProfiledLaunch:
 
     @property
     def is_kernel(self) -> bool:
-        """Tell a kernel from a graph or a range that was measured as a whole."""
+        """Whether it is a kernel, not a graph or a range that was profiled as a whole."""
         return bool(self.values.get("kind", "kernel") == "kernel")
 
     @property
     def duration_ns(self) -> float | None:
-        """Time that the GPU needed for it."""
+        """Its time on the GPU."""
         value: float | None = self.values["duration_ns"]
         return value
 
     @property
     def category(self) -> str:
-        """What kind of kernel it is, by its name."""
+        """Category of the kernel, by its name."""
         return classify(self.name).category
 
     @cached_property
@@ -343,27 +321,30 @@ class ProfiledLaunch:
 
     @cached_property
     def busy(self) -> dict[str, float]:
-        """How busy each unit was over the whole launch, 0 to 1; units that are not known are out.
+        """How busy each measured unit was over the whole launch, 0 to 1.
 
         Where the total of the SMs or of the memory system is well above its known units, the
-        total stands for the one that is missing.
+        total stands for the unknown one.
         """
-        known = {name: self.get(quantity) for name, quantity in _UNITS.items()}
-        busy = {n: min(1.0, max(0.0, share)) for n, share in known.items() if share is not None}
+        busy = {
+            name: min(1.0, max(0.0, share))
+            for name, quantity in _UNITS.items()
+            if (share := self.get(quantity)) is not None
+        }
         totals = {
             "sm": (self.get(shared.SM_SHARE), SM_UNITS),
             "l1": (self.get(q.L1_ELAPSED), ("l1_data", "l1_to_l2")),
             "memory": (self.get(shared.MEMORY_SHARE), MEMORY_UNITS),
         }
         for name, (share, parts) in totals.items():
-            highest = max((busy[p] for p in parts if p in busy), default=-_HIDDEN)
-            if share is not None and share > highest + _HIDDEN:
+            highest = max((busy[p] for p in parts if p in busy), default=-_MIN_UNKNOWN_SHARE)
+            if share is not None and share > highest + _MIN_UNKNOWN_SHARE:
                 busy[name] = min(1.0, share)
         return busy
 
     @cached_property
     def stalls(self) -> dict[str, float]:
-        """What warps were doing while resident: share of their time by reason; empty if unknown."""
+        """Share of the time of resident warps by stall reason; empty if unknown."""
         counts = {reason: self.get(quantity) for reason, quantity in q.STALL_QUANTITIES.items()}
         known = {reason: count for reason, count in counts.items() if count and count > 0}
         total = sum(known.values())
@@ -371,15 +352,15 @@ class ProfiledLaunch:
 
     @cached_property
     def shape(self) -> BlockShape | None:
-        """What a block asks of an SM; None when the capture does not say all of it."""
-        asked = {quantity.key: self.get(quantity) for quantity in _ASKED}
-        whole = {key: None if value is None else round(value) for key, value in asked.items()}
-        whole[shared.SHARED_CONFIG.key] = whole[shared.SHARED_CONFIG.key] or None
-        return shape_of({"block_threads": self.block, **whole}, self.sm)
+        """Resources of a block; None when the capture lacks one."""
+        values = {quantity.key: self.get(quantity) for quantity in _BLOCK_RESOURCES}
+        resources = {key: None if value is None else round(value) for key, value in values.items()}
+        resources[shared.SHARED_CONFIG.key] = resources[shared.SHARED_CONFIG.key] or None
+        return shape_of({"block_threads": self.block, **resources}, self.sm)
 
     @cached_property
     def fit(self) -> Occupancy | None:
-        """How many blocks fit an SM, and what keeps further ones out; None where not known."""
+        """How many blocks fit an SM, and what limits them; None where not known."""
         if self.sm is None or self.shape is None:
             return None
         return occupancy(self.sm, self.shape)
@@ -391,7 +372,7 @@ class ProfiledLaunch:
 
     @property
     def blocks_per_sm(self) -> int | None:
-        """Blocks that fit an SM at once: as the report says, else as we work it out."""
+        """Blocks that fit an SM at once: as reported, else as computed."""
         reported = self.get(shared.REPORTED_BLOCKS)
         if reported is not None and reported >= 1:
             return int(reported)
@@ -399,7 +380,7 @@ class ProfiledLaunch:
 
     @cached_property
     def waves(self) -> float | None:
-        """Times that the grid fills the GPU."""
+        """Waves of the grid."""
         grid, sms, blocks = self.grid, self.sm_count, self.blocks_per_sm
         if grid is not None and sms and blocks:
             return grid / (sms * blocks)
@@ -407,29 +388,29 @@ class ProfiledLaunch:
 
 
 def launches(trace: Trace) -> list[ProfiledLaunch]:
-    """Give every profiled launch of a capture, in its order."""
+    """Return every profiled launch of a capture, in its order."""
     frame = measured(trace, QUANTITIES, _PROFILE)
     rows = frame.with_columns(pl.col("name", "kind").cast(pl.String)).to_dicts()
-    said = quantities_in_messages(trace)
-    for row in rows:  # what was measured is better than what was said of it
-        told = said.get(row["launch"], {})
-        row.update({key: value for key, value in told.items() if row[key] is None})
+    stated = quantities_in_messages(trace)
+    for row in rows:  # a measured value has priority over that of a message
+        numbers = stated.get(row["launch"], {})
+        row.update({key: value for key, value in numbers.items() if row[key] is None})
     devices = {row["device"]: row for row in trace.table("devices", _DEVICE).iter_rows(named=True)}
-    known = device_rows(trace)
+    limits = device_rows(trace)
     return [
         ProfiledLaunch(
-            row, _gpu(devices.get(row["device"]), row), _sm(known.get(row["device"], {}), row)
+            row, _gpu(devices.get(row["device"]), row), _sm(limits.get(row["device"], {}), row)
         )
         for row in rows
     ]
 
 
 def _sm(device: Mapping[str, Any], row: Mapping[str, Any]) -> SmLimits | None:
-    """Find what an SM holds; what the launch says of it counts before what its GPU's row says."""
-    of = row if row["compute_major"] is not None else device
-    stated = (quantity.key for quantity in LIMIT_QUANTITIES)
-    limits = {key: device.get(key) if row[key] is None else row[key] for key in stated}
-    return limits_of(of.get("compute_major"), of.get("compute_minor"), limits)
+    """Return the limits of an SM; those of the launch have priority over those of its GPU."""
+    source = row if row["compute_major"] is not None else device
+    keys = (quantity.key for quantity in LIMIT_QUANTITIES)
+    limits = {key: device.get(key) if row[key] is None else row[key] for key in keys}
+    return limits_of(source.get("compute_major"), source.get("compute_minor"), limits)
 
 
 def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None:
@@ -450,5 +431,5 @@ def _gpu(device: Mapping[str, Any] | None, row: Mapping[str, Any]) -> Gpu | None
 
 
 def shares(reasons: Iterable[str], stalls: Mapping[str, float]) -> float:
-    """Add up the shares of these reasons."""
+    """Sum the shares of these stall reasons."""
     return sum(stalls.get(reason, 0.0) for reason in reasons)

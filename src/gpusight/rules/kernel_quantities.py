@@ -1,4 +1,4 @@
-"""What kernel rules need to know about a launch, and the ncu metrics it is computed from."""
+"""Quantities of a launch that kernel rules need, and the ncu metrics they are computed from."""
 
 from __future__ import annotations
 
@@ -25,37 +25,46 @@ if TYPE_CHECKING:
 
 _SPEED = "SpeedOfLight"
 _COMPUTE = "ComputeWorkloadAnalysis"
+_TABLES = "MemoryWorkloadAnalysis_Tables"
+_SOURCE = "SourceCounters"
+_STATES = "WarpStateStats"
+_SCHEDULER = "SchedulerStats"
+_INSTRUCTIONS = "InstructionStats"
+_ROOFLINE = "SpeedOfLight_RooflineChart"
 _ELAPSED = "pct_of_peak_sustained_elapsed"
 _ACTIVE = "pct_of_peak_sustained_active"
 
 
+def _quantity(
+    key: str, meaning: str, section: str, *formulas: QuantityFormula, unit: str = ""
+) -> LaunchQuantity:
+    return LaunchQuantity(key, unit, meaning, formulas, section)
+
+
 def _busy(key: str, what: str, *names: str, section: str = _SPEED) -> LaunchQuantity:
     """Declare how busy a unit was: over the whole launch, else while its SM was active."""
-    formulas = [percent(f"{name}.avg.{over}") for over in (_ELAPSED, _ACTIVE) for name in names]
-    return LaunchQuantity(key, SHARE, f"How busy {what}, of the peak", tuple(formulas), section)
+    formulas = (percent(f"{name}.avg.{over}") for over in (_ELAPSED, _ACTIVE) for name in names)
+    return _quantity(key, f"How busy {what}, of the peak", section, *formulas, unit=SHARE)
 
 
-L1_ELAPSED = LaunchQuantity(
+def _pipe(key: str, what: str, *names: str) -> LaunchQuantity:
+    return _busy(key, what, *names, section=_COMPUTE)
+
+
+L1_ELAPSED = _quantity(
     "l1_elapsed",
-    SHARE,
     "How busy the L1 caches were, of the peak",
-    (
-        percent(f"l1tex__throughput.avg.{_ELAPSED}"),
-        QuantityFormula(
-            (f"l1tex__throughput.avg.{_ACTIVE}", "sm__cycles_active.avg", "sm__cycles_elapsed.max"),
-            lambda values: values[0] * values[1] / values[2] * 0.01,
-        ),
-        QuantityFormula(
-            (
-                f"l1tex__throughput.avg.{_ACTIVE}",
-                "sm__cycles_active.avg",
-                "gpc__cycles_elapsed.max",
-            ),
-            lambda values: values[0] * values[1] / values[2] * 0.01,
-        ),
-        percent(f"l1tex__throughput.avg.{_ACTIVE}"),
-    ),
     _SPEED,
+    percent(f"l1tex__throughput.avg.{_ELAPSED}"),
+    *(
+        QuantityFormula(
+            (f"l1tex__throughput.avg.{_ACTIVE}", "sm__cycles_active.avg", elapsed),
+            lambda values: values[0] * values[1] / values[2] * 0.01,
+        )
+        for elapsed in ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
+    ),
+    percent(f"l1tex__throughput.avg.{_ACTIVE}"),
+    unit=SHARE,
 )
 L1_DATA = _busy(
     "l1_data", "the data pipe of L1 and shared memory was", "l1tex__data_pipe_lsu_wavefronts"
@@ -67,148 +76,111 @@ L1_STORED = _busy("l1_stored", "the way of stored data to L1 was", "sm__mio_pq_r
 L1_REQUESTS = _busy("l1_requests", "the entrance of L1 was", "l1tex__lsuin_requests")
 L1_TO_L2 = _busy("l1_to_l2", "the way from L1 to L2 was", "l1tex__m_l1tex2xbar_req_cycles_active")
 ISSUE = replace(
-    _busy(
+    _pipe(
         "issue_busy",
         "",
         "sm__issue_active",
         "sm__inst_issued",
         "smsp__issue_active",
         "sm__inst_executed",
-        section=_COMPUTE,
     ),
     meaning="Cycles in which the schedulers issued an instruction",
 )
-FMA = _busy(
-    "fma_busy",
-    "the FP32 pipe was",
-    "sm__pipe_fma_cycles_active",
-    "sm__inst_executed_pipe_fma",
-    section=_COMPUTE,
+FMA = _pipe(
+    "fma_busy", "the FP32 pipe was", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma"
 )
-ALU = _busy(
+ALU = _pipe(
     "alu_busy",
     "the integer and logic pipe was",
     "sm__pipe_alu_cycles_active",
     "sm__inst_executed_pipe_alu",
-    section=_COMPUTE,
 )
-FP64 = _busy(
-    "fp64_busy",
-    "the FP64 pipe was",
-    "sm__pipe_fp64_cycles_active",
-    "sm__inst_executed_pipe_fp64",
-    section=_COMPUTE,
+FP64 = _pipe(
+    "fp64_busy", "the FP64 pipe was", "sm__pipe_fp64_cycles_active", "sm__inst_executed_pipe_fp64"
 )
-XU = _busy(
-    "xu_busy",
-    "the pipe of special functions and conversions was",
-    "sm__inst_executed_pipe_xu",
-    section=_COMPUTE,
+XU = _pipe(
+    "xu_busy", "the pipe of special functions and conversions was", "sm__inst_executed_pipe_xu"
 )
-LSU = _busy(
-    "lsu_busy", "the load and store pipe was", "sm__inst_executed_pipe_lsu", section=_COMPUTE
-)
-FP16 = _busy(
+LSU = _pipe("lsu_busy", "the load and store pipe was", "sm__inst_executed_pipe_lsu")
+FP16 = _pipe(
     "fp16_busy",
     "the FP16 pipe was",
     "sm__inst_executed_pipe_fp16",
     "sm__inst_executed_pipe_fma_type_fp16",
-    section=_COMPUTE,
 )
-TENSOR = _busy(
+TENSOR = _pipe(
     "tensor_busy",
     "the tensor cores were",
     "sm__pipe_tensor_cycles_active",
     "sm__inst_executed_pipe_tensor",
-    section=_COMPUTE,
 )
 CONSTANTS = _busy("constants_busy", "the constant caches were", "idc__request_cycles_active")
 L2_ATOMICS = _busy("l2_atomics", "the atomic units of L2 were", "lts__d_atomic_input_cycles_active")
-L2_ATOMICS_HOTTEST = LaunchQuantity(
+L2_ATOMICS_HOTTEST = _quantity(
     "l2_atomics_hottest",
-    SHARE,
     "How busy the atomic unit of the busiest L2 slice was, of the peak",
-    (percent(f"lts__d_atomic_input_cycles_active.max.{_ELAPSED}"),),
     _SPEED,
+    percent(f"lts__d_atomic_input_cycles_active.max.{_ELAPSED}"),
+    unit=SHARE,
 )
-SM_ACTIVE = LaunchQuantity(
+SM_ACTIVE = _quantity(
     "sm_active",
-    SHARE,
     "Part of the launch in which an SM had warps, on average",
-    (
-        ratio("sm__cycles_active.avg", "sm__cycles_elapsed.max"),
-        ratio("smsp__cycles_active.avg", "smsp__cycles_elapsed.max"),
-        ratio("sm__cycles_active.avg", "gpc__cycles_elapsed.max"),
-        ratio("sm__cycles_active.avg", "sm__cycles_elapsed.avg"),
-    ),
     _SPEED,
+    ratio("sm__cycles_active.avg", "sm__cycles_elapsed.max"),
+    ratio("smsp__cycles_active.avg", "smsp__cycles_elapsed.max"),
+    ratio("sm__cycles_active.avg", "gpc__cycles_elapsed.max"),
+    ratio("sm__cycles_active.avg", "sm__cycles_elapsed.avg"),
+    unit=SHARE,
 )
 
 
-_WARP_SOURCE_SECTION = "SourceCounters"
-_STATES = "WarpStateStats"
-_SCHEDULER = "SchedulerStats"
-_INSTRUCTIONS = "InstructionStats"
-_WARP_PCT_ACTIVE = "pct_of_peak_sustained_active"
-
-
-WARPS = LaunchQuantity(
+WARPS = _quantity(
     "scheduler_warps",
-    "",
     "Warps that a scheduler had to choose from, on average",
-    (
-        metric("smsp__warps_active.avg.per_cycle_active"),
-        metric("sm__warps_active.avg.per_cycle_active", 1 / 4),
-    ),
     _SCHEDULER,
+    metric("smsp__warps_active.avg.per_cycle_active"),
+    metric("sm__warps_active.avg.per_cycle_active", 1 / 4),
 )
-ISSUED = LaunchQuantity(
+ISSUED = _quantity(
     "issued_per_cycle",
-    "",
     "Instructions that a scheduler issued each cycle that its SM was active",
-    (
-        metric("smsp__issue_active.avg.per_cycle_active"),
-        percent(f"smsp__issue_active.avg.{_WARP_PCT_ACTIVE}"),
-        metric("sm__inst_issued.avg.per_cycle_active", 1 / 4),
-        metric("sm__inst_executed.avg.per_cycle_active", 1 / 4),
-    ),
     _SCHEDULER,
+    metric("smsp__issue_active.avg.per_cycle_active"),
+    percent(f"smsp__issue_active.avg.{_ACTIVE}"),
+    metric("sm__inst_issued.avg.per_cycle_active", 1 / 4),
+    metric("sm__inst_executed.avg.per_cycle_active", 1 / 4),
 )
-THREADS_PER_INSTRUCTION = LaunchQuantity(
+THREADS_PER_INSTRUCTION = _quantity(
     "threads_per_instruction",
-    "",
     "Threads of a warp that took part in an instruction, on average",
-    (
-        metric("smsp__thread_inst_executed_per_inst_executed.ratio"),
-        ratio("smsp__thread_inst_executed.sum", "smsp__inst_executed.sum"),
-        ratio("thread_inst_executed", "inst_executed"),
-    ),
     _STATES,
+    metric("smsp__thread_inst_executed_per_inst_executed.ratio"),
+    ratio("smsp__thread_inst_executed.sum", "smsp__inst_executed.sum"),
+    ratio("thread_inst_executed", "inst_executed"),
 )
-THREADS_NOT_PREDICATED = LaunchQuantity(
+THREADS_NOT_PREDICATED = _quantity(
     "threads_not_predicated",
-    "",
     "The same, without threads that a condition switched off",
-    (
-        metric("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"),
-        ratio("smsp__thread_inst_executed_pred_on.sum", "smsp__inst_executed.sum"),
-        ratio("thread_inst_executed_true", "inst_executed"),
-    ),
     _STATES,
+    metric("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"),
+    ratio("smsp__thread_inst_executed_pred_on.sum", "smsp__inst_executed.sum"),
+    ratio("thread_inst_executed_true", "inst_executed"),
 )
-UNIFORM_BRANCHES = LaunchQuantity(
+UNIFORM_BRANCHES = _quantity(
     "uniform_branches",
-    SHARE,
     "Branches at which all threads of the warp went the same way",
-    (percent("smsp__sass_average_branch_targets_threads_uniform.pct"),),
-    _WARP_SOURCE_SECTION,
+    _SOURCE,
+    percent("smsp__sass_average_branch_targets_threads_uniform.pct"),
+    unit=SHARE,
 )
-INSTRUCTIONS = LaunchQuantity(
+INSTRUCTIONS = _quantity(
     "instructions",
-    "",
     "Instructions that warps executed",
-    (metric("smsp__inst_executed.sum"), metric("sm__inst_executed.sum"), metric("inst_executed")),
     _INSTRUCTIONS,
+    metric("smsp__inst_executed.sum"),
+    metric("sm__inst_executed.sum"),
+    metric("inst_executed"),
 )
 
 STALLS = (
@@ -234,98 +206,73 @@ STALLS = (
     "warpgroup_arrive",
 )
 """Reasons for which a warp does not issue, as Nsight Compute names them."""
-_SAMPLED_NAMES = {"no_instruction": "no_instructions"}
 
 
 def _stall(reason: str) -> LaunchQuantity:
-    sampled = _SAMPLED_NAMES.get(reason, reason)
-    return LaunchQuantity(
+    sampled = "no_instructions" if reason == "no_instruction" else reason
+    return _quantity(
         f"stall_{reason}",
-        "",
         f"Warps that were waiting for {reason}",
-        (
-            metric(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
-            metric(f"smsp__pcsamp_warps_issue_stalled_{sampled}"),
-        ),
         _STATES,
+        metric(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
+        metric(f"smsp__pcsamp_warps_issue_stalled_{sampled}"),
     )
 
 
 STALL_QUANTITIES = {reason: _stall(reason) for reason in STALLS}
-WARP_STATES = LaunchQuantity(
-    "warp_states",
-    "",
-    "What warps were waiting for",
-    STALL_QUANTITIES["selected"].formulas,
-    _STATES,
+WARP_STATES = _quantity(
+    "warp_states", "What warps were waiting for", _STATES, *STALL_QUANTITIES["selected"].formulas
 )
-
-
-_ROOFLINE = "SpeedOfLight_RooflineChart"
 
 
 def _thread_instructions(*operations: str) -> tuple[QuantityFormula, ...]:
-    """Count instructions that threads executed: a sum, else a rate a cycle times cycles."""
+    """Count thread instructions: a sum, else a rate per cycle times cycles."""
     sums = tuple(f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in operations)
     rates = tuple(f"{name}.per_cycle_elapsed" for name in sums)
-
-    def of_rates(values: Sequence[pl.Expr]) -> pl.Expr:
-        return reduce(add, values[:-1]) * values[-1]
-
+    cycles = (f"{unit}__cycles_elapsed.{of}" for of in ("avg", "max") for unit in ("smsp", "sm"))
     return (
         total(*sums),
         total(*(name.replace("smsp__", "sm__") for name in sums)),
-        QuantityFormula((*rates, "smsp__cycles_elapsed.avg"), of_rates),
-        QuantityFormula((*rates, "sm__cycles_elapsed.avg"), of_rates),
-        QuantityFormula((*rates, "smsp__cycles_elapsed.max"), of_rates),
-        QuantityFormula((*rates, "sm__cycles_elapsed.max"), of_rates),
+        *(QuantityFormula((*rates, c), lambda v: reduce(add, v[:-1]) * v[-1]) for c in cycles),
     )
 
 
-FFMA = LaunchQuantity(
+FFMA = _quantity(
     "ffma",
-    "",
     "Fused multiply-adds in FP32 that threads executed",
-    _thread_instructions("ffma"),
     _ROOFLINE,
+    *_thread_instructions("ffma"),
 )
-FP32_OTHER = LaunchQuantity(
+FP32_OTHER = _quantity(
     "fp32_other",
-    "",
     "Additions and multiplications in FP32 that threads executed",
-    _thread_instructions("fadd", "fmul"),
     _ROOFLINE,
+    *_thread_instructions("fadd", "fmul"),
 )
-FP32_SHARE = LaunchQuantity(
+FP32_SHARE = _quantity(
     "fp32_share",
-    SHARE,
     "Part of the peak rate of the FP32 pipe that was reached",
-    (
-        percent("sm__sass_thread_inst_executed_op_ffma_pred_on.avg.pct_of_peak_sustained_elapsed"),
-        percent("sm__sass_thread_inst_executed_op_ffma_pred_on.sum.pct_of_peak_sustained_elapsed"),
-    ),
     _ROOFLINE,
+    percent("sm__sass_thread_inst_executed_op_ffma_pred_on.avg.pct_of_peak_sustained_elapsed"),
+    percent("sm__sass_thread_inst_executed_op_ffma_pred_on.sum.pct_of_peak_sustained_elapsed"),
+    unit=SHARE,
 )
-HFMA = LaunchQuantity(
+HFMA = _quantity(
     "hfma",
-    "",
     "Fused multiply-adds in FP16 that threads executed",
-    _thread_instructions("hfma"),
     "SpeedOfLight_HierarchicalHalfRooflineChart",
+    *_thread_instructions("hfma"),
 )
-FP64_OPERATIONS = LaunchQuantity(
+FP64_OPERATIONS = _quantity(
     "fp64_operations",
-    "",
     "FP64 instructions that threads executed",
-    _thread_instructions("dadd", "dmul", "dfma"),
     _ROOFLINE,
+    *_thread_instructions("dadd", "dmul", "dfma"),
 )
 
 
-_MEMORY_SPEED_SECTION = "SpeedOfLight"
-_TABLES = "MemoryWorkloadAnalysis_Tables"
-_SOURCE_SECTION = "SourceCounters"
-_MEMORY_PCT_ELAPSED = "pct_of_peak_sustained_elapsed"
+def _loads_and_stores(name: str) -> QuantityFormula:
+    return total(name.format("ld"), name.format("st"))
 
 
 _GLOBAL_SECTORS = (
@@ -336,288 +283,218 @@ _USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.{}"
 
 
 def _used(form: str, whole: float) -> QuantityFormula:
-    """Multiply the sectors of loads and of stores by the part of each that was asked for."""
+    """Multiply the sectors of loads and of stores by the part of each that was requested."""
     names = (*_GLOBAL_SECTORS, _USED.format("ld", form), _USED.format("st", form))
     return QuantityFormula(names, lambda v: (_part(v[0], v[2]) + _part(v[1], v[3])) / whole)
 
 
 def _loads_used(*sectors: str) -> QuantityFormula:
-    """Do the same for loads alone, all of the stores being needed as far as is known."""
+    """Do the same for loads alone, assuming that all of the stores are needed."""
     names = (*sectors, _USED.format("ld", "pct"))
     return QuantityFormula(names, lambda v: reduce(add, v[1:-1], _part(v[0], v[-1]) / 100))
 
 
 def _part(sectors: pl.Expr, used: pl.Expr) -> pl.Expr:
-    """Take a part of some sectors; of no sectors there is no part, which is no gap in the data."""
+    """Multiply, where no sectors are 0: then the average is null although nothing is missing."""
     return pl.when(sectors == 0).then(0.0).otherwise(sectors * used)
 
 
-SECTORS_MOVED = LaunchQuantity(
+SECTORS_MOVED = _quantity(
     "sectors_moved",
-    "",
     "Sectors of 32 bytes that global loads and stores touched",
-    (
-        metric("memory_l2_theoretical_sectors_global"),
-        total(*_GLOBAL_SECTORS),
-        metric(_GLOBAL_SECTORS[0]),
-    ),
-    _SOURCE_SECTION,
+    _SOURCE,
+    metric("memory_l2_theoretical_sectors_global"),
+    total(*_GLOBAL_SECTORS),
+    metric(_GLOBAL_SECTORS[0]),
 )
-SECTORS_NEEDED = LaunchQuantity(
+SECTORS_NEEDED = _quantity(
     "sectors_needed",
-    "",
     "Sectors of 32 bytes that would have held what global loads and stores asked for",
-    (
-        metric("memory_l2_theoretical_sectors_global_ideal"),
-        _used("pct", 100),
-        _used("ratio", 32),
-        _loads_used(*_GLOBAL_SECTORS),
-        _loads_used(_GLOBAL_SECTORS[0]),
-    ),
-    _SOURCE_SECTION,
+    _SOURCE,
+    metric("memory_l2_theoretical_sectors_global_ideal"),
+    _used("pct", 100),
+    _used("ratio", 32),
+    _loads_used(*_GLOBAL_SECTORS),
+    _loads_used(_GLOBAL_SECTORS[0]),
 )
-LOAD_REQUESTS = LaunchQuantity(
-    "load_requests",
-    "",
-    "Global loads that warps executed",
-    (
-        metric("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
-        metric("smsp__sass_inst_executed_op_global_ld.sum"),
-        metric("smsp__inst_executed_op_global_ld.sum"),
-    ),
-    _TABLES,
+LOAD_REQUESTS, STORE_REQUESTS = (
+    _quantity(
+        f"{access}_requests",
+        f"Global {access}s that warps executed",
+        _TABLES,
+        metric(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"),
+        metric(f"smsp__sass_inst_executed_op_global_{op}.sum"),
+        metric(f"smsp__inst_executed_op_global_{op}.sum"),
+    )
+    for access, op in (("load", "ld"), ("store", "st"))
 )
-STORE_REQUESTS = LaunchQuantity(
-    "store_requests",
-    "",
-    "Global stores that warps executed",
-    (
-        metric("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
-        metric("smsp__sass_inst_executed_op_global_st.sum"),
-        metric("smsp__inst_executed_op_global_st.sum"),
-    ),
-    _TABLES,
-)
-LOAD_SECTORS = LaunchQuantity(
+LOAD_SECTORS = _quantity(
     "load_sectors",
-    "",
     "Sectors of 32 bytes that global loads touched",
-    (metric(_GLOBAL_SECTORS[0]),),
     _TABLES,
+    metric(_GLOBAL_SECTORS[0]),
 )
-TEXTURE_SECTORS = LaunchQuantity(
+TEXTURE_SECTORS = _quantity(
     "texture_sectors",
-    "",
     "Sectors of 32 bytes that texture reads touched",
-    (metric("l1tex__t_sectors_pipe_tex_mem_texture.sum"),),
     _TABLES,
+    metric("l1tex__t_sectors_pipe_tex_mem_texture.sum"),
 )
-TEXTURE_REQUESTS = LaunchQuantity(
+TEXTURE_REQUESTS = _quantity(
     "texture_requests",
-    "",
     "Texture reads of eight threads each",
-    (metric("l1tex__t_requests_pipe_tex_mem_texture.sum"),),
     _TABLES,
+    metric("l1tex__t_requests_pipe_tex_mem_texture.sum"),
 )
-L2_SECTORS = LaunchQuantity(
+L2_SECTORS = _quantity(
     "l2_sectors",
-    "",
     "Sectors of 32 bytes that the SMs asked of L2",
-    (
-        metric("lts__t_sectors_srcunit_tex.sum"),
-        total("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"),
-    ),
     _TABLES,
+    metric("lts__t_sectors_srcunit_tex.sum"),
+    total("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"),
 )
-L2_READ_HITS = LaunchQuantity(
+L2_READ_HITS = _quantity(
     "l2_read_hits",
-    SHARE,
     "Sectors read from the L2 cache that were there",
-    (
-        percent("lts__t_sector_op_read_hit_rate.pct"),
-        ratio(
-            "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum",
-            "lts__t_sectors_srcunit_tex_op_read.sum",
-        ),
-    ),
     _TABLES,
+    percent("lts__t_sector_op_read_hit_rate.pct"),
+    ratio(
+        "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum",
+        "lts__t_sectors_srcunit_tex_op_read.sum",
+    ),
+    unit=SHARE,
 )
-DRAM_READ = LaunchQuantity(
+DRAM_READ = _quantity(
     "dram_read_bytes",
-    "byte",
     "Bytes read from the GPU's memory",
-    (metric("dram__bytes_read.sum"), metric("dram__sectors_read.sum", 32)),
     _TABLES,
+    metric("dram__bytes_read.sum"),
+    metric("dram__sectors_read.sum", 32),
+    unit="byte",
 )
-ACCESSIBLE = LaunchQuantity(
+ACCESSIBLE = _quantity(
     "accessible_bytes",
-    "byte",
     "Memory that the program had allocated",
-    (metric("profiler__replayer_bytes_mem_accessible.avg"),),
-    _MEMORY_SPEED_SECTION,
+    _SPEED,
+    metric("profiler__replayer_bytes_mem_accessible.avg"),
+    unit="byte",
 )
-SHARED_WAVEFRONTS = LaunchQuantity(
+SHARED_WAVEFRONTS = _quantity(
     "shared_wavefronts",
-    "",
     "Steps that shared-memory accesses took",
-    (
-        metric("memory_l1_wavefronts_shared"),
-        metric("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
-        total(
-            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-        ),
-    ),
     _TABLES,
+    metric("memory_l1_wavefronts_shared"),
+    metric("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
+    _loads_and_stores("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"),
 )
-SHARED_EXCESS = LaunchQuantity(
+SHARED_EXCESS = _quantity(
     "shared_excess",
-    "",
     "Steps of shared-memory accesses that bank conflicts added",
-    (
-        QuantityFormula(
-            ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"),
-            lambda values: values[0] - values[1],
-        ),
-        metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
-        total(
-            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-        ),
-    ),
     _TABLES,
+    QuantityFormula(
+        ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"),
+        lambda values: values[0] - values[1],
+    ),
+    metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    _loads_and_stores("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"),
 )
-SHARED_INSTRUCTIONS = LaunchQuantity(
+SHARED_INSTRUCTIONS = _quantity(
     "shared_instructions",
-    "",
     "Shared-memory instructions that warps executed",
-    (
-        metric("smsp__sass_inst_executed_op_shared.sum"),
-        total(
-            "smsp__sass_inst_executed_op_shared_ld.sum", "smsp__sass_inst_executed_op_shared_st.sum"
-        ),
-        total("smsp__inst_executed_op_shared_ld.sum", "smsp__inst_executed_op_shared_st.sum"),
-        total("sass__inst_executed_shared_loads", "sass__inst_executed_shared_stores"),
-    ),
     _TABLES,
+    metric("smsp__sass_inst_executed_op_shared.sum"),
+    _loads_and_stores("smsp__sass_inst_executed_op_shared_{}.sum"),
+    _loads_and_stores("smsp__inst_executed_op_shared_{}.sum"),
+    total("sass__inst_executed_shared_loads", "sass__inst_executed_shared_stores"),
 )
-SHARED_SHARE = LaunchQuantity(
+SHARED_SHARE = _quantity(
     "shared_data",
-    SHARE,
     "Part of the data pipe of L1 that shared memory took",
-    (percent(f"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.{_MEMORY_PCT_ELAPSED}"),),
     _TABLES,
+    percent(f"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.{_ELAPSED}"),
+    unit=SHARE,
 )
 
 
 def _known_total(*names: str) -> QuantityFormula:
-    """Add up those of these counters that there are; one of them is enough."""
+    """Sum those of these counters that were collected; one is enough."""
 
     def compute(values: Sequence[pl.Expr]) -> pl.Expr:
-        some = pl.any_horizontal([v.is_not_null() for v in values])
-        return pl.when(some).then(reduce(add, [v.fill_null(0.0) for v in values]))
+        collected = pl.any_horizontal([v.is_not_null() for v in values])
+        return pl.when(collected).then(reduce(add, [v.fill_null(0.0) for v in values]))
 
     return QuantityFormula(names, compute)
 
 
-LOCAL_INSTRUCTIONS = LaunchQuantity(
+LOCAL_INSTRUCTIONS = _quantity(
     "local_instructions",
-    "",
     "Instructions that read or wrote local memory, where spilled registers go",
-    (
-        total(
-            "smsp__sass_inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_st.sum"
-        ),
-        total("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum"),
-        total(
-            "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
-            "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
-        ),
-        total("sass__inst_executed_local_loads", "sass__inst_executed_local_stores"),
-    ),
-    _SOURCE_SECTION,
+    _SOURCE,
+    _loads_and_stores("smsp__sass_inst_executed_op_local_{}.sum"),
+    _loads_and_stores("smsp__inst_executed_op_local_{}.sum"),
+    _loads_and_stores("l1tex__t_requests_pipe_lsu_mem_local_op_{}.sum"),
+    total("sass__inst_executed_local_loads", "sass__inst_executed_local_stores"),
 )
-LOCAL_SECTORS = LaunchQuantity(
+LOCAL_SECTORS = _quantity(
     "local_sectors",
-    "",
     "Sectors of 32 bytes that accesses to local memory touched",
-    (
-        total(
-            "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
-            "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
-        ),
-        metric("memory_l2_theoretical_sectors_local"),
-    ),
     _TABLES,
+    _loads_and_stores("l1tex__t_sectors_pipe_lsu_mem_local_op_{}.sum"),
+    metric("memory_l2_theoretical_sectors_local"),
 )
-LOCAL_MISSES = LaunchQuantity(
+LOCAL_MISSES = _quantity(
     "local_misses",
-    "",
     "Sectors of local memory that were not in L1",
-    (
-        total(
-            "l1tex__t_sectors_pipe_lsu_mem_local_op_ld_lookup_miss.sum",
-            "l1tex__t_sectors_pipe_lsu_mem_local_op_st_lookup_miss.sum",
-        ),
-    ),
     _TABLES,
+    _loads_and_stores("l1tex__t_sectors_pipe_lsu_mem_local_op_{}_lookup_miss.sum"),
 )
-SPILL_REQUESTS = LaunchQuantity(
+SPILL_REQUESTS = _quantity(
     "spill_requests",
-    "",
     "Accesses to local memory that the compiler added to spill registers",
-    (metric("derived__local_spilling_requests"),),
-    _SOURCE_SECTION,
+    _SOURCE,
+    metric("derived__local_spilling_requests"),
 )
-SPILL_SHARE = LaunchQuantity(
+SPILL_SHARE = _quantity(
     "spill_share",
-    SHARE,
     "Part of the accesses to L1 that the compiler added to spill registers",
-    (percent("derived__local_spilling_requests_pct"),),
-    _SOURCE_SECTION,
+    _SOURCE,
+    percent("derived__local_spilling_requests_pct"),
+    unit=SHARE,
 )
-GLOBAL_ATOMICS = LaunchQuantity(
+GLOBAL_ATOMICS = _quantity(
     "global_atomics",
-    "",
     "Atomic instructions on global memory that warps executed",
-    (
-        _known_total(
-            "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
-            "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum",
-        ),
-        _known_total(
-            "smsp__inst_executed_op_global_red.sum",
-            "smsp__inst_executed_op_generic_atom_dot_alu.sum",
-            "smsp__inst_executed_op_generic_atom_dot_cas.sum",
-        ),
-        total("lts__t_requests_srcunit_tex_op_red.sum"),
-    ),
     _TABLES,
+    _known_total(
+        "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
+        "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum",
+    ),
+    _known_total(
+        "smsp__inst_executed_op_global_red.sum",
+        "smsp__inst_executed_op_generic_atom_dot_alu.sum",
+        "smsp__inst_executed_op_generic_atom_dot_cas.sum",
+    ),
+    total("lts__t_requests_srcunit_tex_op_red.sum"),
 )
-L2_ATOMIC_SECTORS = LaunchQuantity(
+L2_ATOMIC_SECTORS = _quantity(
     "l2_atomic_sectors",
-    "",
     "Atomic operations that reached L2, in sectors of 32 bytes",
-    (
-        _known_total(
-            "lts__t_sectors_srcunit_tex_op_red.sum",
-            "lts__t_sectors_srcunit_tex_op_atom_dot_alu.sum",
-            "lts__t_sectors_srcunit_tex_op_atom_dot_cas.sum",
-        ),
+    _TABLES,
+    _known_total(
+        "lts__t_sectors_srcunit_tex_op_red.sum",
+        "lts__t_sectors_srcunit_tex_op_atom_dot_alu.sum",
+        "lts__t_sectors_srcunit_tex_op_atom_dot_cas.sum",
     ),
-    _TABLES,
 )
-SHARED_ATOMICS = LaunchQuantity(
+SHARED_ATOMICS = _quantity(
     "shared_atomics",
-    "",
     "Atomic instructions on shared memory that warps executed",
-    (metric("smsp__inst_executed_op_shared_atom.sum"),),
     _TABLES,
+    metric("smsp__inst_executed_op_shared_atom.sum"),
 )
-SHARED_ATOMIC_WAVEFRONTS = LaunchQuantity(
+SHARED_ATOMIC_WAVEFRONTS = _quantity(
     "shared_atomic_wavefronts",
-    "",
     "Steps that atomic accesses to shared memory took",
-    (metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum"),),
     _TABLES,
+    metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum"),
 )

@@ -1,4 +1,4 @@
-"""The list of rules, one line each; a rule is imported when it is first asked for.
+"""The list of rules, one line each; a rule is imported on first use.
 
 A timeline imports no kernel rule, and a report of Nsight Compute no timeline rule.
 """
@@ -31,7 +31,7 @@ TIMELINE_RULES = {
     "layout-transpose": "timeline.layout_transpose:LayoutTranspose",
     "conv-algorithm": "timeline.conv_algorithm:ConvAlgorithm",
     "elementwise-chain": "timeline.elementwise_chain:ElementwiseChain",
-    "small-grid": "timeline.small_grid:SmallGrid",
+    "small-grid": "timeline.small_grid_timeline:SmallGridTimeline",
     "graph-candidate": "timeline.graph_candidate:GraphCandidate",
     "exposed-communication": "timeline.exposed_communication:ExposedCommunication",
     "memory-growth": "timeline.memory_growth:MemoryGrowth",
@@ -51,7 +51,7 @@ KERNEL_RULES = {
     "low-occupancy-registers": "kernel.low_occupancy_registers:LowOccupancyRegisters",
     "low-occupancy-shared-memory": "kernel.low_occupancy_shared_memory:LowOccupancySharedMemory",
     "low-occupancy-block-size": "kernel.low_occupancy_block_size:LowOccupancyBlockSize",
-    "small-grid": "kernel.small_grid_launch:SmallGridLaunch",
+    "small-grid": "kernel.small_grid_counters:SmallGridCounters",
     "tail-effect": "kernel.tail_effect:TailEffect",
     "divergence": "kernel.divergence:Divergence",
     "fp64-heavy": "kernel.fp64_heavy:Fp64Heavy",
@@ -60,19 +60,19 @@ KERNEL_RULES = {
     "compute-bound": "kernel.compute_bound:ComputeBound",
     "latency-bound": "kernel.latency_bound:LatencyBound",
 }
-"""Rules for measured kernels: causes first, then what a launch is bound by."""
+"""Rules for profiled kernels: causes first, then what a launch is bound by."""
 
 
 @cache
 def timeline_rules() -> dict[str, TimelineRule]:
-    """Give the rules for timelines, by identifier."""
-    return {id_: cast("TimelineRule", _made(path)) for id_, path in TIMELINE_RULES.items()}
+    """Return the rules for timelines, by identifier."""
+    return {id_: cast("TimelineRule", _instantiate(path)) for id_, path in TIMELINE_RULES.items()}
 
 
 @cache
 def kernel_rules() -> dict[str, KernelRule]:
-    """Give the rules for measured kernels, by identifier."""
-    return {id_: cast("KernelRule", _made(path)) for id_, path in KERNEL_RULES.items()}
+    """Return the rules for profiled kernels, by identifier."""
+    return {id_: cast("KernelRule", _instantiate(path)) for id_, path in KERNEL_RULES.items()}
 
 
 def select_rules(rules: Mapping[str, AnyRule], ids: Sequence[str]) -> dict[str, AnyRule]:
@@ -83,7 +83,7 @@ def select_rules(rules: Mapping[str, AnyRule], ids: Sequence[str]) -> dict[str, 
     return {id_: rule for id_, rule in rules.items() if not ids or id_ in ids}
 
 
-def _made(path: str) -> Rule:
+def _instantiate(path: str) -> Rule:
     module, _, name = path.partition(":")
     rule: Rule = getattr(importlib.import_module(f"gpusight.rules.{module}"), name)()
     return rule

@@ -1,4 +1,4 @@
-"""What a rule is, and what it can say: of a timeline, or of a kernel that Nsight Compute measured.
+"""Base classes of rules for timelines and for profiled kernels, and the verdicts they return.
 
 A rule is a class. Its file holds everything about it: the texts, the thresholds, the check, the
 change that its fix makes, and where its findings happen. Those of gpusight are in `rules/timeline/`
@@ -36,15 +36,15 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class FindingLocation:
-    """A place to look at: a range, a kernel, an operator, a call, a line."""
+    """Where to look: a range, a kernel, an operator, a call, a line."""
 
     kind: str
     """`range`, `kernel`, `operator`, `call`, `site`, `step` or `stream`."""
     name: str
     ns: float | None = None
-    """Time of it that the finding is about, in the judged part."""
+    """Its time that the finding is about, in the sample."""
     count: int | None = None
-    """How often, in the judged part."""
+    """How often it ran, in the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +52,28 @@ class RuleMatch:
     """The program has the problem."""
 
     title: str
-    """What was seen, in one line with its main number."""
+    """The problem, in one line with its main number."""
     evidence: tuple[Evidence, ...]
     confidence: Confidence
     confidence_reason: str
     change: tuple[Change, ...] = ()
-    """What the fix changes: replayed for the time that it saves."""
+    """What the fix changes: replayed to estimate the time that it saves."""
     recoverable_ns: float | None = None
-    """Time of the judged part that the fix saves, where no replay can tell; None for none."""
+    """Time of the sample that the fix saves, where it cannot be replayed; None for no estimate."""
     min_ns: float | None = None
-    """The judged part cannot become shorter than this by the fix (one worker that loads data)."""
+    """The fix cannot make the sample shorter than this (one worker that loads data)."""
     estimate: str = ""
-    """How the time was estimated, in place of the rule's own words."""
+    """How the time was estimated; replaces the text of the rule."""
     fix: str = ""
-    """Advice for what was seen, in place of the rule's own: names, numbers, what it should gain."""
+    """Advice for this case, with names and numbers; replaces the text of the rule."""
     code: str = ""
-    """Lines to paste, in place of the rule's own."""
+    """Lines to paste; replaces the code of the rule."""
     verify: str = ""
-    """What to check once it is done, in place of the rule's own."""
+    """How to verify the fix; replaces the text of the rule."""
     where: tuple[FindingLocation, ...] = ()
-    """The most telling places, the largest first."""
+    """The most relevant locations, the largest first."""
     also: tuple[str, ...] = ()
-    """Rules that see the same cause; their findings are left out."""
+    """Rules that detect the same cause; their findings are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class KernelRuleMatch(RuleMatch):
     """The launch has the problem."""
 
     time_share: float | None = None
-    """Part of the duration that is left after the fix, 0 to 1; 1 when there is nothing to gain,
+    """Part of the duration that remains after the fix, 0 to 1; 1 when there is nothing to gain,
     None where that is not known."""
 
 
@@ -109,17 +109,17 @@ RuleVerdict: TypeAlias = "RuleMatch | Clean | RuleNotApplicable"
 
 
 class Rule:
-    """One cause of lost time, explained for people; the check is that of a kind of rule."""
+    """One cause of lost time, with its explanation; `check` is that of the subclasses."""
 
     id: ClassVar[str]
     detects: ClassVar[str]
-    """What it looks for, as a sentence without its subject: `Looks for …`."""
+    """What it looks for: `Looks for …`."""
     why: ClassVar[str]
     """Why that costs time."""
     fix: ClassVar[str]
     code: ClassVar[str] = ""
     verify: ClassVar[str] = ""
-    """What to check once it is done."""
+    """How to verify the fix."""
     caveats: ClassVar[str]
     """When the rule is wrong."""
     estimate: ClassVar[str]
@@ -133,19 +133,19 @@ class TimelineRule(Rule):
     """A rule for timelines."""
 
     min_share: ClassVar[float | None] = 0.005
-    """The least part of the window worth a finding; None for a finding whatever it saves."""
+    """Least share of the window that a finding must save; None for any."""
     scenario: ClassVar[str] = ""
-    """What `gpusight whatif` calls its fix besides `apply ID`, such as `fuse elementwise`."""
+    """Another name of its fix in `gpusight whatif` besides `apply ID`: `fuse elementwise`."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Say whether the program has the problem."""
+        """Check whether the program has the problem."""
         raise NotImplementedError
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-        """Find the stretches of the timeline that show a finding: by default what it names.
+        """Find the time spans that show a finding: by default the events that it names.
 
         The columns are those of `rules.locations.CANDIDATES`, and `telling` where something else
-        than the time of a stretch decides which are shown. Nothing found means the default.
+        than the time of a span decides which are shown. An empty frame means the default.
         """
         from gpusight.rules.locations import events_named
 
@@ -154,30 +154,30 @@ class TimelineRule(Rule):
 
 @dataclass(frozen=True, slots=True)
 class InstructionCounters:
-    """Counters of single instructions that tell where a problem is."""
+    """Counters of single instructions that locate a problem."""
 
     metrics: tuple[str, ...]
-    """Names of one counter over the years: the first that a capture has counts."""
+    """Names of one counter in different versions: the first that a capture has is used."""
     less: tuple[str, ...] = ()
-    """What is taken off: of accesses, those that are needed anyway."""
+    """Counters to subtract: of accesses, those that are needed anyway."""
     scale: float = 1.0
 
 
 class KernelRule(Rule):
-    """A rule for launches that Nsight Compute measured."""
+    """A rule for launches that Nsight Compute profiled."""
 
     needs: ClassVar[tuple[LaunchQuantity, ...]] = ()
     """Quantities without which it cannot be evaluated."""
     helps: ClassVar[tuple[LaunchQuantity, ...]] = ()
     """Quantities that make its estimate better."""
     located_by: ClassVar[InstructionCounters | None] = None
-    """What tells the source lines of a finding; None for where warps were seen most often."""
+    """Counters that locate a finding in the source; None for warp samples."""
     single_kernels: ClassVar[bool] = False
     """Applies to kernels only, not to graphs and ranges, which have no grid of their own."""
     explains: ClassVar[frozenset[str]] = frozenset()
-    """Rules that see the effect of which this one names the cause."""
+    """Rules that detect the effect of which this one is the cause."""
     tells_roof: ClassVar[bool] = False
-    """A launch for which its fix gains nothing is at a roof."""
+    """A match with nothing to gain means that the launch is at its roof."""
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -185,11 +185,11 @@ class KernelRule(Rule):
         return tuple(dict.fromkeys(q.section for q in (*self.needs, *self.helps)))
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Say of a launch with all that the rule needs whether it has the problem."""
+        """Check whether a launch with all needed quantities has the problem."""
         raise NotImplementedError
 
     def evaluate(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Say of any launch whether it has the problem."""
+        """Check any launch; not applicable where a needed quantity was not measured."""
         if self.single_kernels and not launch.is_kernel:
             return RuleNotApplicable("a graph or range has no grid of its own")
         missing = [q for q in self.needs if launch.get(q) is None]

@@ -1,4 +1,4 @@
-"""Turns what-if scenarios into changes of the sample, and replays them."""
+"""What-if scenarios as changes of the sample, and their replay."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -86,20 +86,22 @@ def what_if(
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
-    """Give the changes that a scenario stands for; raises UsageError where it means nothing."""
-    if scenario.verb is ScenarioAction.GRAPH:
-        return (as_graphs(),)
-    if scenario.verb is ScenarioAction.SPEEDUP:
-        return _faster(context, scenario)
-    if scenario.verb is ScenarioAction.PRECISION:
-        return _in_precision(context, scenario.target)
-    if scenario.verb is ScenarioAction.REMOVE:
-        return _removed(context, scenario)
-    if scenario.verb is ScenarioAction.OVERLAP:
-        return _overlapped(context, scenario.target)
-    if scenario.verb is ScenarioAction.FUSE:
-        return _fix_of(context, _rule_of(scenario))
-    return _fix_of(context, scenario.target)
+    """Return the changes of a scenario; raises UsageError where it matches nothing."""
+    match scenario.verb:
+        case ScenarioAction.GRAPH:
+            return (as_graphs(),)
+        case ScenarioAction.SPEEDUP:
+            return _faster(context, scenario)
+        case ScenarioAction.PRECISION:
+            return _in_precision(context, scenario.target)
+        case ScenarioAction.REMOVE:
+            return _removed(context, scenario)
+        case ScenarioAction.OVERLAP:
+            return _overlapped(context, scenario.target)
+        case ScenarioAction.FUSE:
+            return _fix_of(context, _rule_of(scenario))
+        case _:
+            return _fix_of(context, scenario.target)
 
 
 def _notes(context: RuleContext) -> list[str]:
@@ -118,29 +120,29 @@ def _notes(context: RuleContext) -> list[str]:
 def _faster(context: RuleContext, scenario: Scenario) -> Changes:
     if scenario.target == words.HOST:
         return (_faster_host(scenario.factor),)
-    rows = _work(context, scenario.target)
-    shorter = (rows["duration_ns"].to_numpy() / scenario.factor).astype(np.int64)
-    return (set_duration(rows["op"].to_numpy(), shorter),)
+    rows = _activities(context, scenario.target)
+    duration_ns = (rows["duration_ns"].to_numpy() / scenario.factor).astype(np.int64)
+    return (set_duration(rows["op"].to_numpy(), duration_ns),)
 
 
 def _faster_host(factor: float) -> Change:
-    """Let the host take less time for its own work, in calls and between them."""
+    """Speed up the host's own work, in calls and between them."""
 
-    def sooner(ns: Ints) -> Ints:
+    def scaled(ns: Ints) -> Ints:
         return np.where(ns > 0, ns / factor, ns).astype(np.int64)
 
     def change(program: ReplayProgram) -> ReplayProgram:
         return program.changed(
-            gap_ns=sooner(program.gap_ns),
-            movable_ns=sooner(program.movable_ns),
-            own_ns=sooner(program.own_ns),
+            gap_ns=scaled(program.gap_ns),
+            movable_ns=scaled(program.movable_ns),
+            own_ns=scaled(program.own_ns),
         )
 
     return change
 
 
 def _in_precision(context: RuleContext, precision: str) -> Changes:
-    """Let products in FP32 on lanes run on tensor cores, with the casts of autocast."""
+    """Run FP32 GEMMs on Tensor Cores instead of CUDA cores, with the casts of autocast."""
     target = _target(context, precision)
     rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
     if rows.is_empty():
@@ -150,13 +152,13 @@ def _in_precision(context: RuleContext, precision: str) -> Changes:
 
 
 def _target(context: RuleContext, precision: str) -> TensorFormat:
-    """Give the rate of a number format on the GPU of the capture."""
+    """Return a number format, with its rate on the GPU of the capture."""
     gpu = context.gpu
     if gpu is None:
         why = "it is not known what the GPU can do"
         raise UsageError(f"products in {precision} cannot be replayed", why=why)
     known = {target.precision: target for target in targets(gpu)}
-    # Both half precisions run alike; rules propose only one of them.
+    # Both half precisions are equally fast; rules propose only one of them.
     half = next((target for target in known.values() if target.casts), None)
     if precision not in known and precision in _HALVES and half is not None:
         rate = getattr(gpu.tensor, precision)
@@ -173,59 +175,51 @@ _HALVES = ("bf16", "fp16")
 _KERNELS_HINT = "see: gpusight kernels FILE"
 
 
-def _work(context: RuleContext, target: str) -> pl.DataFrame:
-    """Find the GPU work that a target names."""
-    ops = context.ops
+def _activities(context: RuleContext, target: str) -> pl.DataFrame:
+    """Find the GPU activities that a target names."""
     if target.startswith(words.KERNEL):
-        return _named(ops, target.removeprefix(words.KERNEL))
+        kernels = context.kernels
+        names = dict(enumerate(kernels.select("name", "label").unique(maintain_order=True).rows()))
+        codes = kernel_codes(names, target.removeprefix(words.KERNEL))
+        return kernels.filter(pl.col("name").is_in([names[code][0] for code in codes]))
     if target.startswith(words.RANGE):
-        spans = _spans(context, target.removeprefix(words.RANGE))
-        return _require_rows(context, ops.filter(pl.Series(_launched_in(context, spans))), target)
-    if target == words.COPIES:
-        return _require_rows(context, ops.filter(pl.col("kind") == "copy"), target)
-    if target == words.KERNELS:
-        return _require_rows(context, ops.filter(pl.col("kind").is_in(["kernel", "graph"])), target)
-    return _require_rows(context, ops.filter(pl.col("category") == target), target)
+        spans = _range_spans(context, target)
+        matches = pl.lit(pl.Series(_launched_in(context, spans)))
+    elif target == words.COPIES:
+        matches = pl.col("kind") == "copy"
+    elif target == words.KERNELS:
+        matches = pl.col("kind").is_in(["kernel", "graph"])
+    else:
+        matches = pl.col("category") == target
+    return _require_rows(context, context.ops.filter(matches), target)
 
 
-def _named(ops: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    kernels = ops.filter(pl.col("kind") == "kernel")
-    names = dict(enumerate(kernels.select("name", "label").unique(maintain_order=True).rows()))
-    found = [names[code][0] for code in kernel_codes(names, pattern)]
-    return kernels.filter(pl.col("name").is_in(found))
-
-
-def _spans(context: RuleContext, pattern: str) -> Intervals:
-    """Give the times in which ranges of a name were open."""
-    found = ResolvedSelection(context.trace, Selection(within=pattern)).spans
-    return Intervals.from_arrays(found["start_ns"].to_numpy(), found["end_ns"].to_numpy())
+def _range_spans(context: RuleContext, target: str) -> Intervals:
+    """Return the times in which the ranges that a target names were open."""
+    selection = Selection(within=target.removeprefix(words.RANGE))
+    spans = ResolvedSelection(context.trace, selection).spans
+    return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
 
 
 def _launched_in(context: RuleContext, spans: Intervals) -> Flags:
-    """Tell which work was launched at these times; without a call its own start decides."""
+    """Return which activities were launched at these times; without a call, which started."""
     ops, calls = context.schedule.ops, context.schedule.calls
-    known = ops.call != NONE
-    when = np.where(known, np.append(calls.start_ns, 0)[ops.call], ops.start_ns)
-    return contains(spans, when)
+    launched_ns = np.where(ops.call != NONE, np.append(calls.start_ns, 0)[ops.call], ops.start_ns)
+    return contains(spans, launched_ns)
 
 
 def _require_rows(context: RuleContext, rows: pl.DataFrame, target: str) -> pl.DataFrame:
-    """Refuse a target that nothing in the replayed time is meant by."""
+    """Raise UsageError where nothing in the sample matches a target."""
     if rows.height:
         return rows
-    raise _nothing(target, f"it has {_present(context)}")
+    by_category = context.kernels.group_by("category").agg(pl.col("duration_ns").sum())
+    ranked = by_category.sort("duration_ns", "category", descending=[True, False])
+    raise _nothing(target, f"it has {', '.join(ranked['category'].to_list()) or 'no kernels'}")
 
 
 def _nothing(target: str, why: str) -> UsageError:
     hint = "see: gpusight ledger FILE"
     return UsageError(f"nothing of {target!r} is in the replayed time", why=why, hint=hint)
-
-
-def _present(context: RuleContext) -> str:
-    """Name the categories of the kernels, the longest first."""
-    by_category = context.kernels.group_by("category").agg(pl.col("duration_ns").sum())
-    ranked = by_category.sort("duration_ns", "category", descending=[True, False])
-    return ", ".join(ranked["category"].to_list()) or "no kernels"
 
 
 # Removed ------------------------------------------------------------------------------------------
@@ -234,63 +228,51 @@ def _present(context: RuleContext) -> str:
 def _removed(context: RuleContext, scenario: Scenario) -> Changes:
     target = scenario.target
     if target == words.SYNC:
-        return (without_waiting(_waiting(context)),)
+        blocking = np.isin(context.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
+        blocking &= context.replay.program.wait != 0
+        return (without_waiting(_require_calls(context, blocking, target)),)
     if target == words.INPUT:
-        return (_without_input(context),)
+        spent_ns = spent_before(context)[:, IdleCause.INPUT]
+        calls = np.flatnonzero(spent_ns)
+        if not len(calls):
+            raise _nothing(words.INPUT, "no host time is known to be spent on input")
+        return (without_host_time(calls, spent_ns[calls]),)
     if target == words.ALLOC:
-        kinds = (CallKind.ALLOCATE, CallKind.FREE)
-        return (free_calls(_calls(context, np.isin(context.schedule.calls.kind, kinds), target)),)
+        allocates = np.isin(context.schedule.calls.kind, (CallKind.ALLOCATE, CallKind.FREE))
+        return (free_calls(_require_calls(context, allocates, target)),)
     if target == words.OVERHEAD:
         return _fix_of(context, _rule_of(scenario))
     if target.startswith(words.RANGE):
         return _without_range(context, target)
-    return _vanished(_work(context, target))
+    return _without_activities(_activities(context, target))
 
 
-def _vanished(rows: pl.DataFrame) -> Changes:
+def _without_activities(rows: pl.DataFrame) -> Changes:
     calls = rows["call"].drop_nulls().unique().to_numpy()
     return without_waiting(calls), remove(rows["op"].to_numpy())
 
 
 def _without_range(context: RuleContext, target: str) -> Changes:
-    """Let ranges vanish with what they launched, their calls and their host work."""
+    """Remove ranges with the activities that they launched, their calls and their host work."""
     schedule = context.schedule
-    spans = clip(
-        _spans(context, target.removeprefix(words.RANGE)), schedule.start_ns, schedule.end_ns
-    )
+    spans = clip(_range_spans(context, target), schedule.start_ns, schedule.end_ns)
     if not len(spans):
         raise _nothing(target, "such ranges are open at other times")
     launched = context.ops.filter(pl.Series(_launched_in(context, spans)))
-    return (*_vanished(launched), *_without_host_work(context, spans))
+    starts, ends = before_calls(context)
+    return (
+        *_without_activities(launched),
+        free_calls(np.flatnonzero(contains(spans, schedule.calls.start_ns))),
+        without_host_time(np.arange(len(starts)), coverage(spans, starts, ends)),
+    )
 
 
-def _waiting(context: RuleContext) -> Ints:
-    """Find the calls that wait for the GPU: synchronisations, and copies that block."""
-    kinds = np.isin(context.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
-    return _calls(context, kinds & (context.replay.program.wait != 0), words.SYNC)
-
-
-def _calls(context: RuleContext, chosen: Flags, target: str) -> Ints:
-    calls: Ints = np.flatnonzero(chosen)
+def _require_calls(context: RuleContext, mask: Flags, target: str) -> Ints:
+    """Raise UsageError where no call in the sample matches a target."""
+    calls: Ints = np.flatnonzero(mask)
     if not len(calls):
         raise _nothing(target, f"none of its {len(context.schedule.calls):,} calls is one")
     return calls
-
-
-def _without_input(context: RuleContext) -> Change:
-    spent = spent_before(context)[:, IdleCause.INPUT]
-    calls = np.flatnonzero(spent)
-    if not len(calls):
-        raise _nothing(words.INPUT, "no host time is known to be spent on input")
-    return without_host_time(calls, spent[calls])
-
-
-def _without_host_work(context: RuleContext, spans: Intervals) -> Changes:
-    """Let calls made at these times, and host work between calls then, take no time."""
-    starts, ends = before_calls(context)
-    inside = np.flatnonzero(contains(spans, context.schedule.calls.start_ns))
-    every = np.arange(len(starts))
-    return free_calls(inside), without_host_time(every, coverage(spans, starts, ends))
 
 
 # Overlapped, and fixes that rules know ------------------------------------------------------------
@@ -302,18 +284,18 @@ def _overlapped(context: RuleContext, target: str) -> Changes:
             pl.col("way").is_in(list(memcpys.DIRECTION_NAMES))
         )
         return memcpys.overlap_copies(context, _require_rows(context, crossing, target))
-    rows = _work(context, target)
+    rows = _activities(context, target)
     return own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)
 
 
 def _rule_of(scenario: Scenario) -> str:
-    """Give the rule whose fix a scenario is."""
-    words = f"{scenario.verb.value} {scenario.target}"
-    return next(rule.id for rule in timeline_rules().values() if rule.scenario == words)
+    """Return the rule whose fix a scenario is."""
+    text = f"{scenario.verb.value} {scenario.target}"
+    return next(rule.id for rule in timeline_rules().values() if rule.scenario == text)
 
 
 def _fix_of(context: RuleContext, name: str) -> Changes:
-    """Give the change that a rule proposes for what it finds."""
+    """Return the change of the fix of a rule."""
     verdict = select_rules(timeline_rules(), [name])[name].check(context)
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict.change

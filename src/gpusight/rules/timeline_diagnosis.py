@@ -1,32 +1,41 @@
-"""The bottlenecks of a timeline, ranked by the time that fixes save."""
+"""The bottlenecks of a timeline, ranked by the time that fixes save, and where they happen."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, reported_losses
 from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.join.kernel_keys import normal_name
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.steps.step_list import called
 from gpusight.analysis.steps.step_window import step_window
+from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
-from gpusight.rules.diagnosis_results import COMMAND, ReplayFacts, TimelineDiagnosis
+from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
+from gpusight.rules.locations import CANDIDATES, events_named
 from gpusight.rules.patterns.program_start import without_start
 from gpusight.rules.registry import select_rules, timeline_rules
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
     from gpusight.analysis.selection import Selection
+    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import TimelineRule
     from gpusight.trace.trace import Trace
 
@@ -42,11 +51,11 @@ def diagnose_timeline(
     extra_rules: Sequence[TimelineRule] = (),
     known: Accounting | None = None,
 ) -> TimelineDiagnosis | NotApplicable:
-    """Ask every rule, or only `rules`, what holds the program back.
+    """Run all rules, or only `rules`, and rank their findings.
 
-    `known` is taken where it is of the judged time, rather than worked out again.
+    `known` is used where it is of the same window, instead of computing the ledger again.
     """
-    asked = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
+    selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
     focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -55,7 +64,7 @@ def diagnose_timeline(
     if not len(context.schedule.ops):
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
-    results = run_timeline_rules(context, asked.values())
+    results = run_timeline_rules(context, selected.values())
     return TimelineDiagnosis(
         focus=focus,
         findings=results.findings,
@@ -64,8 +73,13 @@ def diagnose_timeline(
         covered=results.covered,
         ledger=whole_ledger(focus, context, selection, known),
         replay=ReplayFacts(context.replay.error, context.steps, context.length_ns),
-        meta=_meta(trace, context),
-        rules=asked,
+        meta={
+            "path": trace.meta.path,
+            "tool": trace.meta.tool,
+            "gpu": names_of_used(trace, context.ops["device"].unique()),
+            "device": context.device,
+        },
+        rules=selected,
         incomplete=(*lost_sources(trace, context.issued).values(), *reported_losses(trace)),
         notes=(*focus.notes, *sample_notes(context, selection)),
     )
@@ -79,27 +93,20 @@ def diagnosed_window(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> StepWindow | NotApplicable:
-    """Choose the time to judge: as `step_window` does, without the start of a program."""
+    """Choose the window as `step_window` does, without the start of a program."""
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
-    asked = window is not None or selection.within is not None or warmup
-    return focus if asked or isinstance(focus, NotApplicable) else without_start(trace, focus)
-
-
-def _meta(trace: Trace, context: RuleContext) -> dict[str, Any]:
-    return {
-        "path": trace.meta.path,
-        "tool": trace.meta.tool,
-        "gpu": names_of_used(trace, context.ops["device"].unique()),
-        "device": context.device,
-    }
+    if window is not None or selection.within is not None or warmup:
+        return focus
+    return focus if isinstance(focus, NotApplicable) else without_start(trace, focus)
 
 
 def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
-    """Say which part was judged, and how well the replay reproduces it."""
+    """Return notes on the size of the sample, the error of its replay and other processes."""
     notes = []
     if context.part:
-        where = "from the middle of the window, and scaled"
-        notes.append(f"findings were judged on {context.part} {where}")
+        notes.append(
+            f"findings were judged on {context.part} from the middle of the window, and scaled"
+        )
     if context.replay.error > MAX_REPLAY_ERROR:
         error = format_share(context.replay.error)
         notes.append(
@@ -116,5 +123,122 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
 
 def gpu_processes(trace: Trace) -> int:
     """Count the processes that used a GPU."""
-    seen = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
-    return pl.concat(seen)["process"].drop_nulls().n_unique()
+    tables = [trace.table(table, ["process"]) for table in GPU_WORK if trace.has(table)]
+    return pl.concat(tables)["process"].drop_nulls().n_unique()
+
+
+# Where findings happen ----------------------------------------------------------------------------
+
+
+MAX_LOCATIONS = 8
+"""Locations of a finding, unless more are requested."""
+_MAX_NAME_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLocation:
+    """A time span that shows a finding."""
+
+    start_ns: int
+    end_ns: int
+    label: str
+    """Such as `step 5: data 10.1 ms`."""
+    table: str | None = None
+    """Table of the event to select there; None for a span that is not one event."""
+    row: int | None = None
+
+
+class FindingLocator:
+    """Finds where the findings of one diagnosis happen."""
+
+    def __init__(self, trace: Trace, diagnosis: TimelineDiagnosis) -> None:
+        self._trace = trace
+        self._focus = diagnosis.focus
+        self._rules = diagnosis.rules
+
+    @cached_property
+    def _context(self) -> RuleContext:
+        return sample_steps(self._trace, self._focus)
+
+    def of(
+        self, finding: TimelineFinding, most: int = MAX_LOCATIONS
+    ) -> tuple[TimelineLocation, ...]:
+        """Return the best locations of a finding, of different steps first; at least one."""
+        rule = self._rules.get(finding.rule)
+        spans = None if rule is None else rule.locate(self._context, finding)
+        if spans is None or spans.is_empty():
+            spans = events_named(self._context, finding)
+        if spans.is_empty():
+            return (_middle_step(self._focus),)
+        if "telling" not in spans.columns:
+            spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
+        return _best_locations(spans, self._focus.steps, most)
+
+
+def locations_of_kernels(
+    trace: Trace, kernel: str, focus: StepWindow | None = None, most: int = MAX_LOCATIONS
+) -> tuple[TimelineLocation, ...]:
+    """Return the longest launches of a kernel that another capture names; none if it never runs.
+
+    With a `focus`, only those that begin in its window, of different steps first.
+    """
+    if not trace.has("kernels"):
+        return ()
+    frame = trace.table("kernels", ["start_ns", "end_ns", "name"]).with_row_index("row")
+    launches = frame.filter(pl.col("name").to_physical().is_in(_name_codes(frame["name"], kernel)))
+    if focus is not None:
+        inside = pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left")
+        launches = launches.filter(inside)
+    duration_ns = pl.col("end_ns") - pl.col("start_ns")
+    spans = launches.select(
+        "start_ns",
+        "end_ns",
+        duration_ns.alias("weight_ns"),
+        pl.lit(classify(kernel).short).alias("name"),
+        pl.lit("kernels").alias("table"),
+        pl.col("row").cast(pl.Int64),
+        duration_ns.cast(pl.Float64).alias("telling"),
+    )
+    return _best_locations(spans, () if focus is None else focus.steps, most)
+
+
+def _name_codes(names: pl.Series, kernel: str) -> list[int]:
+    """Find the names of a kernel: of the same spelling, else of the same short name."""
+    texts, wanted = names_of(names), normal_name(kernel)
+    codes = [code for code, name in enumerate(texts) if normal_name(name) == wanted]
+    label = classify(kernel).short
+    return codes or [code for code, name in enumerate(texts) if classify(name).short == label]
+
+
+def _best_locations(
+    spans: pl.DataFrame, steps: Sequence[TraceStep], most: int
+) -> tuple[TimelineLocation, ...]:
+    """Choose the best span of each step, then the second of each, and so on."""
+    middle_ns = spans.select((pl.col("start_ns") + pl.col("end_ns")) // 2).to_series().to_numpy()
+    step_index = np.searchsorted([step.start_ns for step in steps], middle_ns, side="right") - 1
+    rows = (
+        spans.with_columns(pl.Series("step", step_index, pl.Int64))
+        .unique(["start_ns", "end_ns", "name"], keep="first", maintain_order=True)
+        .sort("telling", "start_ns", descending=[True, False])
+        .with_columns(pl.int_range(pl.len()).over("step").alias("rank_in_step"))
+        .sort("rank_in_step", maintain_order=True)
+        .head(max(1, most))
+    )
+    locations = []
+    for start_ns, end_ns, weight_ns, name, table, row, at in rows.select(
+        *CANDIDATES, "step"
+    ).iter_rows():
+        label = f"{name[:_MAX_NAME_LENGTH]} {format_time(weight_ns)}"
+        if at >= 0 and name != called(steps[at]):
+            label = f"{called(steps[at])}: {label}"
+        locations.append(TimelineLocation(start_ns, end_ns, label, table, row))
+    return tuple(locations)
+
+
+def _middle_step(focus: StepWindow) -> TimelineLocation:
+    """Return the step in the middle; the whole window where no steps are known."""
+    start_ns, end_ns, name = focus.start_ns, focus.end_ns, "window"
+    if focus.steps:
+        step = focus.steps[len(focus.steps) // 2]
+        start_ns, end_ns, name = step.start_ns, step.end_ns, called(step)
+    return TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")

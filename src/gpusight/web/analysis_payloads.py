@@ -24,9 +24,13 @@ from gpusight.render.comparison_tables import comparison_sections
 from gpusight.render.explanation import evidence_value
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
-from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis
-from gpusight.rules.finding_locations import FindingLocator, locations_of_kernels
+from gpusight.rules.diagnosis import (
+    DiagnoseOptions,
+    JoinedDiagnosis,
+    TimelineDiagnosis,
+    diagnose_captures,
+)
+from gpusight.rules.timeline_diagnosis import FindingLocator, locations_of_kernels
 from gpusight.viewer.event_details import event_details
 from gpusight.viewer.ledger_track import ledger_lines
 from gpusight.viewer.track_style import COLORS
@@ -59,9 +63,9 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
     from gpusight.render.comparison_tables import ComparisonCell
     from gpusight.results import Fact
-    from gpusight.rules.diagnosis_results import TimedKernel
+    from gpusight.rules.diagnosis import TimedKernel
     from gpusight.rules.finding import Evidence, TimelineFinding
-    from gpusight.rules.finding_locations import TimelineLocation
+    from gpusight.rules.timeline_diagnosis import TimelineLocation
     from gpusight.trace.trace import Trace
     from gpusight.viewer.event_details import EventDescription
     from gpusight.viewer.ledger_track import LedgerLine

@@ -16,7 +16,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
 from gpusight.analysis.ledger.ledger_report import LedgerReport, device_overlap, ledger_report
 from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.reports.report_builder import build_report
-from gpusight.rules.diagnosis_results import TimelineDiagnosis
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.analysis.ledger.windows import US, accounts, entries, kernel, us
 from tests.reports.training_programs import training

@@ -11,8 +11,13 @@ import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
-from gpusight.rules.diagnosis_results import JoinedDiagnosis, TimelineDiagnosis, shares
+from gpusight.rules.diagnosis import (
+    DiagnoseOptions,
+    JoinedDiagnosis,
+    TimelineDiagnosis,
+    diagnose_captures,
+    shares,
+)
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.rules.launches import trace_of
 from tests.rules.test_registry_kernel import FOUND

@@ -12,13 +12,14 @@ from gpusight.rules.patterns.kernel_speedup import (
     MEMORY,
     limited,
     limiter,
+    ready,
     roof_limited,
+    room,
     stall_share,
     steady,
     time_left,
     waits_left,
 )
-from gpusight.rules.patterns.occupancy_gain import ready, room
 from gpusight.rules.rule import RuleNotApplicable
 from tests.rules.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 

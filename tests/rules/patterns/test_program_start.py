@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.rules.diagnosis_results import TimelineDiagnosis
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.patterns.program_start import find_start
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.rule_captures import US, Capture

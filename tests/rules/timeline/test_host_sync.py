@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusight.analysis.replay.changes import without_waiting
-from gpusight.rules.patterns.host_stalls import waits
+from gpusight.rules.patterns.host_gaps import waits
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.host_sync import HostSync
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us

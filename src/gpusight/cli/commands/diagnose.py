@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
     from gpusight.render.result_view import DiagnosisView
-    from gpusight.rules.diagnosis_results import AnyDiagnosis
+    from gpusight.rules.diagnosis import AnyDiagnosis
 
 SUMMARY = "what holds the program or its kernels back, and what a fix would give back"
 DESCRIPTION = (
@@ -166,7 +166,7 @@ def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
     if args.fail_over is None:
         return 0
     from gpusight.cli.output import write_error
-    from gpusight.rules.diagnosis_results import shares, unknowns
+    from gpusight.rules.diagnosis import shares, unknowns
     from gpusight.units import format_share
 
     over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]

@@ -211,9 +211,9 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     from dataclasses import replace
     from pathlib import Path
 
+    from gpusight.api import DEFAULT_GATE_LIMIT
     from gpusight.comparison.comparability import check_kinds
     from gpusight.comparison.gate_limits import (
-        DEFAULT,
         NAME,
         GateConfig,
         find_config,
@@ -235,7 +235,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     return replace(
         config,
         baseline=tuple(args.baseline) or config.baseline,
-        limits=limits or (read_limit(DEFAULT),),
+        limits=limits or (read_limit(DEFAULT_GATE_LIMIT),),
         confidence=args.confidence if args.confidence is not None else config.confidence,
         strict=args.strict or config.strict,
         allow_missing=args.allow_missing or config.allow_missing,

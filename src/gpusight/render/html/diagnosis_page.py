@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis_results import KernelReportDiagnosis, TimelineDiagnosis
+    from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
 
 
 def kernels_to_fragment(diagnosis: KernelReportDiagnosis, *, limit: int, details: int) -> Markup:

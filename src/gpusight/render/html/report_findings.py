@@ -19,7 +19,7 @@ from gpusight.render.html.html_templates import (
     shown_columns,
 )
 from gpusight.results import NotApplicable
-from gpusight.rules.diagnosis_results import JoinedDiagnosis
+from gpusight.rules.diagnosis import JoinedDiagnosis
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Report,
     )
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis_results import TimelineDiagnosis
+    from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import TimelineFinding
 
 

@@ -53,8 +53,9 @@ MIN_SHARED_ATOMIC_SHARE = Threshold(
 INSTRUCTIONS_PER_TRY = Threshold(
     4, "instructions of a try: a load, the operation, the exchange, a branch"
 )
+_WAITS = (*MEMORY_WAITS, *SHARED_WAITS)
 LOOP_WAITS = ("wait", "branch_resolving")
-"""Waits within a loop of tries, for its own instructions."""
+"""Stalls within a retry loop, on its own instructions."""
 MAX_THREADS_COMBINED = Threshold(
     256, "threads whose values a block adds up before its one atomic, at most"
 )
@@ -114,7 +115,7 @@ for (int b = threadIdx.x; b < BINS; b += blockDim.x)
     )
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Look for a busy atomic unit in L2, or waits on atomics where nothing else is busy."""
+        """Look for a busy atomic unit in L2, or stalls on atomics where nothing else is busy."""
         total, in_shared = launch.get(q.GLOBAL_ATOMICS), launch.get(q.SHARED_ATOMICS)
         hottest = launch.get(q.L2_ATOMICS_HOTTEST)
         if total is None and in_shared is None and hottest is None:
@@ -126,35 +127,44 @@ for (int b = threadIdx.x; b < BINS; b += blockDim.x)
         return _in_shared(launch) if in_shared else CLEAN
 
 
-def _in_global(launch: ProfiledLaunch, total: float | None, hottest: float) -> RuleVerdict:
+def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) -> RuleVerdict:
     average = launch.get(q.L2_ATOMICS) or 0.0
-    focused = (
-        hottest >= MIN_HOT_SLICE_SHARE.value and hottest >= MIN_SLICE_IMBALANCE.value * average
-    )
+    # What units other than L1 and L2 need, which are busy with the atomics themselves.
+    others = max(launch.busy.get(unit, 0.0) for unit in (*SM_UNITS, "dram"))
     busy = max(hottest, average)
-    saturated = busy >= MIN_HOT_SLICE_SHARE.value and busy >= _others(launch)
-    part = _part(launch, total)
-    waiting = stall_share(launch, (*MEMORY_WAITS, *SHARED_WAITS)) or 0.0
+    saturated = busy >= MIN_HOT_SLICE_SHARE.value and busy >= others
+    accesses = sum(launch.get(quantity) or 0.0 for quantity in (q.LOAD_REQUESTS, q.STORE_REQUESTS))
+    atomic_share = atomics / (atomics + accesses) if atomics else 0.0
+    waiting = stall_share(launch, _WAITS) or 0.0
     queued = (
-        part >= MIN_ATOMIC_SHARE.value and waiting >= MIN_WAIT_SHARE.value and _nothing_busy(launch)
+        atomic_share >= MIN_ATOMIC_SHARE.value
+        and waiting >= MIN_WAIT_SHARE.value
+        and max(launch.busy.values(), default=0.0) < MIN_HOT_SLICE_SHARE.value
     )
     if not saturated and not queued:
         return CLEAN
-    left = _left(launch)
-    if left > 1 / MIN_SPEEDUP:
+    # One atomic per block remains. Loads wait behind atomics in the same queues, so that their
+    # stalls shrink as well.
+    kept = 1 / min(launch.block or WARP, MAX_THREADS_COMBINED.value)
+    stays = waits_left(launch, dict.fromkeys(_WAITS, 1 - kept))
+    remaining = limited(launch, max(stays or 0.0, others / ATTAINABLE, kept))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
+    focused = (
+        hottest >= MIN_HOT_SLICE_SHARE.value and hottest >= MIN_SLICE_IMBALANCE.value * average
+    )
     where = "one L2 slice" if focused else "L2"
     return KernelRuleMatch(
         title=f"atomics keep {where} {busy:.0%} busy"
         if saturated
         else f"warps spend {waiting:.0%} of their time on atomics",
-        time_share=left,
+        time_share=remaining,
         estimate="a block adds up its own values first, so that one atomic of each block is left",
         evidence=(
             *launch.evidence(
                 q.GLOBAL_ATOMICS, q.L2_ATOMIC_SECTORS, q.L2_ATOMICS_HOTTEST, q.L2_ATOMICS
             ),
-            *_waits(launch, (*MEMORY_WAITS, *SHARED_WAITS)),
+            *_wait_evidence(launch, _WAITS),
         ),
         confidence=Confidence.HIGH if saturated and launch.stalls else Confidence.MEDIUM,
         confidence_reason="the atomic unit and the waits were measured"
@@ -163,88 +173,51 @@ def _in_global(launch: ProfiledLaunch, total: float | None, hottest: float) -> R
     )
 
 
-def _nothing_busy(launch: ProfiledLaunch) -> bool:
-    return max(launch.busy.values(), default=0.0) < MIN_HOT_SLICE_SHARE.value
-
-
-def _part(launch: ProfiledLaunch, atomics: float | None) -> float:
-    """Give the part of the accesses to global memory that atomics are."""
-    if not atomics:
-        return 0.0
-    others = (launch.get(q.LOAD_REQUESTS) or 0.0) + (launch.get(q.STORE_REQUESTS) or 0.0)
-    return atomics / (atomics + others)
-
-
-def _left(launch: ProfiledLaunch) -> float:
-    """Leave one atomic a block, what other units need, and the waits that are not for memory.
-
-    Loads wait behind atomics in the same queues, so that their waits count as well; L1 and L2 are
-    busy with the atomics themselves.
-    """
-    kept = 1 / min(launch.block or WARP, MAX_THREADS_COMBINED.value)
-    stays = waits_left(launch, dict.fromkeys((*MEMORY_WAITS, *SHARED_WAITS), 1 - kept))
-    return limited(launch, max(stays or 0.0, _others(launch) / ATTAINABLE, kept))
-
-
-def _others(launch: ProfiledLaunch) -> float:
-    return max(launch.busy.get(unit, 0.0) for unit in (*SM_UNITS, "dram"))
-
-
 def _in_shared(launch: ProfiledLaunch) -> RuleVerdict:
-    atomics, steps = launch.known(q.SHARED_ATOMICS), launch.get(q.SHARED_ATOMIC_WAVEFRONTS)
-    each = (steps or 0.0) / atomics
-    if each < MIN_WAVEFRONTS_PER_ATOMIC.value and not _retries(launch, atomics):
+    atomics, wavefronts = launch.known(q.SHARED_ATOMICS), launch.get(q.SHARED_ATOMIC_WAVEFRONTS)
+    each = (wavefronts or 0.0) / atomics
+    conflicts = each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+    if not conflicts and not _retries(launch, atomics):
         return CLEAN
-    removed = 1 - 1 / (each if each >= MIN_WAVEFRONTS_PER_ATOMIC.value else WARP)
-    kept = 1 - _of_pipe(launch, each) * removed
+    removed = 1 - 1 / (each if conflicts else WARP)
+    # The part of the shared-memory wavefronts due to atomics: in a retry loop all of them.
+    pipe_share, retry_share = 1.0, 0.0
+    if conflicts and wavefronts:
+        pipe_share = wavefronts / max(wavefronts, launch.get(q.SHARED_WAVEFRONTS) or wavefronts)
+    instructions = launch.get(q.INSTRUCTIONS)
+    if not conflicts and instructions:
+        retry_share = min(1.0, INSTRUCTIONS_PER_TRY.value * atomics / instructions)
+    tried = retry_share * removed
+    kept = 1 - pipe_share * removed
     after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("l1_data", "l1", "lsu")}
-    tried = (
-        0.0
-        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
-        else _of_instructions(launch, atomics) * removed
-    )
     after |= {u: launch.busy.get(u, 0.0) * (1 - tried) for u in ("issue", "alu", "fma", "sm")}
     waits = dict.fromkeys(SHARED_WAITS, removed) | dict.fromkeys(LOOP_WAITS, tried)
     stays = waits_left(launch, waits)
-    left = time_left(launch, after, waits_left=stays)
-    if not is_worth(left):
+    remaining = time_left(launch, after, waits_left=stays)
+    if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
         title=f"an atomic in shared memory takes {each:.0f} steps"
-        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+        if conflicts
         else "warps wait for atomics in shared memory, in loops that try again",
-        time_share=left,
+        time_share=remaining,
         estimate="one step for each atomic instruction"
-        if each >= MIN_WAVEFRONTS_PER_ATOMIC.value
+        if conflicts
         else "a warp adds up its own values first, so that one try in 32 is left",
         evidence=(
             *launch.evidence(q.SHARED_ATOMICS, q.SHARED_ATOMIC_WAVEFRONTS, q.L1_DATA),
-            *_waits(launch, SHARED_WAITS),
+            *_wait_evidence(launch, SHARED_WAITS),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="how the values are spread over addresses is not known",
     )
 
 
-def _of_pipe(launch: ProfiledLaunch, each: float) -> float:
-    """Give the part of the shared-memory steps that atomics take; a loop of tries takes all."""
-    steps, whole = launch.get(q.SHARED_ATOMIC_WAVEFRONTS), launch.get(q.SHARED_WAVEFRONTS)
-    if each < MIN_WAVEFRONTS_PER_ATOMIC.value or not steps:
-        return 1.0
-    return steps / max(steps, whole or steps)
-
-
-def _of_instructions(launch: ProfiledLaunch, tries: float) -> float:
-    """Give the part of the instructions that tries take."""
-    instructions = launch.get(q.INSTRUCTIONS)
-    return min(1.0, INSTRUCTIONS_PER_TRY.value * tries / instructions) if instructions else 0.0
-
-
 def _retries(launch: ProfiledLaunch, atomics: float) -> bool:
-    """Tell whether atomics are so much of the shared-memory work that warps wait for them.
+    """Return whether atomics dominate the shared-memory accesses, and warps stall on these.
 
-    An atomic without an instruction of its own is a loop of compare-and-swap, which goes round
-    again for every thread that came second.
+    An atomic without an instruction of its own is a compare-and-swap loop, which repeats for every
+    thread that came second.
     """
     accesses = launch.get(q.SHARED_INSTRUCTIONS)
     waiting = stall_share(launch, SHARED_WAITS) or 0.0
@@ -255,7 +228,7 @@ def _retries(launch: ProfiledLaunch, atomics: float) -> bool:
     )
 
 
-def _waits(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Evidence, ...]:
+def _wait_evidence(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Evidence, ...]:
     waiting = stall_share(launch, reasons)
     if waiting is None:
         return ()

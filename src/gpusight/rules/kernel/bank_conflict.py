@@ -9,8 +9,8 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
+    excess_is_global,
     excess_wavefronts,
-    is_outside,
 )
 from gpusight.rules.patterns.kernel_speedup import (
     SATURATED,
@@ -83,7 +83,7 @@ tile[row][col ^ (row & 31)] = value;
     explains = frozenset({"memory-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Compare the steps that shared-memory accesses took with those they needed."""
+        """Compare the wavefronts of shared-memory accesses with those they needed."""
         steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
         if steps is None or excess is None:
             return _inferred(launch)
@@ -91,21 +91,23 @@ tile[row][col ^ (row & 31)] = value;
             return CLEAN
         removed = min(1.0, excess / steps)
         after = _relieved(launch, removed)
-        left = time_left(
+        remaining = time_left(
             launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
         )
-        if not is_worth(left):
+        if not is_worth(remaining):
             return CLEAN
+        waiting = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
+        waits = Evidence("waits_shared", waiting, "share", "Warps that waited for shared memory")
         return KernelRuleMatch(
             title=f"shared memory takes {steps / (steps - excess):.1f} steps where one would do"
             if steps > excess
             else "bank conflicts take all the time of shared memory",
-            time_share=left,
+            time_share=remaining,
             estimate=f"without {removed:.0%} of the shared-memory steps; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
-                *_waits(launch),
+                *([waits] if launch.stalls else []),
             ),
             confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
             confidence_reason="conflicts and waits were measured"
@@ -115,21 +117,21 @@ tile[row][col ^ (row & 31)] = value;
 
 
 def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
-    """Infer conflicts from steps of L1 that neither its requests nor their data account for."""
+    """Infer conflicts from L1 wavefronts that neither requests nor data account for."""
     absent = RuleNotApplicable(
         "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
     )
     removed = excess_wavefronts(launch)
-    if removed is None or is_outside(launch) or launch.busy["l1_data"] < SATURATED:
+    if removed is None or excess_is_global(launch) or launch.busy["l1_data"] < SATURATED:
         return absent
     after = {u: s * (1 - removed) for u, s in launch.busy.items() if u in {"l1_data", "l1"}}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
         title=f"L1 and shared memory take {1 / (1 - removed):.1f} steps where one would do",
-        time_share=left,
-        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, left),
+        time_share=remaining,
+        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED),
         confidence=Confidence.LOW,
         confidence_reason="that the steps are conflicts is inferred: collect SourceCounters",
@@ -138,18 +140,10 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
 
 def _relieved(launch: ProfiledLaunch, removed: float) -> dict[str, float]:
     busy = launch.busy
-    pipe = busy.get("l1_data", 0.0)
-    own = launch.get(q.SHARED_SHARE)
-    after = {"l1_data": pipe - (pipe if own is None else min(own, pipe)) * removed}
+    pipe, shared = busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE)
+    after = {"l1_data": pipe - (pipe if shared is None else min(shared, pipe)) * removed}
     if "l1" in busy:
         after["l1"] = busy["l1"] * (1 - removed)
     if "memory" in busy and "l1_data" not in busy:
         after["memory"] = busy["memory"] * (1 - removed)
     return after
-
-
-def _waits(launch: ProfiledLaunch) -> tuple[Evidence, ...]:
-    if not launch.stalls:
-        return ()
-    share = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
-    return (Evidence("waits_shared", share, "share", "Warps that waited for shared memory"),)

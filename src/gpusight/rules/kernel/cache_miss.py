@@ -87,11 +87,14 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
     explains = frozenset({"memory-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether reads that could hit L2 go to DRAM, and the launch waits for them."""
+        """Check whether reads that could hit L2 go to DRAM, and limit the launch."""
         if limiter(launch) != MEMORY:
             return CLEAN
         hits = launch.known(q.L2_READ_HITS)
-        random, times = reads_at_random(launch), _times_read(launch)
+        accessible = launch.get(q.ACCESSIBLE)
+        # How often the allocated memory was read, at least.
+        times = launch.known(q.DRAM_READ) / accessible if accessible else 0.0
+        random = reads_at_random(launch)
         if hits >= MAX_L2_HIT_RATE.value or not overflows_l2(launch):
             return CLEAN
         if not random and times < MIN_TIMES_READ.value:
@@ -99,15 +102,15 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
         after = _relieved(launch, hits)
         saved = SAVED_WAIT_SHARE.value * (1 - _missed(hits))
         stays = waits_left(launch, {"long_scoreboard": saved, "lg_throttle": saved})
-        left = time_left(launch, after, waits_left=stays)
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=stays)
+        if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
             title=f"{1 - hits:.0%} of the sectors read from L2 were not there"
             + (": reads at random places" if random else f": memory is read {times:.1f} times"),
-            time_share=left,
+            time_share=remaining,
             estimate=f"with {TARGET_HIT_RATE.value:.0%} of the reads in L2; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(
                     q.L2_READ_HITS, shared.L1_HIT_SHARE, q.DRAM_READ, shared.DRAM_SHARE
@@ -123,7 +126,7 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 
 
 def _missed(hits: float) -> float:
-    """Give the part of the misses that stays when the aim is reached."""
+    """Return the part of the misses that stays when the aim is reached."""
     return (1 - TARGET_HIT_RATE.value) / (1 - hits)
 
 
@@ -138,12 +141,6 @@ def _relieved(launch: ProfiledLaunch, hits: float) -> dict[str, float]:
         "dram": busy.get("dram", 0.0) * (1 - read / dram * (1 - _missed(hits))),
         "l2": busy.get("l2", 0.0) * work,
     }
-
-
-def _times_read(launch: ProfiledLaunch) -> float:
-    """Give how often the memory that the program has was read, at least; 0 when not known."""
-    accessible = launch.get(q.ACCESSIBLE)
-    return launch.known(q.DRAM_READ) / accessible if accessible else 0.0
 
 
 def _l2_size(launch: ProfiledLaunch) -> tuple[Evidence, ...]:

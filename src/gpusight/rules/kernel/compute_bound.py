@@ -76,38 +76,44 @@ float r = 1.0f / b;                       // once, outside the loop
     tells_roof = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether a pipe of the SMs is the busiest, and how far from its roof."""
-        held = limiter(launch)
-        if held is None:
+        """Check whether a pipe of the SMs is the busiest unit, and how far from its roof."""
+        bound = limiter(launch)
+        if bound is None:
             return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
         unit = busiest(launch, SM_UNITS)
-        if held != COMPUTE or unit is None:
+        if bound != COMPUTE or unit is None:
             return CLEAN
         name, share = unit
         if name == "constants":
-            return _one_at_a_time(launch, share)
+            return _divergent_constants(launch, share)
         at_roof = steady(launch, share) >= ROOF.value
-        left = 1.0 if at_roof else roof_distance(launch, share)
+        remaining = 1.0 if at_roof else roof_distance(launch, share)
+        confidence, reason = Confidence.HIGH, "measured"
+        if not at_roof:
+            confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
+        elif launch.get(q.THREADS_PER_INSTRUCTION) is None:
+            confidence = Confidence.MEDIUM
+            reason = "whether all threads take part was not measured: collect WarpStateStats"
         return KernelRuleMatch(
             title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
             if at_roof
             else f"{UNIT_NAMES[name]} set the pace, at {share:.0%} of their peak"
             if name in {"issue", "sm", "tensor"}
             else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-            time_share=left,
+            time_share=remaining,
             estimate="nothing to gain but by computing less"
             if at_roof
             else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
             evidence=launch.evidence(
                 shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
             ),
-            confidence=_confidence(launch, at_roof),
-            confidence_reason=_reason(launch, at_roof),
+            confidence=confidence,
+            confidence_reason=reason,
         )
 
 
-def _one_at_a_time(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:
-    """Find constants that threads of a warp read at addresses of their own, one after the other."""
+def _divergent_constants(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:
+    """Match constants that threads of a warp read at different addresses, one after the other."""
     others = max(
         (s for unit, s in launch.busy.items() if unit not in {"constants", "sm"}), default=0
     )
@@ -123,17 +129,3 @@ def _one_at_a_time(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:
         "each thread indexes for itself into shared memory, or read them through ordinary loads.",
         code=TABLE,
     )
-
-
-def _confidence(launch: ProfiledLaunch, at_roof: bool) -> Confidence:
-    if not at_roof:
-        return Confidence.LOW
-    return Confidence.MEDIUM if launch.get(q.THREADS_PER_INSTRUCTION) is None else Confidence.HIGH
-
-
-def _reason(launch: ProfiledLaunch, at_roof: bool) -> str:
-    if not at_roof:
-        return "what keeps the unit from its peak is not known"
-    if launch.get(q.THREADS_PER_INSTRUCTION) is None:
-        return "whether all threads take part was not measured: collect WarpStateStats"
-    return "measured"

@@ -83,7 +83,10 @@ x = flag ? a : b;
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Compare the threads that take part in an instruction with those of a full warp."""
-        lanes = _lanes(launch)
+        # The last warp of a block may not be full.
+        lanes: float = WARP
+        if launch.block is not None and launch.warps_per_block is not None:
+            lanes = launch.block / launch.warps_per_block
         taking_part = min(1.0, launch.known(q.THREADS_PER_INSTRUCTION) / lanes)
         switched_on = launch.get(q.THREADS_NOT_PREDICATED)
         on = taking_part if switched_on is None else min(1.0, switched_on / lanes)
@@ -91,15 +94,18 @@ x = flag ? a : b;
             return CLEAN
         kept = taking_part if taking_part < MIN_ACTIVE_THREADS.value else on
         after = {unit: launch.busy[unit] * kept for unit in SM_UNITS if unit in launch.busy}
-        left = time_left(launch, after, waits_left=_waits_left(launch, kept))
-        if not is_worth(left):
+        # As much is loaded whoever executes the load: stalls on memory remain.
+        memory = stall_share(launch, MEMORY_WAITS)
+        stays = None if memory is None else memory + (1.0 - memory) * kept
+        remaining = time_left(launch, after, waits_left=stays)
+        if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
             title=f"{kept * lanes:.1f} of {lanes:.0f} threads of a warp take part in an "
             "instruction",
-            time_share=left,
+            time_share=remaining,
             estimate=f"all threads together need {kept:.0%} of the instructions; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(
                     q.THREADS_PER_INSTRUCTION, q.THREADS_NOT_PREDICATED, q.UNIFORM_BRANCHES, q.ISSUE
@@ -109,16 +115,3 @@ x = flag ? a : b;
             confidence=Confidence.MEDIUM,
             confidence_reason="whether threads can be sorted by the way they take is not known",
         )
-
-
-def _lanes(launch: ProfiledLaunch) -> float:
-    """Give the threads of an average warp: the last one of a block may not be full."""
-    if launch.block is None or launch.warps_per_block is None:
-        return WARP
-    return launch.block / launch.warps_per_block
-
-
-def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
-    """Keep the waits for memory: as much is loaded whoever executes the load."""
-    memory = stall_share(launch, MEMORY_WAITS)
-    return None if memory is None else memory + (1.0 - memory) * kept

@@ -74,22 +74,24 @@ float s = sinf(x);                        // not sin(x)
     explains = frozenset({"compute-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether the FP64 pipe is what the launch waits for."""
+        """Check whether the FP64 pipe limits the launch."""
         busy = launch.busy.get("fp64", 0.0)
         if busy < MIN_FP64_SHARE.value:
             return CLEAN
         ratio = fp64_rate(launch)
-        after = _relieved(launch, busy, ratio)
-        # A saturated pipe is reason enough; what warps wait for tells only where it is not.
+        kept = _instructions_kept(launch)
+        after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("issue", "alu", "xu")}
+        after |= {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
+        # Stalls only matter where the pipe is not saturated.
         stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))
-        left = time_left(launch, after, waits_left=stays)
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=stays)
+        if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
             title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
-            time_share=left,
+            time_share=remaining,
             estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
                 Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
@@ -99,15 +101,8 @@ float s = sinf(x);                        // not sin(x)
         )
 
 
-def _relieved(launch: ProfiledLaunch, busy: float, ratio: float) -> dict[str, float]:
-    """Give how busy the pipes would be with the same arithmetic in FP32."""
-    kept = _instructions_kept(launch)
-    after: dict[str, float] = {u: launch.busy.get(u, 0.0) * kept for u in ("issue", "alu", "xu")}
-    return after | {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
-
-
 def _instructions_kept(launch: ProfiledLaunch) -> float:
-    """Give the part of the instructions that remain: what is not FP64 arithmetic serves it."""
+    """Return the part of the instructions that remain: what is not FP64 arithmetic serves it."""
     operations, instructions = launch.get(q.FP64_OPERATIONS), launch.get(q.INSTRUCTIONS)
     if operations is not None and instructions:
         return max(REMAINING_INSTRUCTIONS.value, min(1.0, operations / WARP / instructions))
@@ -119,7 +114,7 @@ def _instructions_kept(launch: ProfiledLaunch) -> float:
 
 
 def fp64_rate(launch: ProfiledLaunch) -> float:
-    """Give the FP64 rate of the GPU over its FP32 rate."""
+    """Return the FP64 rate of the GPU over its FP32 rate."""
     if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
         return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
     listed = _listed(launch)

@@ -8,15 +8,19 @@ from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.patterns import occupancy_gain
 from gpusight.rules.patterns.kernel_speedup import (
+    MAX_LOW_OCCUPANCY,
     MIN_SPEEDUP,
+    OCCUPANCY_ESTIMATE,
+    OCCUPANCY_HELPS,
+    OCCUPANCY_NEEDS,
+    check_occupancy_limit,
     is_worth,
     limit_sentence,
     roof_limited,
+    theoretical,
     time_left,
 )
-from gpusight.rules.patterns.occupancy_gain import theoretical
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
@@ -66,35 +70,34 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
         "size of its blocks."
     )
     estimate = (
-        occupancy_gain.ESTIMATE
+        OCCUPANCY_ESTIMATE
         + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions."
     )
     thresholds: ClassVar = {
-        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_low_occupancy": MAX_LOW_OCCUPANCY,
         "max_warp_gain": MAX_WARP_GAIN,
         "starting_cycles": STARTING_CYCLES,
         "min_supplied_share": MIN_SUPPLIED_SHARE,
         "usual_block": USUAL_BLOCK,
         "min_warp_fill": MIN_WARP_FILL,
     }
-    needs = occupancy_gain.NEEDS
-    helps = occupancy_gain.HELPS
+    needs = OCCUPANCY_NEEDS
+    helps = OCCUPANCY_HELPS
     single_kernels = True
-    explains = occupancy_gain.EXPLAINS | {"compute-bound", "divergence"}
+    explains = frozenset({"latency-bound", "compute-bound", "divergence"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Look for limits that small blocks run into, and take the one that costs most."""
         limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
-        by_limit = occupancy_gain.check_occupancy_limit(
+        by_limit = check_occupancy_limit(
             launch,
             limit,
             at_most=MAX_WARP_GAIN.value,
             what=f"blocks of {launch.block} threads",
-            sections=("Occupancy", "LaunchStats"),
         )
         verdicts = (by_limit, _starting(launch), _partial_warps(launch))
-        found = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
-        return min(found, key=lambda f: f.time_share or 1.0, default=by_limit)
+        matches = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
+        return min(matches, key=lambda match: match.time_share or 1.0, default=by_limit)
 
 
 def _starting(launch: ProfiledLaunch) -> RuleVerdict:
@@ -102,15 +105,17 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
         return CLEAN
-    if _supplied(launch) >= MIN_SUPPLIED_SHARE.value:
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    supplied = achieved / possible if achieved is not None and possible else 0.0
+    if supplied >= MIN_SUPPLIED_SHARE.value:
         return CLEAN
     fewer = USUAL_BLOCK.value / launch.block
-    left = roof_limited(launch, 1 / fewer)
-    if left > 1 / MIN_SPEEDUP:
+    remaining = roof_limited(launch, 1 / fewer)
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
         title=f"{launch.grid:,} blocks of {launch.block} threads: starting them takes the time",
-        time_share=left,
+        time_share=remaining,
         estimate=f"{fewer:.0f} times fewer blocks, of {USUAL_BLOCK.value:.0f} threads; no unit "
         "beyond its roof",
         evidence=(
@@ -122,14 +127,8 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     )
 
 
-def _supplied(launch: ProfiledLaunch) -> float:
-    """Give the part of the places for warps that are taken; 0 where that is not known."""
-    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
-    return achieved / possible if achieved is not None and possible else 0.0
-
-
 def _cycles_per_block(launch: ProfiledLaunch) -> float | None:
-    """Give the cycles of an SM for each block that it ran; None where there are few, or unknown."""
+    """Return the cycles of an SM per block; None where there are few blocks, or unknown."""
     clock, waves = launch.get(shared.SM_CLOCK_HZ), launch.waves
     if not clock or not waves or waves < 2 or not launch.duration_ns:
         return None
@@ -146,14 +145,14 @@ def _partial_warps(launch: ProfiledLaunch) -> RuleVerdict:
     if filled >= MIN_WARP_FILL.value:
         return CLEAN
     after = {unit: launch.busy[unit] * filled for unit in SM_UNITS if unit in launch.busy}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
         title=f"blocks of {launch.block} threads fill {filled:.0%} of their warps",
-        time_share=left,
+        time_share=remaining,
         estimate=f"full warps need {filled:.0%} of the instructions; "
-        + limit_sentence(launch, after, left),
+        + limit_sentence(launch, after, remaining),
         evidence=(
             Evidence("block", launch.block, "", shared.BLOCK_SIZE.meaning),
             *launch.evidence(q.THREADS_PER_INSTRUCTION, q.ISSUE, shared.SM_SHARE),

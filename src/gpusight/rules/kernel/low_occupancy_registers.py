@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules.patterns import occupancy_gain
+from gpusight.rules.patterns.kernel_speedup import (
+    MAX_LOW_OCCUPANCY,
+    OCCUPANCY_ESTIMATE,
+    OCCUPANCY_HELPS,
+    OCCUPANCY_NEEDS,
+    check_occupancy_limit,
+)
 from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
@@ -45,22 +51,21 @@ __global__ void __launch_bounds__(256, 4) kernel(...)
         "and lose by spills when registers are taken from them. Try it, and look for "
         "register-spill."
     )
-    estimate = occupancy_gain.ESTIMATE
+    estimate = OCCUPANCY_ESTIMATE
     thresholds: ClassVar = {
-        "max_low_occupancy": occupancy_gain.MAX_LOW_OCCUPANCY,
+        "max_low_occupancy": MAX_LOW_OCCUPANCY,
         "max_warp_gain": MAX_WARP_GAIN,
     }
-    needs = occupancy_gain.NEEDS
-    helps = occupancy_gain.HELPS
+    needs = OCCUPANCY_NEEDS
+    helps = OCCUPANCY_HELPS
     single_kernels = True
-    explains = occupancy_gain.EXPLAINS
+    explains = frozenset({"latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Find registers to be the one limit, and waits that more warps would hide."""
-        return occupancy_gain.check_occupancy_limit(
+        return check_occupancy_limit(
             launch,
             "registers",
             at_most=MAX_WARP_GAIN.value,
             what="registers",
-            sections=("Occupancy", "LaunchStats"),
         )

@@ -34,7 +34,7 @@ ROOF = Threshold(
     "share of its peak from which on a memory unit is at its roof: copies reach 82 to 93% of DRAM",
 )
 MIN_DRAM_TO_UNIT_RATIO = 0.85
-"""Everything that comes from DRAM goes through L2 as well: so near, it is DRAM that holds it up."""
+"""What comes from DRAM goes through L2 as well: from this ratio on, DRAM is the bottleneck."""
 
 
 class MemoryBound(KernelRule):
@@ -72,20 +72,28 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
     tells_roof = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """See whether a memory unit is the busiest, and how far from its roof."""
-        held = limiter(launch)
-        if held is None:
+        """Check whether a memory unit is the busiest, and how far from its roof."""
+        bound = limiter(launch)
+        if bound is None:
             return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
-        if held != MEMORY:
+        if bound != MEMORY:
             return CLEAN
-        name, share = _unit(launch)
+        unit, dram = busiest(launch, (*MEMORY_UNITS, "memory")), launch.busy.get("dram", 0.0)
+        assert unit is not None
+        name, share = ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit
         at_roof = steady(launch, share) >= ROOF.value
-        left = 1.0 if at_roof else roof_distance(launch, share)
+        remaining = 1.0 if at_roof else roof_distance(launch, share)
+        confidence, reason = Confidence.HIGH, "measured"
+        if not at_roof:
+            confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
+        elif launch.get(q.SECTORS_NEEDED) is None:
+            confidence = Confidence.MEDIUM
+            reason = "whether all of the traffic is needed was not measured: collect SourceCounters"
         return KernelRuleMatch(
             title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
             if at_roof
             else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
-            time_share=left,
+            time_share=remaining,
             estimate="nothing to gain but by moving fewer bytes"
             if at_roof
             else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
@@ -97,28 +105,6 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
                 shared.DRAM_BYTES,
                 shared.OCCUPANCY,
             ),
-            confidence=_confidence(launch, at_roof),
-            confidence_reason=_reason(launch, at_roof),
+            confidence=confidence,
+            confidence_reason=reason,
         )
-
-
-def _confidence(launch: ProfiledLaunch, at_roof: bool) -> Confidence:
-    if not at_roof:
-        return Confidence.LOW
-    return Confidence.MEDIUM if launch.get(q.SECTORS_NEEDED) is None else Confidence.HIGH
-
-
-def _reason(launch: ProfiledLaunch, at_roof: bool) -> str:
-    if not at_roof:
-        return "what keeps the unit from its peak is not known"
-    if launch.get(q.SECTORS_NEEDED) is None:
-        return "whether all of the traffic is needed was not measured: collect SourceCounters"
-    return "measured"
-
-
-def _unit(launch: ProfiledLaunch) -> tuple[str, float]:
-    """Name the unit that sets the pace: DRAM where it is about as busy as the caches before it."""
-    unit = busiest(launch, (*MEMORY_UNITS, "memory"))
-    assert unit is not None
-    dram = launch.busy.get("dram", 0.0)
-    return ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit

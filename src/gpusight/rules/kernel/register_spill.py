@@ -84,14 +84,15 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
             return CLEAN
         after = _relieved(launch, part)
         stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
-        left = time_left(launch, after, waits_left=stays)
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=stays)
+        if not is_worth(remaining):
             return CLEAN
         spills = launch.get(q.SPILL_REQUESTS)
         return KernelRuleMatch(
             title=f"{part:.0%} of the memory accesses go to local memory",
-            time_share=left,
-            estimate=f"without accesses to local memory; {limit_sentence(launch, after, left)}",
+            time_share=remaining,
+            estimate="without accesses to local memory; "
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 Evidence(
                     "local_share", part, "share", "Part of the accesses that go to local memory"
@@ -112,7 +113,7 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
 
 
 def _part(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the accesses to global and local memory that are to local memory.
+    """Return the part of the accesses to global and local memory that are to local memory.
 
     Where only spills were counted, none of them says nothing of arrays in local memory.
     """
@@ -131,20 +132,17 @@ def _weight(launch: ProfiledLaunch, part: float) -> float:
     return local / (local + moved)
 
 
-def _of_instructions(launch: ProfiledLaunch) -> float:
-    """Give the part of the instructions that spill: those on an array stay, in another memory."""
-    spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
-    return min(1.0, spills / instructions) if spills and instructions else 0.0
-
-
 def _relieved(launch: ProfiledLaunch, part: float) -> dict[str, float]:
     """Take the traffic of local memory off L1, L2 and DRAM."""
     busy = launch.busy
     weight = _weight(launch, part)
     l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
     after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
+    # Instructions that spill go; those on an array remain, in another memory.
+    spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
+    spill_share = min(1.0, spills / instructions) if spills and instructions else 0.0
     if "issue" in busy:
-        after["issue"] = busy["issue"] * (1 - _of_instructions(launch))
+        after["issue"] = busy["issue"] * (1 - spill_share)
     # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
     moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
     kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight

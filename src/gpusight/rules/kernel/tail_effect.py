@@ -15,8 +15,8 @@ from gpusight.rules.patterns.kernel_speedup import (
     needed,
     roof_limited,
     steady,
+    theoretical,
 )
-from gpusight.rules.patterns.occupancy_gain import theoretical
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -109,7 +109,7 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
 
 
 def _near_roof(launch: ProfiledLaunch) -> bool:
-    """Tell whether a unit is so busy that it hardly matters how full the SMs are."""
+    """Return whether a unit is so busy that it hardly matters how full the SMs are."""
     common, own = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
     return (common is not None and steady(launch, common[1]) >= MAX_MEMORY_SHARE.value) or (
         own is not None and steady(launch, own[1]) >= MAX_PIPE_SHARE.value
@@ -120,15 +120,15 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
     """Find a last wave that is far from full, after few that were."""
     if waves >= MAX_WAVES.value:
         return CLEAN
-    whole = math.ceil(waves)
+    full_waves = math.ceil(waves)
     full = _fullness(launch)
-    left = limited(launch, max(waves / whole, full or 0.0, needed(launch)))
-    if left > 1 / MIN_SPEEDUP:
+    remaining = limited(launch, max(waves / full_waves, full or 0.0, needed(launch)))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
-        title=f"{waves:.2f} waves of blocks take the time of {whole}",
-        time_share=left,
-        estimate=f"{waves:.2f} waves in place of {whole}"
+        title=f"{waves:.2f} waves of blocks take the time of {full_waves}",
+        time_share=remaining,
+        estimate=f"{waves:.2f} waves in place of {full_waves}"
         + ("" if full is None else f"; {1 - full:.0%} of the places for warps were empty"),
         evidence=(
             Evidence("waves", waves, "", shared.WAVES.meaning),
@@ -146,12 +146,12 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
     active = launch.get(q.SM_ACTIVE)
     if active is None or steady(launch, active) >= MIN_SM_ACTIVE_SHARE.value:
         return CLEAN
-    left = roof_limited(launch, steady(launch, active))
-    if left > 1 / MIN_SPEEDUP:
+    remaining = roof_limited(launch, steady(launch, active))
+    if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
         title=f"SMs are idle for {1 - active:.0%} of the time: a few blocks run much longer",
-        time_share=left,
+        time_share=remaining,
         estimate="the same work spread evenly over the SMs",
         evidence=(
             *launch.evidence(q.SM_ACTIVE, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY),
@@ -166,7 +166,7 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
 
 
 def _fullness(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the places for warps that were taken, over the whole launch."""
+    """Return the part of the warp slots that were used, over the whole launch."""
     achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
     active = launch.get(q.SM_ACTIVE)
     if achieved is None or not possible or active is None:

@@ -1,4 +1,4 @@
-"""tensor-cores-idle: a matrix product on the ordinary pipes."""
+"""tensor-cores-idle: a GEMM on CUDA cores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
     SATURATED,
     busiest,
+    is_tensor_core_kernel,
     limited,
 )
-from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -83,7 +83,7 @@ _FEEDING = ("l1_data", "l1", "lsu")
 
 
 class TensorCoresIdle(KernelRule):
-    """A matrix product on the ordinary pipes."""
+    """A GEMM on CUDA cores."""
 
     id = "tensor-cores-idle"
     detects = (
@@ -123,13 +123,18 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
     explains = frozenset({"compute-bound", "memory-bound", "latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Find a matrix product, by name or by its mix of instructions, that leaves them idle."""
+        """Find a GEMM, by name or by its mix of instructions, that leaves them idle."""
         if launch.gpu is None:
             return RuleNotApplicable("not known: which GPU it ran on")
         if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
             return RuleNotApplicable(f"not measured: {_TENSOR_USE}", self.sections)
         precision, peak, now = _rates(launch)
-        if peak is None or now is None or is_tensor_core_kernel(launch) or _says_so(launch):
+        if (
+            peak is None
+            or now is None
+            or is_tensor_core_kernel(launch)
+            or _named_tensor_core(launch)
+        ):
             return CLEAN
         share = _arithmetic(launch)
         if share is None or not {"dram", "l2"} & launch.busy.keys():
@@ -138,15 +143,19 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             )
         if not _is_gemm(launch):
             return CLEAN
-        left = limited(launch, max(share * now / (peak * TENSOR_EFFICIENCY.value), _memory(launch)))
-        if left > 1 / MIN_SPEEDUP:
+        # L2 and DRAM need the same time whatever computes the GEMM.
+        memory = {unit: launch.busy[unit] for unit in ("dram", "l2") if unit in launch.busy}
+        unit = max(memory, key=lambda name: memory[name])
+        tensor_time = share * now / (peak * TENSOR_EFFICIENCY.value)
+        remaining = limited(launch, max(tensor_time, memory[unit] / ATTAINABLE))
+        if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
             title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
-            time_share=left,
+            time_share=remaining,
             estimate=f"the product in {precision.upper()} on tensor cores at "
             f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: "
-            + _memory_sentence(launch),
+            f"{UNIT_NAMES[unit]} takes {memory[unit]:.0%} of the time now",
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
@@ -165,7 +174,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
 
 
 def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
-    """Tell a product by its name that comes near the peak of the FP32 pipe: it uses that one."""
+    """Return whether it is a GEMM by its name that achieves a part of the FP32 peak."""
     share = launch.get(q.FP32_SHARE)
     return (
         launch.category in _GEMM_CATEGORIES
@@ -175,7 +184,7 @@ def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
 
 
 def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
-    """Give the format for tensor cores, their rate in it, and the rate of the pipe used now."""
+    """Return the format for tensor cores, their rate in it, and the rate of the pipe used now."""
     assert launch.gpu is not None
     gpu = launch.gpu if launch.gpu.tensor != Peaks() else _of_its_kind(launch.gpu)
     tensor, vector = gpu.tensor, gpu.vector
@@ -187,32 +196,32 @@ def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
 
 
 def _of_its_kind(gpu: Gpu) -> Gpu:
-    """Give a GPU of the same compute capability for one that has no name, as in printed tables.
+    """Return a GPU of the same compute capability for one that has no name, as in printed tables.
 
     Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
     over its FP32 pipe: the ratio is what counts.
     """
-    known = [
-        (other.sm_count == gpu.sm_count, other.tensor.fp16 / other.vector.fp32, other)
+    similar = [
+        (other.tensor.fp16 / other.vector.fp32, other)
         for other in GPUS
         if other.compute_capability == gpu.compute_capability
         and other.tensor.fp16
         and other.vector.fp32
     ]
-    alike = [one for one in known if one[0]] or known
-    ranked = sorted(alike, key=lambda one: one[1])
-    return ranked[len(ranked) // 2][2] if ranked else gpu
+    same_size = [(ratio, other) for ratio, other in similar if other.sm_count == gpu.sm_count]
+    ranked = sorted(same_size or similar, key=lambda pair: pair[0])
+    return ranked[len(ranked) // 2][1] if ranked else gpu
 
 
 def _arithmetic(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the time that the arithmetic would take at the peak of its pipe."""
+    """Return the part of the time that the arithmetic would take at the peak of its pipe."""
     busy = launch.busy
     known = [busy[unit] for unit in ("fma", "fp16") if unit in busy]
     return max(known) if known else launch.get(q.FP32_SHARE)
 
 
-def _says_so(launch: ProfiledLaunch) -> bool:
-    """Tell whether the name alone says that tensor cores are used.
+def _named_tensor_core(launch: ProfiledLaunch) -> bool:
+    """Return whether the name alone says that tensor cores are used.
 
     Their counters have other names on each new generation; a 16-bit kernel that computes next to
     nothing on the ordinary pipes computes somewhere else.
@@ -239,24 +248,22 @@ def _is_gemm(launch: ProfiledLaunch) -> bool:
         others <= MAX_OTHER_PER_FMA.value * adds
         and _loads(launch) >= MIN_LOADS_PER_FMA.value * adds / WARP
         and intensity >= MIN_FLOPS_PER_BYTE.value
-        and (_fills_its_pipe(launch) or _waits_for_operands(launch, adds))
+        and (
+            (_arithmetic(launch) or 0.0) >= max(MIN_PIPE_SHARE.value, launch.busy.get("alu", 0.0))
+            or _waits_for_operands(launch, adds)
+        )
     )
 
 
-def _fills_its_pipe(launch: ProfiledLaunch) -> bool:
-    pipe = _arithmetic(launch) or 0.0
-    return pipe >= max(MIN_PIPE_SHARE.value, launch.busy.get("alu", 0.0))
-
-
 def _waits_for_operands(launch: ProfiledLaunch, adds: float) -> bool:
-    """Tell a product without tiles in registers: L1 and shared memory cannot feed the pipe."""
+    """Return whether it looks like a GEMM without register tiles, bound by L1 and shared memory."""
     instructions, unit = launch.get(q.INSTRUCTIONS), busiest(launch)
-    asked = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
+    requested_bytes = (launch.get(q.L2_SECTORS) or 0.0) * SECTOR_BYTES
     return (
         unit is not None
         and unit[0] in _FEEDING
         and unit[1] >= SATURATED
-        and asked >= MIN_L2_REREADS.value * (launch.get(shared.DRAM_BYTES) or math.inf)
+        and requested_bytes >= MIN_L2_REREADS.value * (launch.get(shared.DRAM_BYTES) or math.inf)
         and _loads(launch) >= MIN_OPERAND_LOADS_PER_FMA.value * adds / WARP
         and adds / WARP >= MIN_FMA_SHARE.value * (instructions or math.inf)
     )
@@ -271,7 +278,7 @@ def _loads(launch: ProfiledLaunch) -> float:
 
 
 def _intensity(launch: ProfiledLaunch) -> float | None:
-    """Give the operations for each byte of DRAM; None where they were not counted."""
+    """Return the operations for each byte of DRAM; None where they were not counted."""
     dram = launch.get(shared.DRAM_BYTES)
     counted = launch.get(q.FFMA) if launch.get(q.HFMA) is None else _multiply_adds(launch)
     if dram is not None and (counted or launch.get(q.HFMA) is not None):
@@ -282,16 +289,3 @@ def _intensity(launch: ProfiledLaunch) -> float | None:
     if share is None or not moving:
         return None
     return share * gpu.vector.fp32 * 1e12 / (moving * gpu.memory_bandwidth_bytes_s)
-
-
-def _memory(launch: ProfiledLaunch) -> float:
-    """Give the part of the time that L2 and DRAM need whatever computes the product."""
-    return max((launch.busy.get(u, 0.0) for u in ("dram", "l2")), default=0.0) / ATTAINABLE
-
-
-def _memory_sentence(launch: ProfiledLaunch) -> str:
-    known = {u: launch.busy[u] for u in ("dram", "l2") if u in launch.busy}
-    if not known:
-        return "its load is not known"
-    unit = max(known, key=lambda name: known[name])
-    return f"{UNIT_NAMES[unit]} takes {known[unit]:.0%} of the time now"

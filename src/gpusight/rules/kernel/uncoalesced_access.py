@@ -12,8 +12,8 @@ from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
     MIN_L2_SHARE,
+    excess_is_global,
     excess_wavefronts,
-    is_outside,
     reads_at_random,
 )
 from gpusight.rules.patterns.kernel_speedup import (
@@ -53,7 +53,7 @@ LOADS_IN_FLIGHT = Threshold(
     2, "loads that a warp has under way where memory is what binds: else it would wait for latency"
 )
 QUEUES = ("lg_throttle", "drain", "membar")
-"""Waits for a full queue end when what fills it is gone; what units still need counts by itself."""
+"""Stalls on a full queue, which vanish with the traffic that fills it."""
 MAX_SECTORS_PER_LOAD = Threshold(
     16,
     "sectors of a warp's widest load, 16 bytes a thread: beyond it sectors are wasted whatever "
@@ -111,7 +111,7 @@ out[y * width + x] = in[y * width + x];
     explains = frozenset({"memory-bound", "latency-bound", "cache-miss"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Compare the sectors moved with those that hold what was asked for."""
+        """Compare the sectors moved with those that were needed."""
         sectors = _sectors(launch)
         if sectors is None:
             return _inferred(launch, self.sections)
@@ -121,15 +121,15 @@ out[y * width + x] = in[y * width + x];
         if reads_at_random(launch):  # no layout puts these in order: see cache-miss
             return CLEAN
         after = _relieved(launch, moved, needed)
-        left = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
-        if not is_worth(left):
+        remaining = time_left(launch, after, waits_left=_waits_left(launch, needed / moved))
+        if not is_worth(remaining):
             return CLEAN
         measured = launch.get(q.SECTORS_NEEDED) is not None
         return KernelRuleMatch(
             title=f"{moved / needed:.1f} sectors moved for each one needed",
-            time_share=left,
+            time_share=remaining,
             estimate=f"moving {needed / moved:.0%} of the sectors; "
-            + limit_sentence(launch, after, left),
+            + limit_sentence(launch, after, remaining),
             evidence=(
                 Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
                 Evidence("sectors_needed", needed, "", q.SECTORS_NEEDED.meaning),
@@ -147,18 +147,18 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
         sections,
     )
     removed = excess_wavefronts(launch)
-    if removed is None or not is_outside(launch):
+    if removed is None or not excess_is_global(launch):
         return absent
     units = ("l1_data", "l1", "l1_to_l2", "l2", "memory")
     after = {unit: launch.busy[unit] * (1 - removed) for unit in units if unit in launch.busy}
-    left = time_left(launch, after)
-    if not is_worth(left):
+    remaining = time_left(launch, after)
+    if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
         title=f"L1 takes {1 / (1 - removed):.1f} steps where one would do",
-        time_share=left,
+        time_share=remaining,
         estimate=f"without {removed:.0%} of the steps, and as much of the way to L2; "
-        + limit_sentence(launch, after, left),
+        + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED, q.L1_TO_L2),
         confidence=Confidence.LOW,
         confidence_reason="that addresses lie apart is inferred: collect SourceCounters",
@@ -166,7 +166,7 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
 
 
 def _sectors(launch: ProfiledLaunch) -> tuple[float, float] | None:
-    """Give the sectors moved and needed; where only requests are known, needed at most."""
+    """Return the sectors moved and needed; where only requests are known, needed at most."""
     moved, needed = launch.get(q.SECTORS_MOVED), launch.get(q.SECTORS_NEEDED)
     if moved is not None and needed is not None:
         return moved, max(1.0, min(needed, moved))
@@ -177,7 +177,7 @@ def _sectors(launch: ProfiledLaunch) -> tuple[float, float] | None:
 
 
 def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, float]:
-    """Give how busy the memory units would be if only the sectors needed were moved."""
+    """Return how busy the memory units would be if only the sectors needed were moved."""
     busy, after = launch.busy, {}
     in_shared = min(launch.get(q.SHARED_SHARE) or 0.0, busy.get("l1_data", 0.0))
     for unit, kept in (("l1_data", in_shared), ("l1_to_l2", 0.0), ("l1", 0.0), ("memory", 0.0)):
@@ -194,22 +194,19 @@ def _relieved(launch: ProfiledLaunch, moved: float, needed: float) -> dict[str, 
 
 
 def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
-    """Give the waits that stay: loads do not get faster than they are on an idle GPU."""
-    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or _fewest_loads(launch))
+    """Return the waits that stay: loads do not get faster than they are on an idle GPU."""
+    moved = launch.get(q.SECTORS_MOVED)
+    # The fewest loads that can have moved the sectors: one for each thread of a warp.
+    min_loads = None if moved is None else moved / WARP
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or min_loads)
     under_way = LOADS_IN_FLIGHT.value if limiter(launch) == MEMORY else 1.0
     fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
     removed = dict.fromkeys(SHARED_WAITS, 1.0 - kept) | dict.fromkeys(QUEUES, 1.0)
     return waits_left(launch, removed | {"long_scoreboard": 1.0 - max(kept, fastest)})
 
 
-def _fewest_loads(launch: ProfiledLaunch) -> float | None:
-    """Give the fewest loads that can have moved the sectors: one for each thread of a warp."""
-    moved = launch.get(q.SECTORS_MOVED)
-    return None if moved is None else moved / WARP
-
-
 def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:
-    """Give the cycles that a warp waits for one of so many loads; None if not known."""
+    """Return the cycles that a warp waits for one of so many loads; None if not known."""
     warps, rate = launch.get(q.WARPS), launch.get(q.ISSUED)
     instructions = launch.get(q.INSTRUCTIONS)
     if not launch.stalls or not warps or not rate or not loads or not instructions:

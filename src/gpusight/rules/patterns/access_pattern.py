@@ -48,14 +48,14 @@ RANDOM = {
     "max_random_l2_hits": MAX_RANDOM_L2_HITS,
     "min_sequential_dram_share": MIN_SEQUENTIAL_DRAM_SHARE,
 }
-"""What reads at random places are told by."""
+"""Thresholds of `reads_at_random`."""
 
 
 def waste(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the moved sectors that nobody asked for.
+    """Return the part of the moved sectors that was not requested.
 
-    Of texture reads it is not counted what they asked for: texels are taken to have four bytes, so
-    that those of eight threads fill one sector.
+    What texture reads request is not counted: texels are assumed to have four bytes, so that those
+    of eight threads fill one sector.
     """
     moved, needed = launch.get(q.SECTORS_MOVED), launch.get(q.SECTORS_NEEDED)
     if moved is None or needed is None:
@@ -66,33 +66,33 @@ def waste(launch: ProfiledLaunch) -> float | None:
 
 
 def reads_at_random(launch: ProfiledLaunch) -> bool:
-    """Tell whether a launch waits for reads at random places of a large array.
+    """Return whether a launch is bound by reads at random addresses of a large array.
 
-    Such reads look like strided ones to the counters, but cannot be put in order by another
-    layout: the data have to be sorted, or worked on in pieces that fit a cache. They are told from
-    strided ones by how little DRAM achieves, and by stores that are in order.
+    The counters of such reads look like those of strided ones, but no other layout helps: the data
+    have to be sorted, or processed in tiles that fit a cache. They differ from strided reads by how
+    little DRAM achieves, and by stores that are coalesced.
     """
-    hits, first = launch.get(q.L2_READ_HITS), launch.get(shared.L1_HIT_SHARE)
-    if hits is None or first is None or (waste(launch) or 0.0) < MIN_WASTED_SECTORS.value:
+    l2_hits, l1_hits = launch.get(q.L2_READ_HITS), launch.get(shared.L1_HIT_SHARE)
+    if l2_hits is None or l1_hits is None or (waste(launch) or 0.0) < MIN_WASTED_SECTORS.value:
         return False
     return (
         limiter(launch) == MEMORY
-        and hits <= MAX_RANDOM_L2_HITS.value
-        and first <= MAX_RANDOM_L1_HITS.value
+        and l2_hits <= MAX_RANDOM_L2_HITS.value
+        and l1_hits <= MAX_RANDOM_L1_HITS.value
         and launch.busy.get("dram", 1.0) <= MIN_SEQUENTIAL_DRAM_SHARE.value
         and overflows_l2(launch)
-        and _stores_in_order(launch)
+        and _stores_coalesced(launch)
     )
 
 
 def overflows_l2(launch: ProfiledLaunch) -> bool:
-    """Tell whether more was read than L2 holds: else everything missed because it was cold."""
+    """Return whether more was read than L2 holds: else all misses are compulsory."""
     read = launch.get(q.DRAM_READ)
     size = None if launch.gpu is None else launch.gpu.l2_bytes
     return read is not None and (size is None or read > size)
 
 
-def _stores_in_order(launch: ProfiledLaunch) -> bool:
+def _stores_coalesced(launch: ProfiledLaunch) -> bool:
     moved, loads = launch.get(q.SECTORS_MOVED), launch.get(q.LOAD_SECTORS)
     stores = launch.get(q.STORE_REQUESTS)
     if moved is None or loads is None or stores is None:
@@ -101,23 +101,23 @@ def _stores_in_order(launch: ProfiledLaunch) -> bool:
 
 
 def excess_wavefronts(launch: ProfiledLaunch) -> float | None:
-    """Give the part of the steps in L1 that its requests and data do not account for.
+    """Return the part of the L1 wavefronts that its requests and data do not account for.
 
-    A request takes a step at least, and one for each 128 bytes that go to or from the registers.
-    What there is beyond comes from bank conflicts, or from addresses far apart: this tells of them
-    where neither was counted. None where neither L1 nor L2 is busy with it.
+    A request takes at least one wavefront, and one for each 128 bytes to or from the registers. The
+    rest comes from bank conflicts, or from uncoalesced addresses: an estimate where neither was
+    counted. None where neither L1 nor L2 is busy.
     """
-    steps, requests = launch.get(q.L1_DATA), launch.get(q.L1_REQUESTS)
+    wavefronts, requests = launch.get(q.L1_DATA), launch.get(q.L1_REQUESTS)
     read, written = launch.get(q.L1_DELIVERED), launch.get(q.L1_STORED)
-    if not steps or requests is None or read is None or written is None:
+    if not wavefronts or requests is None or read is None or written is None:
         return None
-    part = 1 - max(read + written, requests) / steps
-    held_up = steps >= SATURATED or launch.busy.get("l2", 0.0) >= MIN_L2_SHARE.value
-    return part if held_up and part >= MIN_EXCESS_WAVEFRONTS.value else None
+    excess = 1 - max(read + written, requests) / wavefronts
+    busy = wavefronts >= SATURATED or launch.busy.get("l2", 0.0) >= MIN_L2_SHARE.value
+    return excess if busy and excess >= MIN_EXCESS_WAVEFRONTS.value else None
 
 
-def is_outside(launch: ProfiledLaunch) -> bool:
-    """Tell whether needless steps of L1 are those of global accesses."""
-    inside = (launch.get(shared.STATIC_SHARED) or 0) + (launch.get(shared.DYNAMIC_SHARED) or 0)
-    way = launch.get(q.L1_TO_L2) or 0.0
-    return not inside or way >= MIN_GLOBAL_TRAFFIC_RATIO.value * (launch.get(q.L1_DATA) or 0.0)
+def excess_is_global(launch: ProfiledLaunch) -> bool:
+    """Return whether excess L1 wavefronts come from global accesses, not from shared memory."""
+    allocated = (launch.get(shared.STATIC_SHARED) or 0) + (launch.get(shared.DYNAMIC_SHARED) or 0)
+    to_l2, l1_data = launch.get(q.L1_TO_L2) or 0.0, launch.get(q.L1_DATA) or 0.0
+    return not allocated or to_l2 >= MIN_GLOBAL_TRAFFIC_RATIO.value * l1_data

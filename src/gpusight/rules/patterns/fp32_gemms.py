@@ -17,103 +17,99 @@ from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.rules.context import RuleContext
+    from gpusight.trace.intervals import Ints
 
     Reals = NDArray[np.float64]
 
 
 MIN_TENSOR_CORE_SHARE = 0.2
-"""Part of the time of convolutions that runs on tensor cores from which on the program allows it:
-what does not is then the choice of an algorithm."""
+"""Share of the time of convolutions on Tensor Cores from which on the program allows these: the
+others are then the choice of an algorithm."""
 # Lowered to a matrix in memory, written without a library, or one thread for each element.
 _PLAIN = r"^im\d?d?2col|^col2im|^vol2col|^col2vol|naive_conv|grouped_direct|^depthwise"
-# Transforms of cuDNN's convolutions by FFT; the products in between are of complex numbers.
+# Transforms of cuDNN's convolutions by FFT; the GEMMs in between are of complex numbers.
 _FFT = r"\bDSE::|fft2d_|cudnn\w*::fft"
 _BETWEEN_FFT = r"^gemm complex|^region_transform"
-_TURNS = r"cudnn.*genericTranspose"
-_IS = pl.col("category") == "convolution"
+_TRANSPOSES = r"cudnn.*genericTranspose"
+_IS_CONVOLUTION = pl.col("category") == "convolution"
 
 
 def uses_plain_algorithm() -> pl.Expr:
-    """Tell kernels of algorithms that a library beats, in a frame of kernels."""
-    return (_IS & pl.col("label").str.contains(_PLAIN)).fill_null(value=False)
+    """Match kernels of algorithms that are slower than those of a library."""
+    return (_IS_CONVOLUTION & pl.col("label").str.contains(_PLAIN)).fill_null(value=False)
 
 
 def without_tensor_cores() -> pl.Expr:
-    """Tell the other kernels that compute in FP32 on ordinary lanes."""
-    lanes = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
-    return (_IS & lanes & ~uses_plain_algorithm()).fill_null(value=False)
+    """Match the other kernels that compute in FP32 on CUDA cores."""
+    on_cuda_cores = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
+    return (_IS_CONVOLUTION & on_cuda_cores & ~uses_plain_algorithm()).fill_null(value=False)
 
 
 def tensor_cores_allowed(kernels: pl.DataFrame) -> bool:
-    """Tell whether a good part of the convolutions runs on tensor cores."""
-    convolutions = kernels.filter(_IS)
+    """Return whether a large part of the convolutions runs on Tensor Cores."""
+    convolutions = kernels.filter(_IS_CONVOLUTION)
     on_tensor_cores = int(convolutions.filter(pl.col("tensor_core"))["duration_ns"].sum())
     return on_tensor_cores > MIN_TENSOR_CORE_SHARE * int(convolutions["duration_ns"].sum())
 
 
-def by_fft(kernels: pl.DataFrame) -> pl.Expr:
-    """Tell kernels of convolutions by FFT, in a frame of kernels with these."""
-    fft = pl.col("name").str.contains(_FFT).fill_null(value=False)
-    if not kernels.filter(fft).height:
-        return fft
-    return fft | pl.col("label").str.contains(_BETWEEN_FFT).fill_null(value=False)
-
-
 def slow_convolutions(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give the convolutions for which another algorithm would be faster, with what they turn."""
+    """Return the convolutions with an algorithm that others beat, and their transposes."""
     if not tensor_cores_allowed(kernels):
         return kernels.filter(uses_plain_algorithm())
-    chosen = uses_plain_algorithm() | without_tensor_cores() | by_fft(kernels)
-    turns = pl.col("name").str.contains(_TURNS).fill_null(value=False)
-    beside = [chosen.shift(n).over("queue").fill_null(value=False) for n in (1, -1)]
-    return kernels.filter(chosen | (turns & pl.any_horizontal(beside)))
+    fft = pl.col("name").str.contains(_FFT).fill_null(value=False)
+    if kernels.filter(fft).height:
+        fft = fft | pl.col("label").str.contains(_BETWEEN_FFT).fill_null(value=False)
+    slow = uses_plain_algorithm() | without_tensor_cores() | fft
+    transposes = pl.col("name").str.contains(_TRANSPOSES).fill_null(value=False)
+    neighbors = [slow.shift(n).over("queue").fill_null(value=False) for n in (1, -1)]
+    return kernels.filter(slow | (transposes & pl.any_horizontal(neighbors)))
 
 
 MIN_PEAK_SHARE = 0.15
-"""Part of the peak rate below which a product waits for memory, not for arithmetic."""
-# Products with a vector, of few columns, of sparse matrices, solvers and recurrent layers.
+"""Share of the peak rate below which a GEMM is bound by memory."""
+# GEMMs with a vector, of few columns, of sparse matrices, solvers and recurrent layers.
 _NOT_FOR_TENSOR_CORES = r"^gemv|^gemm small|^sparse|trsm|syrk|trmm|getrf|potrf|lu_?factor|rnn"
 _SERVES = r"split-k|epilogue|setup"
 
 
 def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give products and convolutions in FP32 whose names say that lanes compute them."""
+    """Return FP32 GEMMs and convolutions whose names say that they use CUDA cores."""
     label = pl.col("label").str.to_lowercase()
-    product = (pl.col("category") == "matmul") & ~label.str.contains(_NOT_FOR_TENSOR_CORES)
-    found = product & (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
+    gemm = (pl.col("category") == "matmul") & ~label.str.contains(_NOT_FOR_TENSOR_CORES)
+    on_cuda_cores = gemm & (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
     if not tensor_cores_allowed(kernels):
-        found = found | without_tensor_cores()
-    return kernels.filter(found.fill_null(value=False))
+        on_cuda_cores = on_cuda_cores | without_tensor_cores()
+    return kernels.filter(on_cuda_cores.fill_null(value=False))
 
 
 def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Give products in FP32, or in what is not known, whose names do not say what computes them."""
+    """Return GEMMs in FP32 or an unknown precision whose names do not say what computes them."""
     label = pl.col("label").str.to_lowercase()
-    product = (pl.col("category") == "matmul") & ~label.str.contains(
-        f"{_NOT_FOR_TENSOR_CORES}|{_SERVES}"
+    return kernels.filter(
+        pl.col("category") == "matmul",
+        ~label.str.contains(f"{_NOT_FOR_TENSOR_CORES}|{_SERVES}"),
+        pl.col("precision").is_in(("fp32", "unknown")),
+        pl.col("tensor_core").is_null(),
     )
-    plain = pl.col("precision").is_in(("fp32", "unknown"))
-    return kernels.filter(product & plain & pl.col("tensor_core").is_null())
 
 
 def without_memory_bound(context: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out products whose recorded shapes say that arithmetic does not hold them."""
+    """Leave out GEMMs that are not bound by arithmetic, by their recorded shapes."""
     gpu = context.gpu
     peak = None if gpu is None else peak_flops(gpu, "fp32", tensor=False)
     if not peak or not rows["shapes"].count():
         return rows
     known = rows.select("operator", "shapes").unique(maintain_order=True)
     costs = [_flops(*row) for row in known.iter_rows()]
-    told = known.with_columns(pl.Series("flops", costs, dtype=pl.Float64))
-    rate = rows.join(
-        told, on=["operator", "shapes"], how="left", nulls_equal=True, maintain_order="left"
+    flops = known.with_columns(pl.Series("flops", costs, dtype=pl.Float64))
+    with_flops = rows.join(
+        flops, on=["operator", "shapes"], how="left", nulls_equal=True, maintain_order="left"
     )
-    reached = pl.col("flops") / (pl.col("duration_ns") * 1e-9 * peak)
-    return rate.filter((reached >= MIN_PEAK_SHARE).fill_null(value=True)).drop("flops")
+    peak_share = pl.col("flops") / (pl.col("duration_ns") * 1e-9 * peak)
+    return with_flops.filter((peak_share >= MIN_PEAK_SHARE).fill_null(value=True)).drop("flops")
 
 
 def _flops(operator: str | None, shapes: str | None) -> float | None:
@@ -124,70 +120,70 @@ def _flops(operator: str | None, shapes: str | None) -> float | None:
 
 
 FIXED_NS = 4_000
-"""What a product takes however fast the arithmetic is. With it and the ratio of peak rates, 657
-products of 93 ms in FP32 should take 8.9 ms in BF16 on an H200; they took 8.0."""
+"""Time of a GEMM however fast the arithmetic is. With it and the ratio of peak rates, 657 GEMMs of
+93 ms in FP32 should take 8.9 ms in BF16 on an H200; they took 8.0."""
 CAST_GPU_NS = 5_000
 """GPU time of a cast that autocast adds."""
 MIN_TENSOR_SPEEDUP = 1.5
-"""Ratio of rates from which tensor cores are worth it: on GeForce cards TF32 is as fast as FP32."""
+"""Ratio of rates from which Tensor Cores pay off: on GeForce cards TF32 is as fast as FP32."""
 _NAMES = {"tf32": "TF32", "bf16": "BF16 autocast", "fp16": "FP16 autocast"}
 
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """A number format for tensor cores."""
+    """A number format for Tensor Cores."""
 
     precision: str
     ratio: float
-    """Its peak rate against that of FP32 on lanes."""
+    """Its peak rate against that of FP32 on CUDA cores."""
     casts: int
-    """Casts that a forward product needs; a backward one needs half of them."""
+    """Casts of a forward GEMM; a backward one needs half of them."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its usual name."""
         return _NAMES[self.precision]
 
     @property
     def how(self) -> str:
-        """Say what it takes, within a sentence."""
+        """What the estimate includes, within a sentence."""
         return f"({self.ratio:.1f} times the rate)" if not self.casts else "(with its casts)"
 
     def change(self, context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
-        """Let products run at this rate."""
+        """Run GEMMs at this rate."""
         faster = scale_durations(rows["op"].to_numpy(), self.left(rows["duration_ns"].to_numpy()))
         return (faster, self._casting(context, rows)) if self.casts else (faster,)
 
     def left(self, duration_ns: Ints) -> Reals:
-        """Give the part of the time of products that is left at this rate."""
-        left: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
-        return left
+        """Return the part of the time of GEMMs that remains at this rate."""
+        remaining: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
+        return remaining
 
     def _casting(self, context: RuleContext, rows: pl.DataFrame) -> Change:
-        """Launch the casts too."""
+        """Add the launches of casts."""
         backward = pl.col("phase").cast(pl.String).fill_null("") == "backward"
         called = rows.filter(
             pl.col("call").is_not_null() & ~pl.col("in_graph").fill_null(value=False)
         )
-        half = pl.when(backward).then(self.casts // 2).otherwise(self.casts)
-        each = called.group_by("call", maintain_order=True).agg(half.sum().alias("n"))
+        casts = pl.when(backward).then(self.casts // 2).otherwise(self.casts)
+        by_call = called.group_by("call", maintain_order=True).agg(casts.sum().alias("n"))
         return more_launches(
-            each["call"].to_numpy(),
-            each["n"].cast(pl.Int64).to_numpy(),
+            by_call["call"].to_numpy(),
+            by_call["n"].cast(pl.Int64).to_numpy(),
             host_ns=round(launch_ns(context, rows)),
             gpu_ns=CAST_GPU_NS,
         )
 
 
 def targets(gpu: Gpu) -> tuple[TensorFormat, ...]:
-    """Give what products could be computed in on this GPU, the easiest first."""
-    lanes = gpu.vector.fp32
-    if not lanes:
+    """Return the formats in which GEMMs could be computed on this GPU, the easiest first."""
+    fp32 = gpu.vector.fp32
+    if not fp32:
         return ()
     half = "bf16" if gpu.tensor.bf16 else "fp16"
     rates = ((gpu.tensor.tf32, "tf32", 0), (getattr(gpu.tensor, half), half, 2))
     return tuple(
-        TensorFormat(precision, rate / lanes, casts)
+        TensorFormat(precision, rate / fp32, casts)
         for rate, precision, casts in rates
-        if rate and rate / lanes >= MIN_TENSOR_SPEEDUP
+        if rate and rate / fp32 >= MIN_TENSOR_SPEEDUP
     )

@@ -1,4 +1,4 @@
-"""Kernels that belong together and could be one: attention, optimizer steps, pointwise chains."""
+"""Kernels that could be fused into one: attention, optimizer steps, pointwise chains."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from gpusight.rules.patterns.fp32_gemms import FIXED_NS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, Ints
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.replay.simulation import Flags
     from gpusight.rules.context import RuleContext
+    from gpusight.trace.intervals import Ints
 
 
 _IS_KERNEL = pl.col("kind") == "kernel"
@@ -24,7 +25,7 @@ _IS_COPY = (pl.col("kind") == "copy") & (pl.col("direction") == "Device-to-Devic
 
 
 class StreamOrder:
-    """Rows of `RuleContext.ops`, those of a stream together; positions are in this order."""
+    """Rows of `RuleContext.ops`, sorted by stream; rows are positions in this order."""
 
     def __init__(self, ops: pl.DataFrame) -> None:
         order = np.argsort(ops["queue"].to_numpy(), kind="stable")
@@ -33,59 +34,56 @@ class StreamOrder:
         self.frame = ops[order]
         self.queue: Ints = self.frame["queue"].to_numpy()
         self.inside_device = self.where(_IS_KERNEL | _IS_COPY)
-        """Kernels and copies within a GPU: what a kernel could do too."""
+        """Kernels and copies within the GPU, which a kernel could do too."""
 
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.ops)
 
     def where(self, condition: pl.Expr) -> Flags:
-        """Tell for each row whether something is true of it; what is not known is not true."""
-        flags: Flags = self.frame.select(condition.fill_null(value=False).alias("x"))[
-            "x"
-        ].to_numpy()
+        """Evaluate a condition for each row; null counts as false."""
+        flags: Flags = self.frame.select(condition.fill_null(value=False)).to_series().to_numpy()
         return flags
 
     def follows(self) -> Flags:
-        """Tell for each row whether the row before it is of the same stream."""
+        """Return for each row whether the row before is of the same stream."""
         same: Flags = np.concatenate(([False], self.queue[1:] == self.queue[:-1]))[: len(self)]
         return same
 
     def by_op(self, rows: Ints, numbers: Ints) -> Ints:
-        """Give each piece of work of a schedule the number of its row, `NONE` to all others."""
+        """Return the numbers of rows by position in `GpuSchedule.ops`, `NONE` for all others."""
         result = np.full(len(self), NONE, np.int64)
         result[self.ops[rows]] = numbers
         return result
 
 
 def last_before(flags: Flags) -> Ints:
-    """Give for each row the nearest one before it, or itself, that is marked; -1 for none."""
+    """Return for each row the nearest one before it, or itself, that is marked; -1 for none."""
     marked = np.where(flags, np.arange(len(flags)), -1)
     return np.maximum.accumulate(marked) if len(marked) else marked
 
 
 def next_after(flags: Flags) -> Ints:
-    """Give for each row the nearest one after it, or itself, that is marked; the end for none."""
+    """Return for each row the nearest one after it, or itself, that is marked; the end for none."""
     n = len(flags)
     marked = np.where(flags, np.arange(n), n)
     return np.minimum.accumulate(marked[::-1])[::-1] if n else marked
 
 
 RECOMPUTED = 1.25
-"""Backward attention that keeps no scores multiplies five times, not four."""
+"""Backward attention that stores no scores has five GEMMs, not four."""
 IN_HALF = 0.5
-"""Part of the time of products in half precision that a fused kernel needs. Written out, they do as
-many operations for a byte of scores as a head has elements, 64 or 128; a GPU with tensor cores can
-do 150 to 300 while it moves that byte. So they wait for memory, which a fused kernel does not."""
+"""Part of the time of half-precision GEMMs that a fused kernel needs. Unfused, they do as many
+operations per byte of scores as a head has elements, 64 or 128; a GPU with Tensor Cores can do 150
+to 300. So they are bound by memory, which a fused kernel is not."""
 FUSED_LAUNCHES = 3
-"""Launches that one fused attention costs the host as much as: PyTorch's takes 52 us where a
-product takes 26."""
+"""Host time of one fused attention, in launches: PyTorch's takes 52 us, a GEMM 26."""
 _SERVES_MATMUL = r"split-k|epilogue|gemm setup"
 _BETWEEN = ("elementwise", "copy", "random", "generated")
-# A softmax that allows for rows that are masked as a whole asks for each row whether it is one.
-_ASKS = r"^reduce (?:and|or)\b"
+# A softmax that supports fully masked rows checks for each row whether it is one.
+_MASK_CHECK = r"^reduce (?:and|or)\b"
 _TO_HALF = r"^copy f32→(?:bf16|f16)"
-# A product with weights: what follows it is no attention but, say, the choice of an expert.
+# A GEMM with weights: a softmax after it is not attention but, say, the choice of an expert.
 _WITH_WEIGHTS = (
     "aten::linear",
     "aten::addmm",
@@ -97,94 +95,87 @@ _WITH_WEIGHTS = (
 
 
 class AttentionKernels(NamedTuple):
-    """Written-out attention, by position in `GpuSchedule.ops`."""
+    """Unfused attention, by position in `GpuSchedule.ops`."""
 
     group: Ints
     """Number of the attention that a kernel is part of; `NONE` for all others."""
     kept: NDArray[np.float64]
-    """Part of a kernel's time that a fused kernel still needs: none but of its products."""
+    """Part of a kernel's time that a fused kernel still needs: 0 for all but GEMMs."""
     from_half: Flags
-    """A product in FP32 on lanes of attention whose result is cast to half precision: it was half
-    precision before, as in the fallback of PyTorch's fused attention."""
+    """An FP32 GEMM on CUDA cores whose attention is cast to half precision: its input was half
+    precision too, as in the fallback of PyTorch's fused attention."""
     backward: Flags
     """Whether attention of each number is backward."""
 
 
 def find_attention(order: StreamOrder) -> AttentionKernels:
-    """Find products with a softmax between them and nothing else that could not be fused."""
+    """Find GEMMs with a softmax between them and nothing else that could not be fused."""
     category, label = pl.col("category"), pl.col("label").str.to_lowercase()
-    product = order.where(category == "matmul")
-    helper = product & order.where(label.str.contains(_SERVES_MATMUL))
-    softmax = order.where(_is_softmax(category, label))
+    gemm = order.where(category == "matmul")
+    helper = gemm & order.where(label.str.contains(_SERVES_MATMUL))
+    is_softmax = (category == "softmax") | (
+        (category == "generated") & label.str.contains("softmax")
+    )
+    softmax = order.where(is_softmax & ~label.str.contains("log_softmax"))
     passes = helper | softmax | order.where(category.is_in(_BETWEEN))
-    # Masking copies the scores first; products of few columns clear their result.
+    # Masking copies the scores first; GEMMs of few columns clear their result.
     passes |= order.where(pl.col("kind") == "memset")
-    passes |= order.where((category == "reduction") & label.str.contains(_ASKS))
+    passes |= order.where((category == "reduction") & label.str.contains(_MASK_CHECK))
     passes |= order.inside_device & order.where(category.is_null())
-    real = product & ~helper
-    spans = _Spans(order, real, real | passes)
+    main_gemm = gemm & ~helper
+    spans = _Spans(order, main_gemm, main_gemm | passes)
     rows = np.flatnonzero(softmax)
     backward = order.where(label.str.contains("bwd|backward"))[rows]
-    first, last, found = spans.around(rows, backward)
-    found &= ~_with_weights(order, spans, rows)
-    first, last, backward = first[found], spans.with_helpers(last[found], helper), backward[found]
-    return _apart(order, first, last, backward, product)
-
-
-def _is_softmax(category: pl.Expr, label: pl.Expr) -> pl.Expr:
-    softmax = (category == "softmax") | ((category == "generated") & label.str.contains("softmax"))
-    return softmax & ~label.str.contains("log_softmax")
-
-
-def _with_weights(order: StreamOrder, spans: _Spans, rows: Ints) -> Flags:
+    first, last, complete = spans.around(rows, backward)
     weights = order.where(pl.col("operator").is_in(_WITH_WEIGHTS))
     before, after = spans.before[rows], np.minimum(spans.after[rows], len(order) - 1)
-    result: Flags = weights[before] | weights[after]
-    return result
+    complete &= ~(weights[before] | weights[after])
+    first, last = first[complete], spans.with_helpers(last[complete], helper)
+    return _without_overlaps(order, first, last, backward[complete], gemm)
 
 
 class _Spans:
-    """The products around rows that only work lies between which a fused kernel would do."""
+    """The GEMMs around rows, with nothing between them that a fused kernel could not do."""
 
-    def __init__(self, order: StreamOrder, real: Flags, passes: Flags) -> None:
+    def __init__(self, order: StreamOrder, gemms: Flags, passes: Flags) -> None:
         self._n = len(order)
         self._queue = order.queue
-        self.before, self.after = last_before(real), next_after(real)
+        self.before, self.after = last_before(gemms), next_after(gemms)
         self._barrier_before, self._barrier_after = last_before(~passes), next_after(~passes)
 
     def around(self, rows: Ints, backward: Flags) -> tuple[Ints, Ints, Flags]:
-        """Give the first and the last product, two on each side where it is backward."""
-        first, found = self._back(rows)
-        last, also = self._on(rows)
-        second, more = self._back(np.maximum(first - 1, 0))
-        first = np.where(backward & more & (first > 0), second, first)
-        second, more = self._on(np.minimum(last + 1, self._n - 1))
-        last = np.where(backward & more & (last < self._n - 1), second, last)
-        return first, last, found & also
+        """Return the first and the last GEMM, two on each side for backward, and if both exist."""
+        first, has_first = self._previous(rows)
+        last, has_last = self._next(rows)
+        second, has_second = self._previous(np.maximum(first - 1, 0))
+        first = np.where(backward & has_second & (first > 0), second, first)
+        second, has_second = self._next(np.minimum(last + 1, self._n - 1))
+        last = np.where(backward & has_second & (last < self._n - 1), second, last)
+        return first, last, has_first & has_last
 
-    def _back(self, rows: Ints) -> tuple[Ints, Flags]:
-        at = self.before[rows]
-        found = (at >= 0) & (at > self._barrier_before[rows])
-        return at, found & (self._queue[at] == self._queue[rows])
+    def _previous(self, rows: Ints) -> tuple[Ints, Flags]:
+        gemm = self.before[rows]
+        exists = (gemm >= 0) & (gemm > self._barrier_before[rows])
+        return gemm, exists & (self._queue[gemm] == self._queue[rows])
 
-    def _on(self, rows: Ints) -> tuple[Ints, Flags]:
-        at = self.after[rows]
-        found = (at < self._n) & (at < self._barrier_after[rows])
-        at = np.minimum(at, self._n - 1)
-        return at, found & (self._queue[at] == self._queue[rows])
+    def _next(self, rows: Ints) -> tuple[Ints, Flags]:
+        gemm = self.after[rows]
+        exists = (gemm < self._n) & (gemm < self._barrier_after[rows])
+        gemm = np.minimum(gemm, self._n - 1)
+        return gemm, exists & (self._queue[gemm] == self._queue[rows])
 
     def with_helpers(self, last: Ints, helper: Flags) -> Ints:
-        """Take in what only finishes the last product."""
+        """Include the kernels that finish the last GEMM."""
         following = np.append(next_after(~helper), self._n)[last + 1] - 1
-        at = np.minimum(following, self._n - 1)
-        result: Ints = np.where(self._queue[at] == self._queue[last], at, last)
+        helpers = np.minimum(following, self._n - 1)
+        result: Ints = np.where(self._queue[helpers] == self._queue[last], helpers, last)
         return result
 
 
-def _apart(
-    order: StreamOrder, first: Ints, last: Ints, backward: Flags, product: Flags
+def _without_overlaps(
+    order: StreamOrder, first: Ints, last: Ints, backward: Flags, gemm: Flags
 ) -> AttentionKernels:
-    """Number stretches that do not overlap, and mark the kernels in them."""
+    """Number the spans that do not overlap, and mark the kernels in them."""
     sequence = np.argsort(first, kind="stable")
     first, last, backward = first[sequence], last[sequence], backward[sequence]
     ended = np.concatenate(([-1], np.maximum.accumulate(last)))[: len(first)]
@@ -197,23 +188,19 @@ def _apart(
     members = np.flatnonzero(inside)
     number = number[members]
     kept, from_half = np.zeros(len(order)), np.zeros(len(order), np.bool_)
-    times = np.where(backward, RECOMPUTED, 1.0)
-    kept[order.ops[members]] = (product * _left(order))[members] * times[number]
-    lanes = product & order.where((pl.col("precision") == "fp32") & ~pl.col("tensor_core"))
-    from_half[order.ops[members]] = lanes[members] & _cast_after(order, last)[number]
+    factor = np.where(backward, RECOMPUTED, 1.0)
+    half = order.where(pl.col("precision").is_in(("bf16", "fp16")) & pl.col("tensor_core"))
+    duration_ns = np.maximum(order.frame["duration_ns"].to_numpy(), 1)
+    fused = np.where(half, np.minimum(1.0, IN_HALF + FIXED_NS / duration_ns), 1.0)
+    kept[order.ops[members]] = (gemm * fused)[members] * factor[number]
+    on_cuda_cores = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
+    fp32 = gemm & order.where(on_cuda_cores)
+    from_half[order.ops[members]] = fp32[members] & _cast_after(order, last)[number]
     return AttentionKernels(order.by_op(members, number), kept, from_half, backward)
 
 
-def _left(order: StreamOrder) -> NDArray[np.float64]:
-    """Give the part of the time that a product would take within a fused kernel."""
-    half = order.where(pl.col("precision").is_in(("bf16", "fp16")) & pl.col("tensor_core"))
-    duration = np.maximum(order.frame["duration_ns"].to_numpy(), 1)
-    left: NDArray[np.float64] = np.where(half, np.minimum(1.0, IN_HALF + FIXED_NS / duration), 1.0)
-    return left
-
-
 def _cast_after(order: StreamOrder, last: Ints) -> Flags:
-    """Tell whether the results of these rows are cast from FP32 to half precision, once scaled."""
+    """Return whether the results of these rows are scaled and cast from FP32 to half precision."""
     casts = order.where((pl.col("category") == "copy") & pl.col("label").str.contains(_TO_HALF))
     scales = order.where(pl.col("category") == "elementwise")
     following = np.append(next_after(~scales), len(order))[last + 1]
@@ -228,13 +215,13 @@ MAX_SIZE_RATIO = 16
 """Grids that differ by this factor are of tensors of different sizes: kernels of one size differ by
 up to 8 in the elements that a thread takes."""
 MAX_PAUSE_NS = 1_000_000
-"""A silence of a stream that ends a chain: the program went on to something else."""
+"""A pause of a stream that ends a chain."""
 
 NARROW, CAST_NARROW = 1 / 2, 2 / 3
-"""Bytes that one kernel moves for a chain that goes from half precision to FP32 and back: half of
-what a kernel within it moves, two thirds of what a cast moves. FP32 never leaves the SMs."""
+"""Traffic of one fused kernel for a chain that casts half precision to FP32 and back: half of that
+of a kernel within it, two thirds of that of a cast. FP32 never leaves the SMs."""
 
-# Copies and fills alone are a loop over tensors: nothing flows from one to the next.
+# Copies and memsets alone are a loop over tensors, which do not depend on each other.
 _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
 
 
@@ -244,7 +231,7 @@ class PointwiseChains(NamedTuple):
     number: Ints
     """Number of the chain that a kernel is part of; `NONE` for all others."""
     part: NDArray[np.float64]
-    """Part of a kernel's memory traffic that is left where one kernel does the chain."""
+    """Part of a kernel's memory traffic that remains in a fused kernel."""
 
 
 def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> PointwiseChains:
@@ -256,7 +243,7 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     pointwise |= order.inside_device & order.where(pl.col("category").is_null())
     member = pointwise & free
     before = np.concatenate(([False], member[:-1]))[: len(order)]
-    goes_on = member & before & order.follows() & ~_parted(order, schedule)
+    goes_on = member & before & order.follows() & ~_chain_ends(order, schedule)
     chain = np.cumsum(member & ~goes_on) - 1
     rows = np.flatnonzero(member)
     computes = rows[~order.where(label.str.contains(_MOVES))[rows]]
@@ -265,49 +252,43 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     rows = rows[long[chain[rows]]]
     _, number = np.unique(chain[rows], return_inverse=True)
     part = np.ones(len(order))
-    part[order.ops[rows]] = _narrowed(order, rows, number)
+    part[order.ops[rows]] = _remaining_traffic(order, rows, number)
     return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part)
 
 
-def _narrowed(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:
-    """Give the part of the traffic of each row that is left, by the casts around it."""
-    casts = (pl.col("category") == "copy") & (pl.col("precision") == "mixed")
-    wide = pl.col("label").str.ends_with("→f32")
+def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:
+    """Return the part of the traffic of each row that remains, by the casts around it."""
+    is_cast = (pl.col("category") == "copy") & (pl.col("precision") == "mixed")
+    to_fp32 = pl.col("label").str.ends_with("→f32")
+    casts = order.where(is_cast)[rows]
+    widens = order.where(is_cast & to_fp32)[rows]
+    narrows = order.where(is_cast & ~to_fp32)[rows]
     count = int(number.max(initial=-1)) + 1
     first, last = np.full(count, len(order)), np.full(count, -1)
-    np.minimum.at(first, *_where(order.where(casts & wide), rows, number))
-    np.maximum.at(last, *_where(order.where(casts & ~wide), rows, number))
+    np.minimum.at(first, number[widens], rows[widens])
+    np.maximum.at(last, number[narrows], rows[narrows])
     between = (rows >= first[number]) & (rows <= last[number])
     fp32 = order.where(pl.col("precision") == "fp32")[rows]
-    part = np.where(fp32, NARROW, np.where(order.where(casts)[rows], CAST_NARROW, 1.0))
+    part = np.where(fp32, NARROW, np.where(casts, CAST_NARROW, 1.0))
     result: NDArray[np.float64] = np.where(between, part, 1.0)
     return result
 
 
-def _where(flags: Flags, rows: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Give the numbers of the rows that are marked, and these rows."""
-    return number[flags[rows]], rows[flags[rows]]
-
-
-def _parted(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Tell where a chain ends though the next kernel is pointwise too."""
+def _chain_ends(order: StreamOrder, schedule: GpuSchedule) -> Flags:
+    """Return where a chain ends although the next kernel is pointwise too."""
     start, end = (order.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
     pause = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
     changed = order.where(
-        pl.any_horizontal(_changes("step"), _changes("phase"))
+        pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("step", "phase"))
         | (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
         | (pl.col("blocks") * MAX_SIZE_RATIO < pl.col("blocks").shift(1))
     )
-    parted: Flags = pause | changed | _waited_between(order, schedule)
-    return parted
-
-
-def _changes(column: str) -> pl.Expr:
-    return pl.col(column) != pl.col(column).shift(1)
+    ends: Flags = pause | changed | _waited_between(order, schedule)
+    return ends
 
 
 def _waited_between(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Tell where the host waited for the GPU between the launches: it wanted to see a result."""
+    """Return where the host synchronized between the launches: it read a result."""
     waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
     call = order.frame["call"].fill_null(-1).to_numpy()
     passed = np.searchsorted(waits, call)
@@ -317,12 +298,12 @@ def _waited_between(order: StreamOrder, schedule: GpuSchedule) -> Flags:
 
 
 MIN_OPTIMIZER_KERNELS = 6
-"""Kernels of one optimizer step from which on it counts as many."""
+"""Kernels of one optimizer step from which on it counts as unfused."""
 TENSORS_PER_KERNEL = 36
-"""Tensors that one fused kernel of PyTorch takes, with their gradients and two averages."""
-_BESIDE = 8
-"""Other work between two kernels of an optimizer that does not end its step."""
-_OF_A_MODEL = ("matmul", "convolution", "attention", "embedding")
+"""Tensors that one fused kernel of PyTorch updates, with their gradients and two averages."""
+_MAX_BETWEEN = 8
+"""Other activities between two kernels of an optimizer that do not end its step."""
+_MODEL_CATEGORIES = ("matmul", "convolution", "attention", "embedding")
 _POINTWISE = ("elementwise", "copy")
 # Adam, RMSprop and Adagrad divide by a root: outside optimizers this is rare.
 _DIVIDES = r"^elementwise addcdiv"
@@ -336,8 +317,8 @@ class OptimizerKernels(NamedTuple):
     group: Ints
     """Number of the fused kernel that a kernel would become part of; `NONE` for all others."""
     tensors: Ints
-    """Tensors that the host goes through for each fused kernel beyond what it does for one launch;
-    0 where it goes through all of them before the first launch already (foreach)."""
+    """Tensors that the host iterates over for each fused kernel; 0 where it already does so before
+    the first launch (foreach)."""
     steps: int
     fused: bool
     """A fused optimizer runs too."""
@@ -350,9 +331,7 @@ def find_optimizer(order: StreamOrder, free: Flags) -> OptimizerKernels:
     loop = (phase == "optimizer") & category.is_in(_POINTWISE)
     other = label.str.contains(_NO_UPDATE)
     known = order.where((foreach | loop) & ~other) | _dividing(order)
-    rows = np.flatnonzero(known & free)
-    step = _steps(order, rows)
-    rows, step = _large(rows, step)
+    rows, step = _optimizer_steps(order, np.flatnonzero(known & free))
     group, tensors = _groups(order, rows, step)
     fused = order.where((category == "optimizer") & ~label.str.starts_with("foreach"))
     return OptimizerKernels(
@@ -375,23 +354,17 @@ def _dividing(order: StreamOrder) -> Flags:
     return result
 
 
-def _steps(order: StreamOrder, rows: Ints) -> Ints:
-    """Number runs of kernels with little else between them, and nothing of a model."""
+def _optimizer_steps(order: StreamOrder, rows: Ints) -> tuple[Ints, Ints]:
+    """Number runs of many kernels with little between them, and nothing of a model."""
     if not len(rows):
-        return rows
-    model = np.cumsum(order.where(pl.col("category").is_in(_OF_A_MODEL)))
-    apart = np.diff(rows) > _BESIDE + 1
+        return rows, rows
+    model = np.cumsum(order.where(pl.col("category").is_in(_MODEL_CATEGORIES)))
+    apart = np.diff(rows) > _MAX_BETWEEN + 1
     apart |= (np.diff(order.queue[rows]) != 0) | (np.diff(model[rows]) != 0)
-    return np.concatenate(([0], np.cumsum(apart)))
-
-
-def _large(rows: Ints, step: Ints) -> tuple[Ints, Ints]:
-    """Keep steps of many kernels."""
-    if not len(rows):
-        return rows, step
-    kept = np.bincount(step)[step] >= MIN_OPTIMIZER_KERNELS
-    _, renumbered = np.unique(step[kept], return_inverse=True)
-    return rows[kept], renumbered.astype(np.int64)
+    step = np.concatenate(([0], np.cumsum(apart)))
+    large = np.bincount(step)[step] >= MIN_OPTIMIZER_KERNELS
+    _, number = np.unique(step[large], return_inverse=True)
+    return rows[large], number.astype(np.int64)
 
 
 def _groups(order: StreamOrder, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
@@ -399,7 +372,7 @@ def _groups(order: StreamOrder, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
     frame = pl.DataFrame({"step": step, "label": order.frame["label"].gather(rows)})
     foreach = pl.col("label").str.starts_with("foreach").any()
     passes = frame.group_by("step", "label").agg(pl.len().cast(pl.Int64).alias("n"))
-    # Every pass touches every tensor, so the rarest kernel tells how many tensors there are.
+    # Every pass updates every tensor, so the rarest kernel is the number of tensors.
     fewest = passes.group_by("step").agg(pl.col("n").min(), foreach.alias("foreach")).sort("step")
     tensors = fewest["n"].to_numpy()
     in_turn = (~fewest["foreach"]).to_numpy()
@@ -418,7 +391,7 @@ LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform"
 
 
 class FusableKernels(NamedTuple):
-    """What kernels are part of, all by position in `GpuSchedule.ops`."""
+    """What kernels could be fused into, by position in `GpuSchedule.ops`."""
 
     attention: AttentionKernels
     optimizer: OptimizerKernels
@@ -429,7 +402,7 @@ class FusableKernels(NamedTuple):
 
 @memoize
 def parts_of(context: RuleContext) -> FusableKernels:
-    """Sort kernels into attention, optimizer, layout and chains, in this order; done once."""
+    """Assign kernels to attention, optimizer, layout changes and chains, in this order."""
     order = StreamOrder(context.ops)
     attention = find_attention(order)
     free = attention.group < 0

@@ -1,44 +1,41 @@
-"""Host time before each call, and why the GPU was idle meanwhile."""
+"""Host time between API calls: why the GPU is idle meanwhile, long stalls, and blocking waits."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import PythonCalls
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals, optional
-from gpusight.analysis.gpu_schedule import NONE
+from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.simulation import put
+from gpusight.analysis.steps.step_names import phase_of
 from gpusight.rules.context import memoize
-from gpusight.rules.formatting import summed_locations
-from gpusight.rules.rule import FindingLocation, RuleNotApplicable
+from gpusight.rules.formatting import inner_range, summed_locations
+from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
+from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
+from gpusight.trace.intervals import Intervals, coverage, gaps
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
+    from numpy.typing import NDArray
+
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.trace import Trace
-
-
-_KINDS = {"range": "range", "op": "operator", "os call": "call", "call site": "site"}
-_ACTIVITY_TABLES = {
-    "ranges": "range",
-    "cpu_ops": "operator",
-    "python_calls": "site",
-    "os_calls": "call",
-}
-_LONGEST_NAME = 40
-"""Of a place within a sentence."""
-_DIGITS = re.compile(r"\d+")
-_ISSUING = ("launch", "graph", "copy", "fill")
+    from gpusight.trace.intervals import Ints
 
 
 def host_unknown(context: RuleContext) -> RuleNotApplicable | None:
-    """Say why nothing can be told of the host, where that is so."""
+    """Return why rules about the host cannot be evaluated; None where they can."""
     if not context.trace.has("api_calls"):
         return RuleNotApplicable("the capture has no API calls: what the host did is not known")
     if not np.any(context.schedule.ops.call != NONE):
@@ -46,136 +43,322 @@ def host_unknown(context: RuleContext) -> RuleNotApplicable | None:
     return None
 
 
+# Idle time of the GPU -----------------------------------------------------------------------------
+
+
+def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
+    """Return how long the busiest GPU was idle for these causes."""
+    devices = [d for d in context.ledger.devices if d.device == context.device]
+    return sum(device.ns(cause.entry) for device in devices for cause in causes)
+
+
+def busy_share(context: RuleContext) -> float:
+    """Return the share of time in which the busiest GPU did anything."""
+    return 1 - idle_ns(context, *IdleCause) / max(1, context.length_ns)
+
+
+def at_most(context: RuleContext, ns: int) -> float:
+    """Return the least length of the sample where a fix saves no more than this."""
+    return float(max(0, context.replay.unchanged.total_ns - ns))
+
+
+_LOCATION_KINDS = {"range": "range", "op": "operator", "os call": "call", "call site": "site"}
+
+
+def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
+    """Return what the host was in while the GPU was idle for a cause, by kind, longest first."""
+    accounts = account(context.schedule, context.hosts)
+    device = next(a for a in accounts if a.device == context.device)
+    # That it was in a step says nothing more.
+    steps = {_without_numbers(step.name) for step in context.focus.steps}
+    locations: dict[str, list[FindingLocation]] = {kind: [] for kind in _LOCATION_KINDS.values()}
+    contributors = IdleContributors(context.schedule, context.hosts).of(device)
+    for part in contributors.get(cause.entry, ()):
+        if part.kind in _LOCATION_KINDS and _without_numbers(part.name) not in steps:
+            kind = _LOCATION_KINDS[part.kind]
+            locations[kind].append(FindingLocation(kind, part.name, float(part.ns), part.count))
+    return locations
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+# Time before calls --------------------------------------------------------------------------------
+
+
 def before_calls(context: RuleContext) -> tuple[Ints, Ints]:
-    """Give the time before each call: from the end of the call before it in its lane."""
+    """Return start and end of the time before each call, since the last one of its thread."""
     return context.schedule.before_calls, context.schedule.calls.start_ns
 
 
 @memoize
 def spent_before(context: RuleContext) -> Ints:
-    """Give the ns of each cause (columns) that lanes spent before each call (rows)."""
+    """Return the ns that threads spent before each call (rows), by cause (columns)."""
     starts, ends = before_calls(context)
     spent = context.hosts.spent(context.schedule.calls.lane, starts, ends)
     spent.setflags(write=False)
     return spent
 
 
-def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
-    """Measure how long the GPU that worked longest had nothing to do, for these causes."""
-    own = [d for d in context.ledger.devices if d.device == context.device]
-    return sum(device.ns(cause.entry) for device in own for cause in causes)
-
-
-def idle_share(context: RuleContext, *causes: IdleCause) -> float:
-    """Give the same as a part of the judged time."""
-    return idle_ns(context, *causes) / max(1, context.length_ns)
-
-
-def busy_share(context: RuleContext) -> float:
-    """Give the part of the judged time in which the GPU that worked longest did anything."""
-    return 1 - idle_share(context, *IdleCause)
-
-
-def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
-    """Name what the host was in while the GPU waited for a cause, by kind, the largest first."""
-    accounts = account(context.schedule, context.hosts)
-    own = next(one for one in accounts if one.device == context.device)
-    steps = {_family(step.name) for step in context.focus.steps}
-    found: dict[str, list[FindingLocation]] = {kind: [] for kind in _KINDS.values()}
-    for one in IdleContributors(context.schedule, context.hosts).of(own).get(cause.entry, ()):
-        # That it was in a step says nothing more.
-        if one.kind in _KINDS and _family(one.name) not in steps:
-            where = FindingLocation(_KINDS[one.kind], one.name, float(one.ns), one.count)
-            found[where.kind].append(where)
-    return found
-
-
-def _family(name: str) -> str:
-    return _DIGITS.sub("#", name)
-
-
-def at_most(context: RuleContext, ns: int) -> float:
-    """Give the least time of the judged part when no more than this can be saved."""
-    return float(max(0, context.replay.unchanged.total_ns - ns))
-
-
-def issues() -> pl.Expr:
-    """Tell which calls put work on a GPU, in a frame of calls."""
-    return pl.col("kind").cast(pl.String).is_in(_ISSUING)
-
-
-def called_from(
-    context: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
-) -> dict[str, list[FindingLocation]]:
-    """Name the places that calls or work came from, by kind, the largest first."""
-    told = rows.with_columns(inner_range(context))
-    return {kind: summed_locations(told, kind, kind, ns) for kind in ("site", "operator", "range")}
-
-
-def inner_range(context: RuleContext) -> pl.Expr:
-    """Give the range of rows, without those of the steps themselves, which say nothing more."""
-    steps = [step.name for step in context.focus.steps]
-    name = pl.col("range").cast(pl.String)
-    inner = pl.when(~name.is_in(steps)).then(name)
-    family = inner.str.replace_all(r"\d+", "#")
-    # Names that only differ by numbers are written as one: `layer #`.
-    return pl.when(inner.n_unique().over(family) > 1).then(family).otherwise(inner).alias("range")
-
-
-def named(where: tuple[FindingLocation, ...], *kinds: str, most: int = 2) -> str:
-    """Name places of some kinds within a sentence: "`data`, `collate` and `to`"."""
-    names = [f"`{_short(w.name)}`" for w in where if w.kind in kinds][:most]
-    *others, last = names or [""]
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _short(name: str) -> str:
-    """Cut a long name in the middle: what it begins and ends with tells most."""
-    half = _LONGEST_NAME // 2
-    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+_ACTIVITY_TABLES = {
+    "ranges": "range",
+    "cpu_ops": "operator",
+    "python_calls": "site",
+    "os_calls": "call",
+}
 
 
 def activity_before(
     context: RuleContext, calls: Ints, ns: Ints
 ) -> dict[str, list[FindingLocation]]:
-    """Name what was open in the middle of the time before calls, by kind, the largest first."""
-    schedule, trace = context.schedule, context.trace
+    """Return what was open in the middle of the time before calls, by kind, longest first."""
+    trace = context.trace
     starts, ends = (times[calls] for times in before_calls(context))
-    middle = starts + (ends - starts) // 2
-    keys = pl.Series([thread for _, thread in schedule.threads], dtype=pl.Int64)
-    threads = keys.gather(schedule.calls.thread[calls])
-    found = {}
+    middle_ns = starts + (ends - starts) // 2
+    threads = _threads_of(context, calls)
+    locations = {}
     for table, kind in _ACTIVITY_TABLES.items():
         events = trace.table(table, ["start_ns", "end_ns", "name", "thread"])
-        rows = optional(_open_at(trace, table, events, middle, threads))
-        named_rows = pl.DataFrame(
-            {"range": events["name"].gather(rows).cast(pl.String), "duration_ns": ns}
-        )
-        inner = named_rows.with_columns(inner_range(context)) if kind == "range" else named_rows
-        found[kind] = summed_locations(inner, kind, "range")
-    return found
+        if table == "python_calls" and trace.has(table):
+            _, user_code, frame = PythonCalls(trace).at(middle_ns, threads)
+            rows = np.where(user_code >= 0, user_code, frame)
+        else:
+            nested = _nested(events)
+            rows = nested.rows_at(nested.innermost(middle_ns, threads))
+        names = events["name"].gather(optional(rows)).cast(pl.String)
+        named_rows = pl.DataFrame({"range": names, "duration_ns": ns})
+        if kind == "range":
+            named_rows = named_rows.with_columns(inner_range(context))
+        locations[kind] = summed_locations(named_rows, kind, "range")
+    return locations
 
 
-def _open_at(
-    trace: Trace, table: str, events: pl.DataFrame, times: Ints, threads: pl.Series
-) -> Ints:
-    """Give the innermost event of each thread at each time; of Python, the user's own code."""
-    if table == "python_calls" and trace.has(table):
-        _, own, frame = PythonCalls(trace).at(times, threads)
-        return np.where(own >= 0, own, frame)
-    nested = NestedIntervals.of(
+def _threads_of(context: RuleContext, calls: Ints) -> pl.Series:
+    threads = pl.Series([thread for _, thread in context.schedule.threads], dtype=pl.Int64)
+    return threads.gather(context.schedule.calls.thread[calls])
+
+
+def _nested(events: pl.DataFrame) -> NestedIntervals:
+    return NestedIntervals.of(
         events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), events["thread"]
     )
-    return nested.rows_at(nested.innermost(times, threads))
 
 
-def events_of(context: RuleContext, table: str, thread: int) -> pl.DataFrame:
-    """Give the events of one thread that have a length and touch the judged part."""
-    schedule = context.schedule
-    _, key = schedule.threads[thread]
-    return context.trace.table(table, ["start_ns", "end_ns", "name", "thread"]).filter(
-        pl.col("thread") == key,
-        pl.col("end_ns") > pl.col("start_ns"),
-        pl.col("end_ns") > schedule.start_ns,
-        pl.col("start_ns") < schedule.end_ns,
+# Long stalls --------------------------------------------------------------------------------------
+
+
+MIN_STALL_NS = Threshold(
+    1e6, "ns between two calls from which on it is no longer the way to the next launch"
+)
+MIN_STALL_RATIO = Threshold(
+    20,
+    "times what the host usually needs from one launch to the next that such a stretch must be, "
+    "too, if it is below 5 ms",
+)
+_ALWAYS_STALL_NS = 5e6
+MAX_LAUNCHES_BETWEEN = Threshold(
+    0.1,
+    "part of the launches that lie between steps from which on the ranges mark parts of steps: "
+    "what is between them is then as much the step's own",
+)
+_OWN_WORK = [IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN]
+_LAUNCH_KINDS = (CallKind.LAUNCH, CallKind.GRAPH)
+
+
+@dataclass(frozen=True)
+class HostStalls:
+    """The host's own work before calls: no input, no waiting, not the profiler's."""
+
+    ns: Ints
+    """Before each call, by position."""
+    idle_ns: Ints
+    """The part of it with nothing running on the busiest GPU."""
+    start_ns: Ints
+    end_ns: Ints
+    long: NDArray[np.bool_]
+    """On the launching thread, and much longer than a launch takes the host."""
+    between: NDArray[np.bool_]
+    """After one step and before the next, on the thread of the steps."""
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """Return which of it is not for launching."""
+        return self.long | self.between
+
+    def of(self, calls: Ints) -> int:
+        """Sum the time before these calls in which the GPU was idle."""
+        return int(self.idle_ns[calls].sum())
+
+
+@memoize
+def host_work(context: RuleContext) -> HostStalls:
+    """Measure the host's own work before each call."""
+    schedule, ops = context.schedule, context.schedule.ops
+    start_ns, end_ns = before_calls(context)
+    own_ns = spent_before(context)[:, _OWN_WORK].sum(axis=1)
+    # What the replay knows to be a silent wait for the GPU is no work.
+    own_ns = np.minimum(own_ns, np.maximum(context.replay.program.gap_ns, 0))
+    lane = launching_lane(context)
+    limit_ns = np.clip(
+        MIN_STALL_RATIO.value * _usual_ns(context, own_ns, lane),
+        MIN_STALL_NS.value,
+        _ALWAYS_STALL_NS,
     )
+    on_gpu = ops.device == context.device
+    busy = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
+    idle = gaps(busy, schedule.start_ns, schedule.end_ns)
+    idle_ns_ = np.minimum(own_ns, coverage(idle, start_ns, end_ns))
+    long = (own_ns >= limit_ns) & (schedule.calls.lane == lane)
+    calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
+    long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
+    return HostStalls(own_ns, idle_ns_, start_ns, end_ns, long, _between_steps(context))
+
+
+def _usual_ns(context: RuleContext, own_ns: Ints, lane: int) -> float:
+    """Return the median of the host's own time from one launch of a thread to the next.
+
+    From one call to the next where launches are so few that the other work of a step is between
+    any two of them.
+    """
+    calls = context.schedule.calls
+    on_lane = np.flatnonzero(calls.lane == lane)
+    spent_ns = np.cumsum(own_ns[on_lane])[np.isin(calls.kind[on_lane], _LAUNCH_KINDS)]
+    if len(spent_ns) > max(1, MIN_LAUNCHES_PER_STEP.value * context.steps):
+        return float(np.median(np.diff(spent_ns)))
+    nonzero_ns = own_ns[own_ns > 0]
+    return float(np.median(nonzero_ns)) if len(nonzero_ns) else 0.0
+
+
+def _in_optimizer(context: RuleContext, calls: Ints, middle_ns: Ints) -> NDArray[np.bool_]:
+    """Return which stalls lie, for the most part, in a range of the optimizer that goes on.
+
+    It walks all parameters before it launches anything, which takes milliseconds with many of
+    them: that is a part of the launch.
+    """
+    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
+    names = names_of(ranges["name"])
+    codes = [code for code, name in enumerate(names) if phase_of(name) == "optimizer"]
+    nested = _nested(ranges.filter(pl.col("name").to_physical().is_in(codes)))
+    threads = _threads_of(context, calls)
+    in_stall = nested.innermost(middle_ns, threads)
+    in_call = nested.innermost(context.schedule.calls.start_ns[calls], threads)
+    same: NDArray[np.bool_] = (in_stall >= 0) & (in_stall == in_call)
+    return same
+
+
+def _between_steps(context: RuleContext) -> NDArray[np.bool_]:
+    """Return which calls come after a step and up to the beginning of the next one."""
+    calls = context.schedule.calls
+    marks = np.flatnonzero(calls.kind == CallKind.MARK)
+    if len(marks) < 4:  # two steps
+        return np.zeros(len(calls), np.bool_)
+    edges = np.zeros(len(calls) + 1, np.int64)
+    edges[marks[1:-1:2] + 1] += 1
+    edges[marks[2::2] + 1] -= 1
+    between: NDArray[np.bool_] = np.cumsum(edges[:-1]) > 0
+    between &= calls.lane == calls.lane[marks[0]]
+    launches = np.isin(calls.kind, _LAUNCH_KINDS)
+    count = np.count_nonzero(between & launches)
+    return between & (count <= MAX_LAUNCHES_BETWEEN.value * np.count_nonzero(launches))
+
+
+def launching_lane(context: RuleContext) -> int:
+    """Return the thread that launches most GPU activities."""
+    issued = context.schedule.ops.call
+    lanes = context.schedule.calls.lane[issued[issued != NONE]]
+    return int(np.bincount(lanes).argmax()) if len(lanes) else NONE
+
+
+def keeping_host_work(calls: Ints) -> Change:
+    """Keep the time before these calls when launches become a graph."""
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        return program.changed(movable_ns=put(program.movable_ns, calls, 0))
+
+    return change
+
+
+# Waits for the GPU --------------------------------------------------------------------------------
+
+
+MIN_COPY_WAIT_SHARE = Threshold(
+    0.5,
+    "part of a wait that a large copy itself must take to be what is waited for; below, the host "
+    "waits for the work before it, and a faster copy changes little",
+)
+_IS_LAUNCH = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
+_ISSUES = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
+"""Calls that put an activity on a GPU."""
+
+
+def waits(context: RuleContext) -> pl.DataFrame:
+    """Return the waits for the GPU, a row each, in order of start.
+
+    A value that is read back is a copy and a synchronizing call after it: one wait. Columns:
+    `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
+    `copies` (it waits for a copy of its own), `large` (mostly for one that other rules look at,
+    not for the work before it), `reads` (for a copy to the host),
+    `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
+    `operator`, `site` and `name` of its first call.
+    """
+    blocking = pl.col("waits") & pl.col("kind").cast(pl.String).is_in(["sync", "copy"])
+    first = ("start_ns", "step", "launched", "to_launch", "range", "operator", "site", "name")
+    return (
+        _calls_with_launches(context)
+        .filter(blocking)
+        .group_by("lane", "issued", maintain_order=True)
+        .agg(
+            pl.col("call").alias("calls"),
+            pl.col(first).first(),
+            pl.col("waited_ns").sum(),
+            (pl.col("last_kind") == "copy").any().alias("copies"),
+            (pl.col("last_bytes") > MIN_COPY_BYTES.value).any().alias("large"),
+            pl.col("last_duration_ns").max(),
+            pl.col("reads").fill_null(value=False).any(),
+        )
+        .filter(pl.col("waited_ns") > 0)
+        .with_columns(
+            ((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"),
+            pl.col("large")
+            & (pl.col("last_duration_ns") >= MIN_COPY_WAIT_SHARE.value * pl.col("waited_ns")),
+        )
+        .sort("start_ns")
+    )
+
+
+def _calls_with_launches(context: RuleContext) -> pl.DataFrame:
+    """Return calls with what was issued before, and launched before and after in their step."""
+    copies = (
+        context.ops.filter(pl.col("kind") == "copy", pl.col("call").is_not_null())
+        .group_by("call")
+        .agg(
+            pl.col("bytes").sum(),
+            pl.col("duration_ns").sum().alias("copied_ns"),
+            (pl.col("direction") == "Device-to-Host").any().alias("to_host"),
+        )
+    )
+    in_step = ["lane", "step"]
+    return (
+        context.calls.join(copies, on="call", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("bytes", "copied_ns").fill_null(0),
+            pl.col("to_host").fill_null(value=False),
+            # What comes between two steps comes after the first of them.
+            pl.col("step").forward_fill().over("lane").fill_null(-1),
+            _ISSUES.cast(pl.Int64).cum_sum().over("lane").alias("issued"),
+        )
+        .with_columns(
+            _IS_LAUNCH.cum_sum().over(in_step).alias("launched"),
+            _last_issued("kind", pl.String).alias("last_kind"),
+            _last_issued("bytes", pl.Int64).alias("last_bytes"),
+            _last_issued("copied_ns", pl.Int64).alias("last_duration_ns"),
+            _last_issued("to_host", pl.Boolean).alias("reads"),
+        )
+        .with_columns((_IS_LAUNCH.sum().over(in_step) - pl.col("launched")).alias("to_launch"))
+    )
+
+
+def _last_issued(column: str, dtype: type[pl.DataType]) -> pl.Expr:
+    """Return the value of the last call of the thread that put an activity on a GPU."""
+    return pl.when(_ISSUES).then(pl.col(column).cast(dtype)).forward_fill().over("lane")

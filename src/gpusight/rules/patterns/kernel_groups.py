@@ -1,10 +1,11 @@
 """Groups of kernels: their time and locations, and the changes that fuse or speed them up.
 
-Also kernels with small grids, which leave SMs idle, and their time on all SMs.
+Also kernels with small grids, which leave SMs idle, and kernels that every step repeats.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,30 +13,30 @@ import polars as pl
 
 from gpusight.analysis.replay.changes import fuse, set_duration
 from gpusight.analysis.replay.simulation import CallWait, marked, put
+from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import by_step, largest, summed_locations
-from gpusight.rules.patterns.host_gaps import called_from
-from gpusight.rules.rule import RuleNotApplicable
+from gpusight.rules.formatting import called_from, largest, step_evidence, summed_locations
+from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import FindingLocation
+    from gpusight.trace.intervals import Ints
 
     Reals = NDArray[np.float64]
 
 
 MAX_HOST_TIME_NS = 200_000
-"""Host time before a launch that can be the way to it: operators of frameworks take tens of
-microseconds, what takes longer is other work and stays."""
+"""Host time before a launch that belongs to it: operators of frameworks take tens of microseconds,
+what takes longer is other work and remains."""
 
 
 def scale_durations(ops: Ints, factor: Reals) -> Change:
-    """Let each of these pieces of work take this part of its time."""
+    """Scale the durations of these activities."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
         return set_duration(ops, (program.duration_ns[ops] * factor).astype(np.int64))(program)
@@ -46,84 +47,83 @@ def scale_durations(ops: Ints, factor: Reals) -> Change:
 def fuse_to_share(
     groups: Ints, part: Reals, host_ns: Reals, most_ns: Reals | None = None
 ) -> Change:
-    """Let each group become one kernel that takes `part` of the time of each of its members.
+    """Fuse each group into one kernel that takes `part` of the time of each of its members.
 
-    These are by position of the work, `groups` as `fuse` wants it; no member adds more than its
-    `most_ns`. `host_ns`, by group, is what the one launch costs the host beyond an ordinary
-    launch, never more than the group saves it.
+    These are by position in `schedule.ops`, `groups` as for `fuse`; no member adds more than its
+    `most_ns`. `host_ns`, by group, is the host time of the one launch beyond that of an ordinary
+    launch, never more than the group saves.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        there = np.flatnonzero((groups >= 0) & ~program.gone)
-        time = program.duration_ns[there] * part[there]
+        ops = np.flatnonzero((groups >= 0) & ~program.gone)
+        time_ns = program.duration_ns[ops] * part[ops]
         if most_ns is not None:
-            time = np.minimum(time, most_ns[there])
-        total = np.bincount(groups[there], weights=time, minlength=len(host_ns))
-        merged = _merged(program, groups, total.astype(np.int64))
+            time_ns = np.minimum(time_ns, most_ns[ops])
+        total_ns = np.bincount(groups[ops], weights=time_ns, minlength=len(host_ns))
+        merged = _merged(program, groups, total_ns.astype(np.int64))
         return _with_host_time(program, merged, groups, host_ns)
 
     return change
 
 
 def fuse_to_longest(groups: Ints, part: Reals) -> Change:
-    """Let each group become one kernel that takes as long as the longest of its members.
+    """Fuse each group into one kernel that takes as long as the longest of its members.
 
-    Of each member only this part of its time counts, by position of the work.
+    Of each member only this part of its time counts, by position in `schedule.ops`.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        there = np.flatnonzero((groups >= 0) & ~program.gone)
-        longest = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
-        time = (program.duration_ns[there] * part[there]).astype(np.int64)
-        np.maximum.at(longest, groups[there], time)
-        return _merged(program, groups, longest)
+        ops = np.flatnonzero((groups >= 0) & ~program.gone)
+        longest_ns = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
+        time_ns = (program.duration_ns[ops] * part[ops]).astype(np.int64)
+        np.maximum.at(longest_ns, groups[ops], time_ns)
+        return _merged(program, groups, longest_ns)
 
     return change
 
 
 def _merged(program: ReplayProgram, groups: Ints, duration_ns: Ints) -> ReplayProgram:
-    """Merge groups; of the host's time before a launch, long stretches are not the way to it."""
-    way = np.minimum(program.movable_ns, MAX_HOST_TIME_NS)
-    merged = fuse(groups, duration_ns)(program.changed(movable_ns=way))
-    movable = np.where(merged.movable_ns == way, program.movable_ns, merged.movable_ns)
-    return merged.changed(movable_ns=np.minimum(movable, np.maximum(merged.gap_ns, 0)))
+    """Merge groups; long host time before a launch does not belong to it, and remains."""
+    short_ns = np.minimum(program.movable_ns, MAX_HOST_TIME_NS)
+    merged = fuse(groups, duration_ns)(program.changed(movable_ns=short_ns))
+    movable_ns = np.where(merged.movable_ns == short_ns, program.movable_ns, merged.movable_ns)
+    return merged.changed(movable_ns=np.minimum(movable_ns, np.maximum(merged.gap_ns, 0)))
 
 
 def _with_host_time(
     before: ReplayProgram, after: ReplayProgram, groups: Ints, host_ns: Reals
 ) -> ReplayProgram:
-    n = len(before.own_ns)
-    ops = np.flatnonzero((groups >= 0) & ~before.gone & (before.call < n))
+    calls = len(before.own_ns)
+    ops = np.flatnonzero((groups >= 0) & ~before.gone & (before.call < calls))
     call, first = np.unique(before.call[ops], return_index=True)
-    group = groups[ops][first]
-    saved = (before.own_ns + before.gap_ns - after.own_ns - after.gap_ns)[call]
-    most = np.bincount(group, weights=saved, minlength=len(host_ns))
-    kept = ops[~after.gone[ops]]
-    spent = np.zeros(n)
-    np.add.at(spent, before.call[kept], np.minimum(host_ns, most)[groups[kept]])
-    return after.changed(own_ns=after.own_ns + spent.astype(np.int64))
+    saved_ns = (before.own_ns + before.gap_ns - after.own_ns - after.gap_ns)[call]
+    max_ns = np.bincount(groups[ops][first], weights=saved_ns, minlength=len(host_ns))
+    remaining = ops[~after.gone[ops]]
+    added_ns = np.zeros(calls)
+    np.add.at(added_ns, before.call[remaining], np.minimum(host_ns, max_ns)[groups[remaining]])
+    return after.changed(own_ns=after.own_ns + added_ns.astype(np.int64))
 
 
 def without_kernels(ops: Ints) -> Change:
-    """Let kernels vanish that a library launched on its own, with their launch calls.
+    """Remove kernels that a library launched on its own, with their launch calls.
 
-    The host's way to such a call is that of the operator, which is still there.
+    The host time before such a call belongs to the operator, which remains.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        left = program.changed(gone=marked(program.gone, ops))
-        used = np.zeros(len(left.own_ns) + 1, np.bool_)
-        used[left.call[~left.gone]] = True
-        calls = np.unique(left.call[ops])
-        calls = calls[calls < len(left.own_ns)]
-        unused = calls[~used[calls] & (left.wait[calls] == CallWait.NOTHING)]
-        return left.changed(own_ns=put(left.own_ns, unused, 0))
+        changed = program.changed(gone=marked(program.gone, ops))
+        used = np.zeros(len(changed.own_ns) + 1, np.bool_)
+        used[changed.call[~changed.gone]] = True
+        calls = np.unique(changed.call[ops])
+        calls = calls[calls < len(changed.own_ns)]
+        unused = calls[~used[calls] & (changed.wait[calls] == CallWait.NOTHING)]
+        return changed.changed(own_ns=put(changed.own_ns, unused, 0))
 
     return change
 
 
 def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
-    """Say why nothing can be told of kernels, where that is so."""
+    """Return why rules about kernels cannot be evaluated; None where they can."""
     if context.kernels.height:
         return None
     if context.ops.filter(pl.col("kind") == "graph").height:
@@ -132,34 +132,34 @@ def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
 
 
 def kernel_ns(context: RuleContext) -> int:
-    """Add up the time of all kernels; at least 1."""
+    """Sum the time of all kernels; at least 1."""
     return max(1, int(context.kernels["duration_ns"].sum()))
 
 
 def marked_work(context: RuleContext, flags: Flags) -> pl.DataFrame:
-    """Give the work that is marked, by position in `GpuSchedule.ops`."""
+    """Return the marked activities, by position in `GpuSchedule.ops`."""
     return context.ops.filter(pl.Series(flags))
 
 
 def total_ns(rows: pl.DataFrame) -> int:
-    """Add up the time of some work."""
+    """Sum the durations of activities."""
     return int(rows["duration_ns"].sum())
 
 
 def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
-    """Give the time of kernels a step, and the same as a part of GPU time."""
+    """Return the time of kernels per step, and its share of GPU time."""
     ns = total_ns(rows)
     return (
-        Evidence(metric, ns / context.per_step, "ns", by_step(context, "Time of these kernels")),
+        step_evidence(context, metric, ns, "ns", "Time of these kernels"),
         Evidence("gpu_share", ns / kernel_ns(context), "share", "The same as a part of GPU time"),
     )
 
 
 def launch_ns(context: RuleContext, like: pl.DataFrame | None = None) -> float:
-    """Measure the host's time from one launch to the next, median; 0 where it is not known.
+    """Return the median host time from one launch to the next; 0 where it is not known.
 
-    `like` restricts it to the phases that these kernels are in: an optimizer's loop is quicker than
-    a forward pass through modules.
+    `like` restricts it to the phases of these kernels: an optimizer's loop is faster than a forward
+    pass through modules.
     """
     launched = context.kernels.filter(pl.col("call").is_not_null())
     if like is not None:
@@ -168,27 +168,27 @@ def launch_ns(context: RuleContext, like: pl.DataFrame | None = None) -> float:
     call = launched["call"].unique().sort().to_numpy()
     calls = context.schedule.calls
     call = call[np.argsort(calls.lane[call], kind="stable")]
-    since = np.diff(calls.end_ns[call])
-    usual = since[(np.diff(calls.lane[call]) == 0) & (since <= MAX_HOST_TIME_NS)]
-    return float(np.median(usual)) if len(usual) else 0.0
+    since_ns = np.diff(calls.end_ns[call])
+    since_ns = since_ns[(np.diff(calls.lane[call]) == 0) & (since_ns <= MAX_HOST_TIME_NS)]
+    return float(np.median(since_ns)) if len(since_ns) else 0.0
 
 
 def locations_of(context: RuleContext, rows: pl.DataFrame) -> tuple[FindingLocation, ...]:
-    """Name where kernels come from, and the kernels."""
-    found = called_from(context, rows).values()
+    """Return where kernels come from, and the kernels."""
     return largest(
-        *found,
+        *called_from(context, rows).values(),
         summed_locations(rows, "module", "module"),
         summed_locations(rows, "kernel", "label"),
     )
 
 
 def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
-    """Name where most of the work comes from, within a sentence: " in `attention`"; or nothing."""
-    found = {**called_from(context, rows), "module": summed_locations(rows, "module", "module")}
+    """Return where most of the time comes from: " in `attention`"; or nothing."""
+    sources = {**called_from(context, rows), "module": summed_locations(rows, "module", "module")}
     for kind in ("range", "module", "operator", "site"):
-        if found[kind] and (found[kind][0].ns or 0) * 2 >= total_ns(rows):
-            return f" in `{found[kind][0].name}`"
+        for source in sources[kind][:1]:
+            if (source.ns or 0) * 2 >= total_ns(rows):
+                return f" in `{source.name}`"
     return ""
 
 
@@ -196,18 +196,18 @@ def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
 
 
 MAX_BLOCKS_PER_SM = 0.5
-"""Blocks for each SM up to which they are few."""
+"""Blocks per SM up to which a grid is small."""
 FIXED_KERNEL_NS = 10_000
-"""What a kernel takes however many blocks it has."""
+"""Time of a kernel however many blocks it has."""
 THREADS_TO_FILL_SM = 1_024
 """Threads that keep an SM busy, half of what it holds: with fewer, one block waits for memory most
-of the time, and several on an SM would fill these waits. Products keep it busy with fewer."""
+of the time, and more blocks would hide that latency. GEMMs keep it busy with fewer."""
 SPREAD = 0.05
-"""Part of the time that is left at least. One SM can draw up to a fortieth of the memory's
-bandwidth of a large GPU, and kernels that few SMs can serve wait for latency, which stays."""
+"""Least part of the time that remains. One SM can use up to a fortieth of the memory bandwidth of a
+large GPU, and small kernels are bound by latency, which remains."""
 MIN_LAYOUT_SHARE = 0.02
 """Part of the time of all kernels that layout changes take from which on they are a cause."""
-# These use few blocks on purpose, or are the small end of a larger piece of work.
+# These use few blocks on purpose, or finish a larger kernel.
 _ON_PURPOSE = ("communication",)
 _SERVES = r"split-k|epilogue|setup|combine|finali[sz]e|init_device"
 _BY_CHANNEL = r"^batch_norm"
@@ -215,18 +215,22 @@ _IN_TILES = ("matmul", "convolution", "attention")
 
 
 def sm_count(context: RuleContext) -> int | None:
-    """Tell how many SMs the GPU has, by the capture or by the table of GPUs."""
+    """Return the number of SMs of the GPU, from the capture or the table of GPUs."""
     rows = context.trace.table("devices", ["device", "sm_count"])
-    told = rows.filter(pl.col("device") == context.device)["sm_count"].drop_nulls()
-    if len(told) and told[0]:
-        return int(told[0])
+    counts = rows.filter(pl.col("device") == context.device)["sm_count"].drop_nulls()
+    if len(counts) and counts[0]:
+        return int(counts[0])
     return None if context.gpu is None else context.gpu.sm_count
 
 
 def small_grids(context: RuleContext, sms: int) -> pl.DataFrame:
-    """Give long kernels with few blocks that run alone, on the GPU whose SMs are known."""
-    alone = context.kernels.filter(pl.col("device") == context.device).filter(_alone())
-    return alone.filter(
+    """Return long kernels with few blocks that run alone on the GPU."""
+    # Kernels are in order of start.
+    before = pl.col("end_ns").cum_max().shift(1).fill_null(-1)
+    after = pl.col("start_ns").shift(-1)
+    alone = (pl.col("start_ns") >= before) & (after >= pl.col("end_ns")).fill_null(value=True)
+    on_gpu = context.kernels.filter(pl.col("device") == context.device)
+    return on_gpu.filter(alone).filter(
         pl.col("blocks") <= MAX_BLOCKS_PER_SM * sms,
         pl.col("duration_ns") > FIXED_KERNEL_NS,
         ~pl.col("category").is_in(_ON_PURPOSE),
@@ -234,33 +238,78 @@ def small_grids(context: RuleContext, sms: int) -> pl.DataFrame:
     )
 
 
-def _alone() -> pl.Expr:
-    """Tell kernels beside which no other one runs, in a frame in order of start."""
-    before = pl.col("end_ns").cum_max().shift(1).fill_null(-1)
-    after = pl.col("start_ns").shift(-1)
-    return (pl.col("start_ns") >= before) & (after >= pl.col("end_ns")).fill_null(value=True)
-
-
 def left_on_all(rows: pl.DataFrame, sms: int) -> Reals:
-    """Give the part of each kernel's time that is left when all SMs work."""
-    time = rows["duration_ns"].to_numpy()
+    """Return the part of each kernel's time that remains on all SMs."""
+    time_ns = rows["duration_ns"].to_numpy()
     busy = (pl.col("threads") / THREADS_TO_FILL_SM).clip(upper_bound=1).fill_null(1.0)
     busy = pl.when(pl.col("category").is_in(_IN_TILES)).then(1.0).otherwise(busy)
     used = rows.select(pl.col("blocks") / sms * busy).to_series().to_numpy()
     spread = np.maximum(used, SPREAD)
-    left: Reals = (FIXED_KERNEL_NS + (time - FIXED_KERNEL_NS) * spread) / time
-    return left
+    remaining: Reals = (FIXED_KERNEL_NS + (time_ns - FIXED_KERNEL_NS) * spread) / time_ns
+    return remaining
 
 
 def norms_by_channel(context: RuleContext, layout: Flags) -> pl.DataFrame:
-    """Give batch normalisations that have a block for each of few channels due to their layout.
+    """Return batch normalizations that have a block for each of few channels due to their layout.
 
-    Channels first, their kernels take a block for a channel. Channels last, they divide the pixels
-    as well. Where a library turns layouts around convolutions (`layout`, by position of the work),
-    tensors are channels first.
+    With channels first, their kernels have a block per channel. With channels last, they divide the
+    pixels as well. Where a library transposes tensors around convolutions (`layout`, by position in
+    `schedule.ops`), they are channels first.
     """
-    sms, turned = sm_count(context), marked_work(context, layout)
-    if sms is None or total_ns(turned) < MIN_LAYOUT_SHARE * kernel_ns(context):
+    sms, transposes = sm_count(context), marked_work(context, layout)
+    if sms is None or total_ns(transposes) < MIN_LAYOUT_SHARE * kernel_ns(context):
         return context.kernels.clear()
-    rows = small_grids(context, sms)
-    return rows.filter(pl.col("label").str.contains(_BY_CHANNEL))
+    return small_grids(context, sms).filter(pl.col("label").str.contains(_BY_CHANNEL))
+
+
+# Repeated launches --------------------------------------------------------------------------------
+
+
+MIN_REPEATED_SHARE = Threshold(
+    0.5, "part of the launches that must come again in most steps, for a graph of them to be of use"
+)
+MIN_LAUNCHES_PER_STEP = Threshold(
+    10, "launches a step from which on one launch for all of them is worth anything"
+)
+_MIN_REPETITIONS = 3
+"""Runs of a kernel from which on it counts as repeated, where no steps are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRepetition:
+    """How similar the steps of a program are, in kernels that no graph launches."""
+
+    kernels: int
+    """Launched one by one, in the sample."""
+    repeated: float
+    """Share of them that most steps have: the same kernel with the same grid."""
+    alike: float | None
+    """Share of steps with the same sequence of kernels; None with fewer than two steps."""
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether there is enough that a graph could launch at once."""
+        return self.repeated >= MIN_REPEATED_SHARE.value
+
+
+@memoize
+def repetition(context: RuleContext) -> LaunchRepetition:
+    """Compare the kernels of the steps."""
+    rows = context.kernels.filter(~pl.col("in_graph")).select("name", "blocks", "step")
+    if rows.is_empty():
+        return LaunchRepetition(0, 0.0, None)
+    codes = rows.select(pl.struct("name", "blocks").rank("dense").alias("code"), "step")
+    if context.steps < 2:
+        repeated = codes.select((pl.len().over("code") >= _MIN_REPETITIONS).mean()).item()
+        return LaunchRepetition(rows.height, float(repeated), None)
+    in_most_steps = pl.col("step").n_unique().over("code") > context.steps / 2
+    repeated = codes.select(in_most_steps.mean()).item()
+    sequences = (
+        codes.drop_nulls("step")
+        .with_columns(pl.int_range(pl.len()).over("step").alias("place"))
+        .group_by("step")
+        .agg(pl.len(), pl.struct("code", "place").hash().sum().alias("sequence"))
+    )
+    counts = sequences.group_by("len", "sequence").len("steps")["steps"]
+    most_frequent = float(counts.max() or 0)  # type: ignore[arg-type]
+    return LaunchRepetition(rows.height, float(repeated), most_frequent / context.steps)

@@ -1,24 +1,34 @@
-"""What limits a launch (memory, compute, latency), and how much faster it would be without."""
+"""What limits a launch (memory, compute, latency), and how much faster it would be without.
+
+Also the occupancy of an SM, and what more resident warps would save.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.roofline.roofline_points import BUSY
+from gpusight.hardware.sm_occupancy import BlockShape, occupancy, whole_carve_out
+from gpusight.naming.kernel_names import classify
+from gpusight.rules import kernel_quantities as q
+from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel_launch import MEMORY_UNITS, SM_UNITS, UNIT_NAMES, shares
+from gpusight.rules.rule import CLEAN, KernelRuleMatch, RuleNotApplicable, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gpusight.hardware.sm_limits import SmLimits
     from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 SATURATED = BUSY
-"""From this share on a unit sets the pace. Below it, units wait for work."""
+"""From this share on a unit limits the launch. Below it, units wait for work."""
 ATTAINABLE = 0.9
-"""What a unit reaches at best in practice; copies reach 82 to 93% of DRAM."""
+"""The share of its peak that a unit reaches in practice; copies reach 82 to 93% of DRAM."""
 PIPES = ("issue", "fma", "alu", "fp16", "fp64")
 PIPE_ATTAINABLE = 0.97
 """The same for the schedulers and the pipes of the SMs: loops of arithmetic reach 95 to 98%."""
@@ -27,31 +37,31 @@ AT_ROOF = 0.8
 MIN_SPEEDUP = 1.1
 """Estimates are not sharper than a tenth: a smaller gain is no finding."""
 OVERHEAD_NS = 1_500.0
-"""What starting and draining a grid takes, whatever it does: no launch is shorter."""
+"""Time to start and drain a grid, whatever it does: no launch is shorter."""
 MAX_OVERHEAD_SHARE = 0.9
-"""Part of a launch that may be called overhead: shorter ones than we know of do exist."""
+"""Most of a launch that counts as overhead: some launches are shorter than `OVERHEAD_NS`."""
 WAITING_FOR_OTHERS = ("barrier", "sleeping", "membar", "drain")
-"""Waits that are as long as what others wait for, or as what is still under way."""
+"""Stalls that are as long as what other warps wait for, or as what is still in flight."""
 MAX_OVERHEAD_CORRECTION = 0.5
-"""Most that is taken off a short launch as overhead, when asking how busy a unit was."""
+"""Most of a short launch that is subtracted as overhead to compute how busy a unit was."""
 RUNNING = ("selected", "not_selected")
-"""Warps that issue, or could: nothing is lost on them."""
+"""Warps that issue, or could: these are no stalls."""
 
 
 def time_left(
     launch: ProfiledLaunch, after: Mapping[str, float], *, waits_left: float | None = None
 ) -> float | None:
-    """Give the part of the duration that remains after a fix; None where nothing tells it.
+    """Return the part of the duration that remains after a fix; None where it is not known.
 
-    `after` is how busy the units that the fix relieves would be, over the time that the launch
-    takes now; `waits_left` the part of the warps' time that stays, None where it is not known.
+    `after` is how busy the units that the fix relieves would be, over the current duration;
+    `waits_left` the part of the warps' time that remains, None where it is not known.
     """
     before = launch.busy
     if not before and waits_left is None:
         return None
     highest = max(before.values(), default=0.0)
-    remaining = {**before, **{unit: share for unit, share in after.items() if unit in before}}
-    next_highest = max(remaining.values(), default=0.0)
+    busy_after = {**before, **{unit: share for unit, share in after.items() if unit in before}}
+    next_highest = max(busy_after.values(), default=0.0)
     saturated = highest >= SATURATED or waits_left is None
     pace = highest if saturated else ATTAINABLE
     by_units = next_highest / pace if pace else 1.0
@@ -59,54 +69,52 @@ def time_left(
 
 
 def overhead(launch: ProfiledLaunch) -> float:
-    """Give the part of the duration that starting and draining the grid takes."""
+    """Return the part of the duration that starting and draining the grid takes."""
     if not launch.duration_ns:
         return 0.0
     return min(MAX_OVERHEAD_SHARE, OVERHEAD_NS / launch.duration_ns)
 
 
-def is_worth(left: float | None) -> bool:
-    """Tell whether a gain is large enough to speak of; one that is not known is."""
-    return left is None or left <= 1 / MIN_SPEEDUP
+def is_worth(remaining: float | None) -> bool:
+    """Return whether a gain is large enough for a finding, or not known."""
+    return remaining is None or remaining <= 1 / MIN_SPEEDUP
 
 
-def limited(launch: ProfiledLaunch, left: float) -> float:
-    """Keep an estimate within what is possible: the overhead of a launch stays in any case."""
+def limited(launch: ProfiledLaunch, remaining: float) -> float:
+    """Bound an estimate from below: the overhead of a launch remains in any case."""
     fixed = overhead(launch)
-    return min(1.0, max(fixed + (1 - fixed) * left, 1e-3))
+    return min(1.0, max(fixed + (1 - fixed) * remaining, 1e-3))
 
 
-def roof_limited(launch: ProfiledLaunch, left: float) -> float:
-    """Keep an estimate above what the busiest unit needs at best."""
-    return min(1.0, max(limited(launch, left), overhead(launch) + needed(launch)))
+def roof_limited(launch: ProfiledLaunch, remaining: float) -> float:
+    """Bound an estimate from below by what the busiest unit needs at best."""
+    return min(1.0, max(limited(launch, remaining), overhead(launch) + needed(launch)))
 
 
 def needed(launch: ProfiledLaunch) -> float:
-    """Give the part of the time that the busiest unit needs at best."""
-    shares_ = [share / attainable(unit) for unit, share in launch.busy.items()]
-    return max(shares_, default=0.0)
-
-
-def attainable(unit: str) -> float:
-    """Give the share of its peak that a unit reaches at best in practice."""
-    return PIPE_ATTAINABLE if unit in PIPES else ATTAINABLE
+    """Return the part of the time that the busiest unit needs at best."""
+    times = (
+        share / (PIPE_ATTAINABLE if unit in PIPES else ATTAINABLE)
+        for unit, share in launch.busy.items()
+    )
+    return max(times, default=0.0)
 
 
 def roof_distance(launch: ProfiledLaunch, share: float) -> float:
-    """Give the part of the time that remains when a unit comes to where its roof begins."""
+    """Return the part of the time that remains when a unit reaches its roof."""
     return min(1.0, overhead(launch) + share / AT_ROOF)
 
 
 def steady(launch: ProfiledLaunch, share: float) -> float:
-    """Give how busy a unit was between the start and the drain of the grid."""
+    """Return how busy a unit was between the start and the drain of the grid."""
     return min(1.0, share / (1 - min(MAX_OVERHEAD_CORRECTION, overhead(launch))))
 
 
 def waits_left(launch: ProfiledLaunch, removed: Mapping[str, float]) -> float | None:
-    """Give the part of the warps' time that stays when a part of some waits goes; None if unknown.
+    """Return the part of the warps' time that remains without a part of some stalls.
 
-    Warps at a barrier wait for siblings that wait for something else: such waits shrink with the
-    waits that are no consequence of others.
+    Warps at a barrier wait for siblings that wait for something else: such stalls shrink with the
+    stalls that are not a consequence of others. None where stalls were not measured.
     """
     stalls = launch.stalls
     if not stalls:
@@ -120,147 +128,67 @@ def waits_left(launch: ProfiledLaunch, removed: Mapping[str, float]) -> float | 
 
 
 def stall_share(launch: ProfiledLaunch, reasons: Iterable[str]) -> float | None:
-    """Give the part of the warps' time that these waits cost; None where it is not known."""
-    left = waits_left(launch, dict.fromkeys(reasons, 1.0))
-    return None if left is None else 1.0 - left
+    """Return the part of the warps' time that these stalls cost; None where it is not known."""
+    remaining = waits_left(launch, dict.fromkeys(reasons, 1.0))
+    return None if remaining is None else 1.0 - remaining
 
 
 def busiest(launch: ProfiledLaunch, units: Iterable[str] | None = None) -> tuple[str, float] | None:
-    """Name the busiest unit, of all or of some, and how busy it was."""
-    of = [(u, s) for u, s in launch.busy.items() if units is None or u in set(units)]
-    return max(of, key=lambda pair: pair[1], default=None)
+    """Return the busiest unit, of all or of some, and how busy it was."""
+    candidates = [(u, s) for u, s in launch.busy.items() if units is None or u in set(units)]
+    return max(candidates, key=lambda pair: pair[1], default=None)
 
 
-def limit_sentence(launch: ProfiledLaunch, after: Mapping[str, float], left: float | None) -> str:
-    """Say what limits a gain: the unit that is busiest after the fix, or the waits that stay."""
-    remaining = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
-    if left is None:
+def limit_sentence(
+    launch: ProfiledLaunch, after: Mapping[str, float], remaining: float | None
+) -> str:
+    """Describe what limits a gain: the unit that is busiest after the fix, or other stalls."""
+    busy_after = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
+    if remaining is None:
         return "how much that gives is not known: how busy the units were was not measured"
-    if not remaining:
+    if not busy_after:
         return "then limited by the waits that stay"
-    unit, share = max(remaining.items(), key=lambda pair: pair[1])
+    unit, share = max(busy_after.items(), key=lambda pair: pair[1])
     highest = max(launch.busy.values())
-    if share >= left * highest * 0.98:
+    if share >= remaining * highest * 0.98:
         return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} of the time now)"
     return "then limited by the waits that stay"
 
 
-@dataclass(frozen=True, slots=True)
-class WarpStall:
-    """One reason."""
-
-    what: str
-    """What warps wait for, as the end of a sentence."""
-    fix: str
-
-
-STALLS: dict[str, WarpStall] = {
-    "long_scoreboard": WarpStall(
-        "data from global or local memory",
-        "Have more loads under way: issue several independent loads before the first use "
-        "(unrolling, 16-byte vector loads, cp.async or TMA into shared memory), or keep what is "
-        "read again in shared memory or registers.",
-    ),
-    "short_scoreboard": WarpStall(
-        "shared memory or special functions",
-        "Read from shared memory earlier than the value is needed, with wider loads; replace slow "
-        "functions (division, sin, exp) by fast ones (__fdividef, __sinf, __expf) where the "
-        "precision allows.",
-    ),
-    "barrier": WarpStall(
-        "the other warps of their block, at a barrier",
-        "Let warps reach __syncthreads() together: even out the work between barriers, use smaller "
-        "blocks (several for each SM), or __syncwarp() where a warp is enough.",
-    ),
-    "wait": WarpStall(
-        "the fixed latency of their own last instruction",
-        "Give each thread independent work to interleave: several accumulators, unrolled loops.",
-    ),
-    "math_pipe_throttle": WarpStall(
-        "an arithmetic pipe that is busy",
-        "Use a mix of pipes, or fewer instructions on the busy one (FP32 for FP64, tensor cores, "
-        "strength reduction).",
-    ),
-    "mio_throttle": WarpStall(
-        "the queue of shared memory and special functions",
-        "Issue fewer and wider shared-memory instructions, and fewer special functions.",
-    ),
-    "lg_throttle": WarpStall(
-        "the queue of global and local memory",
-        "Issue fewer and wider loads and stores: float4 for four floats, no spills.",
-    ),
-    "tex_throttle": WarpStall(
-        "the queue of the texture unit",
-        "Issue fewer texture or surface accesses; read through ordinary loads.",
-    ),
-    "drain": WarpStall(
-        "their last stores, before they can end",
-        "Write with whole, aligned sectors; let each block do more, so that fewer blocks end.",
-    ),
-    "membar": WarpStall(
-        "a memory fence",
-        "Use the narrowest fence that is right (block rather than device or system), less often.",
-    ),
-    "no_instruction": WarpStall(
-        "instructions, which are not in the instruction cache",
-        "Make the code smaller: less unrolling, fewer branches that jump far.",
-    ),
-    "imc_miss": WarpStall(
-        "constants, which are not in the constant cache",
-        "Read values that differ between threads through ordinary loads, not from __constant__.",
-    ),
-    "branch_resolving": WarpStall(
-        "the target of a branch",
-        "Have fewer branches in the inner loop: unroll it, use conditional assignments.",
-    ),
-    "dispatch_stall": WarpStall("the dispatcher", "Rarely in the way: look at the next reason."),
-    "sleeping": WarpStall(
-        "the end of their own __nanosleep",
-        "Sleep for a shorter time, or wait on a barrier instead.",
-    ),
-    "gmma": WarpStall(
-        "the tensor cores to finish a warp-group product",
-        "Have more products under way: deeper pipelines, larger tiles.",
-    ),
-    "warpgroup_arrive": WarpStall(
-        "their warp group", "Have more products under way: deeper pipelines, larger tiles."
-    ),
-    "misc": WarpStall("something else", "Look at the instructions in the source view."),
-}
 MEMORY_WAITS = ("long_scoreboard", "lg_throttle", "drain", "membar")
-"""Waits for global and local memory."""
+"""Stalls on global and local memory."""
 SHARED_WAITS = ("short_scoreboard", "mio_throttle")
-"""Waits for shared memory, and for what shares its queue."""
+"""Stalls on shared memory, and on what shares its queue."""
 THROTTLES = ("math_pipe_throttle", "mio_throttle", "lg_throttle", "tex_throttle")
-"""Waits that more warps do not hide: a queue or a pipe is full."""
+"""Stalls that more warps do not hide: a queue or a pipe is full."""
 
 
 MEMORY, COMPUTE, LATENCY = "memory", "compute", "latency"
 MIN_FULL_OCCUPANCY = 0.5
 """Occupancy from which on a GPU is full enough: more warps would not help."""
 MIN_MEMORY_UNIT_SHARE = 0.3
-"""Share of a memory unit from which on waits for memory are waits for its bandwidth too."""
+"""Share of a memory unit from which on stalls on memory are due to its bandwidth too."""
 L1_SHARE_WEIGHT = 0.95
 _L1_UNITS = ("l1", "l1_data", "l1_to_l2")
 MIN_BARRIER_SHARE = 0.25
-"""Part of the warps' time at barriers from which on these set the pace."""
+"""Part of the warps' time at barriers from which on these limit the launch."""
 MIN_MEMORY_WAIT = 0.5
 """Part of the warps' time from which on they mostly wait for memory."""
 
 
 def _limited_by_barriers(launch: ProfiledLaunch, highest: float) -> bool:
-    """Tell whether a unit that is not at its roof is kept from it by barriers."""
+    """Return whether barriers keep the busiest unit from its roof."""
     waits = {r: s for r, s in launch.stalls.items() if r not in RUNNING}
     first = max(waits, key=lambda reason: waits[reason], default="")
     return highest < AT_ROOF and first == "barrier" and waits[first] >= MIN_BARRIER_SHARE
 
 
 def limiter(launch: ProfiledLaunch) -> str | None:
-    """Say what sets the pace; None where nothing was measured that tells.
+    """Return what limits a launch; None where too little was measured.
 
-    A unit that is busy for 60% of the time or more does. Below that, a launch whose warps are many
-    and mostly wait for memory, with a memory unit the busiest, is memory-bound; all others are
-    latency-bound.
+    A unit that is busy for 60% of the time or more does. Below that, a launch with high occupancy
+    whose warps mostly stall on memory, with a memory unit the busiest, is memory-bound; all others
+    are latency-bound.
     """
     memory = busiest(launch, (*MEMORY_UNITS, "memory"))
     compute = busiest(launch, SM_UNITS)
@@ -271,10 +199,10 @@ def limiter(launch: ProfiledLaunch) -> str | None:
         return MEMORY if compute is None else COMPUTE
     highest = steady(launch, max(memory[1], compute[1]))
     if highest >= SATURATED and not _limited_by_barriers(launch, highest):
-        # L1 is a part of the SM that feeds its pipes: a product on tensor cores keeps both busy.
+        # L1 is a part of the SM that feeds its pipes: a GEMM on Tensor Cores keeps both busy.
         share = L1_SHARE_WEIGHT if memory[0] in _L1_UNITS else 1.0
         return MEMORY if memory[1] * share >= compute[1] else COMPUTE
-    # Steps in shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
+    # Accesses to shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
     between_barriers = highest >= SATURATED and memory[0] in _L1_UNITS
     if between_barriers or memory[1] < max(MIN_MEMORY_UNIT_SHARE, compute[1]):
         return LATENCY
@@ -282,3 +210,186 @@ def limiter(launch: ProfiledLaunch) -> str | None:
     occupancy = launch.get(shared.OCCUPANCY)
     full = occupancy is not None and occupancy >= MIN_FULL_OCCUPANCY
     return MEMORY if full and waiting is not None and waiting >= MIN_MEMORY_WAIT else LATENCY
+
+
+# Occupancy ----------------------------------------------------------------------------------------
+
+
+MIN_TENSOR_SHARE = 0.1
+"""From this share on a kernel is a Tensor Core kernel. Such kernels hide latency with few warps, by
+software pipelines: their low occupancy is intended."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpSlots:
+    """Warps that fit an SM, and those that would fit without one limit."""
+
+    warps: int
+    warps_then: int
+
+    @property
+    def times(self) -> float:
+        """Factor between them."""
+        return self.warps_then / self.warps
+
+
+def theoretical(launch: ProfiledLaunch) -> float | None:
+    """Return the theoretical occupancy."""
+    reported = launch.get(shared.THEORETICAL_OCCUPANCY)
+    if reported is not None:
+        return reported
+    return None if launch.fit is None else launch.fit.share
+
+
+def room(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots | None:
+    """Return how many warps would fit without one limit; None where it is not the only one.
+
+    No more than the grid has, and `at_most` times the warps that fit now.
+    """
+    fit, sm, shape = launch.fit, launch.sm, launch.shape
+    if fit is None or sm is None or shape is None or not fit.blocks:
+        return None
+    if fit.limiters != (without,):
+        return None
+    warps = min(_blocks_without(without, sm, shape) * fit.warps_per_block, sm.max_warps)
+    if launch.grid is not None and launch.sm_count:
+        blocks = max(fit.blocks, -(-launch.grid // launch.sm_count))
+        warps = min(warps, blocks * fit.warps_per_block)
+    return WarpSlots(fit.warps, min(warps, int(fit.warps * at_most)))
+
+
+def _blocks_without(limit: str, sm: SmLimits, shape: BlockShape) -> int:
+    """Return the blocks that would fit without one limit, with another carve-out if needed."""
+    sm_then, then = sm, whole_carve_out(shape)
+    if limit == "registers":
+        then = replace(then, registers=None)
+    elif limit == "shared_memory":
+        then = replace(then, static_shared_bytes=0, dynamic_shared_bytes=0)
+    elif limit == "barriers":
+        then = replace(then, barriers=None)
+    elif limit == "blocks":
+        sm_then = replace(sm, max_blocks=sm.max_warps)
+    else:
+        sm_then = replace(sm, max_warps=sm.max_warps * sm.max_blocks)
+    return occupancy(sm_then, then).blocks
+
+
+def issue_rate(launch: ProfiledLaunch) -> float | None:
+    """Return the instructions that a scheduler issues per active cycle, 0 to 1."""
+    measured = launch.get(q.ISSUED)
+    if measured is None:
+        measured = launch.get(q.ISSUE)
+        active = launch.get(q.SM_ACTIVE)
+        measured = measured / active if measured is not None and active else measured
+    return None if measured is None else min(1.0, measured)
+
+
+def ready(rate: float, times_warps: float) -> float:
+    """Return the share of cycles in which a warp is ready, with `times_warps` as many warps.
+
+    If one of the current warps is ready in a share p of the cycles, then one of n times as many in
+    1 - (1 - p)^n, where readiness is independent.
+    """
+    return -math.expm1(times_warps * math.log1p(-min(rate, 0.999)))  # exact for small shares too
+
+
+def time_left_with(launch: ProfiledLaunch, times_warps: float) -> float | None:
+    """Return the part of the time that remains with more warps; None if not known.
+
+    Stalls on a full queue or pipe remain, and no unit goes beyond its roof.
+    """
+    rate = issue_rate(launch)
+    if rate is None or rate <= 0:
+        return None
+    throttled = shares(THROTTLES, launch.stalls)
+    remaining = throttled + (1.0 - throttled) * rate / ready(rate, times_warps)
+    return roof_limited(launch, remaining)
+
+
+def is_tensor_core_kernel(launch: ProfiledLaunch) -> bool:
+    """Return whether a kernel uses the Tensor Cores; by its name where that was not measured."""
+    if "tensor" not in launch.busy:
+        return classify(launch.name).tensor_core is True
+    tensor = launch.busy["tensor"]
+    return tensor >= MIN_TENSOR_SHARE or tensor > launch.busy.get("fma", 1.0)
+
+
+MAX_LOW_OCCUPANCY = Threshold(
+    0.6,
+    "highest theoretical occupancy that is called low: above it, more warps have hardly been seen "
+    "to help",
+)
+OCCUPANCY_NEEDS = (shared.REGISTERS, shared.STATIC_SHARED)
+OCCUPANCY_HELPS = (q.ISSUED, q.WARPS, q.WARP_STATES, shared.OCCUPANCY)
+OCCUPANCY_ESTIMATE = (
+    "A scheduler that finds a ready warp in a share p of the cycles would find one in 1 - (1 - "
+    "p)^n with n times the warps; waits for full queues stay, and no unit goes beyond its roof."
+)
+
+
+def check_occupancy_limit(
+    launch: ProfiledLaunch, limit: str, *, at_most: float, what: str
+) -> RuleVerdict:
+    """Check whether one limit alone prevents warps that would hide latency."""
+    share = theoretical(launch)
+    if share is None or launch.fit is None:
+        sections = ("Occupancy", "LaunchStats")
+        return RuleNotApplicable("not known: which limit keeps blocks off an SM", sections)
+    spare = room(launch, without=limit, at_most=at_most)
+    if share > MAX_LOW_OCCUPANCY.value or spare is None or spare.warps_then <= spare.warps:
+        return CLEAN
+    if is_tensor_core_kernel(launch) or _is_at_a_roof(launch):
+        return CLEAN
+    remaining = time_left_with(launch, spare.times)
+    if remaining is None:
+        return RuleNotApplicable(
+            "not measured: how often the schedulers issued", ("SchedulerStats",)
+        )
+    return (
+        CLEAN
+        if remaining > 1 / MIN_SPEEDUP
+        else _occupancy_match(launch, share, spare, remaining, what)
+    )
+
+
+def _is_at_a_roof(launch: ProfiledLaunch) -> bool:
+    """Return whether a unit is so busy that more warps would only queue for it.
+
+    What all SMs share saturates well below its peak where accesses are scattered. The pipes of an
+    SM do not: with few warps, the latency between instructions keeps them from their roof.
+    """
+    common, unit = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
+    return (common is not None and common[1] >= SATURATED) or (
+        unit is not None and unit[1] >= AT_ROOF
+    )
+
+
+def _occupancy_match(
+    launch: ProfiledLaunch, share: float, spare: WarpSlots, remaining: float, what: str
+) -> KernelRuleMatch:
+    rate = issue_rate(launch) or 0.0
+    roof = busiest(launch)
+    return KernelRuleMatch(
+        title=f"{what} let only {share:.0%} of the warps of an SM be resident",
+        time_share=remaining,
+        estimate=f"with {spare.warps_then} warps on an SM instead of {spare.warps}, a scheduler "
+        f"would issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
+        + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),
+        evidence=(
+            Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),
+            Evidence("warps_per_sm", spare.warps, "", "Warps that fit an SM at once"),
+            Evidence("warps_without_limit", spare.warps_then, "", "Warps that would fit"),
+            *launch.evidence(
+                shared.OCCUPANCY,
+                shared.REGISTERS,
+                shared.STATIC_SHARED,
+                shared.DYNAMIC_SHARED,
+                q.WARPS,
+            ),
+            Evidence("issue_rate", rate, "share", "Cycles in which a scheduler issued"),
+        ),
+        confidence=Confidence.MEDIUM if launch.stalls else Confidence.LOW,
+        confidence_reason="whether the code can do with less is not known"
+        if launch.stalls
+        else "what warps waited for was not measured",
+    )

@@ -1,4 +1,4 @@
-"""Memcpys as rules see them: direction, kind of memory, and time that nothing hides."""
+"""Memcpys: their direction, kind of memory and exposed time, and changes that hide them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COPY, label_w
 from gpusight.analysis.replay.changes import ASYNC_COPY_NS, own_stream, without_waiting
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import by_step, largest, summed_locations, times_text
-from gpusight.rules.patterns.host_gaps import called_from
+from gpusight.rules.formatting import (
+    called_from,
+    largest,
+    step_evidence,
+    summed_locations,
+    times_text,
+)
 from gpusight.rules.rule import Threshold
 from gpusight.trace.intervals import Intervals, clip, coverage, subtract
 from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import FindingLocation
+    from gpusight.trace.intervals import Ints
 
 
 MIN_COPY_BYTES = Threshold(
@@ -41,7 +46,7 @@ BIDIRECTIONAL_RATE = Threshold(
     "but they meet in the host's memory; 0.91 to 0.93 were seen",
 )
 _RIGHT_BEHIND_NS = 50_000
-"""A synchronisation within this time after a call that copies is for the copy."""
+"""A synchronization within this time after a copy call waits for the copy."""
 HOST_WAYS = ("h2d", "d2h")
 DIRECTION_NAMES = {
     "h2d": "to the GPU",
@@ -49,38 +54,37 @@ DIRECTION_NAMES = {
     "p2p": "between GPUs",
     "unified": "of unified memory",
 }
-"""Where copies go, in words."""
+"""Direction of copies, as titles say it."""
 
 
 def copies(context: RuleContext) -> pl.DataFrame:
-    """Give the copies: rows of `RuleContext.ops` with three more columns.
+    """Return the copies: rows of `RuleContext.ops` with three more columns.
 
-    `way` (as the ledger calls it: h2d, d2h, p2p, d2d, unified, …), `pageable` (null where the
-    capture does not say) and `exposed_ns`, the time in which no kernel ran beside.
+    `way` (as in the ledger: h2d, d2h, p2p, d2d, unified, …), `pageable` (null where it was not
+    recorded) and `exposed_ns`, the time in which no kernel ran.
     """
     rows = context.ops.filter(pl.col("kind") == "copy")
     labels = label_work(context.schedule)
     code = labels.of_op[rows["op"].to_numpy()]
-    ways = [one.entry.removeprefix(f"{COPY}/") for one in labels.known]
-    kinds = [None if one.memory is None else one.memory == "pageable" for one in labels.known]
+    ways = [label.entry.removeprefix(f"{COPY}/") for label in labels.known]
+    pageable = [None if k.memory is None else k.memory == "pageable" for k in labels.known]
     return rows.with_columns(
         pl.col("bytes").fill_null(0),
         pl.Series("way", ways, pl.String).gather(code),
-        pl.Series("pageable", kinds, pl.Boolean).gather(code),
+        pl.Series("pageable", pageable, pl.Boolean).gather(code),
         pl.Series("exposed_ns", not_covered(rows, computing(context)), pl.Int64),
     )
 
 
 def computing(context: RuleContext) -> dict[int, Intervals]:
-    """Give the times in which each GPU computes; communication does not count as that."""
-    works = pl.col("kind").is_in(["kernel", "graph"]) & (
+    """Return the times in which each GPU computes; communication does not count."""
+    computes = pl.col("kind").is_in(["kernel", "graph"]) & (
         pl.col("category").fill_null("other") != COMMUNICATION
     )
-    return spans_by_device(context.ops.filter(works))
+    return _spans_by_device(context.ops.filter(computes))
 
 
-def spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
-    """Unite the times of work, by GPU."""
+def _spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
     return {
         int(device): Intervals.from_arrays(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
         for (device,), part in rows.group_by("device")
@@ -88,19 +92,19 @@ def spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
 
 
 def not_covered(rows: pl.DataFrame, covers: dict[int, Intervals]) -> Ints:
-    """Measure how much of each piece of work lies outside the spans of its GPU."""
-    left = (rows["end_ns"] - rows["start_ns"]).to_numpy().copy()
+    """Measure how much of each activity lies outside the spans of its GPU."""
+    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     device = rows["device"].to_numpy()
+    outside_ns: Ints = end_ns - start_ns
     for number, spans in covers.items():
         own = np.flatnonzero(device == number)
-        starts, ends = (rows[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
-        left[own] -= coverage(spans, starts, ends)
-    return left
+        outside_ns[own] -= coverage(spans, start_ns[own], end_ns[own])
+    return outside_ns
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTotals:
-    """What copies of one direction add up to, in the judged part."""
+    """Totals of the copies of one direction, in the sample."""
 
     way: str
     count: int
@@ -108,39 +112,35 @@ class CopyTotals:
     ns: int
     exposed_ns: int
     size: float
-    """Bytes of a copy, median."""
+    """Median bytes of a copy."""
 
     @property
     def to(self) -> str:
-        """Where to, in words."""
+        """The direction, as titles say it."""
         return DIRECTION_NAMES[self.way]
 
-    def said(self, context: RuleContext) -> str:
-        """Say it in words: `134.2 MB to the GPU twice a step, 29.1 ms each`."""
-        each = format_time(self.ns / self.count)
-        return f"{format_bytes(self.size)} {self.to} {times_text(context, self.count)}, {each} each"
+    def text(self, context: RuleContext) -> str:
+        """Describe the copies: `134.2 MB to the GPU twice a step, 29.1 ms each`."""
+        mean = format_time(self.ns / self.count)
+        return f"{format_bytes(self.size)} {self.to} {times_text(context, self.count)}, {mean} each"
 
     def evidence(self, context: RuleContext) -> tuple[Evidence, ...]:
-        """Give how often, how much and how fast."""
-        per_step = context.per_step
-
-        def one(what: str, value: float, unit: str, meaning: str) -> Evidence:
-            return Evidence(f"{self.way}_{what}", value / per_step, unit, by_step(context, meaning))
-
+        """Return the evidence: time, rate, exposed time, bytes and count."""
+        way, to = self.way, self.to
+        rate = self.bytes * 1e9 / max(1, self.ns)
+        alone = f"Of that with no kernel beside, {to}"
         return (
-            one("ns", self.ns, "ns", f"Time copying {self.to}"),
-            Evidence(
-                f"{self.way}_rate", self.bytes * 1e9 / max(1, self.ns), "byte/s", f"Rate {self.to}"
-            ),
-            one("exposed_ns", self.exposed_ns, "ns", f"Of that with no kernel beside, {self.to}"),
-            one("bytes", self.bytes, "byte", f"Moved {self.to}"),
-            one("count", self.count, "", f"Copies {self.to}"),
+            step_evidence(context, f"{way}_ns", self.ns, "ns", f"Time copying {to}"),
+            Evidence(f"{way}_rate", rate, "byte/s", f"Rate {to}"),
+            step_evidence(context, f"{way}_exposed_ns", self.exposed_ns, "ns", alone),
+            step_evidence(context, f"{way}_bytes", self.bytes, "byte", f"Moved {to}"),
+            step_evidence(context, f"{way}_count", self.count, "", f"Copies {to}"),
         )
 
 
 def copy_evidence(context: RuleContext, moved: list[CopyTotals]) -> tuple[Evidence, ...]:
-    """Give the evidence of all directions, what tells most first."""
-    by_metric = zip(*(one.evidence(context) for one in moved), strict=True)
+    """Return the evidence of all directions, metric by metric."""
+    by_metric = zip(*(totals.evidence(context) for totals in moved), strict=True)
     return tuple(evidence for metric in by_metric for evidence in metric)
 
 
@@ -159,39 +159,38 @@ def by_way(rows: pl.DataFrame) -> list[CopyTotals]:
 
 @dataclass(frozen=True, slots=True)
 class ExposedTime:
-    """Time of the judged part in which work ran on a GPU and nothing computed there."""
+    """Time of the sample in which some activity ran on a GPU and nothing computed there."""
 
     device: int
     ns: int
 
 
 def most_exposed(context: RuleContext, rows: pl.DataFrame) -> ExposedTime:
-    """Find the GPU on which work ran longest without anything computing beside it."""
+    """Find the GPU on which these activities ran longest without any computation."""
     covers = computing(context)
     window = context.schedule.start_ns, context.schedule.end_ns
-    found = [
-        ExposedTime(device, subtract(clip(spans, *window), covers.get(device, _NOTHING)).length_ns)
-        for device, spans in sorted(spans_by_device(rows).items())
+    exposed = [
+        ExposedTime(device, subtract(clip(spans, *window), covers.get(device, _EMPTY)).length_ns)
+        for device, spans in sorted(_spans_by_device(rows).items())
     ]
-    return max(found, key=lambda one: one.ns, default=ExposedTime(0, 0))
+    return max(exposed, key=lambda time: time.ns, default=ExposedTime(0, 0))
 
 
-_NOTHING = Intervals.empty()
+_EMPTY = Intervals.empty()
 
 
 def copy_origins(
     context: RuleContext, rows: pl.DataFrame, ns: str = "duration_ns"
 ) -> tuple[FindingLocation, ...]:
-    """Name where copies come from: lines, operators, ranges, else the calls that made them."""
-    found = largest(*called_from(context, rows, ns).values())
-    if found:
-        return found
+    """Return where copies come from: lines, operators, ranges, else the calls that made them."""
     names = context.calls.select("call", pl.col("name").alias("api"))
-    return largest(summed_locations(rows.join(names, on="call", how="left"), "call", "api", ns))
+    return largest(*called_from(context, rows, ns).values()) or largest(
+        summed_locations(rows.join(names, on="call", how="left"), "call", "api", ns)
+    )
 
 
 def pinned_in_place(rows: pl.DataFrame) -> Change:
-    """Let the calls that copy return at once; the copies stay where they are in their streams."""
+    """Let the copy calls return at once; the copies stay in their streams."""
     calls = rows["call"].drop_nulls().unique().to_numpy()
 
     def change(program: ReplayProgram) -> ReplayProgram:
@@ -202,10 +201,10 @@ def pinned_in_place(rows: pl.DataFrame) -> Change:
 
 
 def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
-    """Let copies run beside the rest, those of each direction on a queue of their own.
+    """Overlap copies with everything else, those of each direction on a stream of their own.
 
-    Neither the calls that copy nor synchronisations right behind them hold their threads. Copies to
-    the GPU and to the host then run at once, each a little slower.
+    Neither the copy calls nor synchronizations right after them block their threads. Copies to the
+    GPU and to the host then run at the same time, each a little slower.
     """
     ways = rows.partition_by("way", maintain_order=True)
     return (
@@ -217,9 +216,9 @@ def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ..
 
 
 def _both_ways(rows: pl.DataFrame) -> Change:
-    """Let copies of a GPU that come to run beside those of the other direction take longer.
+    """Slow down copies that overlap with those of the other direction.
 
-    As much of each direction does as the other one has, after what earlier changes left.
+    As much of each direction overlaps as the other one has, after earlier changes.
     """
     host = rows.filter(pl.col("way").is_in(HOST_WAYS))
     ops = host["op"].to_numpy()
@@ -228,9 +227,9 @@ def _both_ways(rows: pl.DataFrame) -> Change:
     side = np.stack((device, way.to_numpy()))
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        took = np.zeros((int(device.max(initial=0)) + 1, len(HOST_WAYS)), np.int64)
-        np.add.at(took, tuple(side), program.duration_ns[ops])
-        shared = took.min(axis=1)[device] / np.maximum(took[tuple(side)], 1)
+        total_ns = np.zeros((int(device.max(initial=0)) + 1, len(HOST_WAYS)), np.int64)
+        np.add.at(total_ns, tuple(side), program.duration_ns[ops])
+        shared = total_ns.min(axis=1)[device] / np.maximum(total_ns[tuple(side)], 1)
         longer = program.duration_ns[ops] * (1 + shared * (1 / BIDIRECTIONAL_RATE.value - 1))
         return program.changed(duration_ns=put(program.duration_ns, ops, longer.astype(np.int64)))
 
@@ -238,27 +237,27 @@ def _both_ways(rows: pl.DataFrame) -> Change:
 
 
 def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
-    """Let work that began late for no reason the capture shows not wait for this other work.
+    """Remove delays of other activities that only `rows` explain.
 
-    A replay knows what waited for what from events, and from work that began just when other work
-    ended. Where neither tells, work that was launched long before, in a stream that was free, and
-    that began after a stretch in which nothing but `rows` ran, is taken to have waited for them.
+    A replay knows dependencies from events, and from activities that began just when others ended.
+    Beyond these, an activity that was launched long before, in a free stream, and that began after
+    a time in which nothing but `rows` ran, is assumed to have waited for them.
     """
     covers = computing(context)
     alone = {
-        device: subtract(spans, covers.get(device, _NOTHING))
-        for device, spans in spans_by_device(rows).items()
+        device: subtract(spans, covers.get(device, _EMPTY))
+        for device, spans in _spans_by_device(rows).items()
     }
     others = context.ops.filter(~pl.col("op").is_in(rows["op"].implode()))
     ops, start = others["op"].to_numpy(), others["start_ns"].to_numpy()
 
     def waited(ns: Ints) -> Ints:
-        late = np.where(ns > MIN_DELAY_NS.value, ns, 0)
+        delay_ns = np.where(ns > MIN_DELAY_NS.value, ns, 0)
         spans = others.select(
-            "device", pl.Series("start_ns", start - late), pl.Series("end_ns", start)
+            "device", pl.Series("start_ns", start - delay_ns), pl.Series("end_ns", start)
         )
-        found: Ints = late - not_covered(spans, alone)
-        return found
+        waited_ns: Ints = delay_ns - not_covered(spans, alone)
+        return waited_ns
 
     def change(program: ReplayProgram) -> ReplayProgram:
         gap, latency = program.queue_gap_ns[ops], program.latency_ns[ops]
@@ -274,15 +273,14 @@ def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
 
 
 def _right_behind(context: RuleContext, calls: Ints) -> Ints:
-    """Find the synchronisations that only wait for what the call before them copied."""
-    every = context.schedule.calls
-    order = np.argsort(every.lane, kind="stable")
+    """Find the synchronizations that only wait for the copy call before them."""
+    all_calls = context.schedule.calls
+    order = np.argsort(all_calls.lane, kind="stable")
     before, after = order[:-1], order[1:]
-    behind = (
+    syncs: Ints = after[
         np.isin(before, calls)
-        & (every.lane[before] == every.lane[after])
-        & (every.kind[after] == CallKind.SYNC)
-        & (every.start_ns[after] - every.end_ns[before] <= _RIGHT_BEHIND_NS)
-    )
-    found: Ints = after[behind]
-    return found
+        & (all_calls.lane[before] == all_calls.lane[after])
+        & (all_calls.kind[after] == CallKind.SYNC)
+        & (all_calls.start_ns[after] - all_calls.end_ns[before] <= _RIGHT_BEHIND_NS)
+    ]
+    return syncs

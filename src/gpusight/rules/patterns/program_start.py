@@ -1,4 +1,4 @@
-"""The start of a program, where no steps are known: loading and compiling before its work."""
+"""The start of a program, where no steps are known: it loads and compiles before it computes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpusight.trace.intervals import Intervals, coverage, union
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -44,25 +44,25 @@ _COMPILES = ("ranges", "cpu_ops", "python_calls")
 
 @dataclass(frozen=True)
 class ProgramStart:
-    """Time before the work of a program."""
+    """Time before a program computes."""
 
     start_ns: int
     end_ns: int
-    """When the GPU begins to work, or when compiling is done."""
+    """First GPU activity, or the end of compilation."""
     launch_ns: int
-    """When the host launches the first work after it."""
+    """First launch after it."""
     loads: pl.DataFrame
-    """Calls that load code, make contexts or take memory, with `name` and `duration_ns`."""
+    """Calls that load code, create contexts or allocate memory: `name` and `duration_ns`."""
     compiling_ns: int
 
     @property
     def length_ns(self) -> int:
-        """How long it takes."""
+        """Its length."""
         return self.end_ns - self.start_ns
 
     @property
     def preparing_ns(self) -> int:
-        """How long the host loads or compiles in it."""
+        """Time in which the host loads or compiles."""
         return int(self.loads["duration_ns"].sum()) + self.compiling_ns
 
 
@@ -73,21 +73,24 @@ def find_start(trace: Trace, start_ns: int, end_ns: int) -> ProgramStart | None:
         return None
     first = max(start_ns, int(work["start_ns"].min()))  # type: ignore[arg-type]
     compiles = _compiling(trace, start_ns, end_ns)
-    ends = _last_compile(compiles, work["launch_ns"].to_numpy(), start_ns, first)
-    after = work.filter(pl.col("launch_ns") >= ends)["launch_ns"] if ends > first else None
-    launch_ns = int(work["launch_ns"].min() if after is None else after.min())  # type: ignore[arg-type]
-    found = ProgramStart(
+    ready_ns = _last_compile(compiles, work["launch_ns"].to_numpy(), start_ns, first)
+    after = work.filter(pl.col("launch_ns") >= ready_ns) if ready_ns > first else work
+    start = ProgramStart(
         start_ns,
-        ends,
-        max(start_ns, launch_ns),
-        _loads(trace, start_ns, ends),
-        int(coverage(compiles, np.array([start_ns]), np.array([ends]))[0]),
+        ready_ns,
+        max(start_ns, int(after["launch_ns"].min())),  # type: ignore[arg-type]
+        _loads(trace, start_ns, ready_ns),
+        int(coverage(compiles, np.array([start_ns]), np.array([ready_ns]))[0]),
     )
-    return found if _is_start(found, end_ns - start_ns) else None
+    if start.length_ns < max(MIN_START_NS.value, MIN_START_SHARE.value * (end_ns - start_ns)):
+        return None
+    loads = start.preparing_ns >= MIN_LOADING_SHARE.value * start.length_ns
+    certain = start.length_ns >= MIN_CERTAIN_SHARE.value * (end_ns - start_ns)
+    return start if certain or loads else None
 
 
 def without_start(trace: Trace, focus: StepWindow) -> StepWindow:
-    """Look at what comes after the start of a program, where no steps are known."""
+    """Leave the start of a program out of the window, where no steps are known."""
     if focus.steps:
         return focus
     start = find_start(trace, focus.start_ns, focus.end_ns)
@@ -102,7 +105,7 @@ def without_start(trace: Trace, focus: StepWindow) -> StepWindow:
 
 
 def _compiling(trace: Trace, start_ns: int, end_ns: int) -> Intervals:
-    spans = Intervals.from_arrays(np.empty(0, np.int64), np.empty(0, np.int64))
+    spans = Intervals.empty()
     for table in _COMPILES:
         if not trace.has(table):
             continue
@@ -113,20 +116,21 @@ def _compiling(trace: Trace, start_ns: int, end_ns: int) -> Intervals:
             pl.col("end_ns") > start_ns,
             pl.col("start_ns") < end_ns,
         )
-        found = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-        spans = union(spans, found)
+        own_spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+        spans = union(spans, own_spans)
     return spans
 
 
 def _last_compile(compiles: Intervals, launches: Ints, start_ns: int, first_ns: int) -> int:
-    """Give the end of the last compiling that belongs to a start, else the first GPU work."""
+    """Return the end of the last compilation of a start, else the first GPU activity."""
     ends = compiles.ends[(compiles.ends > first_ns) & (compiles.ends <= launches.max())]
     if not len(ends):
         return first_ns
     idle = Intervals.from_arrays(np.array([start_ns]), np.array([first_ns]))
     since = np.full(len(ends), start_ns)
-    of_it = coverage(union(compiles, idle), since, ends) >= MIN_CERTAIN_SHARE.value * (ends - since)
-    return int(ends[of_it].max(initial=first_ns))
+    prepared_ns = coverage(union(compiles, idle), since, ends)
+    in_start = prepared_ns >= MIN_CERTAIN_SHARE.value * (ends - since)
+    return int(ends[in_start].max(initial=first_ns))
 
 
 def _loads(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -137,10 +141,3 @@ def _loads(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
     return calls.filter(prepares).select(
         pl.col("name").cast(pl.String), (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
     )
-
-
-def _is_start(start: ProgramStart, window_ns: int) -> bool:
-    if start.length_ns < max(MIN_START_NS.value, MIN_START_SHARE.value * window_ns):
-        return False
-    loading = start.preparing_ns >= MIN_LOADING_SHARE.value * start.length_ns
-    return start.length_ns >= MIN_CERTAIN_SHARE.value * window_ns or loading

@@ -1,4 +1,4 @@
-"""alloc-churn: every step takes memory from the driver and gives it back."""
+"""alloc-churn: every step allocates memory from the driver and frees it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import polars as pl
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
-from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import (
-    by_step,
+    called_from,
     framework_of,
     largest,
+    named,
     of_each_step,
+    step_evidence,
     summed_locations,
     times_text,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
-from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
+from gpusight.rules.patterns.host_gaps import host_unknown
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
@@ -80,13 +82,11 @@ torch.matmul(a, b, out=buffer)
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Count the calls that take or give back memory, step by step."""
+        """Count the calls that allocate or free memory, step by step."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
         rows = _in_steps(context) if context.steps > 1 else _without_steps(context)
-        if rows.is_empty():
-            return CLEAN
-        return _found(context, rows)
+        return CLEAN if rows.is_empty() else _match(context, rows)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find calls that allocate or free memory, with the gap that follows."""
@@ -98,7 +98,7 @@ torch.matmul(a, b, out=buffer)
 
 
 def _slow() -> pl.Expr:
-    """Leave out what a pool answers at once: that is the fix, not the problem."""
+    """Leave out calls that a pool serves at once: that is the fix, not the problem."""
     pooled = pl.col("name").str.contains("Async")
     return ~pooled | (pl.col("duration_ns") >= MAX_POOLED_NS.value)
 
@@ -106,52 +106,40 @@ def _slow() -> pl.Expr:
 def _in_steps(context: RuleContext) -> pl.DataFrame:
     rows = context.calls_of(CallKind.ALLOCATE, CallKind.FREE)
     rows = rows.filter(pl.col("step").is_not_null(), _slow())
-    if rows["step"].n_unique() <= MIN_STEP_SHARE.value * context.steps:
-        return rows.clear()
-    return rows
+    regular = rows["step"].n_unique() > MIN_STEP_SHARE.value * context.steps
+    return rows if regular else rows.clear()
 
 
 def _without_steps(context: RuleContext) -> pl.DataFrame:
-    """Give the calls from the first free on that has launches before it."""
+    """Return the calls from the first free after a launch on."""
     kind = pl.col("kind").cast(pl.String)
     launched = (kind == "launch").cum_sum() > 0
     freed = (launched & (kind == "free")).cum_sum() > 0
-    again = context.calls.with_columns(freed.over("lane").alias("freed")).filter(
+    rows = context.calls.with_columns(freed.over("lane").alias("freed")).filter(
         pl.col("freed"), kind.is_in(["allocate", "free"]), _slow()
     )
-    # What a program frees at its end it does not take again.
+    # What a program frees at its end it does not allocate again.
     last = pl.col("call").filter(kind == "allocate").max().over("lane")
-    again = again.filter(pl.col("call") <= last)
-    taken = again.filter(kind == "allocate").height
-    return again if taken >= MIN_REALLOCATIONS.value else again.clear()
+    rows = rows.filter(pl.col("call") <= last)
+    allocations = rows.filter(kind == "allocate").height
+    return rows if allocations >= MIN_REALLOCATIONS.value else rows.clear()
 
 
-def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    found = called_from(context, rows)
-    calls = summed_locations(rows, "call", "name")
-    where = largest(found["site"], found["operator"], found["range"], calls)
+def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+    where = largest(*called_from(context, rows).values(), summed_locations(rows, "call", "name"))
     spent_ns = float(rows["duration_ns"].sum())
     return RuleMatch(
         title=f"Memory is taken or given back {times_text(context, rows.height)}, "
         f"{of_each_step(context, spent_ns)}",
         evidence=(
-            Evidence(
-                "calls",
-                rows.height / context.per_step,
-                "",
-                by_step(context, "Calls that take or give back memory"),
-            ),
-            Evidence(
-                "calls_ns",
-                spent_ns / context.per_step,
-                "ns",
-                by_step(context, "Time the host spends in them"),
-            ),
-            Evidence(
+            step_evidence(context, "calls", rows.height, "", "Calls that take or give back memory"),
+            step_evidence(context, "calls_ns", spent_ns, "ns", "Time the host spends in them"),
+            step_evidence(
+                context,
                 "waited_ns",
-                float(rows["waited_ns"].sum()) / context.per_step,
+                int(rows["waited_ns"].sum()),
                 "ns",
-                by_step(context, "Of it, waiting for the GPU"),
+                "Of it, waiting for the GPU",
             ),
         ),
         confidence=Confidence.HIGH,
@@ -164,12 +152,11 @@ def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
 
 
 def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
-    names = [w.name for w in where if w.kind == "call"]
-    calls = " and ".join(names[:2])
+    calls = [w.name for w in where if w.kind == "call"]
     source = named(where, "site", "operator") or named(where, "range")
-    seen = f"Seen: {calls}" + (f" in {source}." if source else ".")
-    host = any("Host" in name for name in names)
-    pinned = " Keep pinned buffers for the whole run." if host else ""
+    seen = f"Seen: {' and '.join(calls[:2])}" + (f" in {source}." if source else ".")
+    on_host = any("Host" in name for name in calls)
+    pinned = " Keep pinned buffers for the whole run." if on_host else ""
     return f"{seen}{pinned} " + framework_of(context.trace).choose(
         torch="Remove torch.cuda.empty_cache() from the loop, make sure that "
         "PYTORCH_NO_CUDA_MEMORY_CACHING is not set, and let the allocator grow its segments "

@@ -15,19 +15,21 @@ from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.formatting import (
+    framework_of,
+    largest,
+    named,
+    of_each_step,
+    step_evidence,
+)
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
-    activity_before,
-    at_most,
-    events_of,
-    host_unknown,
-    named,
-)
-from gpusight.rules.patterns.host_stalls import (
     MAX_LAUNCHES_BETWEEN,
     MIN_STALL_NS,
     MIN_STALL_RATIO,
+    activity_before,
+    at_most,
+    host_unknown,
     host_work,
     launching_lane,
     waits,
@@ -39,12 +41,12 @@ from gpusight.units import format_time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.host_stalls import HostStalls
+    from gpusight.rules.patterns.host_gaps import HostStalls
     from gpusight.rules.rule import FindingLocation, RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_IDLE_SHARE = Threshold(
@@ -65,21 +67,21 @@ _PROFILER = re.compile(r"(?:^|/)torch/profiler/|ProfilerStep|profiler_util")
 
 
 @dataclass(frozen=True)
-class _Other:
-    """Host work that is no launching."""
+class _OtherWork:
+    """Host work that does not launch anything."""
 
     calls: Ints
     """Positions of the calls that it came before."""
     ns: Ints
     """Before each of them."""
     idle_ns: int
-    """Of it, with nothing to do for the GPU."""
+    """The part of it with the GPU idle."""
     spans: Intervals
     thread: int
     between_ns: int
-    """Of the idle time, what lies between steps."""
+    """The part of the idle time between steps."""
     read: pl.DataFrame
-    """Copies to the host that were asked for between steps: what that work looks at."""
+    """Copies to the host between steps, which that work needs."""
 
 
 class BetweenSteps(TimelineRule):
@@ -132,13 +134,13 @@ if step % 100 == 0:                            # not every step
             return unknown
         if context.steps < 2:
             return RuleNotApplicable("fewer than two steps are known")
-        other = _other(context)
-        least_ns = max(
+        other = _other_work(context)
+        min_idle_ns = max(
             MIN_IDLE_SHARE.value * context.length_ns, LOOP_NS_PER_STEP.value * context.steps
         )
-        if other.idle_ns - _profiler_ns(context, other) < least_ns:
+        if other.idle_ns - _profiler_ns(context, other) < min_idle_ns:
             return CLEAN
-        return _found(context, other)
+        return _match(context, other)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host did something else than launch."""
@@ -146,57 +148,47 @@ if step % 100 == 0:                            # not every step
         return idle_by_cause(context, finding, *causes)
 
 
-def _other(context: RuleContext) -> _Other:
-    calls = context.schedule.calls
+def _other_work(context: RuleContext) -> _OtherWork:
     work = host_work(context)
-    telling = (work.between | _telling(context, work)) & (work.ns > 0)
-    chosen = _own_cause(context, work, np.flatnonzero(telling))
-    threads = calls.thread[chosen]
-    return _Other(
-        chosen,
-        work.ns[chosen],
-        work.of(chosen),
-        Intervals.from_arrays(work.start_ns[chosen], work.end_ns[chosen]),
+    candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0)
+    calls = _without_reads(context, work, np.flatnonzero(candidates))
+    threads = context.schedule.calls.thread[calls]
+    return _OtherWork(
+        calls,
+        work.ns[calls],
+        work.of(calls),
+        Intervals.from_arrays(work.start_ns[calls], work.end_ns[calls]),
         int(np.bincount(threads).argmax()) if len(threads) else 0,
-        work.of(chosen[work.between[chosen]]),
-        _read_between(context, work),
+        work.of(calls[work.between[calls]]),
+        context.ops.filter(
+            pl.col("kind") == "copy",
+            pl.col("direction") == "Device-to-Host",
+            pl.col("call").is_in(np.flatnonzero(work.between)),
+        ),
     )
 
 
-def _own_cause(context: RuleContext, work: HostStalls, chosen: Ints) -> Ints:
-    """Leave out work on values that were read back, if it only costs because of that wait."""
+def _without_reads(context: RuleContext, work: HostStalls, calls: Ints) -> Ints:
+    """Leave out work on values that were read back, if the wait for them is the cause."""
     reads = waits(context).filter(pl.col("reads"), ~pl.col("large"))["calls"]
-    before = _call_before(context)[chosen]
-    after = np.isin(before, reads.explode().to_numpy())
-    if not after.any():
-        return chosen
-    own = reads.filter(reads.list.eval(pl.element().is_in(before[after])).list.any())
-    saved_ns = context.replay.run(without_waiting(own.explode().to_numpy())).saved_ns
-    return chosen[~after] if saved_ns >= MIN_HIDDEN_SHARE.value * work.of(chosen[after]) else chosen
-
-
-def _call_before(context: RuleContext) -> Ints:
-    """Give the call before each one in its lane."""
     lane = context.schedule.calls.lane
     order = np.argsort(lane, kind="stable")
-    before = np.full(len(lane), NONE, np.int64)
-    same = lane[order][1:] == lane[order][:-1]
-    before[order[1:]] = np.where(same, order[:-1], NONE)
-    return before
-
-
-def _read_between(context: RuleContext, work: HostStalls) -> pl.DataFrame:
-    """Give the copies to the host that were asked for between steps."""
-    calls = np.flatnonzero(work.between)
-    return context.ops.filter(
-        pl.col("kind") == "copy",
-        pl.col("direction") == "Device-to-Host",
-        pl.col("call").is_in(calls),
-    )
+    same_lane = lane[order][1:] == lane[order][:-1]
+    call_before = np.full(len(lane), NONE, np.int64)
+    call_before[order[1:]] = np.where(same_lane, order[:-1], NONE)
+    before = call_before[calls]
+    after_read = np.isin(before, reads.explode().to_numpy())
+    if not after_read.any():
+        return calls
+    read = reads.filter(reads.list.eval(pl.element().is_in(before[after_read])).list.any())
+    saved_ns = context.replay.run(without_waiting(read.explode().to_numpy())).saved_ns
+    if saved_ns >= MIN_HIDDEN_SHARE.value * work.of(calls[after_read]):
+        return calls[~after_read]
+    return calls
 
 
 def _without_reading(context: RuleContext, read: pl.DataFrame) -> tuple[Change, ...]:
-    """Let copies, their calls and the waits for them go."""
+    """Remove copies, their calls and the waits for them."""
     if read.is_empty():
         return ()
     issued = read["call"].unique().to_numpy()
@@ -205,75 +197,75 @@ def _without_reading(context: RuleContext, read: pl.DataFrame) -> tuple[Change, 
     return free_calls(np.union1d(issued, waiting.to_numpy())), remove(read["op"].to_numpy())
 
 
-def _telling(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
-    """Choose the long stretches that come again in most steps, or are long for a step."""
+def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
+    """Choose the long stalls that come in most steps, or that are long for a step."""
     calls = context.schedule.calls
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
-    at = np.flatnonzero(work.long)
-    rows = pl.DataFrame(
-        {
-            "place": _places(context, at),
-            "step": np.searchsorted(marks, calls.start_ns[at], side="right"),
-        }
-    )
+    long = np.flatnonzero(work.long)
+    step = np.searchsorted(marks, calls.start_ns[long], side="right")
+    rows = pl.DataFrame({"place": _places(context, long), "step": step})
     in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
-    telling = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
-    telling[at[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
-    return work.long & telling
+    chosen = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
+    chosen[long[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
+    return work.long & chosen
 
 
 def _places(context: RuleContext, calls: Ints) -> pl.Series:
-    """Tell where in a step calls come: after which work of their lane, and before which."""
+    """Return the activities that the thread launched before and after each call."""
     lane = context.schedule.calls.lane
     issued = context.ops.filter(pl.col("call").is_not_null()).sort("call")
-    own = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(context)))
-    names = own["name"].cast(pl.String)
-    after = np.searchsorted(own["call"].to_numpy(), calls)
+    launched = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(context)))
+    names = launched["name"].cast(pl.String)
+    after = np.searchsorted(launched["call"].to_numpy(), calls)
     around = [
-        names.gather(optional(np.where((at >= 0) & (at < own.height), at, NONE)))
+        names.gather(optional(np.where((at >= 0) & (at < launched.height), at, NONE)))
         for at in (after - 1, after)
     ]
     return pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct("place")
 
 
-def _profiler_ns(context: RuleContext, other: _Other) -> int:
-    """Measure what the profiler's own Python does there: it counts steps between them."""
-    events = events_of(context, "python_calls", other.thread)
+def _profiler_ns(context: RuleContext, other: _OtherWork) -> int:
+    """Measure the profiler's own Python functions in that work: it counts steps between them."""
+    schedule = context.schedule
+    events = context.trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
+        pl.col("thread") == schedule.threads[other.thread][1],
+        pl.col("end_ns") > pl.col("start_ns"),
+        pl.col("end_ns") > schedule.start_ns,
+        pl.col("start_ns") < schedule.end_ns,
+    )
     codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
     own = events.filter(pl.col("name").to_physical().is_in(codes))
     spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
     return intersect(spans, other.spans).length_ns
 
 
-def _found(context: RuleContext, other: _Other) -> RuleMatch:
-    doing = activity_before(context, other.calls, other.ns)
-    where = largest(doing["range"], doing["operator"], doing["site"], doing["call"])
-    longest = float(other.ns.max(initial=0))
-    between = other.between_ns >= _MOSTLY * other.idle_ns
+def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
+    activity = activity_before(context, other.calls, other.ns)
+    where = largest(activity["range"], activity["operator"], activity["site"], activity["call"])
+    longest_ns = float(other.ns.max(initial=0))
+    between = other.between_ns >= 0.9 * other.idle_ns
     what = "Host work between steps" if between else "Other host work"
+    copies = step_evidence(
+        context, "copies", other.read.height, "", "Copies to the host between steps"
+    )
+    reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
+    reading_ns = int(reading["duration_ns"].sum())
     return RuleMatch(
         title=f"{what} keeps the GPU waiting for {of_each_step(context, other.idle_ns)}",
         evidence=(
-            Evidence(
-                "idle_ns",
-                other.idle_ns / context.per_step,
-                "ns",
-                by_step(context, "Time in which the GPU waits for it"),
+            step_evidence(
+                context, "idle_ns", other.idle_ns, "ns", "Time in which the GPU waits for it"
             ),
-            Evidence(
+            step_evidence(
+                context,
                 "between_ns",
-                other.between_ns / context.per_step,
+                other.between_ns,
                 "ns",
-                by_step(context, "Of it, after one step and before the next"),
+                "Of it, after one step and before the next",
             ),
-            Evidence(
-                "host_ns",
-                float(other.ns.sum()) / context.per_step,
-                "ns",
-                by_step(context, "Host work in these stretches"),
-            ),
-            Evidence("longest_ns", longest, "ns", "The longest stretch"),
-            *_reading(context, other.read),
+            step_evidence(context, "host_ns", other.ns.sum(), "ns", "Host work in these stretches"),
+            Evidence("longest_ns", longest_ns, "ns", "The longest stretch"),
+            *([] if other.read.is_empty() else [copies]),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="whether that work can be moved or left out cannot be seen",
@@ -281,43 +273,26 @@ def _found(context: RuleContext, other: _Other) -> RuleMatch:
             without_host_time(other.calls, other.ns),
             *_without_reading(context, other.read),
         ),
-        min_ns=at_most(context, other.idle_ns + _reading_ns(context, other.read)),
-        fix=_fix(context, where, float(other.ns.sum()), longest),
+        min_ns=at_most(context, other.idle_ns + reading_ns),
+        fix=_fix(context, where, float(other.ns.sum()), longest_ns),
         code=framework_of(context.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
 
 
-def _reading(context: RuleContext, read: pl.DataFrame) -> tuple[Evidence, ...]:
-    if read.is_empty():
-        return ()
-    each = read.height / context.per_step
-    meaning = by_step(context, "Copies to the host between steps")
-    return (Evidence("copies", each, "", meaning),)
-
-
-def _reading_ns(context: RuleContext, read: pl.DataFrame) -> int:
-    """Measure the calls that ask for copies and wait for them."""
-    calls = context.calls.filter(pl.col("call").is_in(read["call"].unique()))
-    return int(calls["duration_ns"].sum())
-
-
 def _fix(
-    context: RuleContext, where: tuple[FindingLocation, ...], host_ns: float, longest: float
+    context: RuleContext, where: tuple[FindingLocation, ...], host_ns: float, longest_ns: float
 ) -> str:
     who = named(where, "range", "operator", "site") or named(where, "call")
     what = f"What runs there is {who}." if who else "No range or operator says what runs there."
-    rare = (
-        f" Most of it is in few places: the longest takes {format_time(longest)}."
-        if longest > _RARE * host_ns / context.per_step
-        else ""
-    )
+    rare = ""
+    if longest_ns > _MIN_RARE_RATIO * host_ns / context.per_step:
+        rare = f" Most of it is in few places: the longest takes {format_time(longest_ns)}."
     return f"{what}{rare} Do it rarely, on another thread, or after the next step was launched."
 
 
-_MOSTLY = 0.9
-_RARE = 5
-"""Times the mean from which on the longest gap stands out."""
+_MIN_RARE_RATIO = 5
+"""Ratio of the longest stall to the mean of a step from which on it stands out."""
 _CUDA = """\
 launch_step(i + 1, stream);                    // first keep the GPU busy
 write_results(i);                              // then the host's own work

@@ -31,7 +31,7 @@ _AGAIN = "Capture again, for a shorter time or with less switched on."
 
 
 class CaptureIncomplete(TimelineRule):
-    """Data that is missing, and what cannot be judged without it."""
+    """Data that is missing, and what cannot be evaluated without it."""
 
     id = "capture-incomplete"
     detects = (
@@ -53,48 +53,46 @@ class CaptureIncomplete(TimelineRule):
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Collect what is missing."""
-        lacks = list(_lacks(context))
-        if not lacks:
+        gaps = [
+            *_lost(context.trace),
+            *_missing_activities(context),
+            *_unlinked(context),
+            *_whole_graphs(context),
+            *_unnamed(context),
+        ]
+        if not gaps:
             return CLEAN
-        more = f", and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+        more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
         return RuleMatch(
-            title=f"{lacks[0].what}{more}",
-            evidence=tuple(lack.evidence for lack in lacks),
+            title=f"{gaps[0].title}{more}",
+            evidence=tuple(gap.evidence for gap in gaps),
             confidence=Confidence.HIGH,
             confidence_reason="it is what the capture itself shows",
-            fix=" ".join(dict.fromkeys(lack.remedy for lack in lacks)),
+            fix=" ".join(dict.fromkeys(gap.remedy for gap in gaps)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Lack:
-    """One thing that is missing."""
+class _Gap:
+    """Something that is missing."""
 
-    what: str
+    title: str
     evidence: Evidence
     remedy: str
 
 
-def _lacks(context: RuleContext) -> Iterator[_Lack]:
-    yield from _lost(context.trace)
-    yield from _unanswered(context)
-    yield from _unlinked(context)
-    yield from _whole_graphs(context)
-    yield from _unnamed(context)
-
-
-def _lost(trace: Trace) -> Iterator[_Lack]:
-    """Give what the reader warned of, and what the profiler said was lost."""
+def _lost(trace: Trace) -> Iterator[_Gap]:
+    """Return losses that the reader or the profiler reports."""
     for text in trace.losses:
-        yield _Lack(
-            f"Part of the file is missing: {_cut(text, 60)}", _said("warning", text), _AGAIN
+        yield _Gap(
+            f"Part of the file is missing: {_cut(text, 60)}", _quote("warning", text), _AGAIN
         )
     for text in serious_messages(trace)["text"]:
         if LOST_EVENTS.search(text):
-            yield _Lack("The profiler lost events", _said("message", text), _AGAIN)
+            yield _Gap("The profiler lost events", _quote("message", text), _AGAIN)
 
 
-def _said(metric: str, text: str) -> Evidence:
+def _quote(metric: str, text: str) -> Evidence:
     return Evidence(metric, 1, "", _cut(text, _LONGEST))
 
 
@@ -102,60 +100,58 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _unanswered(context: RuleContext) -> Iterator[_Lack]:
-    """Look for calls that issued GPU work which the capture does not hold."""
+def _missing_activities(context: RuleContext) -> Iterator[_Gap]:
+    """Look for launch and copy calls without their GPU activity."""
     for source, reason in lost_sources(context.trace, context.issued).items():
         share = context.issued[source].share if source in context.issued else 1.0
-        counted = Evidence("unanswered", share, "share", reason)
-        yield _Lack(f"{source.capitalize()} are missing: {reason}", counted, _AGAIN)
+        evidence = Evidence("unanswered", share, "share", reason)
+        yield _Gap(f"{source.capitalize()} are missing: {reason}", evidence, _AGAIN)
 
 
-def _unlinked(context: RuleContext) -> Iterator[_Lack]:
-    """Look for GPU work whose launch is not known."""
+def _unlinked(context: RuleContext) -> Iterator[_Gap]:
+    """Look for GPU activities whose launch is not known."""
     ops, trace = context.schedule.ops, context.trace
-    advice = advice_for(trace.meta)
     if not trace.has("api_calls"):
         count = Evidence("api_calls", 0, "", "API calls: why the GPU waits cannot be told")
-        yield _Lack("There are no API calls", count, _how(advice.calls))
+        yield _Gap("There are no API calls", count, _sentence(advice_for(trace.meta).calls))
         return
-    own = ~ops.carried
-    unlinked, every = (int(np.count_nonzero(m)) for m in (own & (ops.call == NONE), own))
-    unknown = unlinked / max(1, every)
-    if unknown >= MIN_UNLINKED_SHARE.value:
-        yield _Lack(
-            f"{format_share(unknown)} of the GPU work has no known launch",
-            Evidence("unlinked", unknown, "share", "Part of the GPU work without a known call"),
+    begun = ~ops.carried
+    unlinked = int(np.count_nonzero(begun & (ops.call == NONE)))
+    share = unlinked / max(1, int(np.count_nonzero(begun)))
+    if share >= MIN_UNLINKED_SHARE.value:
+        yield _Gap(
+            f"{format_share(share)} of the GPU work has no known launch",
+            Evidence("unlinked", share, "share", "Part of the GPU work without a known call"),
             "Capture from the beginning of the launches to the end of their work, with all "
             "processes and threads.",
         )
 
 
-def _whole_graphs(context: RuleContext) -> Iterator[_Lack]:
+def _whole_graphs(context: RuleContext) -> Iterator[_Gap]:
     """Look for graphs whose kernels the capture does not show."""
     ops = context.schedule.ops
-    graphs = ops.kind == OpKind.GRAPH
+    graphs, duration_ns = ops.kind == OpKind.GRAPH, ops.end_ns - ops.start_ns
     if graphs.any():
-        spent = float((ops.end_ns - ops.start_ns)[graphs].sum())
-        share = spent / max(1.0, float((ops.end_ns - ops.start_ns).sum()))
-        yield _Lack(
+        share = float(duration_ns[graphs].sum()) / max(1.0, float(duration_ns.sum()))
+        yield _Gap(
             "CUDA graphs were traced as a whole: their kernels are not visible",
             Evidence("in_graphs", share, "share", "Part of the GPU's work inside such graphs"),
-            _how(advice_for(context.trace.meta).graphs),
+            _sentence(advice_for(context.trace.meta).graphs),
         )
 
 
-def _unnamed(context: RuleContext) -> Iterator[_Lack]:
-    """Look for captures in which nothing tells steps or parts of the program."""
+def _unnamed(context: RuleContext) -> Iterator[_Gap]:
+    """Look for captures without anything that names steps or parts of the program."""
     trace = context.trace
     if context.steps or trace.has("ranges") or trace.has("cpu_ops"):
         return
-    yield _Lack(
+    yield _Gap(
         "No ranges and no steps: all is judged as one",
         Evidence("steps", 0, "", "Steps that are known; times are those of the whole window"),
-        _how(advice_for(trace.meta).ranges),
+        _sentence(advice_for(trace.meta).ranges),
     )
 
 
-def _how(advice: str) -> str:
+def _sentence(advice: str) -> str:
     text = advice[:1].upper() + advice[1:]
     return text if text.endswith((".", "…")) else f"{text}."

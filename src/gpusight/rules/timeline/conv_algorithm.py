@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, summed_locations
+from gpusight.rules.formatting import by_step, framework_of, step_evidence, summed_locations
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_CORE_SHARE, slow_convolutions
 from gpusight.rules.patterns.kernel_groups import (
@@ -87,40 +87,32 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Add up convolutions by slow algorithms."""
+        """Sum convolutions by slow algorithms."""
         if (unseen := kernels_unseen(context)) is not None:
             return unseen
         rows = slow_convolutions(context.kernels)
         if total_ns(rows) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _found(context, rows)
+        return _match(context, rows)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the slow convolutions."""
         return each_op(context, slow_convolutions(context.kernels))
 
 
-def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
         title=f"Convolutions by slow algorithms take {format_share(share)} of GPU time",
         evidence=(
-            Evidence(
-                "slow_ns",
-                total_ns(rows) / context.per_step,
-                "ns",
-                by_step(context, "Time of convolutions by slow algorithms"),
+            step_evidence(
+                context, "slow_ns", total_ns(rows), "ns", "Time of convolutions by slow algorithms"
             ),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-            Evidence(
-                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
-            ),
-            Evidence(
-                "convolution_ns",
-                total_ns(convolutions) / context.per_step,
-                "ns",
-                by_step(context, "Time of all convolutions"),
+            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
+            step_evidence(
+                context, "convolution_ns", total_ns(convolutions), "ns", "Time of all convolutions"
             ),
         ),
         confidence=Confidence.LOW,

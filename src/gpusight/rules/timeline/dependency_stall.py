@@ -1,8 +1,8 @@
-"""What holds up work that was launched in time: other streams, or functions of the host.
+"""dependency-stall: launched work waits for other streams, or for host functions in its stream.
 
-Three ways are told apart. The GPU is idle, and the work waits for work of another stream or GPU.
-The GPU is idle, and the work stands behind a function of the host in its stream. Or the GPU is not
-idle, but two streams wait for each other in turns with kernels that would fit beside each other.
+Three cases are distinguished. The GPU is idle, and the next activity waits for another stream or
+GPU. The GPU is idle, and the activity is behind a host function in its stream. Or the GPU is not
+idle, but two streams wait for each other in turns with kernels that could run concurrently.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.analysis.replay.stream_dependencies import queues_of_streams
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    by_step,
+    called_from,
     framework_of,
     largest,
     of_each_step,
+    step_evidence,
     summed_locations,
     times_text,
 )
 from gpusight.rules.locations import idle_gaps, named_by_work
-from gpusight.rules.patterns.host_gaps import called_from
 from gpusight.rules.patterns.kernel_groups import sm_count
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_STALL_NS = Threshold(
@@ -63,7 +63,7 @@ _HOST_FUNCTION = r"LaunchHostFunc|StreamAddCallback"
 
 @dataclass(frozen=True)
 class StreamStalls:
-    """Work of one GPU that was held up, and by what; arrays have one entry for each."""
+    """Delayed activities of one GPU, and what they waited for; arrays have one entry for each."""
 
     device: int
     op: Ints
@@ -71,38 +71,40 @@ class StreamStalls:
     ns: Ints
     """How long."""
     needs: Ints
-    """The work that it waited for; `NONE` where that is not known."""
+    """The activity that it waited for; `NONE` where that is not known."""
     function: Flags
-    """It stood behind a function of the host."""
+    """It was behind a host function in its stream."""
 
     @property
     def total_ns(self) -> int:
-        """How long all of them waited."""
+        """Sum of the waits."""
         return int(self.ns.sum())
 
-    def only(self, which: Flags) -> StreamStalls:
-        """Keep some."""
+    def only(self, mask: Flags) -> StreamStalls:
+        """Return some of them."""
         return StreamStalls(
-            self.device, self.op[which], self.ns[which], self.needs[which], self.function[which]
+            self.device, self.op[mask], self.ns[mask], self.needs[mask], self.function[mask]
         )
 
     def change(self, context: RuleContext) -> tuple[Change, ...]:
-        """Let them begin without waiting."""
+        """Start the activities without waiting."""
         behind = self.op[self.function]
         return without_needs(self.op[~self.function]), _without_function(context, behind)
 
 
 def stalls_in_idle(context: RuleContext) -> StreamStalls:
-    """Find the GPU that was idle longest although work for it was launched, and that work."""
-    found = []
-    for one in account(context.schedule, context.hosts):
-        idle = np.flatnonzero(one.spans.gap >= 0)
-        op = one.gaps.op[one.spans.gap[idle]]
-        start = np.maximum(one.spans.start_ns[idle], one.gaps.launched_ns[one.spans.gap[idle]])
-        waited = np.where(one.gaps.queued[one.spans.gap[idle]], one.spans.end_ns[idle] - start, 0)
-        some = (op != NONE) & (waited >= MIN_STALL_NS.value)
-        found.append((one.device, op[some], waited[some]))
-    device, ops, waited = max(found, key=lambda each: int(each[2].sum()))
+    """Find the GPU that was idle longest although activities were launched, and these."""
+    stalls = []
+    for account_ in account(context.schedule, context.hosts):
+        spans, gaps = account_.spans, account_.gaps
+        idle = np.flatnonzero(spans.gap >= 0)
+        gap = spans.gap[idle]
+        op = gaps.op[gap]
+        start_ns = np.maximum(spans.start_ns[idle], gaps.launched_ns[gap])
+        waited_ns = np.where(gaps.queued[gap], spans.end_ns[idle] - start_ns, 0)
+        long = (op != NONE) & (waited_ns >= MIN_STALL_NS.value)
+        stalls.append((account_.device, op[long], waited_ns[long]))
+    device, ops, waited = max(stalls, key=lambda stall: int(stall[2].sum()))
     needs = context.replay.program.needs[ops]
     function = (needs == NONE) & _behind_functions(context, ops)
     return StreamStalls(device, ops, waited, needs, function)
@@ -114,29 +116,29 @@ def stalls_in_turns(context: RuleContext) -> StreamStalls:
     A kernel waited for one of another stream, which had itself waited for the first one's stream.
     """
     ops, needs = context.schedule.ops, context.replay.program.needs
-    held = np.flatnonzero(needs != NONE)
-    other = needs[held]
+    waiting = np.flatnonzero(needs != NONE)
+    other = needs[waiting]
     back = needs[other]
-    turns = (back != NONE) & (ops.queue[back] == ops.queue[held])
-    turns &= (ops.queue[other] != ops.queue[held]) & (ops.device == context.device)[held]
-    held, other = held[turns], other[turns]
-    fits = _fit_together(context, held, other)
-    held, other = held[fits], other[fits]
-    waited = ops.end_ns[other] - np.maximum(ops.start_ns[other], _ready_ns(context, held))
-    long = waited >= MIN_STALL_NS.value
-    held, other, waited = held[long], other[long], waited[long]
-    if len(held) < MIN_HANDOVERS.value * context.per_step:
-        held, other, waited = held[:0], other[:0], waited[:0]
-    return StreamStalls(context.device, held, waited, other, np.zeros(len(held), np.bool_))
+    turns = (back != NONE) & (ops.queue[back] == ops.queue[waiting])
+    turns &= (ops.queue[other] != ops.queue[waiting]) & (ops.device == context.device)[waiting]
+    waiting, other = waiting[turns], other[turns]
+    fits = _fit_together(context, waiting, other)
+    waiting, other = waiting[fits], other[fits]
+    waited_ns = ops.end_ns[other] - np.maximum(ops.start_ns[other], _ready_ns(context, waiting))
+    long = waited_ns >= MIN_STALL_NS.value
+    if np.count_nonzero(long) < MIN_HANDOVERS.value * context.per_step:
+        long[:] = False
+    waiting, other, waited_ns = waiting[long], other[long], waited_ns[long]
+    return StreamStalls(context.device, waiting, waited_ns, other, np.zeros(len(waiting), np.bool_))
 
 
 def _fit_together(context: RuleContext, first: Ints, second: Ints) -> Flags:
-    """Tell kernels that would leave room for each other; communication is no such kernel."""
+    """Return which pairs are kernels that fit on the GPU together; communication never does."""
     sms = sm_count(context)
     if sms is None or not len(first):
         return np.zeros(len(first), np.bool_)
     computes = (pl.col("kind") == "kernel") & (pl.col("category") != "communication")
-    # Work of which that is not known counts as filling the GPU.
+    # Activities of unknown size count as filling the GPU.
     blocks = pl.when(computes).then("blocks").otherwise(None).fill_null(1 << 31)
     size = context.ops.select(blocks.cast(pl.Int64)).to_series().to_numpy()
     fits: Flags = size[first] + size[second] <= MAX_COMBINED_BLOCKS_PER_SM.value * sms
@@ -144,17 +146,17 @@ def _fit_together(context: RuleContext, first: Ints, second: Ints) -> Flags:
 
 
 def _ready_ns(context: RuleContext, ops: Ints) -> Ints:
-    """Say when work was launched and its own stream was free."""
+    """Return when activities were launched and their own stream was free."""
     schedule = context.schedule
     before, call = _before(context)[ops], schedule.ops.call[ops]
-    free = np.where(before != NONE, schedule.ops.end_ns[before], schedule.start_ns)
-    launched = np.where(call != NONE, schedule.calls.end_ns[call], schedule.start_ns)
-    ready: Ints = np.maximum(free, launched)
-    return ready
+    free_ns = np.where(before != NONE, schedule.ops.end_ns[before], schedule.start_ns)
+    launched_ns = np.where(call != NONE, schedule.calls.end_ns[call], schedule.start_ns)
+    ready_ns: Ints = np.maximum(free_ns, launched_ns)
+    return ready_ns
 
 
 def _before(context: RuleContext) -> Ints:
-    """Give the work before each in its stream, `NONE` for the first."""
+    """Return the activity before each in its stream, `NONE` for the first."""
     ops = context.schedule.ops
     order = np.lexsort((ops.start_ns, ops.queue))
     before = np.full(len(ops), NONE, np.int64)
@@ -164,9 +166,9 @@ def _before(context: RuleContext) -> Ints:
 
 
 def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
-    """Tell work between whose launch and the one before in its stream a function was put in.
+    """Return which activities have a host function between them and the launch before.
 
-    A capture does not say into which stream. Work that began on time did not stand behind it.
+    The stream of a host function is not recorded. What began on time was not behind one.
     """
     schedule = context.schedule
     names = context.calls.filter(pl.col("name").cast(pl.String).str.contains(_HOST_FUNCTION))
@@ -175,7 +177,7 @@ def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
     known = (before != NONE) & (call != NONE) & (earlier != NONE)
     if not names.height or not known.any():
         return np.zeros(len(ops), np.bool_)
-    # Numbers that grow by lane, and within a lane by position.
+    # Numbers that increase by thread, and within a thread by position.
     lane = schedule.calls.lane * len(schedule.calls)
     functions = np.sort((lane + np.arange(len(lane)))[names["call"].to_numpy()])
     between = np.searchsorted(functions, lane[call] + call) > np.searchsorted(
@@ -186,7 +188,7 @@ def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
 
 
 def _without_function(context: RuleContext, ops: Ints) -> Change:
-    """Let work follow its launch and its forerunner as work usually does."""
+    """Let activities follow their launch and the activity before with typical latencies."""
     latency_ns, gap_ns = context.replay.launch_latency_ns, context.replay.queue_gap_ns
 
     def change(program: ReplayProgram) -> ReplayProgram:
@@ -260,11 +262,11 @@ consume(y)
         """Look at the gaps that end with work launched before, and at streams that take turns."""
         if not np.any(context.schedule.ops.call != NONE):
             return RuleNotApplicable("no GPU work is linked to the call that launched it")
-        least = MIN_STALL_SHARE.value * context.length_ns
+        min_stall_ns = MIN_STALL_SHARE.value * context.length_ns
         idle, turns = stalls_in_idle(context), stalls_in_turns(context)
-        if turns.total_ns >= max(least, idle.total_ns):
-            return _found(context, turns, _TURNS)
-        if idle.total_ns < least:
+        if turns.total_ns >= max(min_stall_ns, idle.total_ns):
+            return _match(context, turns, _TURNS)
+        if idle.total_ns < min_stall_ns:
             return CLEAN
         known = idle.only((idle.needs != NONE) | idle.function)
         if known.total_ns < MIN_EXPLAINED_SHARE.value * idle.total_ns:
@@ -273,11 +275,11 @@ consume(y)
                 f"launched work waited {share} of the time for nothing that the capture shows: "
                 "another program on the GPU, or a wait that was not recorded"
             )
-        most = known.ns[known.function].sum() * 2 > known.total_ns
-        return _found(context, known, _FUNCTIONS if most else _STREAMS)
+        by_functions = known.ns[known.function].sum() * 2 > known.total_ns
+        return _match(context, known, _FUNCTIONS if by_functions else _STREAMS)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-        """Find idle time in which launched work waited, before the kernels that are named."""
+        """Find idle time in which launched kernels waited, those that are named if any."""
         idle = idle_gaps(context, (IdleCause.QUEUED,), any_gpu=True)
         gaps = named_by_work(context, idle)
         labels = [place.name for place in finding.where if place.kind == "kernel"]
@@ -286,8 +288,8 @@ consume(y)
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How work is held up, in words."""
+class _Case:
+    """The texts of one case."""
 
     title: str
     share: str
@@ -297,28 +299,23 @@ class _Way:
     cuda: str
 
 
-def _found(context: RuleContext, held: StreamStalls, way: _Way) -> RuleMatch:
-    rows = _rows(context, held)
-    top = rows.group_by("by", maintain_order=True).agg(pl.col("queued_ns").sum())
-    by = top.sort("queued_ns", descending=True)["by"][0]
-    share = held.total_ns / max(1, context.length_ns)
+def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch:
+    rows = _stalled_rows(context, stalls)
+    sums = rows.group_by("by", maintain_order=True).agg(pl.col("queued_ns").sum())
+    by = sums.sort("queued_ns", descending=True)["by"][0]
+    share = stalls.total_ns / max(1, context.length_ns)
     return RuleMatch(
-        title=way.title.format(of_each_step(context, held.total_ns)),
+        title=case.title.format(of_each_step(context, stalls.total_ns)),
         evidence=(
-            Evidence("queued_share", share, "share", way.share.format(f"GPU {held.device}")),
-            Evidence(
-                "waits",
-                len(held.op) / context.per_step,
-                "",
-                by_step(context, "Pieces of work held up"),
-            ),
-            Evidence("longest_ns", float(held.ns.max()), "ns", "Longest time of one of them"),
+            Evidence("queued_share", share, "share", case.share.format(f"GPU {stalls.device}")),
+            step_evidence(context, "waits", len(stalls.op), "", "Pieces of work held up"),
+            Evidence("longest_ns", float(stalls.ns.max()), "ns", "Longest time of one of them"),
         ),
         confidence=Confidence.LOW,
-        confidence_reason=way.confidence,
-        change=held.change(context),
-        fix=f"Most of it is {by}, {times_text(context, len(held.op))} in all. {way.fix}",
-        code=framework_of(context.trace).choose(torch=way.torch, cuda=way.cuda),
+        confidence_reason=case.confidence,
+        change=stalls.change(context),
+        fix=f"Most of it is {by}, {times_text(context, len(stalls.op))} in all. {case.fix}",
+        code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda),
         where=largest(
             summed_locations(rows, "kernel", "label", "queued_ns"),
             summed_locations(rows, "stream", "by", "queued_ns"),
@@ -327,19 +324,19 @@ def _found(context: RuleContext, held: StreamStalls, way: _Way) -> RuleMatch:
     )
 
 
-def _rows(context: RuleContext, held: StreamStalls) -> pl.DataFrame:
-    """Give the work that waited, with who waited for what in words."""
+def _stalled_rows(context: RuleContext, stalls: StreamStalls) -> pl.DataFrame:
+    """Return the delayed activities, with a text of what each waited for in `by`."""
     names = dict(
         queues_of_streams(context.schedule).select("queue", pl.col("stream").cast(pl.String)).rows()
     )
     queue = pl.col("queue").replace_strict(names, default="?", return_dtype=pl.String)
-    every = context.ops.with_columns(queue.alias("stream"))
-    first, second = every[held.op], every[np.maximum(held.needs, 0)]
+    ops_with_streams = context.ops.with_columns(queue.alias("stream"))
+    first, second = ops_with_streams[stalls.op], ops_with_streams[np.maximum(stalls.needs, 0)]
     waiting = pl.format("stream {} ({}) waiting for ", first["stream"], first["label"])
     other = pl.format("stream {} ({})", second["stream"], second["label"])
-    by_function = pl.lit(pl.Series(held.function))
+    by_function = pl.lit(pl.Series(stalls.function))
     return first.with_columns(
-        pl.Series("queued_ns", held.ns),
+        pl.Series("queued_ns", stalls.ns),
         (waiting + pl.when(by_function).then(pl.lit("a host function")).otherwise(other)).alias(
             "by"
         ),
@@ -347,7 +344,7 @@ def _rows(context: RuleContext, held: StreamStalls) -> pl.DataFrame:
 
 
 _BOUND = "an upper bound: which of the waits are needed cannot be seen"
-_STREAMS = _Way(
+_STREAMS = _Case(
     title="Launched work waits {} for other streams",
     share="Part of the time in which {} is idle and its next work is launched",
     confidence=_BOUND,
@@ -361,7 +358,7 @@ cudaStreamWaitEvent(main, produced, 0);
 consume<<<grid, block, 0, main>>>(y);
 """,
 )
-_TURNS = _Way(
+_TURNS = _Case(
     title="Streams take turns for {}, with kernels that leave SMs empty",
     share="Part of the time in which launched work of {} waits for a kernel of few blocks",
     confidence=f"{_BOUND}, and beside each other kernels share caches and memory",
@@ -382,7 +379,7 @@ cudaEventRecord(done, second);
 cudaStreamWaitEvent(first, done, 0);  // once, where both are needed
 """,
 )
-_FUNCTIONS = _Way(
+_FUNCTIONS = _Case(
     title="Launched work waits {} for host functions in its stream",
     share="Part of the time in which {} is idle and its next work is launched",
     confidence="an upper bound: whether the work needs what the functions do cannot be seen, nor "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.finding import Confidence
+from gpusight.rules.formatting import by_step, framework_of, step_evidence
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
@@ -31,14 +31,14 @@ from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, Ti
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
-_SHOWN = 6
-"""Kernels of a chain that are named."""
+_MAX_SHOWN = 6
+"""Kernels of a chain that are shown."""
 
 
 class ElementwiseChain(TimelineRule):
@@ -96,25 +96,23 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         if (unseen := kernels_unseen(context)) is not None:
             return unseen
         chain = parts_of(context).chains.number
-        if not (chain >= 0).any():
-            return CLEAN
-        return _found(context, chain)
+        return _match(context, chain) if (chain >= 0).any() else CLEAN
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the kernels of each chain."""
         return groups(context, parts_of(context).chains.number)
 
 
-def _found(context: RuleContext, chain: Ints) -> RuleMatch:
+def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     rows = marked_work(context, chain >= 0)
     chains = int(chain.max()) + 1
+    kernels = format_count(round(rows.height / context.per_step))
+    fused = format_count(max(1, round(chains / context.per_step)))
     return RuleMatch(
-        title=_title(context, rows.height, chains),
+        title=f"{by_step(context, f'{kernels} pointwise kernels')} could be {fused}",
         evidence=(
-            Evidence("chains", chains / context.per_step, "", by_step(context, "Chains")),
-            Evidence(
-                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
-            ),
+            step_evidence(context, "chains", chains, "", "Chains"),
+            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
             *time_seen(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
@@ -131,30 +129,24 @@ def _found(context: RuleContext, chain: Ints) -> RuleMatch:
     )
 
 
-def _title(context: RuleContext, kernels: int, chains: int) -> str:
-    each = format_count(round(kernels / context.per_step))
-    fewer = format_count(max(1, round(chains / context.per_step)))
-    return f"{by_step(context, f'{each} pointwise kernels')} could be {fewer}"
-
-
 def _costliest(context: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]:
-    """Write down the chains that take longest, by the kernels that they are made of."""
+    """Return the chains that take longest, named by their kernels."""
     rows = marked_work(context, chain >= 0).with_columns(pl.Series("chain", chain[chain >= 0]))
-    each = rows.group_by("chain", maintain_order=True).agg(
-        pl.col("label").head(_SHOWN).str.strip_prefix("elementwise ").str.join(" → "),
+    chains = rows.group_by("chain", maintain_order=True).agg(
+        pl.col("label").head(_MAX_SHOWN).str.strip_prefix("elementwise ").str.join(" → "),
         pl.col("duration_ns").sum(),
         pl.len().alias("n"),
     )
-    found = (
-        each.group_by("label", "n", maintain_order=True)
+    sums = (
+        chains.group_by("label", "n", maintain_order=True)
         .agg(pl.col("duration_ns").sum(), pl.len().alias("count"))
         .sort("duration_ns", descending=True, maintain_order=True)
     )
     return tuple(
         FindingLocation(
-            "kernel", label + (f" → … ({n} kernels)" if n > _SHOWN else ""), float(ns), count
+            "kernel", label + (f" → … ({n} kernels)" if n > _MAX_SHOWN else ""), float(ns), count
         )
-        for label, n, ns, count in found.head(2).iter_rows()
+        for label, n, ns, count in sums.head(2).iter_rows()
     )
 
 

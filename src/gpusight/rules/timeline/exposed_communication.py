@@ -10,16 +10,15 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.replay.changes import own_stream
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
-    by_step,
+    called_from,
     framework_of,
     largest,
     of_each_step,
+    step_evidence,
     summed_locations,
 )
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
-from gpusight.rules.patterns.host_gaps import called_from
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.memcpys import ExposedTime
     from gpusight.rules.rule import RuleVerdict
-    from gpusight.trace.trace import Trace
 
 
 MIN_EXPOSED_SHARE = Threshold(
@@ -85,32 +83,35 @@ with model.no_sync():  # while gradients are accumulated
     def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the time in which only communication kernels run."""
         if context.kernels.is_empty():
-            return _without_kernels(context)
+            if (context.ops["kind"] == "graph").any():
+                return RuleNotApplicable(
+                    "CUDA graphs were traced as a whole: their kernels are not visible"
+                )
+            return RuleNotApplicable("no kernels were captured")
         rows = context.kernels.filter(pl.col("category") == "communication")
         if rows.is_empty():
             return CLEAN
         exposed = memcpys.most_exposed(context, rows)
         if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(context, rows, exposed)
+        return _match(context, rows, exposed)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find communication kernels, those that the finding names if any."""
         return gpu_work(context, finding, pl.col("category") == "communication")
 
 
-def _without_kernels(context: RuleContext) -> RuleVerdict:
-    if (context.ops["kind"] == "graph").any():
-        return RuleNotApplicable(
-            "CUDA graphs were traced as a whole: their kernels are not visible"
-        )
-    return RuleNotApplicable("no kernels were captured")
-
-
-def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
-    alone = memcpys.not_covered(rows, memcpys.computing(context))
-    rows = rows.with_columns(pl.Series("exposed_ns", alone, pl.Int64))
-    names = _collectives(context.trace)
+def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
+    exposed_ns = memcpys.not_covered(rows, memcpys.computing(context))
+    rows = rows.with_columns(pl.Series("exposed_ns", exposed_ns, pl.Int64))
+    trace = context.trace
+    has_names = trace.has("collectives")
+    names = names_of(trace.table("collectives", ["name"])["name"]) if has_names else []
+    sharded = any(
+        word in text.lower()
+        for text in [*names, *rows["label"].unique().drop_nulls()]
+        for word in SHARDED
+    )
     return RuleMatch(
         title=f"Collectives run {of_each_step(context, exposed.ns)} with nothing beside them",
         evidence=_evidence(context, rows, exposed),
@@ -118,8 +119,10 @@ def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         confidence_reason="an upper bound: the capture of one rank does not tell waiting for "
         "others from sending, nor what the results are needed for",
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
-        fix=_fix(context, rows, names),
-        code=_code(context, names),
+        fix=_fix(context, rows, names, sharded=sharded),
+        code=framework_of(trace).choose(
+            torch=_FSDP_CODE if sharded else ExposedCommunication.code, cuda=_CUDA, jax=_JAX
+        ),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
             *called_from(context, rows, "exposed_ns").values(),
@@ -130,9 +133,8 @@ def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
 def _evidence(
     context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime
 ) -> tuple[Evidence, ...]:
-    per_step = context.per_step
-    took = int(rows["duration_ns"].sum())
-    hidden = 1 - int(rows["exposed_ns"].sum()) / max(1, took)
+    took_ns = int(rows["duration_ns"].sum())
+    hidden_share = 1 - int(rows["exposed_ns"].sum()) / max(1, took_ns)
     return (
         Evidence(
             "exposed_share",
@@ -140,17 +142,15 @@ def _evidence(
             "share",
             f"Part of the time in which GPU {exposed.device} only communicates",
         ),
-        Evidence(
-            "collectives", rows.height / per_step, "", by_step(context, "Communication kernels")
-        ),
-        Evidence("took_ns", took / per_step, "ns", by_step(context, "Time of them")),
-        Evidence("hidden_share", hidden, "share", "Part of that with a kernel beside"),
+        step_evidence(context, "collectives", rows.height, "", "Communication kernels"),
+        step_evidence(context, "took_ns", took_ns, "ns", "Time of them"),
+        Evidence("hidden_share", hidden_share, "share", "Part of that with a kernel beside"),
         *_sent(context),
     )
 
 
 def _sent(context: RuleContext) -> tuple[Evidence, ...]:
-    """Say how much was given to collectives, where the capture tells."""
+    """Return the input size of the collectives, where it was recorded."""
     trace, schedule = context.trace, context.schedule
     if not trace.has("collectives", "in_bytes"):
         return ()
@@ -158,25 +158,19 @@ def _sent(context: RuleContext) -> tuple[Evidence, ...]:
         pl.col("start_ns") >= schedule.start_ns, pl.col("start_ns") < schedule.end_ns
     )
     sides = table.group_by(pl.col("side").cast(pl.String)).agg(pl.col("in_bytes").sum())
-    sent = max(sides["in_bytes"].to_list(), default=0)
-    meaning = by_step(context, "Given to collectives")
-    return (Evidence("in_bytes", sent / context.per_step, "byte", meaning),) if sent else ()
+    in_bytes = max(sides["in_bytes"].to_list(), default=0)
+    if not in_bytes:
+        return ()
+    return (step_evidence(context, "in_bytes", in_bytes, "byte", "Given to collectives"),)
 
 
-def _collectives(trace: Trace) -> list[str]:
-    """Name the collectives that the program asked for."""
-    return (
-        names_of(trace.table("collectives", ["name"])["name"]) if trace.has("collectives") else []
-    )
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str]) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], *, sharded: bool) -> str:
     top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
-    part = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
-    seen = f"Most of it ({format_share(part)}) is {top.name}"
+    share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
+    seen = f"Most of it ({format_share(share)}) is {top.name}"
     called = f", asked for as {', '.join(names[:3])}" if names else ""
     advice = framework_of(context.trace).choose(
-        torch=_FSDP if _sharded(rows, names) else _DDP,
+        torch=_FSDP if sharded else _DDP,
         cuda="Issue collectives on a stream of their own as soon as their data is ready; group "
         "small ones (ncclGroupStart), and let independent kernels run beside them.",
         jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
@@ -184,18 +178,6 @@ def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str]) -> str:
     )
     late = "If one rank is always last to join, fix that rank first: compare the ranks' traces."
     return f"{seen}{called}. {advice} {late}"
-
-
-def _sharded(rows: pl.DataFrame, names: list[str]) -> bool:
-    texts = [name.lower() for name in [*names, *rows["label"].unique().drop_nulls()]]
-    return any(word in text for text in texts for word in SHARDED)
-
-
-def _code(context: RuleContext, names: list[str]) -> str:
-    if framework_of(context.trace) is Framework.TORCH:
-        rows = context.kernels.filter(pl.col("category") == "communication")
-        return _FSDP_CODE if _sharded(rows, names) else ExposedCommunication.code
-    return framework_of(context.trace).choose(torch="", cuda=_CUDA, jax=_JAX)
 
 
 _DDP = (

@@ -76,15 +76,16 @@ torch.cuda.current_stream().wait_stream(copying)
         exposed = memcpys.most_exposed(context, rows)
         if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(context, rows, exposed)
+        return _match(context, rows, exposed)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find copies, those that the finding names if any."""
         return gpu_work(context, finding, pl.col("kind") == "copy")
 
 
-def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
     moved = memcpys.by_way(rows)
+    ways = [totals.way for totals in moved]
     what = f"Copies {moved[0].to}" if len(moved) == 1 else "Copies"
     share = exposed.ns / max(1, context.length_ns)
     meaning = f"Part of the time in which GPU {exposed.device} does nothing but these copies"
@@ -98,20 +99,24 @@ def _found(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         confidence_reason="whether the copies can run ahead of what needs them cannot be seen",
         change=memcpys.overlap_copies(context, rows),
         fix=_fix(context, moved),
-        code=_code(context, [one.way for one in moved]),
+        code=framework_of(context.trace).choose(
+            torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
+            cuda=_PREFETCH if ways == ["unified"] else _CUDA,
+            jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+        ),
         where=memcpys.copy_origins(context, rows, "exposed_ns"),
     )
 
 
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(one.said(context) for one in moved)
-    advice = " ".join(_ADVICE[one.way] for one in moved)
-    own_words = framework_of(context.trace).choose(
+    seen = "; ".join(totals.text(context) for totals in moved)
+    advice = " ".join(_ADVICE[totals.way] for totals in moved)
+    calls = framework_of(context.trace).choose(
         torch="Use a torch.cuda.Stream for them and non_blocking=True.",
         cuda="Use cudaMemcpyAsync on a stream of their own, and events for what needs the data.",
         jax="Call jax.device_put for the next batch before awaiting this one.",
     )
-    return f"Seen: {seen}. {advice} {own_words}"
+    return f"Seen: {seen}. {advice} {calls}"
 
 
 _ADVICE = {
@@ -121,14 +126,6 @@ _ADVICE = {
     "unified": "Move managed memory ahead of its use with cudaMemPrefetchAsync, or allocate it on "
     "the GPU.",
 }
-
-
-def _code(context: RuleContext, ways: list[str]) -> str:
-    return framework_of(context.trace).choose(
-        torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
-        cuda=_PREFETCH if ways == ["unified"] else _CUDA,
-        jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
-    )
 
 
 _TORCH_BACK = """\

@@ -1,4 +1,4 @@
-"""fp32-no-tensor-cores: matrix products in FP32 on ordinary lanes."""
+"""fp32-no-tensor-cores: FP32 GEMMs that run on CUDA cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.formatting import by_step, framework_of, step_evidence
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
@@ -43,20 +43,16 @@ MIN_SAVED_SHARE = Threshold(
     0.02, "part of the judged time below which the title says that it gives little"
 )
 
-_UNTOLD = RuleNotApplicable(
-    "the names of the matrix products do not say whether they use tensor cores"
-)
-
 
 class _Gain(NamedTuple):
-    """What a number format gives back when it is the only change."""
+    """Time that a number format saves when it is the only change."""
 
     target: TensorFormat
     ns: float
 
 
 class Fp32NoTensorCores(TimelineRule):
-    """FP32 products that tensor cores would do faster."""
+    """FP32 GEMMs that Tensor Cores would compute faster."""
 
     id = "fp32-no-tensor-cores"
     detects = (
@@ -109,7 +105,7 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     min_share = None
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Add up FP32 products on lanes, and replay them on tensor cores."""
+        """Sum FP32 GEMMs on CUDA cores, and replay them on Tensor Cores."""
         if (unseen := kernels_unseen(context)) is not None:
             return unseen
         rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
@@ -122,10 +118,12 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         if gpu is not None and not possible:
             return RuleNotApplicable(f"{gpu.name} has no tensor cores that would be faster")
         if share < MIN_KERNEL_TIME_SHARE.value:
-            return _UNTOLD
+            return RuleNotApplicable(
+                "the names of the matrix products do not say whether they use tensor cores"
+            )
         if not possible:
             return RuleNotApplicable("it is not known what the GPU can do")
-        return _found(context, rows, share, possible)
+        return _match(context, rows, share, possible)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the GEMMs that run on CUDA cores."""
@@ -133,7 +131,7 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         return each_op(context, rows)
 
 
-def _found(
+def _match(
     context: RuleContext, rows: pl.DataFrame, share: float, possible: tuple[TensorFormat, ...]
 ) -> RuleMatch:
     gains = [
@@ -141,10 +139,11 @@ def _found(
         for t in possible
     ]
     first = gains[0]
-    little = first.ns < MIN_SAVED_SHARE.value * context.length_ns
-    yet = f", but {first.target.name} gives little" if little else ""
+    little = ""
+    if first.ns < MIN_SAVED_SHARE.value * context.length_ns:
+        little = f", but {first.target.name} gives little"
     return RuleMatch(
-        title=f"FP32 products without tensor cores take {format_share(share)} of GPU time{yet}",
+        title=f"FP32 products without tensor cores take {format_share(share)} of GPU time{little}",
         evidence=_evidence(context, rows, share, gains),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; their time on tensor cores follows from peak "
@@ -165,35 +164,33 @@ def _found(
 def _evidence(
     context: RuleContext, rows: pl.DataFrame, share: float, gains: list[_Gain]
 ) -> tuple[Evidence, ...]:
-    per = context.per_step
     faster = (
-        Evidence(
+        step_evidence(
+            context,
             f"saved_{gain.target.precision}_ns",
-            gain.ns / per,
+            gain.ns,
             "ns",
-            by_step(context, f"Time that a replay with {gain.target.name} gives back"),
+            f"Time that a replay with {gain.target.name} gives back",
         )
         for gain in gains
     )
     return (
-        Evidence("fp32_ns", total_ns(rows) / per, "ns", by_step(context, "Time of FP32 products")),
+        step_evidence(context, "fp32_ns", total_ns(rows), "ns", "Time of FP32 products"),
         Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-        Evidence("kernels", rows.height / per, "", by_step(context, "Their kernels")),
+        step_evidence(context, "kernels", rows.height, "", "Their kernels"),
         Evidence("ratio", gains[0].target.ratio, "", "Peak rate of tensor cores against lanes"),
         *faster,
     )
 
 
-def _amount(context: RuleContext, gain: _Gain) -> str:
-    if gain.ns <= 0:
-        return "nothing"
-    return by_step(context, format_time(gain.ns / context.per_step))
-
-
 def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
-    number = format_count(round(rows.height / context.per_step))
-    usual = format_time(float(np.median(rows["duration_ns"].to_numpy())))
-    said = [f"{g.target.name} {g.target.how} gives back {_amount(context, g)}" for g in gains]
+    count = format_count(round(rows.height / context.per_step))
+    median = format_time(float(np.median(rows["duration_ns"].to_numpy())))
+    saved = [
+        f"{g.target.name} {g.target.how} gives back "
+        + (by_step(context, format_time(g.ns / context.per_step)) if g.ns > 0 else "nothing")
+        for g in gains
+    ]
     way = framework_of(context.trace).choose(
         torch="TF32 is one line and adds no launches; autocast makes the GPU faster still but "
         "launches casts, which cost a program that waits for its host.",
@@ -202,7 +199,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
         jax="The precision of products is one setting; bfloat16 parameters gain more.",
     )
     return (
-        f"{by_step(context, f'{number} products')} of {usual} "
+        f"{by_step(context, f'{count} products')} of {median} "
         f"(median){main_source_phrase(context, rows)}. "
-        f"In a replay {', '.join(said)}. {way}"
+        f"In a replay {', '.join(saved)}. {way}"
     )

@@ -10,14 +10,25 @@ import polars as pl
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs, set_gap
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, largest
+from gpusight.rules.formatting import (
+    by_step,
+    called_from,
+    framework_of,
+    largest,
+    named,
+    step_evidence,
+)
 from gpusight.rules.locations import launch_gaps
-from gpusight.rules.patterns.host_gaps import at_most, called_from, host_unknown, idle_ns, named
-from gpusight.rules.patterns.host_stalls import (
+from gpusight.rules.patterns.host_gaps import (
+    at_most,
+    host_unknown,
+    host_work,
+    idle_ns,
+    keeping_host_work,
+)
+from gpusight.rules.patterns.kernel_groups import (
     MIN_LAUNCHES_PER_STEP,
     MIN_REPEATED_SHARE,
-    host_work,
-    keeping_host_work,
     repetition,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -27,7 +38,7 @@ from gpusight.units import format_count, format_time
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.host_stalls import LaunchRepetition
+    from gpusight.rules.patterns.kernel_groups import LaunchRepetition
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
@@ -89,44 +100,37 @@ for batch in batches:
         """Look for the same short kernels in every step."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        again = repetition(context)
-        alike = again.repeated if again.alike is None else again.alike
-        if again.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
+        repeats = repetition(context)
+        alike = repeats.repeated if repeats.alike is None else repeats.alike
+        if repeats.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
-        if not again.worth_it or alike < MIN_EQUAL_STEPS.value:
+        if not repeats.worth_it or alike < MIN_EQUAL_STEPS.value:
             return CLEAN
         rows = context.kernels.filter(~pl.col("in_graph"))
-        usual_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
-        return (
-            CLEAN
-            if usual_ns > MAX_MEDIAN_KERNEL_NS.value
-            else _found(context, rows, again, usual_ns)
-        )
+        median_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
+        if median_ns > MAX_MEDIAN_KERNEL_NS.value:
+            return CLEAN
+        return _match(context, rows, repeats, median_ns)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
 
 
-def _found(
-    context: RuleContext, rows: pl.DataFrame, again: LaunchRepetition, usual_ns: float
+def _match(
+    context: RuleContext, rows: pl.DataFrame, repeats: LaunchRepetition, median_ns: float
 ) -> RuleMatch:
-    each = format_count(round(again.kernels / context.per_step))
+    count = format_count(round(repeats.kernels / context.per_step))
     places = called_from(context, rows)
     where = largest(places["range"], places["operator"])
     work = host_work(context)
     stalled = np.flatnonzero(work.apart)
     return RuleMatch(
-        title=f"{by_step(context, f'{each} kernels')} of {format_time(usual_ns)} each "
+        title=f"{by_step(context, f'{count} kernels')} of {format_time(median_ns)} each "
         "are launched one by one",
         evidence=(
-            Evidence(
-                "kernels",
-                again.kernels / context.per_step,
-                "",
-                by_step(context, "Kernels launched one by one"),
-            ),
-            Evidence("kernel_ns", usual_ns, "ns", "A kernel takes, median"),
+            step_evidence(context, "kernels", repeats.kernels, "", "Kernels launched one by one"),
+            Evidence("kernel_ns", median_ns, "ns", "A kernel takes, median"),
             Evidence(
                 "gap_ns",
                 float(context.replay.queue_gap_ns),
@@ -134,7 +138,7 @@ def _found(
                 "Between two kernels of a stream, median",
             ),
             Evidence(
-                "repeated", again.repeated, "share", "Part of them that comes again in most steps"
+                "repeated", repeats.repeated, "share", "Part of them that comes again in most steps"
             ),
         ),
         confidence=Confidence.MEDIUM,

@@ -10,16 +10,17 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    by_step,
+    called_from,
     framework_of,
     largest,
+    named,
     of_each_step,
+    step_evidence,
     summed_locations,
     times_text,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
-from gpusight.rules.patterns.host_gaps import called_from, host_unknown, named
-from gpusight.rules.patterns.host_stalls import MIN_COPY_WAIT_SHARE, waits
+from gpusight.rules.patterns.host_gaps import MIN_COPY_WAIT_SHARE, host_unknown, waits
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 
@@ -87,9 +88,9 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         """Count the waits inside steps, and replay the window without them."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        every = waits(context).filter(~pl.col("large"))
+        small = waits(context).filter(~pl.col("large"))
         at_end = pl.col("at_edge") & ~pl.col("copies")
-        inside, ends = every.filter(~at_end), every.filter(at_end)
+        inside, ends = small.filter(~at_end), small.filter(at_end)
         if inside.is_empty():
             return CLEAN
         change = without_waiting(inside["calls"].explode().to_numpy())
@@ -98,7 +99,7 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         many = context.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * context.steps
         if not costly and not many:
             return CLEAN
-        return _found(context, inside, ends, change, costly=costly)
+        return _match(context, inside, ends, change, costly=costly)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find calls that wait for the GPU, with the gap that follows."""
@@ -111,18 +112,16 @@ x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, i
         return with_idle_gaps(idle_gaps(context, tuple(IdleCause)), calls)
 
 
-def _found(
+def _match(
     context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
 ) -> RuleMatch:
-    found = called_from(context, inside, "waited_ns")
     where = largest(
-        found["site"],
-        found["operator"],
-        found["range"],
+        *called_from(context, inside, "waited_ns").values(),
         summed_locations(inside, "call", "name", "waited_ns"),
     )
     often = times_text(context, inside.height)
-    title = f"The host waits for the GPU {often}, {format_time(_mean(inside))} each time"
+    mean_ns = float(inside["waited_ns"].sum()) / max(1, inside.height)
+    title = f"The host waits for the GPU {often}, {format_time(mean_ns)} each time"
     return RuleMatch(
         title=title if costly else f"{title}, which costs little so far",
         evidence=_evidence(context, inside, ends),
@@ -135,33 +134,30 @@ def _found(
     )
 
 
-def _mean(rows: pl.DataFrame) -> float:
-    return float(rows["waited_ns"].sum()) / max(1, rows.height)
-
-
 def _evidence(
     context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
 ) -> tuple[Evidence, ...]:
-    per_step = context.per_step
-    told = [
-        Evidence("waits", inside.height / per_step, "", by_step(context, "Waits for the GPU")),
-        Evidence(
+    evidence = [
+        step_evidence(context, "waits", inside.height, "", "Waits for the GPU"),
+        step_evidence(
+            context,
             "waited_ns",
-            float(inside["waited_ns"].sum()) / per_step,
+            int(inside["waited_ns"].sum()),
             "ns",
-            by_step(context, "Time the host spends in them"),
+            "Time the host spends in them",
         ),
-        Evidence(
+        step_evidence(
+            context,
             "read_back",
-            float(inside["copies"].sum()) / per_step,
+            int(inside["copies"].sum()),
             "",
-            by_step(context, "Of these, waits for a small copy"),
+            "Of these, waits for a small copy",
         ),
     ]
     if ends.height:
         meaning = "Synchronisations at the end of steps, which are not counted"
-        told.append(Evidence("at_step_end", ends.height / per_step, "", by_step(context, meaning)))
-    return tuple(told)
+        evidence.append(step_evidence(context, "at_step_end", ends.height, "", meaning))
+    return tuple(evidence)
 
 
 def _fix(

@@ -9,7 +9,14 @@ import numpy as np
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.formatting import (
+    by_step,
+    framework_of,
+    largest,
+    named,
+    of_each_step,
+    step_evidence,
+)
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     at_most,
@@ -17,7 +24,6 @@ from gpusight.rules.patterns.host_gaps import (
     busy_share,
     host_unknown,
     idle_ns,
-    named,
     spent_before,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 MIN_IDLE_SHARE = Threshold(
     0.01, "part of the time in which the GPU waits for input; below, loading it elsewhere is noise"
 )
-_TELLING = ("ranges", "cpu_ops", "python_calls", "os_calls")
+_NAMING_TABLES = ("ranges", "cpu_ops", "python_calls", "os_calls")
 
 
 class InputStarved(TimelineRule):
@@ -81,7 +87,7 @@ for batch in loader:
         """Measure the host's time for input, and what the GPU waited for it."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        if not any(context.trace.has(table) for table in _TELLING):
+        if not any(context.trace.has(table) for table in _NAMING_TABLES):
             return RuleNotApplicable(
                 "nothing names what the host did: no ranges, operators or OS calls"
             )
@@ -92,15 +98,18 @@ for batch in loader:
         calls = np.flatnonzero(spent)
         places = behind(context, IdleCause.INPUT)
         where = largest(places["range"], places["operator"], places["call"], places["site"])
-        one_worker = _one_worker_ns(context, spent)
+        # The time for input of the thread that spends most on it.
+        lanes = context.schedule.calls.lane
+        worker_ns = float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
+        source = named(where, "range", "operator", "call", "site", most=1) or "Input"
         return RuleMatch(
-            title=_title(context, where, waited_ns),
-            evidence=_evidence(context, waited_ns, one_worker),
+            title=f"{source} keeps the GPU waiting for {of_each_step(context, waited_ns)}",
+            evidence=_evidence(context, waited_ns, worker_ns),
             confidence=Confidence.HIGH,
             confidence_reason="what the host did and what the GPU waited for were measured",
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, where, one_worker),
+            fix=_fix(context, where, worker_ns),
             code=framework_of(context.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             where=where,
         )
@@ -110,31 +119,14 @@ for batch in loader:
         return idle_by_cause(context, finding, IdleCause.INPUT)
 
 
-def _one_worker_ns(
-    context: RuleContext, spent: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> float:
-    """Give the time for input of the thread that spends most on it."""
-    lanes = context.schedule.calls.lane
-    return float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
-
-
-def _title(context: RuleContext, where: tuple[FindingLocation, ...], waited_ns: int) -> str:
-    who = named(where, "range", "operator", "call", "site", most=1) or "Input"
-    return f"{who} keeps the GPU waiting for {of_each_step(context, waited_ns)}"
-
-
-def _evidence(context: RuleContext, waited_ns: int, one_worker: float) -> tuple[Evidence, ...]:
-    per_step = context.per_step
+def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[Evidence, ...]:
     return (
-        Evidence(
-            "idle_input_ns",
-            waited_ns / per_step,
-            "ns",
-            by_step(context, "Time in which the GPU waits for input"),
+        step_evidence(
+            context, "idle_input_ns", waited_ns, "ns", "Time in which the GPU waits for input"
         ),
         Evidence(
             "input_ns",
-            one_worker / per_step,
+            worker_ns / context.per_step,
             "ns",
             by_step(context, "Time that the launching thread spends on input")
             + "; with one worker a step cannot be shorter",
@@ -143,19 +135,19 @@ def _evidence(context: RuleContext, waited_ns: int, one_worker: float) -> tuple[
     )
 
 
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...], one_worker: float) -> str:
-    told = named(where, "range", "operator", "call", "site")
-    what = f"Move what {told} does" if told else "Move the input work"
-    each = by_step(context, format_time(one_worker / context.per_step))
+def _fix(context: RuleContext, where: tuple[FindingLocation, ...], worker_ns: float) -> str:
+    source = named(where, "range", "operator", "call", "site")
+    what = f"Move what {source} does" if source else "Move the input work"
+    time = by_step(context, format_time(worker_ns / context.per_step))
     return (
-        f"{what} ({each}) off the thread that launches: "
+        f"{what} ({time}) off the thread that launches: "
         + framework_of(context.trace).choose(
             torch="DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), or a "
             "thread that fills a queue.",
             cuda="a thread that fills a ring of pinned buffers ahead of the launches.",
             jax="a thread or process that prepares batches ahead and calls jax.device_put.",
         )
-        + f" One worker still needs {each} for its input; enough of them in parallel hide it."
+        + f" One worker still needs {time} for its input; enough of them in parallel hide it."
     )
 
 

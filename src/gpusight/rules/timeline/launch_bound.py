@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,37 +11,42 @@ from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, largest, of_each_step
+from gpusight.rules.formatting import (
+    by_step,
+    called_from,
+    framework_of,
+    largest,
+    named,
+    of_each_step,
+    step_evidence,
+)
 from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.host_gaps import (
-    at_most,
-    busy_share,
-    called_from,
-    host_unknown,
-    idle_ns,
-    named,
-    spent_before,
-)
-from gpusight.rules.patterns.host_stalls import (
     MAX_LAUNCHES_BETWEEN,
-    MIN_LAUNCHES_PER_STEP,
-    MIN_REPEATED_SHARE,
     MIN_STALL_NS,
     MIN_STALL_RATIO,
-    LaunchRepetition,
+    at_most,
+    busy_share,
+    host_unknown,
     host_work,
+    idle_ns,
     keeping_host_work,
+    spent_before,
+)
+from gpusight.rules.patterns.kernel_groups import (
+    MIN_LAUNCHES_PER_STEP,
+    MIN_REPEATED_SHARE,
+    LaunchRepetition,
     repetition,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
-    from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_IDLE_SHARE = Threshold(
@@ -121,109 +125,93 @@ def many_steps(state, batches):                # one dispatch for all of them
         if (unknown := host_unknown(context)) is not None:
             return unknown
         stalls = host_work(context)
-        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.of(np.flatnonzero(stalls.apart))
+        stalled = np.flatnonzero(stalls.apart)
+        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.of(stalled)
         calls = context.calls_of(CallKind.LAUNCH)
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
         if calls.height < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
-        again = repetition(context)
-        stalled = np.flatnonzero(stalls.apart)
-        each_ns = _each_ns(context, calls, stalled)
-        if each_ns > MAX_LAUNCH_NS.value or not (again.worth_it or context.steps > 1):
+        repeats = repetition(context)
+        launch_ns = _launch_ns(context, calls, stalled)
+        if launch_ns > MAX_LAUNCH_NS.value or not (repeats.worth_it or context.steps > 1):
             return CLEAN
-        own = stalls.end_ns - stalls.start_ns
-        own[stalled] = 0
+        own_ns = stalls.end_ns - stalls.start_ns
+        own_ns[stalled] = 0
         calls = calls.with_columns(
-            pl.Series("host_ns", own[calls["call"]] + calls["duration_ns"].to_numpy())
+            pl.Series("host_ns", own_ns[calls["call"]] + calls["duration_ns"].to_numpy())
         )
-        change = (keeping_host_work(stalled), as_graphs())
-        return _found(context, calls, again, _Times(waited_ns, each_ns), change)
+        places = called_from(context, calls, "host_ns")
+        where = largest(places["range"], places["operator"], places["site"])
+        same = repeats.alike is None or repeats.alike >= MIN_EQUAL_STEPS.value
+        confidence, reason = _confidence(repeats, same=same)
+        return RuleMatch(
+            title=f"The GPU waits for launches {of_each_step(context, waited_ns)}",
+            evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
+            confidence=confidence,
+            confidence_reason=reason,
+            change=(keeping_host_work(stalled), as_graphs()),
+            min_ns=at_most(context, waited_ns),
+            fix=_fix(context, calls.height, where, launch_ns, same=same),
+            code=framework_of(context.trace).choose(
+                torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
+            ),
+            where=where,
+            also=("graph-candidate",),
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    waited_ns: int
-    """What the GPU waited for launches."""
-    each_ns: float
-    """What the host needs for one."""
-
-
 _LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
 
 
-def _each_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
-    """Give what the launching threads need for a launch, the framework's way to it included."""
+def _launch_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
+    """Return the mean host time of a launch, with that of the framework before it."""
     schedule = context.schedule
     lanes = calls["lane"].unique().to_numpy()
     bounds = (np.full(len(lanes), t) for t in (schedule.start_ns, schedule.end_ns))
-    spent = context.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
-    elsewhere = spent_before(context)[stalled][:, list(_LAUNCHING)].sum()
-    return float(spent - elsewhere) / max(1, calls.height)
-
-
-def _found(
-    context: RuleContext,
-    calls: pl.DataFrame,
-    again: LaunchRepetition,
-    times: _Times,
-    change: tuple[Change, ...],
-) -> RuleMatch:
-    places = called_from(context, calls, "host_ns")
-    where = largest(places["range"], places["operator"], places["site"])
-    same = again.alike is None or again.alike >= MIN_EQUAL_STEPS.value
-    confidence, reason = _confidence(again, same=same)
-    return RuleMatch(
-        title=f"The GPU waits for launches {of_each_step(context, times.waited_ns)}",
-        evidence=_evidence(context, calls, again, times),
-        confidence=confidence,
-        confidence_reason=reason,
-        change=change,
-        min_ns=at_most(context, times.waited_ns),
-        fix=_fix(context, calls, where, times, same=same),
-        code=framework_of(context.trace).choose(
-            torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
-        ),
-        where=where,
-        also=("graph-candidate",),
-    )
+    spent_ns = context.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
+    stalled_ns = spent_before(context)[stalled][:, list(_LAUNCHING)].sum()
+    return float(spent_ns - stalled_ns) / max(1, calls.height)
 
 
 def _evidence(
-    context: RuleContext, calls: pl.DataFrame, again: LaunchRepetition, times: _Times
+    context: RuleContext,
+    launches: int,
+    repeats: LaunchRepetition,
+    waited_ns: int,
+    launch_ns: float,
 ) -> tuple[Evidence, ...]:
-    kernels = context.kernels["duration_ns"].median()
-    told = [
-        Evidence(
+    kernel_ns = context.kernels["duration_ns"].median()
+    evidence = [
+        step_evidence(
+            context,
             "idle_launching_ns",
-            times.waited_ns / context.per_step,
+            waited_ns,
             "ns",
-            by_step(context, "Time in which the GPU waits for the next launch"),
+            "Time in which the GPU waits for the next launch",
         ),
-        Evidence(
-            "launches",
-            calls.height / context.per_step,
-            "",
-            by_step(context, "Kernels launched one by one"),
-        ),
-        Evidence("host_per_launch_ns", times.each_ns, "ns", "Host time for a launch, mean"),
+        step_evidence(context, "launches", launches, "", "Kernels launched one by one"),
+        Evidence("host_per_launch_ns", launch_ns, "ns", "Host time for a launch, mean"),
         Evidence("gpu_busy", busy_share(context), "share", "Part of the time the GPU works"),
         Evidence(
-            "repeated", again.repeated, "share", "Part of the kernels that come again in most steps"
+            "repeated",
+            repeats.repeated,
+            "share",
+            "Part of the kernels that come again in most steps",
         ),
     ]
-    if kernels is not None:
-        told.insert(2, Evidence("kernel_ns", float(kernels), "ns", "A kernel takes, median"))  # type: ignore[arg-type]
-    return tuple(told)
+    if kernel_ns is not None:
+        evidence.insert(2, Evidence("kernel_ns", float(kernel_ns), "ns", "A kernel takes, median"))  # type: ignore[arg-type]
+    return tuple(evidence)
 
 
-def _confidence(again: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
-    """Say how far a graph can do what the replay lets it do."""
-    if not again.worth_it:
+def _confidence(repeats: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
+    """Rate how far a graph can replace the launches as in the replay."""
+    if not repeats.worth_it:
         few = "the gain is that of as few launches as graphs would need"
         return Confidence.LOW, f"hardly any kernel comes again, so that no graph fits: {few}"
     if not same:
@@ -231,7 +219,7 @@ def _confidence(again: LaunchRepetition, *, same: bool) -> tuple[Confidence, str
             Confidence.MEDIUM,
             "the steps launch different kernels, so that one graph does not fit them all",
         )
-    if again.alike is None:
+    if repeats.alike is None:
         return Confidence.HIGH, "launches and waits were measured, and kernels come again"
     return (
         Confidence.HIGH,
@@ -241,17 +229,16 @@ def _confidence(again: LaunchRepetition, *, same: bool) -> tuple[Confidence, str
 
 def _fix(
     context: RuleContext,
-    calls: pl.DataFrame,
+    launches: int,
     where: tuple[FindingLocation, ...],
-    times: _Times,
+    launch_ns: float,
     *,
     same: bool,
 ) -> str:
-    count = format_count(round(calls.height / context.per_step))
-    each = by_step(context, f"{count} launches")
+    count = by_step(context, f"{format_count(round(launches / context.per_step))} launches")
     places = named(where, "range", "operator", most=3)
     most = f", most of them in {places}" if places else ""
-    seen = f"{each} of {format_time(times.each_ns)} host time each{most}."
+    seen = f"{count} of {format_time(launch_ns)} host time each{most}."
     fitting = "The same kernels are launched again, so a CUDA graph can replay them at once."
     if not same:
         fitting = "The steps differ: make shapes the same (padding, buckets) before using graphs."

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.formatting import by_step, framework_of, step_evidence
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -94,44 +94,49 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Add up the kernels that change layouts."""
+        """Sum the kernels that change layouts."""
         if (unseen := kernels_unseen(context)) is not None:
             return unseen
-        layout = parts_of(context).layout
-        rows = marked_work(context, layout)
+        rows = marked_work(context, parts_of(context).layout)
         share = total_ns(rows) / kernel_ns(context)
-        if share < MIN_KERNEL_TIME_SHARE.value:
-            return CLEAN
-        return _found(context, rows, share)
+        return CLEAN if share < MIN_KERNEL_TIME_SHARE.value else _match(context, rows, share)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find kernels that change the layout, those one after another as one."""
         return runs(context, pl.lit(pl.Series(parts_of(context).layout)))
 
 
-def _found(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
     norms = norms_by_channel(context, parts_of(context).layout)
+    norm_time = step_evidence(
+        context,
+        "norm_ns",
+        total_ns(norms),
+        "ns",
+        "Time of batch normalisation with a block for each of few channels",
+    )
+    title = f"Layout changes around convolutions take {format_share(share)} of GPU time"
+    if norms.height:
+        norm_share = format_share(total_ns(norms) / kernel_ns(context))
+        title = (
+            f"Layout changes take {format_share(share)} of GPU time, "
+            f"slow batch norm of channels first {norm_share}"
+        )
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
-        title=_title(context, rows, norms),
+        title=title,
         evidence=(
-            Evidence(
-                "transposes", rows.height / context.per_step, "", by_step(context, "Transposes")
-            ),
-            Evidence(
-                "transpose_ns",
-                total_ns(rows) / context.per_step,
-                "ns",
-                by_step(context, "Time of these kernels"),
-            ),
+            step_evidence(context, "transposes", rows.height, "", "Transposes"),
+            step_evidence(context, "transpose_ns", total_ns(rows), "ns", "Time of these kernels"),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-            Evidence(
+            step_evidence(
+                context,
                 "convolution_ns",
-                total_ns(convolutions) / context.per_step,
+                total_ns(convolutions),
                 "ns",
-                by_step(context, "Time of the convolutions themselves"),
+                "Time of the convolutions themselves",
             ),
-            *_norms(context, norms),
+            *([norm_time] if norms.height else []),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
@@ -146,23 +151,8 @@ def _found(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
     )
 
 
-def _title(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    share = format_share(total_ns(rows) / kernel_ns(context))
-    if norms.is_empty():
-        return f"Layout changes around convolutions take {share} of GPU time"
-    also = format_share(total_ns(norms) / kernel_ns(context))
-    return f"Layout changes take {share} of GPU time, slow batch norm of channels first {also}"
-
-
-def _norms(context: RuleContext, norms: pl.DataFrame) -> tuple[Evidence, ...]:
-    if norms.is_empty():
-        return ()
-    told = by_step(context, "Time of batch normalisation with a block for each of few channels")
-    return (Evidence("norm_ns", total_ns(norms) / context.per_step, "ns", told),)
-
-
 def _spread(context: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
-    """Let batch normalisation use all SMs."""
+    """Spread batch normalization over all SMs."""
     sms = sm_count(context)
     if norms.is_empty() or sms is None:
         return ()
@@ -170,21 +160,19 @@ def _spread(context: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    number = format_count(round(rows.height / context.per_step))
+    count = format_count(round(rows.height / context.per_step))
     time = format_time(total_ns(rows) / context.per_step)
-    seen = by_step(context, f"{number} layout changes take {time}")
+    seen = by_step(context, f"{count} layout changes take {time}")
+    if norms.height:
+        blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
+        time = format_time(total_ns(norms) / context.per_step)
+        seen += (
+            f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"
+        )
     way = framework_of(context.trace).choose(
         torch="Put the model and its input into torch.channels_last once; the layout then passes "
         "through convolutions, batch normalisation, activations and pooling.",
         cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
         jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
     )
-    return f"{seen}{_also(context, norms)}. {way}"
-
-
-def _also(context: RuleContext, norms: pl.DataFrame) -> str:
-    if norms.is_empty():
-        return ""
-    blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
-    time = format_time(total_ns(norms) / context.per_step)
-    return f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"
+    return f"{seen}. {way}"

@@ -25,12 +25,12 @@ from gpusight.rules.rule import (
 from gpusight.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.memory.allocations import AllocationHistory
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -48,7 +48,7 @@ MIN_LATER_GROWTH = Threshold(
 
 
 class MemoryGrowth(TimelineRule):
-    """Memory that is not given back."""
+    """Memory that is not freed."""
 
     id = "memory-growth"
     detects = "Looks for memory in use at the end of steps that rises steadily."
@@ -93,11 +93,9 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         memory = DeviceMemories(trace, EVERYTHING)
         if not memory.gpus:
             return RuleNotApplicable("no memory of a GPU was recorded")
-        grown = [_growth(trace, memory, gpu, steps) for gpu in memory.gpus]
-        steady = [one for one in grown if one is not None and _matters(one)]
-        if not steady:
-            return CLEAN
-        return _found(context, max(steady, key=lambda one: one.per_step))
+        growth = [_growth(trace, memory, gpu, steps) for gpu in memory.gpus]
+        steady = [g for g in growth if g is not None and g.matters]
+        return _match(context, max(steady, key=lambda g: g.per_step)) if steady else CLEAN
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Show all steps: memory rises from one to the next."""
@@ -108,7 +106,7 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
 
 @dataclass(frozen=True)
 class _Growth:
-    """How the memory in use of one GPU rises."""
+    """Growth of the memory in use on one GPU."""
 
     device: int
     history: AllocationHistory
@@ -119,17 +117,24 @@ class _Growth:
     capacity: int | None
 
     @property
-    def left(self) -> float | None:
+    def steps_to_full(self) -> float | None:
         """Steps until the GPU is full; None where its memory is not known."""
         if self.capacity is None:
             return None
         return max(0, self.capacity - self.peak) / self.per_step
 
+    @property
+    def matters(self) -> bool:
+        """Whether it is large, or fills the GPU in a run of usual length."""
+        if self.per_step >= MIN_GROWTH_OF_PEAK.value * self.peak:
+            return True
+        return self.steps_to_full is not None and self.steps_to_full <= MAX_STEPS_TO_FULL.value
+
 
 def _growth(
     trace: Trace, memory: DeviceMemories, device: int, steps: tuple[TraceStep, ...]
 ) -> _Growth | None:
-    """Follow one GPU's memory; None where it does not rise steadily."""
+    """Measure the growth on one GPU; None where memory does not rise steadily."""
     history = memory.view(device).history
     if not len(history):
         return None
@@ -138,40 +143,27 @@ def _growth(
     rise, late = slope(levels), slope(levels[len(levels) // 2 :])
     if rise is None or late is None or rise <= 0 or late < MIN_LATER_GROWTH.value * rise:
         return None
-    if _falling(levels) > MAX_FALLING_SHARE.value:
+    sample = np.linspace(0, len(levels) - 1, min(len(levels), _MAX_COMPARED)).astype(np.int64)
+    first, second = np.triu_indices(len(sample), 1)
+    falling = float(np.mean(levels[sample[second]] < levels[sample[first]]))
+    if falling > MAX_FALLING_SHARE.value:
         return None
     peak = int(history.allocated[: ends[-1] + 1].max(initial=history.start_allocated))
-    return _Growth(device, history, levels, rise, peak, _capacity(trace, device))
-
-
-def _falling(levels: Ints) -> float:
-    """Give the part of all pairs of levels of which the later is lower."""
-    few = levels[np.linspace(0, len(levels) - 1, min(len(levels), _MOST_COMPARED)).astype(np.int64)]
-    first, second = np.triu_indices(len(few), 1)
-    return float(np.mean(few[second] < few[first]))
-
-
-_MOST_COMPARED = 400
-
-
-def _capacity(trace: Trace, device: int) -> int | None:
     rows = trace.table("devices", ["device", "memory_bytes"]).filter(pl.col("device") == device)
     known = rows["memory_bytes"].drop_nulls()
-    return int(known[0]) if len(known) and known[0] > 0 else None
+    capacity = int(known[0]) if len(known) and known[0] > 0 else None
+    return _Growth(device, history, levels, rise, peak, capacity)
 
 
-def _matters(grown: _Growth) -> bool:
-    if grown.per_step >= MIN_GROWTH_OF_PEAK.value * grown.peak:
-        return True
-    return grown.left is not None and grown.left <= MAX_STEPS_TO_FULL.value
+_MAX_COMPARED = 400
 
 
-def _found(context: RuleContext, grown: _Growth) -> RuleMatch:
+def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
     steps = context.focus.steps
-    where = _kept(context.trace, grown, steps)
+    where = _holders(context.trace, grown, steps)
     full = ""
-    if grown.left is not None:
-        full = f": full after {format_count(round(grown.left))} more"
+    if grown.steps_to_full is not None:
+        full = f": full after {format_count(round(grown.steps_to_full))} more"
     return RuleMatch(
         title=f"GPU {grown.device} holds {format_bytes(grown.per_step)} more after each step{full}",
         evidence=_evidence(grown, len(steps)),
@@ -189,11 +181,9 @@ def _found(context: RuleContext, grown: _Growth) -> RuleMatch:
 
 def _evidence(grown: _Growth, steps: int) -> tuple[Evidence, ...]:
     first, last = int(grown.levels[0]), int(grown.levels[-1])
-    full = (
-        []
-        if grown.capacity is None
-        else [Evidence("memory_bytes", grown.capacity, "byte", "Memory of the GPU")]
-    )
+    capacity = []
+    if grown.capacity is not None:
+        capacity = [Evidence("memory_bytes", grown.capacity, "byte", "Memory of the GPU")]
     return (
         Evidence(
             "growth_bytes", grown.per_step, "byte", "Growth a step, median over pairs of steps"
@@ -202,14 +192,14 @@ def _evidence(grown: _Growth, steps: int) -> tuple[Evidence, ...]:
         Evidence("first_bytes", first, "byte", "In use at the end of the first of them"),
         Evidence("last_bytes", last, "byte", "In use at the end of the last"),
         Evidence("peak_bytes", grown.peak, "byte", "The most in use until then"),
-        *full,
+        *capacity,
     )
 
 
-def _kept(
+def _holders(
     trace: Trace, grown: _Growth, steps: tuple[TraceStep, ...]
 ) -> tuple[FindingLocation, ...]:
-    """Name who took what the steps did not give back, the largest first."""
+    """Return the operators that allocated what the steps did not free, the largest first."""
     blocks, history = grown.history.blocks, grown.history
     if blocks is None:
         return ()
@@ -234,5 +224,5 @@ def _kept(
 def _fix(grown: _Growth, where: tuple[FindingLocation, ...]) -> str:
     rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
     seen = f"In use rose by {rise} over {len(grown.levels)} steps"
-    taken = f"; most of what was kept was taken by {where[0].name}" if where else ""
-    return f"{seen}{taken}. {MemoryGrowth.fix}"
+    holder = f"; most of what was kept was taken by {where[0].name}" if where else ""
+    return f"{seen}{holder}. {MemoryGrowth.fix}"

@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, of_each_step
+from gpusight.rules.formatting import framework_of, of_each_step, step_evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 LINK_EFFICIENCY = Threshold(
     0.8, "part of a link's rate that copies from pinned memory reach; 0.8 to 0.9 are usual"
 )
-_TELLING_BYTES = 1_000_000
-"""Copies from which a rate is read: below, setting up takes a good part of the time."""
+_MIN_RATE_BYTES = 1_000_000
+"""Copies from which a rate is computed: below, the latency is a large part of the time."""
 _KINDS = {"h2d": "Host-to-Device", "d2h": "Device-to-Host"}
 
 
@@ -44,11 +44,13 @@ class LinkRate:
 
 
 def pinned_rate(context: RuleContext, way: str) -> LinkRate:
-    """Give the rate that pinned memory would have in a direction."""
-    seen = _measured_rate(context, way)
-    if seen is not None:
+    """Return the rate of pinned memory in a direction."""
+    measured = _measured_rate(context, way)
+    if measured is not None:
         return LinkRate(
-            seen, f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture", measured=True
+            measured,
+            f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture",
+            measured=True,
         )
     known = None if context.gpu is None else CPU_LINKS.get(context.gpu.architecture)
     link = known or USUAL_CPU_LINK
@@ -59,18 +61,18 @@ def pinned_rate(context: RuleContext, way: str) -> LinkRate:
 
 
 def _measured_rate(context: RuleContext, way: str) -> float | None:
-    """Take the median rate of large pinned copies of a direction, anywhere in the capture."""
+    """Return the median rate of large pinned copies of a direction, in the whole capture."""
     columns = ["start_ns", "end_ns", "bytes", "kind", "src_kind", "dst_kind"]
     table = context.trace.table("copies", columns)
-    end = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
-    took = pl.col("end_ns") - pl.col("start_ns")
-    seen = table.filter(
+    host_kind = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
+    duration_ns = pl.col("end_ns") - pl.col("start_ns")
+    pinned = table.filter(
         pl.col("kind").cast(pl.String) == _KINDS[way],
-        end == "Pinned",
-        pl.col("bytes") >= _TELLING_BYTES,
-        took > 0,
+        host_kind == "Pinned",
+        pl.col("bytes") >= _MIN_RATE_BYTES,
+        duration_ns > 0,
     )
-    rate = seen.select((pl.col("bytes") * 1e9 / took).median()).item()
+    rate = pinned.select((pl.col("bytes") * 1e9 / duration_ns).median()).item()
     return None if rate is None else float(rate)
 
 
@@ -137,13 +139,11 @@ for batch in loader:
             return RuleNotApplicable(
                 "the capture does not say whether the host memory of copies was pinned"
             )
-        slow = rows.filter(pl.col("pageable"))
-        if (
-            int(slow["duration_ns"].sum()) < MIN_COPY_SHARE.value * context.length_ns
-            or slow.is_empty()
-        ):
+        pageable = rows.filter(pl.col("pageable"))
+        copy_ns = int(pageable["duration_ns"].sum())
+        if copy_ns < MIN_COPY_SHARE.value * context.length_ns or pageable.is_empty():
             return CLEAN
-        return _found(context, slow)
+        return _match(context, pageable)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find copies from or to pageable memory, those that the finding names if any."""
@@ -151,29 +151,48 @@ for batch in loader:
         return gpu_work(context, finding, (pl.col("kind") == "copy") & pageable)
 
 
-def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     moved = memcpys.by_way(rows)
-    rates = {one.way: pinned_rate(context, one.way) for one in moved}
-    size, took = sum(one.bytes for one in moved), sum(one.ns for one in moved)
-    rate = format_rate(size * 1e9 / max(1, took))
-    held, faster = _held_ns(context, rows), _faster(rows, rates)
+    rates = {totals.way: pinned_rate(context, totals.way) for totals in moved}
+    took_ns = sum(totals.ns for totals in moved)
+    rate = format_rate(sum(totals.bytes for totals in moved) * 1e9 / max(1, took_ns))
+    calls = rows["call"].drop_nulls().unique().to_numpy()
+    blocked_ns = int((context.schedule.calls.end_ns - context.schedule.calls.start_ns)[calls].sum())
+    faster = _faster(rows, rates)
+    # A program that cannot copy ahead saves no more than this.
+    in_place_ns = context.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
+    at_rates = "; ".join(
+        f"{DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
+        for way, rate in rates.items()
+    )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     return RuleMatch(
-        title=f"Copies of pageable memory take {of_each_step(context, took)} ({rate})",
+        title=f"Copies of pageable memory take {of_each_step(context, took_ns)} ({rate})",
         evidence=(
-            *_evidence(context, held, moved, rates),
-            _in_place(context, rows, faster),
+            *_evidence(context, blocked_ns, moved, rates),
+            step_evidence(
+                context,
+                "pinned_in_place_ns",
+                max(0, in_place_ns),
+                "ns",
+                "By pinning alone, copies left where they are: given back",
+            ),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
         "of what needs them cannot be seen",
         change=(*faster, *memcpys.overlap_copies(context, rows)),
-        min_ns=context.replay.unchanged.total_ns - max(took, held),
-        estimate=_estimate(rates),
+        min_ns=context.replay.unchanged.total_ns - max(took_ns, blocked_ns),
+        estimate=f"Replay with these copies {at_rates}; beside the computation, the caller free to "
+        "go on.",
         fix=_fix(context, moved),
-        code=_code(context, moved),
+        code=framework_of(context.trace).choose(
+            torch=_TORCH + (_TORCH_BACK if "d2h" in rates else ""),
+            cuda=_CUDA,
+            jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+        ),
         where=memcpys.copy_origins(context, rows),
-        also=("exposed-copy",) if _all_that_is_exposed(context, rows) else (),
+        also=("exposed-copy",) if _is_most_exposed(context, rows) else (),
     )
 
 
@@ -186,52 +205,28 @@ def _faster(rows: pl.DataFrame, rates: dict[str, LinkRate]) -> tuple[Change, ...
     return tuple(changes)
 
 
-def _all_that_is_exposed(context: RuleContext, rows: pl.DataFrame) -> bool:
-    """Tell whether nearly all of what copies expose is that of these."""
-    every = memcpys.copies(context).filter(pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p"]))
-    return int(rows["exposed_ns"].sum()) >= MIN_PAGEABLE_SHARE.value * int(
-        every["exposed_ns"].sum()
-    )
+def _is_most_exposed(context: RuleContext, rows: pl.DataFrame) -> bool:
+    """Return whether these are nearly all of the exposed copies."""
+    copies = memcpys.copies(context).filter(pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p"]))
+    exposed_ns = int(copies["exposed_ns"].sum())
+    return int(rows["exposed_ns"].sum()) >= MIN_PAGEABLE_SHARE.value * exposed_ns
 
 
 def _evidence(
-    context: RuleContext, held_ns: int, moved: list[CopyTotals], rates: dict[str, LinkRate]
+    context: RuleContext, blocked_ns: int, moved: list[CopyTotals], rates: dict[str, LinkRate]
 ) -> tuple[Evidence, ...]:
-    seen = memcpys.copy_evidence(context, moved)
+    copies = memcpys.copy_evidence(context, moved)
     pinned = [
         Evidence(f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Pinned memory: {rate.how}")
         for way, rate in rates.items()
     ]
-    meaning = by_step(context, "Callers held up by them")
-    held = Evidence("held_ns", held_ns / context.per_step, "ns", meaning)
-    first, others = seen[: 2 * len(moved)], seen[2 * len(moved) :]
-    return (*first, *([held] if held_ns else []), *pinned, *others)
-
-
-def _in_place(context: RuleContext, rows: pl.DataFrame, faster: tuple[Change, ...]) -> Evidence:
-    """Say what pinning gives by itself: a program that cannot copy ahead gets no more."""
-    saved = context.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
-    meaning = by_step(context, "By pinning alone, copies left where they are: given back")
-    return Evidence("pinned_in_place_ns", max(0, saved) / context.per_step, "ns", meaning)
-
-
-def _held_ns(context: RuleContext, rows: pl.DataFrame) -> int:
-    """Measure how long the calls that copy held their threads."""
-    calls = context.schedule.calls
-    own = rows["call"].drop_nulls().unique().to_numpy()
-    return int((calls.end_ns[own] - calls.start_ns[own]).sum())
-
-
-def _estimate(rates: dict[str, LinkRate]) -> str:
-    at = "; ".join(
-        f"{memcpys.DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
-        for way, rate in rates.items()
-    )
-    return f"Replay with these copies {at}; beside the computation, the caller free to go on."
+    blocked = step_evidence(context, "held_ns", blocked_ns, "ns", "Callers held up by them")
+    first, others = copies[: 2 * len(moved)], copies[2 * len(moved) :]
+    return (*first, *([blocked] if blocked_ns else []), *pinned, *others)
 
 
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(one.said(context) for one in moved)
+    seen = "; ".join(totals.text(context) for totals in moved)
     advice = framework_of(context.trace).choose(
         torch="Pin the host side once, outside the loop (DataLoader(pin_memory=True) or "
         "torch.empty(…, pin_memory=True)), and copy with non_blocking=True on a stream of its own "
@@ -242,15 +237,6 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
         "is awaited.",
     )
     return f"Seen: {seen}. {advice}"
-
-
-def _code(context: RuleContext, moved: list[CopyTotals]) -> str:
-    back = any(one.way == "d2h" for one in moved)
-    return framework_of(context.trace).choose(
-        torch=_TORCH + (_TORCH_BACK if back else ""),
-        cuda=_CUDA,
-        jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
-    )
 
 
 _TORCH = """\

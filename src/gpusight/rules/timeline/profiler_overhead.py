@@ -11,19 +11,24 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, largest, of_each_step, summed_locations
+from gpusight.rules.formatting import (
+    largest,
+    of_each_step,
+    step_evidence,
+    summed_locations,
+)
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 NS_PER_OPERATOR = Threshold(
@@ -75,30 +80,33 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
     scenario = "remove overhead"
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Add up what was recorded, and what operators cost."""
+        """Sum what was recorded, and what operators cost."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
         before = spent_before(context)
         calls = context.schedule.calls
-        within = context.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)[
-            :, IdleCause.PROFILER
-        ]
-        per_operator = _operators(context) * int(NS_PER_OPERATOR.value)
+        in_calls = context.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)
+        in_calls_ns = in_calls[:, IdleCause.PROFILER]
         # What an operator costs is part of the framework's time, and never all of it.
-        per_operator = np.minimum(per_operator, before[:, IdleCause.FRAMEWORK] // 2)
-        recorded_ns = int(before[:, IdleCause.PROFILER].sum() + within.sum())
-        assumed_ns = int(per_operator.sum())
+        operators_ns = np.minimum(
+            _operator_counts(context) * int(NS_PER_OPERATOR.value),
+            before[:, IdleCause.FRAMEWORK] // 2,
+        )
+        recorded_ns = int(before[:, IdleCause.PROFILER].sum() + in_calls_ns.sum())
+        assumed_ns = int(operators_ns.sum())
         if recorded_ns + assumed_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
             return CLEAN
-        changes = (_lighter(before[:, IdleCause.PROFILER] + per_operator), _shorter(within))
-        return _found(context, recorded_ns, assumed_ns, changes)
+        before_ns = before[:, IdleCause.PROFILER] + operators_ns
+        later = np.flatnonzero(before_ns)
+        changes = (without_host_time(later, before_ns[later]), _shorter_calls(in_calls_ns))
+        return _match(context, recorded_ns, assumed_ns, changes)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
-        """Find idle time that the profiler took."""
+        """Find idle time due to the profiler."""
         return idle_by_cause(context, finding, IdleCause.PROFILER)
 
 
-def _operators(context: RuleContext) -> Ints:
+def _operator_counts(context: RuleContext) -> Ints:
     """Count the operators that began in the time before each call, on its thread."""
     schedule, trace = context.schedule, context.trace
     counts = np.zeros(len(schedule.calls), np.int64)
@@ -114,71 +122,63 @@ def _operators(context: RuleContext) -> Ints:
     return counts
 
 
-def _lighter(ns: Ints) -> Change:
-    calls = np.flatnonzero(ns)
-    return without_host_time(calls, ns[calls])
-
-
-def _shorter(ns: Ints) -> Change:
-    """Let calls take so much less time of their own."""
+def _shorter_calls(ns: Ints) -> Change:
+    """Shorten the own time of calls."""
     calls = np.flatnonzero(ns)
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        left = np.maximum(program.own_ns[calls] - ns[calls], 0)
-        return program.changed(own_ns=put(program.own_ns, calls, left))
+        own_ns = np.maximum(program.own_ns[calls] - ns[calls], 0)
+        return program.changed(own_ns=put(program.own_ns, calls, own_ns))
 
     return change
 
 
-def _found(
+def _match(
     context: RuleContext, recorded_ns: int, assumed_ns: int, changes: tuple[Change, ...]
 ) -> RuleMatch:
-    total = recorded_ns + assumed_ns
-    told = [
-        Evidence(
+    total_ns = recorded_ns + assumed_ns
+    share = total_ns / max(1, context.length_ns)
+    evidence = [
+        step_evidence(
+            context,
             "recorded_ns",
-            recorded_ns / context.per_step,
+            recorded_ns,
             "ns",
-            by_step(context, "Work of the profiler on the launching threads, as it recorded it"),
+            "Work of the profiler on the launching threads, as it recorded it",
         ),
-        Evidence(
-            "share", total / max(1, context.length_ns), "share", "Part of the time it takes in all"
-        ),
+        Evidence("share", share, "share", "Part of the time it takes in all"),
     ]
     if assumed_ns:
         meaning = f"Recording operators, {format_time(NS_PER_OPERATOR.value)} each as assumed"
-        each = assumed_ns / context.per_step
-        told.insert(1, Evidence("operators_ns", each, "ns", by_step(context, meaning)))
+        evidence.insert(1, step_evidence(context, "operators_ns", assumed_ns, "ns", meaning))
     about = "about " if assumed_ns else ""
     return RuleMatch(
-        title=f"The profiler itself takes {about}{of_each_step(context, total)}",
-        evidence=tuple(told),
+        title=f"The profiler itself takes {about}{of_each_step(context, total_ns)}",
+        evidence=tuple(evidence),
         confidence=Confidence.MEDIUM if assumed_ns else Confidence.HIGH,
         confidence_reason="what an operator costs is assumed"
         if assumed_ns
         else "the profiler recorded its own work",
         change=changes,
-        fix=_fix(context, total),
-        where=_where(context),
+        fix=_fix(context, share),
+        where=_locations(context),
     )
 
 
-def _fix(context: RuleContext, total: int) -> str:
-    share = format_share(total / max(1, context.length_ns))
-    torch = context.trace.meta.source.startswith("torch")
-    way = (
-        "Record fewer steps, without shapes, memory and stacks, or use nsys, which slows the host "
-        "less."
-        if torch
-        else "Capture fewer steps, trace only cuda and nvtx, and begin after a warm-up."
-    )
+def _fix(context: RuleContext, share: float) -> str:
+    way = "Capture fewer steps, trace only cuda and nvtx, and begin after a warm-up."
+    if context.trace.meta.source.startswith("torch"):
+        way = (
+            "Record fewer steps, without shapes, memory and stacks, or use nsys, which slows the "
+            "host less."
+        )
     return (
-        f"{share} of the launching thread's time is the profiler's: findings about the host "
-        f"are that much smaller without it. {way}"
+        f"{format_share(share)} of the launching thread's time is the profiler's: findings about "
+        f"the host are that much smaller without it. {way}"
     )
 
 
-def _where(context: RuleContext) -> tuple[FindingLocation, ...]:
+def _locations(context: RuleContext) -> tuple[FindingLocation, ...]:
     window = context.schedule
     if not context.trace.has("overheads"):
         return ()

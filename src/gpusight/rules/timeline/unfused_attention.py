@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import Framework, by_step, framework_of
+from gpusight.rules.formatting import Framework, by_step, framework_of, step_evidence
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
@@ -102,14 +102,14 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         between = rows.filter(pl.col("category").fill_null("") != "matmul")
         if total_ns(between) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _found(context, rows, between)
+        return _match(context, rows, between)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the kernels of each attention."""
         return groups(context, parts_of(context).attention.group)
 
 
-def _found(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
     attention = parts_of(context).attention
     count = len(attention.backward) / context.per_step
     share = total_ns(between) / kernel_ns(context)
@@ -118,20 +118,14 @@ def _found(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
         "GPU time",
         evidence=(
             Evidence("attentions", count, "", by_step(context, "Attentions, forward and backward")),
-            Evidence(
-                "kernels", rows.height / context.per_step, "", by_step(context, "Their kernels")
-            ),
-            Evidence(
-                "attention_ns",
-                total_ns(rows) / context.per_step,
-                "ns",
-                by_step(context, "Time of these kernels"),
-            ),
-            Evidence(
+            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
+            step_evidence(context, "attention_ns", total_ns(rows), "ns", "Time of these kernels"),
+            step_evidence(
+                context,
                 "between_ns",
-                total_ns(between) / context.per_step,
+                total_ns(between),
                 "ns",
-                by_step(context, "Scale, mask, softmax and dropout between the products"),
+                "Scale, mask, softmax and dropout between the products",
             ),
             Evidence("between_share", share, "share", "The same as a part of GPU time"),
         ),
@@ -140,7 +134,11 @@ def _found(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
         "products do now is assumed",
         change=(
             fuse_to_share(
-                attention.group, attention.kept, _host_ns(context, rows), _most_ns(context)
+                attention.group,
+                attention.kept,
+                # What each fused attention costs the host beyond one launch.
+                np.full(len(attention.backward), (FUSED_LAUNCHES - 1) * launch_ns(context, rows)),
+                _max_kernel_ns(context),
             ),
         ),
         fix=_fix(context, rows, between),
@@ -153,22 +151,16 @@ def _found(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
     )
 
 
-def _host_ns(context: RuleContext, rows: pl.DataFrame) -> NDArray[np.float64]:
-    """Give what each fused attention costs the host beyond one launch."""
-    count = len(parts_of(context).attention.backward)
-    return np.full(count, (FUSED_LAUNCHES - 1) * launch_ns(context, rows))
-
-
-def _most_ns(context: RuleContext) -> NDArray[np.float64]:
-    """Give what each product takes at most in a fused kernel: in half precision where it can."""
+def _max_kernel_ns(context: RuleContext) -> NDArray[np.float64]:
+    """Return the most that each GEMM takes in a fused kernel: in half precision where it can."""
     attention, gpu = parts_of(context).attention, context.gpu
-    most = np.full(len(attention.kept), np.inf)
+    max_ns = np.full(len(attention.kept), np.inf)
     half = next((t for t in targets(gpu) if t.casts), None) if gpu is not None else None
     if half is not None:
         ops = np.flatnonzero(attention.from_half)
-        now = context.ops["duration_ns"].to_numpy()[ops]
-        most[ops] = now * half.left(now) * attention.kept[ops]
-    return most
+        duration_ns = context.ops["duration_ns"].to_numpy()[ops]
+        max_ns[ops] = duration_ns * half.left(duration_ns) * attention.kept[ops]
+    return max_ns
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str:

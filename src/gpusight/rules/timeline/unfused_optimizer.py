@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of
+from gpusight.rules.formatting import by_step, framework_of, step_evidence
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import (
     MIN_OPTIMIZER_KERNELS,
@@ -111,26 +111,25 @@ def update(params, grads, state):
         optimizer = parts_of(context).optimizer
         if not optimizer.steps:
             return CLEAN
-        return _found(context, marked_work(context, optimizer.group >= 0))
+        return _match(context, marked_work(context, optimizer.group >= 0))
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find kernels of the optimizer, those one after another as one."""
         return runs(context, pl.lit(pl.Series(parts_of(context).optimizer.group >= 0)))
 
 
-def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     optimizer = parts_of(context).optimizer
-    each = rows.height / optimizer.steps
+    kernels = rows.height / optimizer.steps
+    averages = rows.filter(pl.col("label").str.contains(_KEEPS_AVERAGES)).height > 0
+    remaining = REMAINING_SHARE_ADAM if averages else REMAINING_SHARE_MOMENTUM
     fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
     return RuleMatch(
-        title=f"Each optimizer step is {format_count(round(each))} kernels where about "
+        title=f"Each optimizer step is {format_count(round(kernels))} kernels where about "
         f"{format_count(round(fused))} would do",
         evidence=(
-            Evidence(
-                "optimizer_kernels",
-                rows.height / context.per_step,
-                "",
-                by_step(context, "Kernels of the optimizer"),
+            step_evidence(
+                context, "optimizer_kernels", rows.height, "", "Kernels of the optimizer"
             ),
             Evidence("kernels_fused", fused, "", "Kernels of a fused optimizer step, about"),
             *time_seen(context, rows, "optimizer_ns"),
@@ -141,11 +140,11 @@ def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         change=(
             fuse_to_share(
                 optimizer.group,
-                _left(context, rows),
+                np.full(context.ops.height, remaining.value),
                 optimizer.tensors.astype(np.float64) * launch_ns(context, rows),
             ),
         ),
-        fix=_fix(context, rows, each),
+        fix=_fix(context, rows, kernels),
         code=framework_of(context.trace).choose(
             torch=_code(context),
             cuda=UnfusedOptimizer.cuda_code,
@@ -155,38 +154,29 @@ def _found(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     )
 
 
-def _left(context: RuleContext, rows: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Give the part of each kernel's time that one pass takes."""
-    averages = rows.filter(pl.col("label").str.contains(_KEEPS_AVERAGES)).height > 0
-    return np.full(
-        context.ops.height,
-        REMAINING_SHARE_ADAM.value if averages else REMAINING_SHARE_MOMENTUM.value,
-    )
-
-
-def _name(context: RuleContext) -> str:
+def _optimizer_name(context: RuleContext) -> str:
     """Name the optimizer, where operators or ranges do."""
     trace = context.trace
     for table in ("cpu_ops", "ranges"):
         if trace.has(table):
             texts = " ".join(n for n in names_of(trace.table(table, ["name"])["name"]) if n)
-            if (found := _NAMED.search(texts)) is not None:
-                return found.group(1)
+            if (match := _NAMED.search(texts)) is not None:
+                return match.group(1)
     return ""
 
 
 def _code(context: RuleContext) -> str:
-    name = _name(context)
+    name = _optimizer_name(context)
     if name and name not in _FUSED_IN_TORCH:
         return "step = torch.compile(optimizer.step)            # no fused form of its own\n"
     return UnfusedOptimizer.code.replace("AdamW", name or "AdamW")
 
 
-def _fix(context: RuleContext, rows: pl.DataFrame, each: float) -> str:
-    name = _name(context)
-    who = f"torch.optim.{name}" if name else "The optimizer"
+def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
+    name = _optimizer_name(context)
+    optimizer = f"torch.optim.{name}" if name else "The optimizer"
     seen = (
-        f"{who} runs {format_count(round(each))} kernels a "
+        f"{optimizer} runs {format_count(round(kernels))} kernels a "
         f"step{main_source_phrase(context, rows)}, "
         f"{by_step(context, format_time(total_ns(rows) / context.per_step))} of GPU time."
     )

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.gpu_schedule import Ints
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.program_start import ProgramStart
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_STEP_RATIO = Threshold(
@@ -108,7 +108,7 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         if context.steps:
             return _first_steps(context)
         start = find_start(context.trace, focus.start_ns - focus.before_ns, focus.end_ns)
-        return CLEAN if start is None else _start(context, start)
+        return CLEAN if start is None else _start_match(context, start)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find first steps, else what the program did before its work."""
@@ -117,12 +117,12 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         if steps.height or not focus.before_ns:
             return steps
         window = (focus.start_ns - focus.before_ns, focus.start_ns)
-        whole = one_stretch(*window, "before the program's work,")
-        return pl.concat([whole, host_events(context, finding.where, window)])
+        before = one_stretch(*window, "before the program's work,")
+        return pl.concat([before, host_events(context, finding.where, window)])
 
 
 def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:
-    """Give the steps before the window, which were left out of it."""
+    """Return the steps before the window, which were left out of it."""
     return tuple(step for step in focus.left_out if step.start_ns < focus.start_ns)
 
 
@@ -130,28 +130,29 @@ def _first_steps(context: RuleContext) -> RuleVerdict:
     before = _left_out(context.focus)
     steps = context.focus.steps[: context.steps]
     # With the steps before: what these left for the GPU to do is not the first kept step's.
-    took = took_ns(launched(context.trace), (*before, *steps))
-    kept = took[len(before) :]
-    usual = float(np.median(kept[len(kept) // 2 if len(before) else max(1, len(kept) // 2) :]))
-    limit = np.where(_prepare(context), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value) * usual
-    usually = kept <= limit
-    count = int(np.argmax(usually)) if usually.any() else 0
+    all_ns = took_ns(launched(context.trace), (*before, *steps))
+    kept_ns = all_ns[len(before) :]
+    half = len(kept_ns) // 2
+    median_ns = float(np.median(kept_ns[half if len(before) else max(1, half) :]))
+    ratio = np.where(_prepare(context), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value)
+    usual = kept_ns <= ratio * median_ns
+    count = int(np.argmax(usual)) if usual.any() else 0
     if count:
-        excess = float((kept[:count] - usual).sum())
+        excess_ns = float((kept_ns[:count] - median_ns).sum())
         fix = "Leave {} out: give later steps with --steps, or begin the capture after them."
-        return _found(steps[:count], kept[:count], usual, fix, recoverable_ns=excess)
+        return _match(steps[:count], kept_ns[:count], median_ns, fix, recoverable_ns=excess_ns)
     if len(before):
-        early = took[: len(before)]
-        if (early - usual).sum() >= MIN_CAPTURE_SHARE.value * took.sum():
+        early_ns = all_ns[: len(before)]
+        if (early_ns - median_ns).sum() >= MIN_CAPTURE_SHARE.value * all_ns.sum():
             fix = "{} were left out. Begin the capture after them: it is mostly warm-up."
-            return _found(before, early, usual, fix)
+            return _match(before, early_ns, median_ns, fix)
     return CLEAN
 
 
-def _found(
+def _match(
     steps: Sequence[TraceStep],
-    took: Ints,
-    usual: float,
+    step_ns: Ints,
+    median_ns: float,
     fix: str,
     *,
     recoverable_ns: float | None = None,
@@ -160,11 +161,11 @@ def _found(
     names = ", ".join(f"`{called(step)}`" for step in steps[:3])
     out = " (left out)" if recoverable_ns is None else ""
     return RuleMatch(
-        title=f"The first {first} {format_time(float(took.max()))}, later ones "
-        f"{format_time(usual)}{out}",
+        title=f"The first {first} {format_time(float(step_ns.max()))}, later ones "
+        f"{format_time(median_ns)}{out}",
         evidence=(
-            Evidence("first_ns", float(took.mean()), "ns", "A first step takes, mean"),
-            Evidence("later_ns", usual, "ns", "A later step takes, median"),
+            Evidence("first_ns", float(step_ns.mean()), "ns", "A first step takes, mean"),
+            Evidence("later_ns", median_ns, "ns", "A later step takes, median"),
             Evidence("first_steps", len(steps), "", "Steps that are unlike the later ones"),
         ),
         confidence=Confidence.MEDIUM,
@@ -173,24 +174,22 @@ def _found(
         fix=fix.format(names),
         where=tuple(
             FindingLocation("step", called(step), float(ns))
-            for step, ns in zip(steps[:5], took, strict=False)
+            for step, ns in zip(steps[:5], step_ns, strict=False)
         ),
     )
 
 
 def _prepare(context: RuleContext) -> NDArray[np.bool_]:
-    """Tell which steps make calls that prepare, where later ones make none."""
-    made = np.zeros(context.steps, np.bool_)
+    """Return which steps load code or allocate memory, where later ones do not."""
+    prepares = np.zeros(context.steps, np.bool_)
     calls = context.calls.filter(pl.col("name").str.contains(PREPARES))
-    made[calls["step"].drop_nulls().unique().to_numpy()] = True
-    return made & ~made[len(made) // 2 :].any()
+    prepares[calls["step"].drop_nulls().unique().to_numpy()] = True
+    return prepares & ~prepares[len(prepares) // 2 :].any()
 
 
-def _start(context: RuleContext, start: ProgramStart) -> RuleMatch:
-    """Tell of the time before the program's work."""
+def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:
     left_out = context.focus.before_ns
-    window = context.focus.length_ns + left_out
-    share = format_share(start.length_ns / max(1, window))
+    share = format_share(start.length_ns / max(1, context.focus.length_ns + left_out))
     what = "go into compiling" if start.compiling_ns else "pass before the GPU has anything to do"
     later = format_time(start.launch_ns).replace(" ", "")
     return RuleMatch(

@@ -1,4 +1,4 @@
-"""small-grid: long kernels with fewer blocks than the GPU has SMs."""
+"""small-grid of a timeline: long kernels with fewer blocks than the GPU has SMs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, summed_locations
+from gpusight.rules.formatting import by_step, framework_of, step_evidence, summed_locations
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -41,7 +41,7 @@ MIN_TIME_SHARE = Threshold(
 )
 
 
-class SmallGrid(TimelineRule):
+class SmallGridTimeline(TimelineRule):
     """Kernels that leave SMs empty."""
 
     id = "small-grid"
@@ -108,55 +108,41 @@ model = torch.compile(model)     # generated kernels split reductions over more 
             return RuleNotApplicable("it is not known how many SMs the GPU has")
         if not context.kernels["blocks"].count():
             return RuleNotApplicable("the capture has no grid sizes")
-        rows = _small(context, sms)
+        # Batch normalization with few channels is a finding of layout-transpose.
+        layout = norms_by_channel(context, parts_of(context).layout)["op"].implode()
+        rows = small_grids(context, sms).filter(~pl.col("op").is_in(layout))
         if total_ns(rows) < MIN_TIME_SHARE.value * context.length_ns:
             return CLEAN
-        return _found(context, rows, sms)
+        return _match(context, rows, sms)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find kernels, those that the finding names if any."""
         return gpu_work(context, finding, pl.col("kind") == "kernel")
 
 
-def _small(context: RuleContext, sms: int) -> pl.DataFrame:
-    """Give long kernels with few blocks, but those whose cause is a layout."""
-    layout = norms_by_channel(context, parts_of(context).layout)["op"].implode()
-    return small_grids(context, sms).filter(~pl.col("op").is_in(layout))
-
-
-def _found(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
+def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     blocks = round(float(np.median(rows["blocks"].to_numpy())))
-    kind = "compute units" if _is_amd(context) else "SMs"
+    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+    time = by_step(context, format_time(total_ns(rows) / context.per_step))
+    is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
+    kind = "compute units" if is_amd else "SMs"
     return RuleMatch(
         title=f"Kernels with too few blocks for {sms} {kind} (median {format_count(blocks)}) take "
         f"{format_share(share)} of GPU time",
         evidence=(
             Evidence("sm_count", sms, "", f"{kind} of the GPU"),
             Evidence("blocks", blocks, "", "Blocks of these kernels, median"),
-            Evidence("kernels", rows.height / context.per_step, "", by_step(context, "Kernels")),
-            Evidence(
-                "small_ns",
-                total_ns(rows) / context.per_step,
-                "ns",
-                by_step(context, "Time of these kernels"),
-            ),
+            step_evidence(context, "kernels", rows.height, "", "Kernels"),
+            step_evidence(context, "small_ns", total_ns(rows), "ns", "Time of these kernels"),
             Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
         ),
         confidence=Confidence.LOW,
         confidence_reason="whether the work can be cut into more blocks is not known",
         change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
-        fix=_fix(context, rows),
-        code=framework_of(context.trace).choose(torch=SmallGrid.torch_code, cuda=SmallGrid.code),
+        fix=f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGridTimeline.fix}",
+        code=framework_of(context.trace).choose(
+            torch=SmallGridTimeline.torch_code, cuda=SmallGridTimeline.code
+        ),
         where=locations_of(context, rows),
     )
-
-
-def _is_amd(context: RuleContext) -> bool:
-    return context.gpu is not None and context.gpu.vendor == "AMD"
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
-    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(context, format_time(total_ns(rows) / context.per_step))
-    return f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGrid.fix}"

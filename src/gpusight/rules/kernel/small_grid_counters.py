@@ -1,4 +1,4 @@
-"""small-grid: the grid has too few blocks or warps for the GPU."""
+"""small-grid of an ncu report: the grid has too few blocks or warps for the GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.patterns.kernel_speedup import MEMORY_WAITS, MIN_SPEEDUP, limited, roof_limited
-from gpusight.rules.patterns.occupancy_gain import is_tensor_core_kernel, issue_rate, ready
+from gpusight.rules.patterns.kernel_speedup import (
+    MEMORY_WAITS,
+    MIN_SPEEDUP,
+    is_tensor_core_kernel,
+    issue_rate,
+    limited,
+    ready,
+    roof_limited,
+)
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -29,7 +36,7 @@ MIN_MEMORY_WAIT_SHARE = Threshold(
 )
 
 
-class SmallGridLaunch(KernelRule):
+class SmallGridCounters(KernelRule):
     """The grid has too few blocks or warps for the GPU."""
 
     id = "small-grid"
@@ -70,16 +77,21 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
                 "not measured: blocks of the grid and SMs of the GPU", self.sections
             )
         idle = grid < sms
-        if grid >= sms * blocks or (not idle and _is_as_meant(launch)):
+        # A grid that reaches every SM may be small on purpose, or not the bottleneck.
+        waiting = sum(launch.stalls.get(reason, 0.0) for reason in MEMORY_WAITS)
+        intended = is_tensor_core_kernel(launch) or waiting >= MIN_MEMORY_WAIT_SHARE.value
+        if grid >= sms * blocks or (not idle and intended):
             return CLEAN
-        left = _left(launch, grid, sms, blocks)
-        if left > 1 / MIN_SPEEDUP:
+        remaining = _time_left(launch, grid, sms, blocks)
+        if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
             title=f"{grid:,} block{'s' if grid != 1 else ''} for {sms} SMs that hold "
             f"{sms * blocks:,}",
-            time_share=left,
-            estimate=_estimate(launch, grid, sms, blocks),
+            time_share=remaining,
+            estimate=(f"the work on {sms} SMs instead of {grid}" if idle else "the work on all SMs")
+            + f", with {blocks} blocks on each"
+            + ("; starting a grid takes 1.5 µs" if remaining <= 2 * limited(launch, 0.0) else ""),
             evidence=(
                 Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
                 Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
@@ -91,13 +103,7 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
         )
 
 
-def _is_as_meant(launch: ProfiledLaunch) -> bool:
-    """Tell whether a grid that reaches every SM is small on purpose, or not the main thing."""
-    waiting = sum(launch.stalls.get(reason, 0.0) for reason in MEMORY_WAITS)
-    return is_tensor_core_kernel(launch) or waiting >= MIN_MEMORY_WAIT_SHARE.value
-
-
-def _left(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> float:
+def _time_left(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> float:
     """Spread the same work over all SMs, and over the warps that each can hold."""
     spread = min(1.0, grid / sms)
     rate = issue_rate(launch)
@@ -105,11 +111,3 @@ def _left(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> float:
         return roof_limited(launch, spread)
     times = blocks / max(1.0, grid / sms)
     return roof_limited(launch, spread * rate / ready(rate, times))
-
-
-def _estimate(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> str:
-    spread = f"the work on {sms} SMs instead of {grid}" if grid < sms else "the work on all SMs"
-    filled = f", with {blocks} blocks on each"
-    left = _left(launch, grid, sms, blocks)
-    floor = "; starting a grid takes 1.5 µs" if left <= 2 * limited(launch, 0.0) else ""
-    return spread + filled + floor

@@ -6,7 +6,7 @@ import pytest
 
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
-from gpusight.rules.timeline.small_grid import SmallGrid
+from gpusight.rules.timeline.small_grid_timeline import SmallGridTimeline
 from tests.rules.timeline.gpu_traces import (
     BATCH_NORM,
     CONV_TF32,
@@ -22,7 +22,7 @@ from tests.rules.timeline.gpu_traces import (
 from tests.rules.timeline.rule_captures import evidence, found, opened, saved_us
 from tests.shared import needs_shared
 
-RULE = SmallGrid()
+RULE = SmallGridTimeline()
 KERNELS = [("stencil", 210.0), ("update", 60.0)]
 
 
