@@ -129,7 +129,7 @@ def _found(
             Evidence("kernel_ns", usual_ns, "ns", "A kernel takes, median"),
             Evidence(
                 "gap_ns",
-                float(context.replay.queue_gap_ns),
+                float(context.replay.stream_gap_ns),
                 "ns",
                 "Between two kernels of a stream, median",
             ),
