@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger import input_detection as inputs
+from gpusight.analysis.ledger import idle_causes as inputs
 from gpusight.analysis.questions import forward_passes as questions
 from gpusight.analysis.steps import step_names as phases
 from gpusight.analysis.steps import step_names as steps

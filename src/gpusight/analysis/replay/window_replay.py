@@ -14,7 +14,7 @@ from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put,
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
-    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.analysis.ledger.host_lanes import HostTime
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags
     from gpusight.trace.intervals import Ints
