@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from gpusight.analysis.capture_completeness import COPIES, KERNELS, MEMSETS
-from gpusight.analysis.steps.step_names import PHASES
+from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.comparability import differences, each_once, notes, other_parts
 from gpusight.comparison.compared_quantities import ChangeRows, changes
 from gpusight.comparison.comparison_result import (

@@ -21,7 +21,7 @@ from gpusight.analysis.ledger.ledger_entries import (
     IdleCause,
 )
 from gpusight.analysis.selection import matcher, near_matches
-from gpusight.analysis.steps.step_names import PHASES
+from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.compared_quantities import API, ComparedQuantity, measured, summed
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES

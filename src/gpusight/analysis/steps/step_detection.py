@@ -11,19 +11,28 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.periodic_launches import find_period, periodic_steps
-from gpusight.analysis.steps.step_launches import launched, launches_of, of_process
-from gpusight.analysis.steps.step_list import SCHEMA, UNNAMED, StepEvidence, TraceSteps, shortened
-from gpusight.analysis.steps.step_names import (
+from gpusight.analysis.steps.step_launches import (
+    find_period,
+    launched,
+    launches_of,
+    of_process,
+    periodic_steps,
+)
+from gpusight.analysis.steps.step_list import (
+    SCHEMA,
+    UNNAMED,
+    StepEvidence,
+    TraceSteps,
     closed_ranges,
     find_steps,
     named_like,
     named_steps,
     read_name,
+    shortened,
 )
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.periodic_launches import LaunchPeriod
+    from gpusight.analysis.steps.step_launches import LaunchPeriod
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.results import NotApplicable
     from gpusight.trace.intervals import Ints

@@ -13,7 +13,7 @@ from gpusight.analysis.attribution.nested_intervals import NestedIntervals
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.simulation import put
-from gpusight.analysis.steps.step_names import phase_of
+from gpusight.analysis.steps.step_list import phase_of
 from gpusight.rules.context import memoize
 from gpusight.rules.patterns.host_gaps import before_calls, issues, spent_before
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
