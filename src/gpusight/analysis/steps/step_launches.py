@@ -41,7 +41,7 @@ _SCHEMA = {
 
 
 def launched(trace: Trace) -> pl.DataFrame:
-    """List all GPU work in order of `launch_ns`, when the call that asked for it began.
+    """Return all GPU work in order of `launch_ns`, when the call that issued it started.
 
     Work that names no call counts by its own start and has no thread. `table` is a position in
     `GPU_WORK`, `row` the row there. `process` is that of the call where the work names none.
@@ -58,8 +58,8 @@ def of_process(work: pl.DataFrame, process: int | None) -> pl.DataFrame:
 
 def launches_of(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
     """Count the work that the process of these steps launched during each of them."""
-    mine = of_process(work, steps[0].process if steps else None)
-    return count_in(mine["launch_ns"].to_numpy(), steps)
+    own = of_process(work, steps[0].process if steps else None)
+    return count_in(own["launch_ns"].to_numpy(), steps)
 
 
 def count_in(times: Ints, steps: Sequence[TraceStep]) -> Ints:
@@ -69,33 +69,32 @@ def count_in(times: Ints, steps: Sequence[TraceStep]) -> Ints:
 
 
 def slices(times: Ints, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
-    """Give the first and last-plus-one of these rising times that lie in each step."""
+    """Return the first and last-plus-one of these rising times that lie in each step."""
     first = np.searchsorted(times, np.array([s.start_ns for s in steps], np.int64))
     after = np.searchsorted(times, np.array([s.end_ns for s in steps], np.int64))
     return first.astype(np.int64), np.maximum(first, after).astype(np.int64)
 
 
 def rows_of_steps(work: pl.DataFrame, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
-    """Give the rows of the work that each step launched, one step after the other, and the step."""
+    """Return the rows that each step launched, one step after the other, and the step of each."""
     first, after = slices(work["launch_ns"].to_numpy(), steps)
-    many = after - first
-    before = np.cumsum(many) - many
-    return np.arange(many.sum()) + np.repeat(first - before, many), np.repeat(
-        np.arange(len(steps)), many
-    )
+    count = after - first
+    before = np.cumsum(count) - count
+    rows = np.arange(count.sum()) + np.repeat(first - before, count)
+    return rows, np.repeat(np.arange(len(steps)), count)
 
 
 def done_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
-    """Say when each step and all GPU work that it launched had ended."""
-    mine = of_process(work, steps[0].process if steps else None)
+    """Return when each step and all GPU work that it launched had ended."""
+    own = of_process(work, steps[0].process if steps else None)
     done = np.array([s.end_ns for s in steps], np.int64)
-    first, after = slices(mine["launch_ns"].to_numpy(), steps)
-    some = np.flatnonzero(after > first)
-    if len(some):
-        ends = mine["end_ns"].to_numpy()
-        bounds = np.stack((first[some], after[some]), axis=1).ravel()
+    first, after = slices(own["launch_ns"].to_numpy(), steps)
+    at = np.flatnonzero(after > first)
+    if len(at):
+        ends = own["end_ns"].to_numpy()
+        bounds = np.stack((first[at], after[at]), axis=1).ravel()
         last = np.maximum.reduceat(np.append(ends, ends[-1]), bounds)[::2]
-        done[some] = np.maximum(done[some], last)
+        done[at] = np.maximum(done[at], last)
     return done
 
 
@@ -104,39 +103,28 @@ def _launched(trace: Trace) -> pl.DataFrame:
     index = KeyIndex(api["process"], api["correlation"])
     parts = [pl.DataFrame(schema=_SCHEMA)]
     for table in tables_with_rows(trace, GPU_WORK):
-        columns = ["start_ns", "end_ns", "device", "process", "correlation"]
-        parts.append(_of(trace.table(table, columns), api, index, GPU_WORK.index(table)))
-    return pl.concat(parts).sort("launch_ns", maintain_order=True)
-
-
-def _of(work: pl.DataFrame, api: pl.DataFrame, index: KeyIndex, table: int) -> pl.DataFrame:
-    # A correlation of 0 is none: the driver moved memory on its own account.
-    asked = work["correlation"].set((work["correlation"] == 0).fill_null(value=False), None)
-    call = optional(index.find(work["process"], asked))
-    called = pl.DataFrame(
-        {name: api[name].gather(call).alias(name) for name in ("start_ns", "thread", "process")}
-    )
-    return pl.DataFrame(
-        {
-            "launch_ns": _first(called["start_ns"], work["start_ns"]),
-            "process": _first(work["process"], called["process"]),
-            "thread": called["thread"],
+        work = trace.table(table, ["start_ns", "end_ns", "device", "process", "correlation"])
+        # A correlation of 0 is none: the driver moved memory on its own account.
+        correlation = work["correlation"]
+        correlation = correlation.set((correlation == 0).fill_null(value=False), None)
+        call = optional(index.find(work["process"], correlation))
+        start, thread, process = (api[c].gather(call) for c in ("start_ns", "thread", "process"))
+        columns = {
+            "launch_ns": start.zip_with(start.is_not_null(), work["start_ns"]),
+            "process": work["process"].zip_with(work["process"].is_not_null(), process),
+            "thread": thread,
             "start_ns": work["start_ns"],
             "end_ns": work["end_ns"],
             "device": work["device"],
-            "table": pl.Series(np.full(work.height, table, dtype=np.int8)),
-            "row": pl.Series(np.arange(work.height, dtype=np.int64)),
-        },
-        schema=_SCHEMA,
-    )
-
-
-def _first(known: pl.Series, otherwise: pl.Series) -> pl.Series:
-    return known.zip_with(known.is_not_null(), otherwise)
+            "table": np.full(work.height, GPU_WORK.index(table), dtype=np.int8),
+            "row": np.arange(work.height, dtype=np.int64),
+        }
+        parts.append(pl.DataFrame(columns, schema=_SCHEMA))
+    return pl.concat(parts).sort("launch_ns", maintain_order=True)
 
 
 def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
-    """Say how long each step took until its GPU work was done, what the one before left apart."""
+    """Return how long each step took until its GPU work was done, after that of the one before."""
     done = np.maximum.accumulate(done_ns(work, steps))
     starts = np.array([s.start_ns for s in steps], np.int64)
     took: Ints = done - np.maximum(starts, np.append(starts[:1], done[:-1]))
@@ -145,24 +133,24 @@ def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
 
 # Repetition ---------------------------------------------------------------------------------------
 
-_LOOKED_AT = 1 << 18
+_MAX_CODES = 1 << 18
 """Codes in the middle of a long sequence that the length of the period is found from."""
-_EXACT = 1 << 11
+_MAX_EXACT = 1 << 11
 """Up to here every lag is tried; beyond, those that a spectrum suggests."""
-_SUGGESTED = 200
-_PHASES = 4
-_AROUND = (-1, 1, -2)
-"""Where the codes lie, from a place, that make it recognisable."""
+_SUGGESTED_LAGS = 200
+_SPECTRA = 4
+_NEIGHBORS = (-1, 1, -2)
+"""Offsets of the codes by which a place is recognized."""
 _TOLERANCE = 0.25
 """Part of a period by which the distance of two may differ from its length."""
 _WHOLE = 0.9
-"""Part of a period that must be left after its beginning for the last to be whole."""
+"""Part of a period that must follow its start for the last to be whole."""
 _MIN_EQUAL_SHARE = 0.85
 """Part of the codes that a period must share with a typical one."""
-_COMPARED = 256
+_MAX_COMPARED = 256
 _SAME = 0.002
 _UNSURE = 0.05
-"""Parts of the codes that may differ: without a reason to prefer another lag, and to look on."""
+"""Parts of the codes that may differ: without a reason to prefer another lag, and to try on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,40 +173,28 @@ def find_period(codes: Ints, weights: Ints, opens: NDArray[np.bool_]) -> LaunchP
     """
     if len(codes) < 2:
         return None
-    length = _length(codes)
-    if length is None:
-        return None
-    found = _begin(codes, length, weights, opens)
-    return found if found is not None and _repeats(codes, found) else None
+    # The middle of a long sequence is enough, unless periods are longer than half of that.
+    spare = max(0, len(codes) - _MAX_CODES) // 2
+    length, difference = _best_lag(codes[spare : spare + _MAX_CODES])
+    if spare and difference > _UNSURE:
+        length, _ = _best_lag(codes)
+    period = _best_period(codes, length, weights, opens)
+    return period if period is not None and _repeats(codes, period) else None
 
 
-def _length(codes: Ints) -> int | None:
-    """Find the lag at which the sequence agrees with itself best.
-
-    The middle of a long sequence tells it, unless periods are longer than half of that.
-    """
-    spare = max(0, len(codes) - _LOOKED_AT) // 2
-    length, differ = _best(codes[spare : spare + _LOOKED_AT])
-    if spare and differ > _UNSURE:
-        length, _ = _best(codes)
-    return length
-
-
-def _best(part: Ints) -> tuple[int | None, float]:
-    """Give the lag at which a sequence agrees with itself best, and the part that still differs."""
-    lags = np.arange(1, len(part) // 2 + 1)
-    if len(part) > _EXACT:
-        lags = _suggested(part)
-    differ = np.array([np.mean(part[lag:] != part[:-lag]) for lag in lags])
-    if not len(differ):
-        return None, 1.0
-    least = float(differ.min())
-    near = differ <= max(1.5 * least, least + _SAME)
+def _best_lag(codes: Ints) -> tuple[int, float]:
+    """Return the lag at which a sequence agrees with itself best, and the part that differs."""
+    lags = np.arange(1, len(codes) // 2 + 1)
+    if len(codes) > _MAX_EXACT:
+        lags = _suggested_lags(codes)
+    differences = np.array([np.mean(codes[lag:] != codes[:-lag]) for lag in lags])
+    least = float(differences.min())
+    near = differences <= max(1.5 * least, least + _SAME)
     return int(lags[near].min()), least
 
 
-def _suggested(codes: Ints) -> Ints:
-    """List the lags at which a long sequence agrees with itself most, by its spectrum.
+def _suggested_lags(codes: Ints) -> Ints:
+    """Return the lags at which a long sequence agrees with itself most, by its spectrum.
 
     Codes become random numbers on the unit circle: their products add up where codes are equal
     and cancel out elsewhere.
@@ -226,19 +202,19 @@ def _suggested(codes: Ints) -> Ints:
     random = np.random.default_rng(0)
     size = 1 << (2 * len(codes) - 1).bit_length()
     power = np.zeros(size)
-    for _ in range(_PHASES):
+    for _ in range(_SPECTRA):
         angles = random.uniform(0, 2 * np.pi, int(codes.max()) + 1)
         power += np.abs(np.fft.fft(np.exp(1j * angles[codes]), size)) ** 2
     lags = np.arange(1, len(codes) // 2 + 1)
     agree = np.fft.ifft(power).real[lags] / (len(codes) - lags)
-    best = np.argpartition(-agree, min(_SUGGESTED, len(agree) - 1))[:_SUGGESTED]
+    best = np.argpartition(-agree, min(_SUGGESTED_LAGS, len(agree) - 1))[:_SUGGESTED_LAGS]
     return np.sort(lags[best])
 
 
-def _begin(
+def _best_period(
     codes: Ints, length: int, weights: Ints, opens: NDArray[np.bool_]
 ) -> LaunchPeriod | None:
-    """Choose the run of codes that begins periods: the one that gives most whole ones."""
+    """Choose the run of codes that starts periods: the one that gives most whole ones."""
     runs = _runs(codes, length)
     places = np.argsort(runs, kind="stable")
     places = places[opens[places]]
@@ -246,32 +222,32 @@ def _begin(
         return None
     kind = runs[places]
     first = np.flatnonzero(np.diff(kind, prepend=-1))
-    many = np.diff(np.append(first, len(kind)))
+    count = np.diff(np.append(first, len(kind)))
     whole, wrong = _fitting(places, kind, length, len(codes))
-    good = np.add.reduceat(whole, first) + _earlier(codes, places[first], length)
-    good[np.add.reduceat(wrong, first) > _TOLERANCE * many] = 0
-    if good.max() < 2:
+    periods = np.add.reduceat(whole, first) + _earlier(codes, places[first], length)
+    periods[np.add.reduceat(wrong, first) > _TOLERANCE * count] = 0
+    if periods.max() < 2:
         return None
-    ahead = np.add.reduceat(weights[places], first) / many
-    chosen = int(np.argmax(np.where(good == good.max(), ahead, -1)))
-    mine = slice(int(first[chosen]), int(first[chosen] + many[chosen]))
-    starts = places[mine][whole[mine] > 0]
+    weight = np.add.reduceat(weights[places], first) / count
+    chosen = int(np.argmax(np.where(periods == periods.max(), weight, -1)))
+    own = slice(int(first[chosen]), int(first[chosen] + count[chosen]))
+    starts = places[own][whole[own] > 0]
     return _cut_at(starts, codes, length) if len(starts) else None
 
 
 def _runs(codes: Ints, length: int) -> Ints:
     """Number the runs of codes around each place, within the reach of a period."""
     runs, base, size = codes, int(codes.max()) + 2, len(codes)
-    for away in _AROUND:
-        if abs(away) < length:
-            gone = np.full(min(abs(away), size), -1)
-            beside = np.append(codes[away:], gone) if away > 0 else np.append(gone, codes)[:size]
+    for offset in _NEIGHBORS:
+        if abs(offset) < length:
+            pad = np.full(min(abs(offset), size), -1)
+            beside = np.append(codes[offset:], pad) if offset > 0 else np.append(pad, codes)[:size]
             runs = np.unique(runs * base + beside + 1, return_inverse=True)[1].astype(np.int64)
     return runs
 
 
 def _fitting(places: Ints, kind: Ints, length: int, count: int) -> tuple[Ints, Ints]:
-    """Tell which places begin a whole period, and which come again at a wrong distance."""
+    """Return which places start a whole period, and which come again at a wrong distance."""
     after = np.append(places[1:], count)
     same = np.append(kind[1:] == kind[:-1], False)
     distance = np.where(same, after - places, count - places)
@@ -292,9 +268,9 @@ def _cut_at(starts: Ints, codes: Ints, length: int) -> LaunchPeriod:
 
 
 def _earlier(codes: Ints, firsts: Ints, length: int) -> NDArray[np.bool_]:
-    """Tell before which places a whole period ends that no other place begins.
+    """Return before which places a whole period ends that no other place starts.
 
-    Nothing is before the first code of all: a period that begins there is recognised so.
+    Nothing is before the first code of all: a period that starts there is recognized so.
     """
     same = np.append(0, np.cumsum(codes[length:] == codes[:-length]))
     can = (firsts >= length) & (firsts < len(same))
@@ -304,28 +280,28 @@ def _earlier(codes: Ints, firsts: Ints, length: int) -> NDArray[np.bool_]:
 
 
 def _repeats(codes: Ints, period: LaunchPeriod) -> bool:
-    """Tell whether periods hold the same codes, by and large; of many, some are looked at."""
+    """Return whether periods hold the same codes, by and large; of many, some are compared."""
     count = len(period.starts)
     if count < 2:
         return False
     ends = np.append(period.starts[1:], period.end)
-    looked_at = np.unique(np.linspace(0, count - 1, min(count, _COMPARED)).astype(np.int64))
+    compared = np.unique(np.linspace(0, count - 1, min(count, _MAX_COMPARED)).astype(np.int64))
     kinds, numbers = np.unique(codes, return_inverse=True)
-    held = np.stack(
-        [np.bincount(numbers[period.starts[i] : ends[i]], minlength=len(kinds)) for i in looked_at]
+    counts = np.stack(
+        [np.bincount(numbers[period.starts[i] : ends[i]], minlength=len(kinds)) for i in compared]
     )
-    typical = np.median(held, axis=0)
-    shared = np.minimum(held, typical).sum(axis=1)
-    alike = shared / np.maximum(held.sum(axis=1), typical.sum())
+    typical = np.median(counts, axis=0)
+    shared = np.minimum(counts, typical).sum(axis=1)
+    alike = shared / np.maximum(counts.sum(axis=1), typical.sum())
     return bool(np.mean(alike >= _MIN_EQUAL_SHARE) >= _MIN_EQUAL_SHARE)
 
 
-_SHORTEST_NS = 100_000
+_MIN_STEP_NS = 100_000
 """What repeats faster than this is a loop inside a step rather than a step."""
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 """Part of the GPU work that steps must hold, with and without a wait in them."""
-_OFTEN = 3
+_MIN_REPETITIONS = 3
 _LONG = 20
 """Repetitions that are enough, unless what repeats is this long."""
 _SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -345,9 +321,9 @@ def periodic_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
     if work.height < 2:
         return None
     for columns in (_CODE, _VAGUE):
-        found = _steps(_launches(trace, work, columns), work["process"][0])
-        if found is not None:
-            return found
+        steps = _steps(_launches(trace, work, columns), work["process"][0])
+        if steps is not None:
+            return steps
     return None
 
 
@@ -357,21 +333,19 @@ def _launches(trace: Trace, work: pl.DataFrame, columns: _Columns) -> pl.DataFra
     for number, table in enumerate(GPU_WORK):
         if table not in tables_with_rows(trace, GPU_WORK):
             continue
-        mine = work.filter(pl.col("table") == number)
-        told = trace.table(table, list(columns.get(table, ())) or ["device"])
-        key = told[mine["row"]].hash_rows(seed=number).alias("key")
-        place = mine.select("launch_ns", "end_ns", "thread", *_flags(table))
-        parts.append(place.with_columns(key))
+        own = work.filter(pl.col("table") == number)
+        shape = trace.table(table, list(columns.get(table, ())) or ["device"])
+        key = shape[own["row"]].hash_rows(seed=number).alias("key")
+        parts.append(own.select("launch_ns", "end_ns", "thread", *_flags(table), key))
     every = pl.concat(parts).sort("launch_ns", maintain_order=True)
     return every.with_columns((pl.col("key").rank("dense").cast(pl.Int64) - 1).alias("code"))
 
 
 def _flags(table: str | None) -> list[pl.Expr]:
-    """Say whether something may open a step, computes, is a graph; None for a wait."""
-    computes = table in {"kernels", "graph_launches"}
+    """Return whether it may open a step, computes, is a graph; None for a wait."""
     flags = {
         "opens": table is not None,
-        "computes": computes,
+        "computes": table in {"kernels", "graph_launches"},
         "graph": table in {None, "graph_launches"},
     }
     return [pl.lit(value).alias(name) for name, value in flags.items()]
@@ -400,10 +374,12 @@ def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
     if period is None:
         return None
     ends = _ends(launches, period)
-    took = np.median(ends - times[period.starts])
-    if took < _SHORTEST_NS or not _plausible(launches, period):
+    took = ends - times[period.starts]
+    if np.median(took) < _MIN_STEP_NS or not _plausible(launches, period):
         return None
-    count = len(ends) - _unended(times[period.starts], ends)
+    # Of the last step the end was not seen: what the host did before the next.
+    unended = len(took) > _MIN_REPETITIONS and took[-1] < _NEARLY_ALL * np.median(took[:-1])
+    count = len(ends) - int(unended)
     frame = launches[period.starts].select(
         pl.lit(UNNAMED).alias("name"),
         pl.int_range(pl.len()).alias("number"),
@@ -412,42 +388,30 @@ def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
         pl.lit(process, pl.Int64).alias("process"),
         "thread",
     )
-    graphs = bool(launches["graph"][int(period.starts[0]) : period.end].all())
-    how, evidence = _step_note(launches, period, graphs=graphs)
-    return TraceSteps.of(frame[:count], how, evidence)
-
-
-def _step_note(
-    launches: pl.DataFrame, period: LaunchPeriod, *, graphs: bool
-) -> tuple[str, StepEvidence]:
-    inside = launches["opens"][int(period.starts[0]) : period.end]
-    each = round(int(inside.sum()) / len(period.starts))
-    if graphs:
-        return "launches of CUDA graphs, which repeat", StepEvidence.GRAPHS
+    inside = launches[int(period.starts[0]) : period.end]
+    if inside["graph"].all():
+        how = "launches of CUDA graphs, which repeat"
+        return TraceSteps.of(frame[:count], how, StepEvidence.GRAPHS)
+    each = round(int(inside["opens"].sum()) / len(period.starts))
     what = "one kernel" if each == 1 else f"the same {format_count(each)} pieces of GPU work"
-    return f"{what}, launched over and over", StepEvidence.PERIODIC
+    how = f"{what}, launched over and over"
+    return TraceSteps.of(frame[:count], how, StepEvidence.PERIODIC)
 
 
 def _plausible(launches: pl.DataFrame, period: LaunchPeriod) -> bool:
-    """Tell steps from a loop inside of one: they hold most work, and kernels, often enough."""
+    """Distinguish steps from a loop in one: they hold most work, and kernels, often enough."""
     inside = launches[int(period.starts[0]) : period.end]
     work, held = int(launches["opens"].sum()), int(inside["opens"].sum())
     # Layers follow each other without a wait, and what is around them is part of the step too.
     least = _MOST if held < inside.height else _NEARLY_ALL
-    often = len(period.starts) >= _OFTEN or period.length >= _LONG
+    often = len(period.starts) >= _MIN_REPETITIONS or period.length >= _LONG
     return often and held >= least * work and bool(inside["computes"].any())
 
 
 def _ends(launches: pl.DataFrame, period: LaunchPeriod) -> Ints:
-    """Say when periods end: where the next begins, the last with the work that it launched."""
+    """Return when periods end: where the next starts, the last with the work that it launched."""
     times = launches["launch_ns"].to_numpy()
     done = int(launches["end_ns"][int(period.starts[-1]) : period.end].max())  # type: ignore[arg-type]
     if period.end < len(times):
         done = min(done, int(times[period.end]))
     return np.append(times[period.starts[1:]], max(done, int(times[period.end - 1]) + 1))
-
-
-def _unended(starts: Ints, ends: Ints) -> int:
-    """Count 1 where the end of the last step was not seen: what the host did before the next."""
-    took = ends - starts
-    return int(len(took) > _OFTEN and took[-1] < _NEARLY_ALL * np.median(took[:-1]))
