@@ -257,7 +257,7 @@ class LedgerEntry:
     parts: tuple[LedgerPart, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         parts = {"parts": [part.document() for part in self.parts]} if self.parts else {}
         return {"entry": self.entry, "ns": self.ns, "share": self.share} | parts
 
@@ -280,7 +280,7 @@ class DeviceLedger:
         return sum(e.share or 0.0 for e in self.entries if e.entry.partition("/")[0] != IDLE)
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return {"device": self.device, "entries": [e.document() for e in self.entries]}
 
 
@@ -293,7 +293,7 @@ class Ledger:
     devices: tuple[DeviceLedger, ...]
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return {
             "window": {"start_ns": self.start_ns, "end_ns": self.end_ns},
             "devices": [device.document() for device in self.devices],

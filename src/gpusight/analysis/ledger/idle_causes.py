@@ -318,17 +318,17 @@ class _LaunchCalls:
         """Leave out events of names that hold much of what their threads launched."""
         if events.is_empty():
             return events
-        parts = [self._held(part) for _, part in events.group_by("thread", maintain_order=True)]
-        held = pl.concat(parts)
+        threads = events.group_by("thread", maintain_order=True)
+        with_shares = pl.concat([self._with_shares(part) for _, part in threads])
         family = pl.col("name").cast(pl.String).str.replace_all(r"\d+", "#")
-        much = pl.col("held").sum().over("thread", family) > _MOST_LAUNCHES
-        return held.filter(~much).select(_EVENTS)
+        much = pl.col("launch_share").sum().over("thread", family) > _MOST_LAUNCHES
+        return with_shares.filter(~much).select(_EVENTS)
 
-    def _held(self, events: pl.DataFrame) -> pl.DataFrame:
+    def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add which part of the launches of a thread each of its events holds."""
         times = self._times.get(events["thread"][0], np.empty(0, np.int64))
         first, after = (np.searchsorted(times, events[c]) for c in ("start_ns", "end_ns"))
-        return events.with_columns(pl.Series("held", (after - first) / max(len(times), 1)))
+        return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
 def _waiting(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
@@ -391,21 +391,21 @@ def _named(frame: pl.DataFrame, wanted: Callable[[str], bool]) -> pl.DataFrame:
 
 
 def _united(spans: Iterable[Intervals]) -> Intervals:
-    every = list(spans)
+    parts = list(spans)
     return Intervals.from_arrays(
-        np.concatenate([s.starts for s in every]), np.concatenate([s.ends for s in every])
+        np.concatenate([s.starts for s in parts]), np.concatenate([s.ends for s in parts])
     )
 
 
 def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     """Find what each lane of a schedule did at every instant of its window."""
     lanes = HostLanes(schedule)
-    found = [layer for layer in layers(trace, lanes) if len(layer[1])]
+    present = [layer for layer in layers(trace, lanes) if len(layer[1])]
     windows = lanes.windows
-    edges = [array for _, spans in found for array in (spans.starts, spans.ends)]
+    edges = [array for _, spans in present for array in (spans.starts, spans.ends)]
     cuts = distinct(windows.starts, windows.ends, *edges)
     cause = np.full(max(len(cuts) - 1, 0), int(IdleCause.FRAMEWORK))
-    for layer, spans in reversed(found):
+    for layer, spans in reversed(present):
         cause[contains(spans, cuts[:-1])] = layer
     cause[~contains(windows, cuts[:-1])] = len(IdleCause)  # between two lanes
     kept = np.append(np.diff(cause, prepend=-1) != 0, True)[: len(cuts)]

@@ -429,7 +429,8 @@ def queues_of_streams(schedule: GpuSchedule) -> pl.DataFrame:
         if of_kind.any():
             frame = trace.table(kind.table, QUEUE)[ops.row[of_kind]]
             parts.append(frame.with_columns(pl.Series("queue", ops.queue[of_kind])))
-    return pl.concat(parts).unique()
+    streams: pl.DataFrame = pl.concat(parts).unique()
+    return streams
 
 
 def _issued_before(ops: GpuOps, streams: pl.Series, calls: pl.Series) -> Ints:

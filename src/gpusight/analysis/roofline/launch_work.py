@@ -360,7 +360,7 @@ _L1_PARTS = (
     *(f"tex_mem_surface_op_{op}" for op in ("ld", "st", "atom", "red")),
     "tex_mem_texture",
 )
-_WRITEBACK = ("_mem_lgds", "_mem_lg", "")
+_WRITEBACK_ENDINGS = ("_mem_lgds", "_mem_lg", "")
 """Endings of the counter of L1 writebacks, of newer GPUs first."""
 L1 = LaunchQuantity(
     "l1_bytes",
@@ -372,8 +372,8 @@ L1 = LaunchQuantity(
         timed(total(*(f"l1tex__t_sectors_pipe_{part}.sum" for part in _L1_PARTS), scale=_SECTOR)),
         timed(total(*(f"l1tex__t_bytes_pipe_lsu_mem_global_op_{op}.sum" for op in ("ld", "st")))),
         *(
-            in_seconds(f"derived__l1tex__lsu_writeback_bytes{which}.sum.per_second")
-            for which in _WRITEBACK
+            in_seconds(f"derived__l1tex__lsu_writeback_bytes{ending}.sum.per_second")
+            for ending in _WRITEBACK_ENDINGS
         ),
     ),
     _TABLES_SECTION,
@@ -384,10 +384,10 @@ L1_ROOF = LaunchQuantity(
     "Bytes a second that the L1 caches can serve",
     tuple(
         _rate(
-            f"derived__l1tex__lsu_writeback_bytes{which}.sum.peak_sustained",
+            f"derived__l1tex__lsu_writeback_bytes{ending}.sum.peak_sustained",
             "l1tex__cycles_elapsed.avg.per_second",
         )
-        for which in _WRITEBACK
+        for ending in _WRITEBACK_ENDINGS
     ),
     _TABLES_SECTION,
 )

@@ -75,10 +75,10 @@ def repeated_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
         steps = _steps(ranges[nested.rows[at]].sort("start_ns", maintain_order=True), work)
         if steps is not None:
             return steps
-        held = _launches_in(nested.starts[at], nested.ends[at], work["launch_ns"].to_numpy())
-        if not len(at) or held.max() < _MOST_LAUNCHES * work.height:
+        launches = _launches_in(nested.starts[at], nested.ends[at], work["launch_ns"].to_numpy())
+        if not len(at) or launches.max() < _MOST_LAUNCHES * work.height:
             return None
-        at = np.flatnonzero(nested.outer == at[int(np.argmax(held))])
+        at = np.flatnonzero(nested.outer == at[int(np.argmax(launches))])
     return None
 
 
@@ -86,17 +86,17 @@ def _outermost(ranges: pl.DataFrame, times: Ints) -> tuple[NestedIntervals, Ints
     """Return the ranges of the thread whose outermost ones hold most launches, and these."""
     if ranges.is_empty():
         return None
-    every, top = _nested(ranges)
-    rows = every.rows[top]
-    held = pl.DataFrame(
+    nested, top = _nested(ranges)
+    rows = nested.rows[top]
+    top_ranges = pl.DataFrame(
         {
             "thread": ranges["thread"][rows],
             "row": rows,
-            "held": _launches_in(every.starts[top], every.ends[top], times),
+            "launches": _launches_in(nested.starts[top], nested.ends[top], times),
         }
     )
-    threads = held.group_by("thread").agg(pl.col("held").sum(), pl.col("row").min())
-    thread, most, _ = threads.sort("held", "row", descending=[True, False]).row(0)
+    threads = top_ranges.group_by("thread").agg(pl.col("launches").sum(), pl.col("row").min())
+    thread, most, _ = threads.sort("launches", "row", descending=[True, False]).row(0)
     if not most:
         return None
     own = ranges.with_row_index("row").filter(pl.col("thread").eq_missing(thread))

@@ -337,8 +337,8 @@ def _launches(trace: Trace, work: pl.DataFrame, columns: _Columns) -> pl.DataFra
         shape = trace.table(table, list(columns.get(table, ())) or ["device"])
         key = shape[own["row"]].hash_rows(seed=number).alias("key")
         parts.append(own.select("launch_ns", "end_ns", "thread", *_flags(table), key))
-    every = pl.concat(parts).sort("launch_ns", maintain_order=True)
-    return every.with_columns((pl.col("key").rank("dense").cast(pl.Int64) - 1).alias("code"))
+    launches = pl.concat(parts).sort("launch_ns", maintain_order=True)
+    return launches.with_columns((pl.col("key").rank("dense").cast(pl.Int64) - 1).alias("code"))
 
 
 def _flags(table: str | None) -> list[pl.Expr]:
@@ -401,11 +401,11 @@ def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
 def _plausible(launches: pl.DataFrame, period: LaunchPeriod) -> bool:
     """Distinguish steps from a loop in one: they hold most work, and kernels, often enough."""
     inside = launches[int(period.starts[0]) : period.end]
-    work, held = int(launches["opens"].sum()), int(inside["opens"].sum())
+    total, inside_steps = int(launches["opens"].sum()), int(inside["opens"].sum())
     # Layers follow each other without a wait, and what is around them is part of the step too.
-    least = _MOST if held < inside.height else _NEARLY_ALL
+    least = _MOST if inside_steps < inside.height else _NEARLY_ALL
     often = len(period.starts) >= _MIN_REPETITIONS or period.length >= _LONG
-    return often and held >= least * work and bool(inside["computes"].any())
+    return often and inside_steps >= least * total and bool(inside["computes"].any())
 
 
 def _ends(launches: pl.DataFrame, period: LaunchPeriod) -> Ints:

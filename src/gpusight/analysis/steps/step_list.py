@@ -257,7 +257,7 @@ def _members(trace: Trace) -> pl.DataFrame:
     ranges = named_like(closed_ranges(trace), _MAYBE)
     code = ranges["name"].to_physical()
     names = names_of(ranges["name"])
-    read = [(c, names[c], *found) for c in code.unique() if (found := read_name(names[c]))]
+    read = [(c, names[c], *parsed) for c in code.unique() if (parsed := read_name(names[c]))]
     known = pl.DataFrame(
         read,
         schema={"code": code.dtype, "name": pl.String, "family": pl.String, "number": pl.Int64},

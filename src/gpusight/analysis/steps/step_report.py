@@ -101,19 +101,19 @@ def steps(
 
 
 def _table(trace: Trace, chosen: StepWindow) -> TableResult:
-    every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
-    work = of_process(launched(trace), every[0].process)
+    all_steps = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
+    work = of_process(launched(trace), all_steps[0].process)
     launch_ns, kernels = work["launch_ns"].to_numpy(), (work["table"] == 0).to_numpy()
-    kept = np.isin([s.start_ns for s in every], [s.start_ns for s in chosen.steps])
-    took = took_ns(work, every)
+    kept = np.isin([s.start_ns for s in all_steps], [s.start_ns for s in chosen.steps])
+    took = took_ns(work, all_steps)
     start, end = pl.col("start_ns"), pl.col("end_ns")
-    frame = frame_of(tuple(every)).with_columns(
+    frame = frame_of(tuple(all_steps)).with_columns(
         (end - start).alias("duration_ns"),
         pl.Series("took_ns", took),
-        pl.Series("gpu_busy_ns", _busy_ns(work, every)),
-        pl.Series("lag_ns", done_ns(work, every)) - end,
-        pl.Series("kernels", count_in(launch_ns[kernels], every)),
-        pl.Series("gpu_ops", count_in(launch_ns, every)),
+        pl.Series("gpu_busy_ns", _busy_ns(work, all_steps)),
+        pl.Series("lag_ns", done_ns(work, all_steps)) - end,
+        pl.Series("kernels", count_in(launch_ns[kernels], all_steps)),
+        pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
         (start.shift(-1) - end).alias("pause_ns"),
         pl.Series("outlier", outliers(took, kept)),
         pl.Series("kept", kept),

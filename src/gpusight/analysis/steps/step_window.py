@@ -64,7 +64,7 @@ class StepWindow:
     left_out: tuple[TraceStep, ...] = ()
     """Warm-up, what the capture cut off, and what `steps` excluded."""
     how: str = ""
-    """How steps were found, in words; empty where there are none."""
+    """How steps were detected, in words; empty where there are none."""
     notes: tuple[str, ...] = ()
     """Caveats."""
     before_ns: int = 0
@@ -95,58 +95,59 @@ def step_window(
     if not whole.length_ns:
         nothing = "the capture shows no activity" + (" in the selection" if selection else "")
         return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
-    found = detect_steps(trace, selection)
-    found = replace(found, notes=(*found.notes, *_without_end(trace)))
+    detected = detect_steps(trace, selection)
+    detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
     if steps is not None:
-        return _by_number(trace, found, steps)
+        return _by_number(trace, detected, steps)
     if window is not None:
-        return _by_time(trace, found, window, (whole.start_ns, whole.end_ns))
+        return _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
     if selection.within is not None:
-        return _by_range(trace, found)
-    if isinstance(found.steps, NotApplicable):
-        return StepWindow(whole.start_ns, whole.end_ns, notes=(*found.notes, _why(found.steps)))
-    return _usual(trace, found, found.steps, warmup=warmup)
+        return _by_range(trace, detected)
+    if isinstance(detected.steps, NotApplicable):
+        notes = (*detected.notes, _why(detected.steps))
+        return StepWindow(whole.start_ns, whole.end_ns, notes=notes)
+    return _usual(trace, detected, detected.steps, warmup=warmup)
 
 
-def _usual(trace: Trace, found: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
+def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
     """Leave out steps that do not represent the rest."""
-    every = steps.steps
-    unlike = unrepresentative_steps(trace, every)
+    all_steps = steps.steps
+    unlike = unrepresentative_steps(trace, all_steps)
     first = (0 if warmup else unlike.warm_up) + unlike.cut_first
-    last = len(every) - unlike.cut_last
-    notes = list(found.notes)
+    last = len(all_steps) - unlike.cut_last
+    notes = list(detected.notes)
     if first and not unlike.cut_first:
-        out = _names(every[:first])
-        notes.append(f"{first} of {len(every)} steps left out as warm-up ({unlike.why}): {out}")
-    cut = (*every[: int(unlike.cut_first)], *every[last:])
+        out = _names(all_steps[:first])
+        notes.append(f"{first} of {len(all_steps)} steps left out as warm-up ({unlike.why}): {out}")
+    cut = (*all_steps[: int(unlike.cut_first)], *all_steps[last:])
     if cut:
         notes.append(f"left out as parts of steps that the capture cut off: {_names(cut)}")
-    kept = every[first:last]
-    return _of_steps(trace, steps, kept, (*every[:first], *every[last:]), notes)
+    kept = all_steps[first:last]
+    return _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
 
 
-def _by_number(trace: Trace, found: DetectedSteps, text: str) -> StepWindow | NotApplicable:
+def _by_number(trace: Trace, detected: DetectedSteps, text: str) -> StepWindow | NotApplicable:
     wanted = parse_steps(text)
-    if isinstance(found.steps, NotApplicable):
-        return found.steps
-    every = found.steps.steps
+    if isinstance(detected.steps, NotApplicable):
+        return detected.steps
+    all_steps = detected.steps.steps
     first, last = wanted or (None, None)
     kept = tuple(
         step
-        for step in every
+        for step in all_steps
         if (first is None or step.number >= first) and (last is None or step.number <= last)
     )
     if not kept:
-        known = f"steps are numbered {every[0].number} to {every[-1].number}"
+        known = f"steps are numbered {all_steps[0].number} to {all_steps[-1].number}"
         raise UsageError(
             f"no step is in {shortened(text)!r}", why=known, hint="see: gpusight steps FILE"
         )
-    out = tuple(step for step in every if not kept[0].number <= step.number <= kept[-1].number)
-    return _of_steps(trace, found.steps, kept, out, list(found.notes))
+    out = tuple(step for step in all_steps if not kept[0].number <= step.number <= kept[-1].number)
+    return _of_steps(trace, detected.steps, kept, out, list(detected.notes))
 
 
 def _by_time(
-    trace: Trace, found: DetectedSteps, window: Bounds, whole: tuple[int, int]
+    trace: Trace, detected: DetectedSteps, window: Bounds, whole: tuple[int, int]
 ) -> StepWindow:
     """Take a span of time; `whole` is that of the selected activity."""
     start = whole[0] if window[0] is None else window[0]
@@ -157,17 +158,17 @@ def _by_time(
     # What comes before or after everything that the capture saw is no idle time.
     seen = ResolvedSelection(trace).window
     first, last = max(start, seen.start_ns), min(end, seen.end_ns)
-    notes = found.notes
+    notes = detected.notes
     if (first, last) != (start, end):
         spans = f"{format_time(first)} to {format_time(last)}"
         notes = (*notes, f"the window is cut to the activity that the capture shows: {spans}")
     start, end = first, last
-    if isinstance(found.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*notes, _why(found.steps)))
-    inside = _inside(found.steps.steps, start, end)
+    if isinstance(detected.steps, NotApplicable):
+        return StepWindow(start, end, notes=(*notes, _why(detected.steps)))
+    inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
-    out = tuple(step for step in found.steps.steps if step not in kept)
-    return StepWindow(start, end, inside, out, found.steps.how if inside else "", notes)
+    out = tuple(step for step in detected.steps.steps if step not in kept)
+    return StepWindow(start, end, inside, out, detected.steps.how if inside else "", notes)
 
 
 def _without_end(trace: Trace) -> tuple[str, ...]:
@@ -185,19 +186,19 @@ def _without_end(trace: Trace) -> tuple[str, ...]:
     return (f"{many} take no time: the capture does not tell when they ended",)
 
 
-def _by_range(trace: Trace, found: DetectedSteps) -> StepWindow | NotApplicable:
+def _by_range(trace: Trace, detected: DetectedSteps) -> StepWindow | NotApplicable:
     """Take all occurrences of a range, from the first to the last."""
-    ranges = found.ranges
+    ranges = detected.ranges
     assert ranges is not None, "no range was asked for"
     if ranges.is_empty():
         return NotApplicable("focus", "the range asked for is not in the selection")
     process = ranges["process"][0]
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
-    if isinstance(found.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*found.notes, _why(found.steps)))
-    inside = _inside(found.steps.steps, start, last)
-    return StepWindow(start, end, inside, (), found.steps.how if inside else "", found.notes)
+    if isinstance(detected.steps, NotApplicable):
+        return StepWindow(start, end, notes=(*detected.notes, _why(detected.steps)))
+    inside = _inside(detected.steps.steps, start, last)
+    return StepWindow(start, end, inside, (), detected.steps.how if inside else "", detected.notes)
 
 
 def _why(absent: NotApplicable) -> str:
