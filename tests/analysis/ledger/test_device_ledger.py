@@ -90,7 +90,6 @@ def test_entries_have_parts() -> None:
 
 
 def test_groups_add_up() -> None:
-
     kernels = [kernel(0, 10), kernel(10, 16, name=SOFTMAX)]
     (one,) = accounts(0, 20, kernels=kernels, copies=[us(16, 17)])
     ledger = one.ledger

@@ -206,11 +206,11 @@ def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[st
         return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
     min_ns = _MIN_CONTRIBUTOR_SHARE * entry.ns
     contributors = device.contributors.get(entry.entry, ())
-    contributors = [c for c in contributors if c.name not in steps and c.ns >= min_ns]
-    contributors = [c for c in contributors if c.kind != "next"] or contributors
-    if not contributors:
+    large = [c for c in contributors if c.name not in steps and c.ns >= min_ns]
+    large = [c for c in large if c.kind != "next"] or large
+    if not large:
         return None
-    largest = max(contributors, key=lambda c: c.ns)
+    largest = max(large, key=lambda c: c.ns)
     return _with_share(f"{largest.kind} {largest.name}", largest.ns / entry.ns)
 
 
