@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES
-from gpusight.analysis.occupancy.block_occupancy import limits_of as limits_with
+from gpusight.analysis.occupancy.launch_occupancy import LIMIT_QUANTITIES
+from gpusight.analysis.occupancy.launch_occupancy import limits_of as limits_with
 from gpusight.hardware.gpu_lookup import sm_limits
 from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 from gpusight.hardware.sm_occupancy import LIMITS, BlockShape, occupancy, whole_carve_out

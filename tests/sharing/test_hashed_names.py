@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger import input_detection as inputs
+from gpusight.analysis.ledger import idle_causes as inputs
 from gpusight.analysis.questions import forward_passes as questions
-from gpusight.analysis.steps import step_names as phases
-from gpusight.analysis.steps import step_names as steps
+from gpusight.analysis.steps import step_list as steps
 from gpusight.naming.kernel_names import classify
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.readers.open import open_trace
@@ -98,7 +97,7 @@ def test_hashes_are_no_words() -> None:
         assert re.fullmatch(HASH, told)
         assert classify(told).category == "other"
         assert steps.read_name(told) is None
-        assert phases.phase_of(told) is None
+        assert steps.phase_of(told) is None
         assert not inputs.is_input(told)
 
 
@@ -137,7 +136,7 @@ def _check_meaning(name: str) -> None:
     hashed = hash_range(name, SALT)
     before, after = steps.read_name(name), steps.read_name(hashed)
     assert (before and before[1]) == (after and after[1]), name
-    for told in (phases.phase_of, inputs.is_input, inputs.is_compiling, inputs.is_loading,
+    for told in (steps.phase_of, inputs.is_input, inputs.is_compiling, inputs.is_loading,
                  questions.forward_rank, questions.attention_part):  # fmt: skip
         assert told(hashed) == told(name), (name, hashed)
 

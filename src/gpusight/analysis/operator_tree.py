@@ -17,7 +17,7 @@ from gpusight.analysis.attribution.nested_intervals import (
     optional,
 )
 from gpusight.analysis.attribution.work_causes import main_threads
-from gpusight.analysis.steps.step_names import PROFILER_STEP
+from gpusight.analysis.steps.step_list import PROFILER_STEP
 
 if TYPE_CHECKING:
     from gpusight.analysis.attribution.nested_intervals import Mask

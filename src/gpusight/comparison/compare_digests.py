@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from gpusight.analysis.capture_completeness import COPIES, KERNELS, MEMSETS
-from gpusight.analysis.steps.step_names import PHASES
+from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.comparability import comparison_notes, differences, each_once, other_parts
 from gpusight.comparison.comparison_result import (
     CallChange,

@@ -21,7 +21,7 @@ from gpusight.analysis.ledger.ledger_entries import (
     IdleCause,
 )
 from gpusight.analysis.selection import matcher, near_matches
-from gpusight.analysis.steps.step_names import PHASES
+from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.significance import (
     Basis,
     ChangeVerdict,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.capture_completeness import IssuedWork
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import Ledger
-    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.analysis.ledger.host_lanes import HostTime
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep

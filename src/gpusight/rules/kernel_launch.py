@@ -18,8 +18,12 @@ from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
 from gpusight.analysis.kernel_summary import BLOCK, GRID
-from gpusight.analysis.occupancy.block_occupancy import LIMIT_QUANTITIES, device_rows, limits_of
-from gpusight.analysis.occupancy.launch_occupancy import shape_of
+from gpusight.analysis.occupancy.launch_occupancy import (
+    LIMIT_QUANTITIES,
+    device_rows,
+    limits_of,
+    shape_of,
+)
 from gpusight.hardware.gpu_lookup import with_measured
 from gpusight.hardware.sm_occupancy import occupancy
 from gpusight.naming.kernel_names import classify

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
-    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.analysis.ledger.host_lanes import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.analysis.ledger.device_ledger import Accounting, account, build_ledger
-from gpusight.analysis.ledger.idle_causes import HostTime, host_time
+from gpusight.analysis.ledger.host_lanes import HostTime
+from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
 from gpusight.analysis.ledger.ledger_report import LedgerReport, device_overlap, ledger_report
 from gpusight.analysis.schedule_builder import build_schedule
@@ -80,7 +81,7 @@ def test_entries_have_parts() -> None:
     half = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
     copies = [us(30, 33, src_kind="Pageable"), us(33, 34, src_kind="Pinned")]
     (one,) = accounts(0, 34, kernels=[kernel(0, 10), kernel(10, 30, name=half)], copies=copies)
-    matmul, moved = one.entries()
+    matmul, moved = one.ledger.entries
     assert [(p.precision, p.tensor_core, p.ns) for p in matmul.parts] == [
         ("fp16", True, 20 * US),
         ("unknown", None, 10 * US),
@@ -89,11 +90,9 @@ def test_entries_have_parts() -> None:
 
 
 def test_groups_add_up() -> None:
-    from gpusight.analysis.ledger.device_ledger import DeviceLedger
-
     kernels = [kernel(0, 10), kernel(10, 16, name=SOFTMAX)]
     (one,) = accounts(0, 20, kernels=kernels, copies=[us(16, 17)])
-    ledger = DeviceLedger(one.device, one.entries())
+    ledger = one.ledger
     assert ledger.ns("compute") == 16 * US
     assert ledger.ns("compute/softmax") == 6 * US
     assert ledger.ns("comp") == 0
@@ -227,7 +226,7 @@ def test_parts_of_the_window_add_up_to_it(
         parts = one.between(bounds[:-1], bounds[1:])
         assert (parts >= 0).all()
         assert parts.sum(axis=1).tolist() == np.diff(bounds).tolist()
-        whole = dict.fromkeys(one.names, 0) | {e.entry: e.ns for e in one.entries()}
+        whole = dict.fromkeys(one.names, 0) | {e.entry: e.ns for e in one.ledger.entries}
         assert parts.sum(axis=0).tolist() == [whole[name] for name in one.names]
 
 

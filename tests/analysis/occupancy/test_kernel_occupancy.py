@@ -10,18 +10,20 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured, metric
-from gpusight.analysis.occupancy.block_occupancy import gpu_limits, limits_of, occupancy_of
+from gpusight.analysis.occupancy.block_occupancy import (
+    block_sizes,
+    changes,
+    gpu_limits,
+    occupancy_of,
+    register_steps,
+    shared_steps,
+)
 from gpusight.analysis.occupancy.kernel_occupancy import occupancy
 from gpusight.analysis.occupancy.launch_occupancy import (
+    limits_of,
     profiled_launches,
     timeline_launches,
     with_answers,
-)
-from gpusight.analysis.occupancy.occupancy_changes import (
-    block_sizes,
-    changes,
-    register_steps,
-    shared_steps,
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import MissingDataError, UsageError

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.roofline.arithmetic_counters import (
-    lanes_of,
-    matrix_of,
+    cuda_core_flops,
     paths,
+    tensor_core_flops,
     tensor_quantities,
 )
 from gpusight.analysis.roofline.roofline_points import COLUMNS, measure, roofline_points
@@ -207,7 +207,7 @@ def test_names_of_tensor_counters_are_taken_apart_and_put_together() -> None:
 def test_the_name_of_a_matrix_instruction_tells_its_operations(
     opcode: str, kind: str | None, flops: float
 ) -> None:
-    assert matrix_of(opcode) == (None if kind is None else (kind, flops))
+    assert tensor_core_flops(opcode) == (None if kind is None else (kind, flops))
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_the_name_of_a_matrix_instruction_tells_its_operations(
         ("IMAD.MOV", None),
     ],
 )
-def test_instructions_of_lanes(opcode: str, expected: tuple[str, float] | None) -> None:
-    assert lanes_of(opcode) == expected
+def test_instructions_of_cuda_cores(opcode: str, expected: tuple[str, float] | None) -> None:
+    assert cuda_core_flops(opcode) == expected
 
 
 WARPS = "sass__inst_executed_per_opcode_with_modifier_all"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpusight.analysis.steps.periodic_launches import find_period
 from gpusight.analysis.steps.step_detection import detect_steps
+from gpusight.analysis.steps.step_launches import find_period
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
@@ -210,8 +210,7 @@ def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
 )
 def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
-    from gpusight.analysis.steps.periodic_launches import periodic_steps
-    from gpusight.analysis.steps.step_launches import launched
+    from gpusight.analysis.steps.step_launches import launched, periodic_steps
     from gpusight.readers.open import open_trace
 
     trace = open_trace(SHARED / "nsys" / f"{capture}.sqlite", cache=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.schedule_builder import build_schedule
-from gpusight.analysis.steps.step_names import PHASES, phase_of
+from gpusight.analysis.steps.step_list import PHASES, phase_of
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Trace

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.steps.step_names import read_name
+from gpusight.analysis.steps.step_list import read_name
 from gpusight.errors import UsageError
 from gpusight.recording.inside import step_hub
 from gpusight.recording.inside import step_loop as step_module

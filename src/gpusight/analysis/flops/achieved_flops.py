@@ -21,7 +21,7 @@ from gpusight.analysis.flops.operator_roofs import OperatorArithmetic, roofs_of
 from gpusight.analysis.gpu_time import gpu_time, overhead_note
 from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
-from gpusight.analysis.steps.step_names import find_steps
+from gpusight.analysis.steps.step_list import find_steps
 from gpusight.errors import UsageError
 from gpusight.results import Composite, Fact, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share, format_time

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.call_sites import first_known
 from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming
-from gpusight.analysis.ledger.idle_causes import HostTime, host_time
+from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     EntryLabels,
@@ -23,24 +23,23 @@ from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.trace.intervals import distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.analysis.ledger.host_lanes import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
 _QUEUED_NS = 10_000
-"""What was launched and still takes this long to begin did not wait for the launch alone."""
-_SLOW = 3
-"""Launches that take this many times the usual did not only take their way to the GPU."""
-_LEAST_LATENCY_NS = 5_000
+"""What was launched and still takes this long to start did not wait for the launch alone."""
+_SLOW_LATENCIES = 3
+"""Launches that take this many times the usual latency did not only take their way to the GPU."""
+_MIN_SLOW_NS = 5_000
 
 
 def measured_timing(schedule: GpuSchedule) -> ScheduleTiming:
-    """Give the times of a schedule as they were measured."""
+    """Return the times of a schedule as they were measured."""
     ops, calls = schedule.ops, schedule.calls
     return ScheduleTiming(
         ops.start_ns,
@@ -59,7 +58,7 @@ class DeviceSpans:
     start_ns: Ints
     end_ns: Ints
     op: Ints
-    """The piece of work that the span counts for; `NONE` where nothing ran."""
+    """The GPU activity that the span counts for; `NONE` where nothing ran."""
     gap: Ints
     """Number of the gap that an idle span is part of; `NONE` where something ran."""
 
@@ -92,32 +91,32 @@ class DeviceSpans:
 
 @dataclass(frozen=True)
 class DeviceGaps:
-    """Times in which nothing ran on a GPU, and what is known of the work that ended them."""
+    """Times in which nothing ran on a GPU, and what is known of the activity that ended them."""
 
     start_ns: Ints
     lane: Ints
-    """Of the call that launched that work, or of the last one before; `NONE` if not known."""
+    """Of the call that launched that activity, or of the last one before; `NONE` if not known."""
     launched_ns: Ints
-    """When that call had returned; the end of the gap where no work ended it."""
+    """When that call had returned; the end of the gap where no activity ended it."""
     queued: NDArray[np.bool_]
     """What passed from then on was more than the launch's way to the GPU."""
     op: Ints
-    """The work that ended the gap; `NONE` at the end of the window."""
+    """The activity that ended the gap; `NONE` at the end of the window."""
 
     def spent(self, hosts: HostTime, idle: DeviceSpans) -> Ints:
-        """Give the ns of each cause of idle spans, one row a span."""
+        """Return the ns of each cause of idle spans, one row a span."""
         until = self.until(idle)
         spent = hosts.spent(self.lane[idle.gap], idle.start_ns, until)
         spent[np.arange(len(idle)), self.rest(idle)] += idle.end_ns - until
         return spent
 
     def until(self, idle: DeviceSpans) -> Ints:
-        """Give when the host had done its part, in each idle span."""
+        """Return when the host had done its part, in each idle span."""
         until: Ints = np.clip(self.launched_ns[idle.gap], idle.start_ns, idle.end_ns)
         return until
 
     def rest(self, idle: DeviceSpans) -> Ints:
-        """Give the cause of what is left of each idle span then."""
+        """Return the cause of what remains of each idle span then."""
         return np.where(self.queued[idle.gap], int(IdleCause.QUEUED), int(IdleCause.LAUNCHING))
 
 
@@ -129,8 +128,8 @@ def spans_of(
     ranks = labels.ranks
     layers = [_Layer.of(timing, own[ranks[own] == rank]) for rank in EntryRank]
     edges = np.array([timing.start_ns, max(timing.start_ns, timing.end_ns)])
-    cuts = distinct(edges, *(edge for one in layers for edge in one.edges))
-    op = first_known([one.running(cuts[:-1]) for one in layers])
+    cuts = distinct(edges, *(x.start_ns for x in layers), *(x.end_ns for x in layers))
+    op = first_known([layer.running(cuts[:-1]) for layer in layers])
     idle = op == NONE
     gap = np.where(idle, np.cumsum(idle) - 1, NONE)
     spans = DeviceSpans(cuts[:-1], cuts[1:], op, gap)
@@ -140,7 +139,7 @@ def spans_of(
 def _in_order(
     schedule: GpuSchedule, timing: ScheduleTiming, labels: EntryLabels, device: int
 ) -> Ints:
-    """Give the work of a GPU in order of start; the order of rows decides nothing."""
+    """Return the activities of a GPU in order of start; the order of rows decides nothing."""
     own = np.flatnonzero(schedule.ops.device == device)
     own = own[np.argsort(timing.op_start_ns[own], kind="stable")]
     start = timing.op_start_ns[own]
@@ -154,7 +153,7 @@ def _in_order(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Work of one rank; where pieces overlap, the one that began first keeps its time."""
+    """Activities of one rank; where two overlap, the one that started first keeps its time."""
 
     start_ns: Ints
     end_ns: Ints
@@ -169,12 +168,8 @@ class _Layer:
         kept = start < end
         return cls(start[kept], end[kept], ops[kept])
 
-    @property
-    def edges(self) -> tuple[Ints, Ints]:
-        return self.start_ns, self.end_ns
-
     def running(self, times: Ints) -> Ints:
-        """Give what runs at each time; `NONE` for nothing."""
+        """Return what runs at each time; `NONE` for nothing."""
         if not len(self.op):
             return np.full(len(times), NONE, np.int64)
         at = np.searchsorted(self.start_ns, times, side="right") - 1
@@ -189,16 +184,19 @@ def _gaps(
     after = np.searchsorted(timing.op_start_ns[own], end, side="left")
     ended = after < len(own)
     op = np.where(ended, np.append(own, NONE)[np.minimum(after, len(own))], NONE)
-    call = np.where(ended, ops.call[op] if len(ops) else NONE, _last_call(schedule, own))
+    launches = ops.call[own][ops.call[own] != NONE]
+    last_call = int(launches[-1]) if len(launches) else NONE
+    call = np.where(ended, ops.call[op] if len(ops) else NONE, last_call)
     known = call != NONE
     lane = np.where(known, calls.lane[call] if len(calls) else NONE, NONE)
     returned = np.where(known & ended, timing.call_end_ns[call] if len(calls) else end, end)
     inside = _inside_graph(schedule, timing, own, call, start) & ended
     if len(ops):
-        # Work carried over from before the window had been launched, whoever did it.
+        # What was carried over from before the window had been launched, whoever did it.
         returned = np.where(ended & ops.carried[op] | inside, np.minimum(returned, start), returned)
     waited = end - np.maximum(returned, start)
-    slow = end - returned > max(_LEAST_LATENCY_NS, _SLOW * _usual_latency(schedule, timing, own))
+    usual_ns = _usual_latency_ns(schedule, timing, own)
+    slow = end - returned > max(_MIN_SLOW_NS, _SLOW_LATENCIES * usual_ns)
     queued = np.where(returned <= start, slow | (waited > _QUEUED_NS), slow & (waited > _QUEUED_NS))
     return DeviceGaps(start, lane, returned, queued | inside, op)
 
@@ -206,35 +204,28 @@ def _gaps(
 def _inside_graph(
     schedule: GpuSchedule, timing: ScheduleTiming, own: Ints, call: Ints, start: Ints
 ) -> NDArray[np.bool_]:
-    """Tell which gaps lie between two pieces of work of one graph: its launch had begun to act."""
+    """Return which gaps lie between two activities of one graph: its launch had taken effect."""
     if not len(schedule.calls):
         return np.zeros(len(call), np.bool_)
     calls = schedule.ops.call[own]
-    began = np.full(len(schedule.calls) + 1, np.iinfo(np.int64).max)
-    began[calls[::-1]] = timing.op_start_ns[own][::-1]  # written backwards: the first stays
+    first_start = np.full(len(schedule.calls) + 1, np.iinfo(np.int64).max)
+    first_start[calls[::-1]] = timing.op_start_ns[own][::-1]  # written backwards: the first stays
     graph = schedule.calls.kind[call] == CallKind.GRAPH
-    inside: NDArray[np.bool_] = (call != NONE) & graph & (began[call] < start)
+    inside: NDArray[np.bool_] = (call != NONE) & graph & (first_start[call] < start)
     return inside
 
 
-def _last_call(schedule: GpuSchedule, own: Ints) -> int:
-    """Give the last call that launched work for the GPU."""
-    called = schedule.ops.call[own]
-    called = called[called != NONE]
-    return int(called[-1]) if len(called) else NONE
-
-
-def _usual_latency(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) -> float:
-    """Give the median time from the end of a launch to work that waited for nothing else."""
+def _usual_latency_ns(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) -> float:
+    """Return the median time from the end of a launch to what waited for nothing else."""
     ops = schedule.ops
-    by_queue = own[np.argsort(ops.queue[own], kind="stable")]
-    queue, end = ops.queue[by_queue], timing.op_end_ns[by_queue]
+    by_stream = own[np.argsort(ops.queue[own], kind="stable")]
+    stream, end = ops.queue[by_stream], timing.op_end_ns[by_stream]
     free = np.append(np.iinfo(np.int64).min, end[:-1])
-    free[np.append(True, np.diff(queue) != 0)[: len(free)]] = np.iinfo(np.int64).min
-    call = ops.call[by_queue]
+    free[np.append(True, np.diff(stream) != 0)[: len(free)]] = np.iinfo(np.int64).min
+    call = ops.call[by_stream]
     called = call != NONE
     returned = timing.call_end_ns[call[called]]
-    latency = (timing.op_start_ns[by_queue[called]] - returned)[returned >= free[called]]
+    latency = (timing.op_start_ns[by_stream[called]] - returned)[returned >= free[called]]
     return float(np.median(np.maximum(latency, 0))) if len(latency) else 0.0
 
 
@@ -248,7 +239,7 @@ class LedgerPart:
     memory: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects; copies have no precision, kernels no memory."""
+        """Return it as plain objects; copies have no precision, kernels no memory."""
         if self.memory is not None:
             return {"memory": self.memory, "ns": self.ns}
         return {"precision": self.precision, "tensor_core": self.tensor_core, "ns": self.ns}
@@ -256,7 +247,7 @@ class LedgerPart:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One line of the ledger."""
+    """One line of the ledger: where part of a window went."""
 
     entry: str
     """Such as `compute/matmul`, `copy/h2d`, `communication`, `idle/input`."""
@@ -266,7 +257,7 @@ class LedgerEntry:
     parts: tuple[LedgerPart, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         parts = {"parts": [part.document() for part in self.parts]} if self.parts else {}
         return {"entry": self.entry, "ns": self.ns, "share": self.share} | parts
 
@@ -289,7 +280,7 @@ class DeviceLedger:
         return sum(e.share or 0.0 for e in self.entries if e.entry.partition("/")[0] != IDLE)
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return {"device": self.device, "entries": [e.document() for e in self.entries]}
 
 
@@ -302,7 +293,7 @@ class Ledger:
     devices: tuple[DeviceLedger, ...]
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return {
             "window": {"start_ns": self.start_ns, "end_ns": self.end_ns},
             "devices": [device.document() for device in self.devices],
@@ -313,9 +304,9 @@ def build_ledger(
     schedule: GpuSchedule, hosts: HostTime, timing: ScheduleTiming | None = None
 ) -> Ledger:
     """Account for every nanosecond of a schedule, as measured or as a replay gives its times."""
-    accounts = account(schedule, hosts, timing)
     times = timing or measured_timing(schedule)
-    return Ledger(times.start_ns, times.end_ns, tuple(one.ledger for one in accounts))
+    accounts = account(schedule, hosts, times)
+    return Ledger(times.start_ns, times.end_ns, tuple(device.ledger for device in accounts))
 
 
 # Accounts -----------------------------------------------------------------------------------------
@@ -334,12 +325,20 @@ class DeviceAccount:
     @cached_property
     def ledger(self) -> DeviceLedger:
         """The ledger of the whole window."""
-        return DeviceLedger(self.device, self.entries())
-
-    def entries(self) -> tuple[LedgerEntry, ...]:
-        """Give the entries of the whole window."""
-        whole = np.zeros(len(self.spans), np.int64)
-        return self._entries(self._sums(self.spans, whole, 1)[0])
+        whole_window = np.zeros(len(self.spans), np.int64)
+        sums = self._sums(self.spans, whole_window, 1)[0]
+        known = self.labels.known
+        parts: dict[str, list[LedgerPart]] = {}
+        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].rank):
+            label = known[at]
+            part = LedgerPart(int(sums[at]), label.precision, label.tensor_core, label.memory)
+            parts.setdefault(label.entry, []).append(part)
+        for cause in IdleCause:
+            if idle_ns := int(sums[len(known) + cause]):
+                parts[cause.entry] = [LedgerPart(idle_ns)]
+        total_ns = int(sums.sum())
+        entries = (_entry(name, of_entry, total_ns) for name, of_entry in parts.items())
+        return DeviceLedger(self.device, tuple(entries))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -351,7 +350,7 @@ class DeviceAccount:
         )
 
     def between(self, starts: Ints, ends: Ints) -> Ints:
-        """Give the ns of parts of the window (rows) by entry (columns, as `names`).
+        """Return the ns of parts of the window (rows) by entry (columns, as `names`).
 
         Parts are in order of start and do not overlap.
         """
@@ -361,10 +360,10 @@ class DeviceAccount:
         sums = self._sums(spans, np.where(inside, at, len(starts)), len(starts) + 1)[:-1]
         numbers = {name: number for number, name in enumerate(self.names)}
         entries = [*(label.entry for label in self.labels.known), *(c.entry for c in IdleCause)]
-        found = np.zeros((len(starts), len(numbers)), np.int64)
+        by_entry = np.zeros((len(starts), len(numbers)), np.int64)
         for column, entry in enumerate(entries):
-            found[:, numbers[entry]] += sums[:, column]
-        return found
+            by_entry[:, numbers[entry]] += sums[:, column]
+        return by_entry
 
     def _sums(self, spans: DeviceSpans, part: Ints, parts: int) -> Ints:
         """Add spans up, by the part they belong to (rows) and what they count for (columns)."""
@@ -382,20 +381,6 @@ class DeviceAccount:
         )
         return sums.astype(np.int64).reshape(parts, columns)
 
-    def _entries(self, sums: Ints) -> tuple[LedgerEntry, ...]:
-        """Make the entries of a row of sums."""
-        total = int(sums.sum())
-        known = self.labels.known
-        groups: dict[str, list[LedgerPart]] = {}
-        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].rank):
-            one = known[at]
-            part = LedgerPart(int(sums[at]), one.precision, one.tensor_core, one.memory)
-            groups.setdefault(one.entry, []).append(part)
-        for cause in IdleCause:
-            if spent := int(sums[len(known) + cause]):
-                groups[cause.entry] = [LedgerPart(spent)]
-        return tuple(_entry(name, parts, total) for name, parts in groups.items())
-
 
 def account(
     schedule: GpuSchedule, hosts: HostTime, timing: ScheduleTiming | None = None
@@ -410,17 +395,17 @@ def account(
     return accounts
 
 
-def _entry(name: str, parts: Iterable[LedgerPart], total: int) -> LedgerEntry:
-    """Make one entry; a part that says nothing more is left out."""
-    every = sorted(parts, key=lambda part: -part.ns)
-    ns = sum(part.ns for part in every)
-    telling = any(part.precision or part.memory for part in every)
-    return LedgerEntry(name, ns, ns / total if total else None, tuple(every) if telling else ())
+def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
+    """Make one entry, the largest part first; parts that tell nothing are left out."""
+    ns = sum(part.ns for part in parts)
+    shown = any(part.precision or part.memory for part in parts)
+    ordered = sorted(parts, key=lambda part: -part.ns) if shown else ()
+    return LedgerEntry(name, ns, ns / total_ns if total_ns else None, tuple(ordered))
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """A window of a capture; what is worked out of it is worked out when it is first asked for."""
+    """A window of a capture, and its ledger, which is computed when it is first needed."""
 
     trace: Trace
     start_ns: int
@@ -429,12 +414,12 @@ class Accounting:
     """The only one that counts; None for all."""
 
     def or_known(self, known: Accounting | None) -> Accounting:
-        """Give what was handed on, where it is of the same window."""
+        """Return what is known already, where it is of the same window."""
         return known if known is not None and known == self else self
 
     @cached_property
     def schedule(self) -> GpuSchedule:
-        """The GPU work and the API calls of the window."""
+        """The GPU activities and the API calls of the window."""
         return build_schedule(self.trace, self.start_ns, self.end_ns, process=self.process)
 
     @cached_property
@@ -450,4 +435,4 @@ class Accounting:
     @property
     def ledger(self) -> Ledger:
         """Where the time of every GPU went."""
-        return Ledger(self.start_ns, self.end_ns, tuple(one.ledger for one in self.accounts))
+        return Ledger(self.start_ns, self.end_ns, tuple(a.ledger for a in self.accounts))

@@ -2,40 +2,171 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.nested_intervals import joint_keys
 from gpusight.analysis.attribution.work_causes import main_threads
-from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.host_lanes import HostLanes
-from gpusight.analysis.ledger.input_detection import (
-    is_compiling,
-    is_input,
-    is_loading,
-    is_locked,
-    is_reading,
-    is_waiting,
-    unnamed_input,
-)
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.ledger.host_lanes import HostLanes, HostTime
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.trace.intervals import Intervals, contains, distinct, gaps, intersect, subtract, union
+from gpusight.trace.intervals import (
+    Intervals,
+    contains,
+    coverage,
+    distinct,
+    gaps,
+    intersect,
+    subtract,
+    union,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
     HostLayer: TypeAlias = tuple[IdleCause, Intervals]
+
+
+_MAX_NAME = 300
+_FRAME = re.compile(r"([^/\\(]*)\.pyx?\(\d+\): (.*)$", re.DOTALL)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"h5(?:py)?|[a-z]+")
+_BUILT_IN = re.compile(r"^<built-in (?:method|function) (\w+)")
+_FRAMEWORK = re.compile(r"^(?:.{0,200}/)?torch/(?!utils/data/).{0,200}\.py\(")
+_OPERATORS = re.compile(r"^(?:aten|prim|prims|c10d?|nccl|torch|autograd|triton|inductor)::")
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_CERTAIN = _set(
+    """
+    dataload dataloader dataloaders dataloading dataset datasets datapipe datapipes datamodule
+    datafeed databatch minibatcher collate collator tokenize tokenizer tokenization tokenise
+    tokeniser tokenisation augment augmentation augmentations preprocess preprocessing preproc
+    preprocessor parquet tfrecord tfrecords webdataset lmdb ffcv dali hdf h5 h5py imread
+    imdecode fread getnext sleep nanosleep usleep read reading reader readers
+    """
+)
+_ACTIONS = _set(
+    """
+    load loads loading loader loaders fetch fetches fetching fetcher get next prefetch prefetching
+    prefetcher wait waiting await generate generation gen make build create iter iterator iterate
+    decode decoding dequeue queue feed feeder feeding ingest ingestion pipeline producer produce
+    transform transforms prep prepare preparation sampler shuffle stream streaming download pull
+    acquire receive recv stage staging time transfer
+    """
+)
+_THINGS = _set(
+    """
+    data batch batches minibatch minibatches microbatch sample samples example examples input
+    inputs image images jpeg jpg png video videos audio frames record records file files disk
+    prompt prompts io corpus
+    """
+)
+_PLAIN = _set("data input inputs io")
+_ALONE = _PLAIN | _set("batch batches minibatch next samples fetch fetching load loading")
+_FILLERS = _set("train training val valid validation test eval host cpu the step phase")
+_OTHERWISE = _set(
+    """
+    token tokens parallel embedding embeddings layernorm norm grad grads gradient gradients
+    backward optimizer kv cache ptr dependency layout kernel proj projection checkpoint weights
+    vae latent latents unet transformer decoder model attention alltoall allgather allreduce recat
+    """
+)
+_LESS = frozenset({"prepare", "preparation", "prep", "make", "build", "create", "get"})
+"""What is also done to the inputs of a model, on their way to the GPU."""
+_MODELS = frozenset({"input", "inputs", "io"})
+_REQUESTS = frozenset({"request", "requests"})
+_ARRIVALS = frozenset({"recv", "receive", "receiving", "fetch", "poll", "polling", "dequeue"})
+
+_COMPILING = re.compile(
+    r"dynamo_timed|\bcompile_(?:inner|fx|file)|_compile\.compile|inductor_compile|jit_?compile"
+    r"|backend_compile|Xla(?:Compile|Emit|Optimize|Pass|Autotun)|nvrtc|ptxas|CompileModule|LoadModule|load_?module"
+    r"|importlib|<frozen importlib",
+    re.IGNORECASE,
+)
+_LOADING = re.compile(r"(?:function|module) loading", re.IGNORECASE)
+_READS = re.compile(
+    r"^_*(?:(?:p|f|getdents|sp)?read(?:v|64|dir|ahead|link)?\d*|fgets|fgetc|getline|getdelim"
+    r"|(?:clock_)?nanosleep|u?sleep|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*"
+    r"|io_getevents|accept4?)(?:_chk|_unlocked|_nocancel)?$"
+)
+_WAITS = re.compile(
+    r"^_*(?:futex|pthread_(?:cond_(?:timed|clock)?wait|mutex_(?:timed)?lock|rwlock_\w*lock|join"
+    r"|barrier_wait|spin_lock)|sem_(?:timed|clock)?wait|wait(?:pid|id|[34])?|sched_yield|sigwait\w*"
+    r"|flock|fsync|fdatasync|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
+)
+
+
+_LOCKS = re.compile(r"^_*(?:futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait)")
+
+
+@lru_cache(maxsize=65_536)
+def is_input(name: str) -> bool:
+    """Return whether the name of a range, operator or Python call means input."""
+    text = name[:_MAX_NAME]
+    if _OPERATORS.match(text) or _FRAMEWORK.match(text):
+        return False
+    words = _words(text)
+    if _BUILT_IN.match(text):
+        return bool(words & _CERTAIN)
+    if not words or words & _OTHERWISE:
+        return False
+    if words & _CERTAIN or words <= _ALONE or (words & _PLAIN and words <= _PLAIN | _FILLERS):
+        return True
+    actions, things = words & _ACTIONS, words & _THINGS
+    if actions <= _LESS:
+        things -= _MODELS
+    arrivals = words & _REQUESTS and words & _ARRIVALS
+    return bool((actions and things) or arrivals) or {"iterator", "next"} <= words
+
+
+def is_compiling(name: str) -> bool:
+    """Return whether a name means compiling or loading code."""
+    return _COMPILING.search(name[:_MAX_NAME]) is not None
+
+
+def is_loading(name: str) -> bool:
+    """Return whether what the profiler counts as its overhead is the loading of code."""
+    return _LOADING.search(name[:_MAX_NAME]) is not None
+
+
+def is_reading(name: str) -> bool:
+    """Return whether a call of the operating system reads, sleeps or waits for data."""
+    return _READS.match(name) is not None
+
+
+def is_waiting(name: str) -> bool:
+    """Return whether a call of the operating system waits for another thread, or writes."""
+    return _WAITS.match(name) is not None
+
+
+def is_locked(name: str) -> bool:
+    """Return whether a call of the operating system waits until another thread has something."""
+    return _LOCKS.match(name) is not None
+
+
+def _words(text: str) -> set[str]:
+    """Split a name into words; of a Python frame only its file and function count."""
+    if frame := _FRAME.search(text):
+        text = f"{frame[1]} {frame[2]}"
+    elif built_in := _BUILT_IN.match(text):
+        text = built_in[1]
+    return set(_WORD.findall(_CAMEL.sub(" ", text).lower()))
+
+
+# Layers -------------------------------------------------------------------------------------------
 
 
 _SHORT_NS = 20_000
@@ -46,7 +177,7 @@ _SILENCE_GAPS = 20
 _SETUP_NS = 10_000_000
 """The first allocation of a process also creates its context, if it takes longer than this."""
 _MOST_LAUNCHES = 1 / 3
-"""Ranges whose name speaks of input but that hold more of their thread's launches are not input."""
+"""Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
     IdleCause.SYNCHRONISING: (CallKind.SYNC,),
     IdleCause.ALLOCATING: (CallKind.ALLOCATE, CallKind.FREE),
@@ -58,7 +189,7 @@ _NAMING = ("cpu_ops", "python_calls")
 
 
 def layers(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
-    """Give what lanes did, innermost first; what no layer holds is the framework's."""
+    """Return what lanes did, innermost first; what no layer holds is the framework's."""
     if not len(lanes.numbers):
         return []
     ranges = HostRangesByThread(trace, lanes)
@@ -75,48 +206,48 @@ def layers(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
 
 
 def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
-    """Give what the profiler did; what it counts as its own but is not, is other work."""
+    """Return what the profiler did; what it counts as its own but is not, is other work."""
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
-    found = []
-    wanted = (
+    overheads: list[HostLayer] = []
+    for cause, wanted in (
         (IdleCause.PROFILER, lambda name: not is_loading(name)),
         (IdleCause.OTHER, is_loading),
-    )
-    for cause, chosen in wanted:
-        frame = _events(trace, "overheads", chosen)
+    ):
+        frame = _events(trace, "overheads", wanted)
         everywhere = lanes.of_all(frame.filter(nowhere))
-        found.append((cause, union(everywhere, lanes.of_threads(frame.filter(~nowhere)))))
-    return found
+        overheads.append((cause, union(everywhere, lanes.of_threads(frame.filter(~nowhere)))))
+    return overheads
 
 
 def _calls(lanes: HostLanes) -> list[HostLayer]:
+    """Return what calls count for, by their kind."""
     calls, axis = lanes.schedule.calls, lanes.axis
     start, end = (axis.at(calls.lane, t) for t in (calls.start_ns, calls.end_ns))
-    found = [(IdleCause.SYNCHRONISING, _returning(lanes))]
-    first = _first_touch(lanes)
-    found.append((IdleCause.OTHER, Intervals.from_arrays(start[first], end[first])))
-    for cause, kinds in _CALL_CAUSES.items():
-        chosen = np.isin(calls.kind, kinds)
-        found.append((cause, Intervals.from_arrays(start[chosen], end[chosen])))
-    rest, short = np.isin(calls.kind, _REST), calls.end_ns - calls.start_ns < _SHORT_NS
-    for cause, chosen in ((IdleCause.FRAMEWORK, rest & short), (IdleCause.OTHER, rest & ~short)):
-        found.append((cause, Intervals.from_arrays(start[chosen], end[chosen])))
-    return found
+    short = calls.end_ns - calls.start_ns < _SHORT_NS
+    rest = np.isin(calls.kind, _REST)
+    chosen = [
+        (IdleCause.OTHER, _context_creations(lanes)),
+        *((cause, np.isin(calls.kind, kinds)) for cause, kinds in _CALL_CAUSES.items()),
+        (IdleCause.FRAMEWORK, rest & short),
+        (IdleCause.OTHER, rest & ~short),
+    ]
+    by_kind = [(cause, Intervals.from_arrays(start[at], end[at])) for cause, at in chosen]
+    return [(IdleCause.SYNCHRONISING, _returning(lanes)), *by_kind]
 
 
-def _first_touch(lanes: HostLanes) -> Ints:
-    """Give the calls that seem to allocate but make a process ready to use the GPU."""
+def _context_creations(lanes: HostLanes) -> Ints:
+    """Return the calls that seem to allocate but make a process ready to use the GPU."""
     calls = lanes.schedule.calls
     process = np.array([p for p, _ in lanes.schedule.threads], np.int64)[calls.thread]
     at = np.flatnonzero(np.isin(calls.kind, _CALL_CAUSES[IdleCause.ALLOCATING]))
     _, first = np.unique(process[at], return_index=True)
-    chosen: Ints = at[first]
-    return chosen[calls.end_ns[chosen] - calls.start_ns[chosen] > _SETUP_NS]
+    first_calls: Ints = at[first]
+    return first_calls[calls.end_ns[first_calls] - calls.start_ns[first_calls] > _SETUP_NS]
 
 
 def _returning(lanes: HostLanes) -> Intervals:
-    """Give the ends of copies that blocked: the copy was done, the call had yet to return."""
+    """Return the ends of copies that blocked: the copy was done, the call had yet to return."""
     calls, ops = lanes.schedule.calls, lanes.schedule.ops
     done = np.full(len(calls), np.iinfo(np.int64).max)
     own = np.flatnonzero(ops.call != NONE)
@@ -148,12 +279,13 @@ class HostRangesByThread:
             if thread not in own:
                 other = main.get(process)
                 chosen = other if other in own else busiest.get(process)
-                self.stand_in |= {} if chosen is None else {position: chosen}
+                if chosen is not None:
+                    self.stand_in[position] = chosen
 
 
 def _input(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
-    """Give the time of input: ranges, operators, Python and calls that read, sleep or wait."""
-    launches = _LaunchCalls(lanes)
+    """Return the time of input: ranges, operators, Python and calls that read, sleep or wait."""
+    launches = _LaunchCalls(lanes.schedule)
     named = launches.without_work(_named(ranges.frame, is_input))
     spans = [lanes.of_threads(named, ranges.stand_in)]
     for table in _NAMING:
@@ -166,16 +298,16 @@ def _input(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Interv
     return _united(spans)
 
 
+@dataclass(frozen=True)
 class _LaunchCalls:
-    """The launches of each thread, to tell input from whole steps that are named like it."""
+    """The launches of each thread, to distinguish input from whole steps that are named like it."""
 
-    def __init__(self, lanes: HostLanes) -> None:
-        self._schedule = lanes.schedule
+    schedule: GpuSchedule
 
     @cached_property
     def _times(self) -> dict[int, Ints]:
         """When each thread launched."""
-        calls, threads = self._schedule.calls, self._schedule.threads
+        calls, threads = self.schedule.calls, self.schedule.threads
         at = np.flatnonzero(np.isin(calls.kind, (CallKind.LAUNCH, CallKind.GRAPH)))
         at = at[np.argsort(calls.thread[at], kind="stable")]
         ends = np.cumsum(np.bincount(calls.thread[at], minlength=len(threads)))
@@ -186,21 +318,21 @@ class _LaunchCalls:
         """Leave out events of names that hold much of what their threads launched."""
         if events.is_empty():
             return events
-        parts = [self._held(part) for _, part in events.group_by("thread", maintain_order=True)]
-        held = pl.concat(parts)
+        threads = events.group_by("thread", maintain_order=True)
+        with_shares = pl.concat([self._with_shares(part) for _, part in threads])
         family = pl.col("name").cast(pl.String).str.replace_all(r"\d+", "#")
-        much = pl.col("held").sum().over("thread", family) > _MOST_LAUNCHES
-        return held.filter(~much).select(_EVENTS)
+        much = pl.col("launch_share").sum().over("thread", family) > _MOST_LAUNCHES
+        return with_shares.filter(~much).select(_EVENTS)
 
-    def _held(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Say which part of the launches of a thread each of its events holds."""
+    def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Add which part of the launches of a thread each of its events holds."""
         times = self._times.get(events["thread"][0], np.empty(0, np.int64))
         first, after = (np.searchsorted(times, events[c]) for c in ("start_ns", "end_ns"))
-        return events.with_columns(pl.Series("held", (after - first) / max(len(times), 1)))
+        return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
 def _waiting(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
-    """Give the time of compiling, and of waits that no hand-over between threads explains."""
+    """Return the time of compiling, and of waits that no hand-over between threads explains."""
     compiling = [lanes.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
     compiling.append(lanes.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
     waits = _events(trace, "os_calls", is_waiting)
@@ -209,14 +341,14 @@ def _waiting(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Inte
 
 
 def _handed(lanes: HostLanes) -> Intervals:
-    """Give the time that hand-overs between threads take."""
+    """Return the time that hand-overs between threads take."""
     return Intervals.from_arrays(lanes.shifts.start_ns, lanes.shifts.first_ns)
 
 
 def _silent(
     trace: Trace, lanes: HostLanes, ranges: HostRangesByThread, known: list[HostLayer]
 ) -> Intervals:
-    """Give long stretches without a call, under no range and no operator."""
+    """Return long stretches without a call, under no range and no operator."""
     quiet = gaps(_united(spans for _, spans in known), 0, int(lanes.windows.ends[-1]))
     # Most stretches between two calls are short: they need not be cut at the ends of lanes.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
@@ -239,18 +371,18 @@ def _longer(lanes: HostLanes, spans: Intervals) -> Intervals:
     medians = usual.group_by("lane").agg(pl.col("gap").median())
     limits = np.full(int(lanes.numbers.max()) + 1, float(_SILENCE_NS))
     limits[medians["lane"]] = np.maximum(_SILENCE_NS, _SILENCE_GAPS * medians["gap"].to_numpy())
-    kept = spans.ends - spans.starts > limits[lanes.axis.group(spans.starts)]
+    kept = spans.ends - spans.starts > limits[lanes.axis.lane(spans.starts)]
     return Intervals(spans.starts[kept], spans.ends[kept])
 
 
 def _events(
     trace: Trace, table: str, wanted: Callable[[str], bool] | None, *, name: bool = False
 ) -> pl.DataFrame:
-    """Give the events of a table whose names are wanted, looking at each distinct one once."""
-    columns = _EVENTS if wanted is None else [*_EVENTS, "name"]
-    frame = trace.table(table, columns)
-    found = frame if wanted is None else _named(frame, wanted)
-    return found.select([*_EVENTS, "name"] if name else _EVENTS)
+    """Return the events of a table whose names are wanted, looking at each distinct one once."""
+    if wanted is None:
+        return trace.table(table, _EVENTS)
+    events = _named(trace.table(table, [*_EVENTS, "name"]), wanted)
+    return events if name else events.select(_EVENTS)
 
 
 def _named(frame: pl.DataFrame, wanted: Callable[[str], bool]) -> pl.DataFrame:
@@ -259,148 +391,78 @@ def _named(frame: pl.DataFrame, wanted: Callable[[str], bool]) -> pl.DataFrame:
 
 
 def _united(spans: Iterable[Intervals]) -> Intervals:
-    every = list(spans)
+    parts = list(spans)
     return Intervals.from_arrays(
-        np.concatenate([s.starts for s in every]), np.concatenate([s.ends for s in every])
+        np.concatenate([s.starts for s in parts]), np.concatenate([s.ends for s in parts])
     )
-
-
-_CAUSES = len(IdleCause)
-
-
-@dataclass(frozen=True)
-class HostTime:
-    """How much of each cause lanes had spent at certain moments.
-
-    Between two moments of a lane it grows evenly. As measured, each stretch has one cause, so that
-    nothing is lost by that.
-    """
-
-    lane: Ints
-    """Of each moment, rising."""
-    time_ns: Ints
-    """Of each moment, rising within its lane."""
-    causes: Ints
-    """Those that occur, rising: most captures have few."""
-    spent_ns: Ints
-    """Of each moment and cause, counted on from lane to lane: an array of two dimensions."""
-
-    @classmethod
-    def of_stretches(cls, lane: Ints, start_ns: Ints, end_ns: Ints, by_cause: Ints) -> HostTime:
-        """Make it of stretches, each with its ns by cause; they are sorted and do not overlap."""
-        causes = np.flatnonzero(by_cause.any(axis=0))
-        grown = np.zeros((2 * len(lane), len(causes)), np.int64)
-        grown[1::2] = by_cause[:, causes]
-        times = np.stack((start_ns, end_ns), axis=1).reshape(-1)
-        return cls(np.repeat(lane, 2), times, causes, np.cumsum(grown, axis=0))
-
-    def spent(self, lanes: Ints, starts: Ints, ends: Ints) -> Ints:
-        """Give the ns of each cause that lanes spent from `starts` to `ends`, one row a span.
-
-        Rows sum to the length of their span exactly: where nothing is known of a lane, the cause
-        is unknown. Reversed spans count nothing.
-        """
-        length = np.maximum(ends - starts, 0)
-        found = np.zeros((len(length), _CAUSES), np.int64)
-        if len(self.lane):
-            done = self._until(lanes, starts + length) - self._until(lanes, starts)
-            found[:, self.causes] = done
-        found[:, IdleCause.UNKNOWN] += length - found.sum(axis=1)
-        return _without_negatives(found)
-
-    def moved(self, lane: Ints, before_ns: Ints, after_ns: Ints) -> HostTime:
-        """Give it with moments of lanes moved; what lies between two of them stretches or shrinks.
-
-        Moments are sorted by lane and time. A stretch that had no length and now has some is spent
-        as the instant before it was.
-        """
-        at = np.flatnonzero(lane[1:] == lane[:-1])
-        here, starts, ends = lane[at], before_ns[at], before_ns[at + 1]
-        starts = np.where(ends > starts, starts, ends - 1)
-        spent = self.spent(here, starts, ends)
-        length = np.maximum(after_ns[at + 1] - after_ns[at], 0)
-        scaled = _lane_part(spent, length, ends - starts)
-        return HostTime.of_stretches(here, after_ns[at], after_ns[at] + length, scaled)
-
-    @cached_property
-    def pieces(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """The stretches: lane, start, end, and the cause that most of it was spent for."""
-        if not len(self.causes):
-            none = np.empty(0, np.int64)
-            return none, none, none, none
-        grown = np.diff(self.spent_ns, axis=0)
-        some = np.flatnonzero((grown > 0).any(axis=1) & (self.lane[1:] == self.lane[:-1]))
-        cause = self.causes[grown[some].argmax(axis=1)]
-        return self.lane[some], self.time_ns[some], self.time_ns[some + 1], cause
-
-    @cached_property
-    def _bounds(self) -> tuple[Ints, Ints, Ints]:
-        """The lanes, and the first and last moment of each."""
-        first = np.flatnonzero(np.diff(self.lane, prepend=-1))
-        return self.lane[first], first, np.append(first[1:], len(self.lane)) - 1
-
-    def _until(self, lanes: Ints, times: Ints) -> Ints:
-        """Give what lanes had spent by these times; nothing for lanes that are not known."""
-        known, first, last = self._bounds
-        code = np.minimum(np.searchsorted(known, lanes), len(known) - 1)
-        strange = known[code] != lanes
-        first, last = first[code], last[code]
-        inside = np.clip(times, self.time_ns[first], self.time_ns[last])
-        keys, wanted = joint_keys(self.lane, self.time_ns, known[code], inside)
-        at = np.clip(np.searchsorted(keys, wanted, side="right") - 1, first, last)
-        after = np.minimum(at + 1, last)
-        length = self.time_ns[after] - self.time_ns[at]
-        done: Ints = self.spent_ns[at]
-        done += _lane_part(self.spent_ns[after] - done, inside - self.time_ns[at], length)
-        done[strange] = 0
-        return done
 
 
 def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     """Find what each lane of a schedule did at every instant of its window."""
     lanes = HostLanes(schedule)
-    found = [layer for layer in layers(trace, lanes) if len(layer[1])]
+    present = [layer for layer in layers(trace, lanes) if len(layer[1])]
     windows = lanes.windows
-    edges = [array for _, spans in found for array in (spans.starts, spans.ends)]
+    edges = [array for _, spans in present for array in (spans.starts, spans.ends)]
     cuts = distinct(windows.starts, windows.ends, *edges)
     cause = np.full(max(len(cuts) - 1, 0), int(IdleCause.FRAMEWORK))
-    for layer, spans in reversed(found):
+    for layer, spans in reversed(present):
         cause[contains(spans, cuts[:-1])] = layer
-    cause[~contains(windows, cuts[:-1])] = _CAUSES
+    cause[~contains(windows, cuts[:-1])] = len(IdleCause)  # between two lanes
     kept = np.append(np.diff(cause, prepend=-1) != 0, True)[: len(cuts)]
-    return _cumulated(lanes, cuts[kept], cause[kept[:-1]])
+    cuts, cause = cuts[kept], cause[kept[:-1]]
+    lane = lanes.axis.lane(cuts)
+    time_ns = cuts - lane * (lanes.axis.length_ns + 1) + lanes.axis.start_ns
+    length_ns = np.diff(cuts)
+    causes = np.flatnonzero(np.bincount(cause, minlength=len(IdleCause))[: len(IdleCause)])
+    spent_ns = np.zeros((len(cuts), len(causes)), np.int64)
+    for column, number in enumerate(causes):
+        spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
+    return HostTime(lane, time_ns, causes, spent_ns)
 
 
-def _cumulated(lanes: HostLanes, cuts: Ints, cause: Ints) -> HostTime:
-    lane = lanes.axis.group(cuts)
-    time = cuts - lane * (lanes.axis.length_ns + 1) + lanes.axis.start_ns
-    length = np.diff(cuts)
-    causes = np.flatnonzero(np.bincount(cause, minlength=_CAUSES)[:_CAUSES])
-    spent = np.zeros((len(cuts), len(causes)), np.int64)
-    for column, one in enumerate(causes):
-        spent[1:, column] = np.cumsum(np.where(cause == one, length, 0))
-    return HostTime(lane, time, causes, spent)
+# Input without a name -----------------------------------------------------------------------------
 
 
-def _lane_part(whole: Ints, passed: Ints, length: Ints) -> Ints:
-    """Give the part of each row that has passed; rows of sum `length` give rows of sum `passed`."""
-    pure = whole == length[:, None]
-    part: Ints = pure * passed[:, None]
-    # Only a replay has stretches of several causes: as measured, each has one.
-    mixed: NDArray[np.intp] = np.flatnonzero(~pure.any(axis=1) & (length > 0))
-    if len(mixed):
-        share = passed[mixed] / length[mixed]
-        part[mixed] = whole[mixed] * share[:, None]
-        # Rounding down loses a nanosecond or two: they go to the largest.
-        lost = passed[mixed] - part[mixed].sum(axis=1)
-        part[mixed, whole[mixed].argmax(axis=1)] += lost
-    return part
+_LONG_NS = 1_000_000
+"""The shortest stretch that counts: below, it is the way to the next call."""
+_MIN_READ_SHARE = 0.05
+"""The least part of it that goes into reading: a stray read in other work is less."""
+_MIN_WAIT_SHARE = 0.5
+"""The least part of it that goes into waiting for another thread, which then brings the data."""
+_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL, CallKind.SYNC)
+_TO_GPU = ("Host-to-Device", "Host-to-Array")
 
 
-def _without_negatives(rows: Ints) -> Ints:
-    """Let the largest of a row make up for what rounding took below zero."""
-    low = np.minimum(rows, 0)
-    if low.any():
-        rows = rows - low
-        rows[np.arange(len(rows)), rows.argmax(axis=1)] += low.sum(axis=1)
-    return rows
+def unnamed_input(
+    trace: Trace, lanes: HostLanes, reading: Intervals, waiting: Intervals
+) -> Intervals:
+    """Return the stretches that end in a copy to the GPU and are spent on reading or waiting."""
+    if not len(reading) and not len(waiting):
+        return Intervals.empty()
+    start, end = _before_copies(trace, lanes)
+    long = end - start >= _LONG_NS
+    start, end = start[long], end[long]
+    length = end - start
+    read, waited = (coverage(spans, start, end) for spans in (reading, waiting))
+    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length)
+    return Intervals.from_arrays(start[for_input], end[for_input])
+
+
+def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints]:
+    """Return the time before copies to the GPU since the lane last issued or waited."""
+    calls = lanes.schedule.calls
+    acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
+    before, after = acting[:-1], acting[1:]
+    kept = (calls.lane[before] == calls.lane[after]) & np.isin(after, _h2d_calls(trace, lanes))
+    before, after = before[kept], after[kept]
+    start, end = calls.end_ns[before], calls.start_ns[after]
+    return lanes.axis.at(calls.lane[after], start), lanes.axis.at(calls.lane[after], end)
+
+
+def _h2d_calls(trace: Trace, lanes: HostLanes) -> Ints:
+    """Return the calls that copy to the GPU."""
+    ops = lanes.schedule.ops
+    copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))
+    kinds = trace.table("copies", ["kind"])["kind"].gather(ops.row[copies])
+    called: Ints = ops.call[copies[kinds.is_in(list(_TO_GPU)).to_numpy()]]
+    return called

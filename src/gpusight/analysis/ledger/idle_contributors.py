@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpusight.naming.kernel_names import classify
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
-    from gpusight.analysis.ledger.idle_causes import HostTime
+    from gpusight.analysis.ledger.host_lanes import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -37,29 +37,29 @@ class IdleContributor:
     """Something that was open while a GPU had nothing to do."""
 
     kind: str
-    """`range`, `op`, `api call`, `os call`, `call site`; or `next`, the work that ended the gap."""
+    """`range`, `op`, `api call`, `os call`, `call site`; or `next`, what ended the gap."""
     name: str
     ns: int
     count: int
     """Stretches of idle time that it was open in."""
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Stretches:
-    """Idle time in pieces of one cause."""
+    """Idle time in stretches of one cause."""
 
     cause: Ints
     lane: Ints
     start_ns: Ints
     end_ns: Ints
     op: Ints
-    """The work that ended the gap; `NONE` at the end of the window."""
-    asked_ns: Ints
-    """When to ask what was open: in the middle, or when the work was launched where that is why."""
+    """The activity that ended the gap; `NONE` at the end of the window."""
+    sample_ns: Ints
+    """When to look what was open: in the middle, or at the launch where that is the cause."""
 
 
 class IdleContributors:
@@ -73,14 +73,14 @@ class IdleContributors:
         self._pieces = hosts.pieces
 
     def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
-        """Give the largest contributors of each idle entry of a GPU, kind by kind."""
+        """Return the largest contributors of each idle entry of a GPU, kind by kind."""
         stretches = self._stretches(account)
-        found: dict[str, list[IdleContributor]] = {}
-        for kind, names in self._views(stretches):
+        by_entry: dict[str, list[IdleContributor]] = {}
+        for kind, names in self._open_names(stretches):
             for cause, name, ns, count in _largest(stretches, names).iter_rows():
-                one = IdleContributor(kind, name, ns, count)
-                found.setdefault(IdleCause(cause).entry, []).append(one)
-        return {entry: tuple(every) for entry, every in found.items()}
+                contributor = IdleContributor(kind, name, ns, count)
+                by_entry.setdefault(IdleCause(cause).entry, []).append(contributor)
+        return {entry: tuple(contributors) for entry, contributors in by_entry.items()}
 
     # Stretches --------------------------------------------------------------------------------
 
@@ -89,23 +89,27 @@ class IdleContributors:
         idle, gaps = account.spans.idle, account.gaps
         lane, until = gaps.lane[idle.gap], gaps.until(idle)
         host = self._host_stretches(lane, idle.start_ns, until, gaps.op[idle.gap])
-        left = np.flatnonzero(until < idle.end_ns)
-        op = gaps.op[idle.gap][left]
+        at = np.flatnonzero(until < idle.end_ns)
+        op = gaps.op[idle.gap][at]
         call = self._schedule.ops.call[op]
-        launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[left]
+        launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[at]
         rest = _Stretches(
-            gaps.rest(idle)[left],
-            lane[left],
-            until[left],
-            idle.end_ns[left],
+            gaps.rest(idle)[at],
+            lane[at],
+            until[at],
+            idle.end_ns[at],
             op,
-            np.where(call != NONE, launched, until[left]),
+            np.where(call != NONE, launched, until[at]),
         )
-        fields = ("cause", "lane", "start_ns", "end_ns", "op", "asked_ns")
-        return _Stretches(*(np.concatenate((getattr(host, f), getattr(rest, f))) for f in fields))
+        return _Stretches(
+            *(
+                np.concatenate((getattr(host, field.name), getattr(rest, field.name)))
+                for field in fields(_Stretches)
+            )
+        )
 
     def _host_stretches(self, lane: Ints, start: Ints, end: Ints, op: Ints) -> _Stretches:
-        """Cut what the host was late by into pieces of one cause."""
+        """Cut what the host was late by into stretches of one cause."""
         piece_lane, piece_start, piece_end, cause = self._pieces
         axis, known = self._lanes.axis, np.flatnonzero((lane != NONE) & (start < end))
         begin, stop = (axis.at(lane[known], t[known]) for t in (start, end))
@@ -126,27 +130,28 @@ class IdleContributors:
             begun + (ended - begun) // 2,
         )
 
-    # Views ------------------------------------------------------------------------------------
+    # What was open ----------------------------------------------------------------------------
 
-    def _views(self, stretches: _Stretches) -> list[tuple[str, pl.Series]]:
-        """Say what was open in each stretch, as each kind sees it; null for nothing."""
+    def _open_names(self, stretches: _Stretches) -> list[tuple[str, pl.Series]]:
+        """Return the name of what was open in each stretch, by kind; null for nothing."""
         known = stretches.lane != NONE
         lane = np.where(known, stretches.lane, self._lanes.numbers[0] if known.any() else 0)
-        position = self._lanes.threads_at(lane, stretches.asked_ns) if known.any() else lane
+        times, trace = stretches.sample_ns, self._trace
+        position = self._lanes.threads_at(lane, times) if known.any() else lane
         threads = self._threads(position, known, {})
-        times, trace = stretches.asked_ns, self._trace
+        range_threads = self._threads(position, known, self._ranges.stand_in)
         call = self._calls(stretches, known)
-        os_call = _innermost(trace, "os_calls", times, threads)
+        op, os_call = (
+            _innermost(trace.table(table, ["start_ns", "end_ns", "thread"]), times, threads)
+            for table in ("cpu_ops", "os_calls")
+        )
         return [
-            (
-                "range",
-                self._range_names(times, self._threads(position, known, self._ranges.stand_in)),
-            ),
-            ("op", _names(trace, "cpu_ops", _innermost(trace, "cpu_ops", times, threads))),
+            ("range", self._range_names(times, range_threads)),
+            ("op", _names(trace, "cpu_ops", op)),
             ("api call", _names(trace, "api_calls", call)),
             ("os call", _names(trace, "os_calls", os_call)),
             ("call site", _sites(trace, times, threads, {"api_calls": call, "os_calls": os_call})),
-            ("next", self._work_names(stretches.op)),
+            ("next", self._op_names(stretches.op)),
         ]
 
     def _threads(self, position: Ints, known: Any, stand_in: dict[int, int]) -> pl.Series:
@@ -156,25 +161,21 @@ class IdleContributors:
 
     def _range_names(self, times: Ints, threads: pl.Series) -> pl.Series:
         frame = self._ranges.frame
-        nested = NestedIntervals.of(
-            frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), frame["thread"]
-        )
-        rows = optional(nested.rows_at(nested.innermost(times, threads)))
-        return _families(frame["name"].gather(rows))
+        return _families(frame["name"].gather(optional(_innermost(frame, times, threads))))
 
     def _calls(self, stretches: _Stretches, known: Any) -> Ints:
-        """Give the row of the API call that each stretch lies in; `NONE` for none."""
+        """Return the row of the API call that each stretch lies in; `NONE` for none."""
         calls, order, axis = self._schedule.calls, self._lanes.order, self._lanes.axis
         if not len(order):
             return np.full(len(stretches.lane), NONE, np.int64)
-        places = axis.at(stretches.lane, stretches.asked_ns)
+        places = axis.at(stretches.lane, stretches.sample_ns)
         at = np.searchsorted(axis.at(calls.lane, calls.start_ns)[order], places, side="right") - 1
         call = order[np.maximum(at, 0)]
         inside = known & (at >= 0) & (places < axis.at(calls.lane[call], calls.end_ns[call]))
         return np.where(inside, calls.row[call], NONE)
 
-    def _work_names(self, op: Ints) -> pl.Series:
-        """Name the work that ended the gaps."""
+    def _op_names(self, op: Ints) -> pl.Series:
+        """Name the activities that ended the gaps."""
         ops, trace = self._schedule.ops, self._trace
         if not len(ops):
             return pl.Series([None], dtype=pl.String).new_from_index(0, len(op))
@@ -182,9 +183,9 @@ class IdleContributors:
         rows = optional(np.where(kind == OpKind.KERNEL, ops.row[op], NONE))
         names = trace.table("kernels", ["name"])["name"]
         short = pl.Series([classify(n).short for n in names_of(names)], dtype=pl.String)
-        found = short.gather(names.to_physical().gather(rows))
-        words = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
-        return found.zip_with(found.is_not_null(), words.gather(optional(kind - 1)))
+        kernels = short.gather(names.to_physical().gather(rows))
+        others = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
+        return kernels.zip_with(kernels.is_not_null(), others.gather(optional(kind - 1)))
 
 
 def _largest(stretches: _Stretches, names: pl.Series) -> pl.DataFrame:
@@ -203,9 +204,8 @@ def _largest(stretches: _Stretches, names: pl.Series) -> pl.DataFrame:
     )
 
 
-def _innermost(trace: Trace, table: str, times: Ints, threads: pl.Series) -> Ints:
-    """Give the row of the last event of the thread to have begun and be open still."""
-    frame = trace.table(table, ["start_ns", "end_ns", "thread"])
+def _innermost(frame: pl.DataFrame, times: Ints, threads: pl.Series) -> Ints:
+    """Return the row of the last event of the thread that had started and was open still."""
     nested = NestedIntervals.of(
         frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), frame["thread"]
     )
@@ -217,17 +217,17 @@ def _names(trace: Trace, table: str, rows: Ints) -> pl.Series:
 
 
 def _sites(trace: Trace, times: Ints, threads: pl.Series, calls: dict[str, Ints]) -> pl.Series:
-    """Give the line of code: of Python where it was recorded, else of the call's own stack."""
+    """Return the line of code: of Python where it was recorded, else of the call's stack."""
     if trace.has("python_calls"):
         _, own, frame = PythonCalls(trace).at(times, threads)
         rows = np.where(own >= 0, own, frame)
         return _names(trace, "python_calls", rows).cast(pl.String)
-    found = pl.Series([None], dtype=pl.String).new_from_index(0, len(times))
+    sites = pl.Series([None], dtype=pl.String).new_from_index(0, len(times))
     for table, rows in calls.items():
         if trace.has(table, "callchain"):
-            site = sites_of(trace, table, optional(rows))
-            found = found.zip_with(found.is_not_null(), site)
-    return found
+            of_table = sites_of(trace, table, optional(rows))
+            sites = sites.zip_with(sites.is_not_null(), of_table)
+    return sites
 
 
 def families(names: pl.Series) -> pl.Series:

@@ -22,14 +22,14 @@ IDLE = "idle"
 
 
 class IdleCause(enum.IntEnum):
-    """What held the next piece of GPU work back: the device itself, or what the host did."""
+    """What held the next GPU activity back: the GPU itself, or what the host did."""
 
     QUEUED = 0
     """It had been launched: another stream, an event or another program came first."""
     SYNCHRONISING = 1
     """The host waited for the GPU, or was just returning from that."""
     ALLOCATING = 2
-    """The host took or gave back memory."""
+    """The host allocated or freed memory."""
     LAUNCHING = 3
     """The host was inside a call that launches, or the launch was on its way to the GPU."""
     INPUT = 4
@@ -93,43 +93,55 @@ class EntryLabels:
 
     known: tuple[EntryLabel, ...]
     of_op: Ints
-    """Position in `known` of each piece of work."""
+    """Position in `known` of each GPU activity."""
 
     @property
     def ranks(self) -> Ints:
-        """The rank of each piece of work."""
+        """The rank of each GPU activity."""
         ranks = np.array([label.rank for label in self.known], np.int64)
         return ranks[self.of_op] if len(self.of_op) else self.of_op
 
     @property
     def order(self) -> Ints:
-        """The place of each piece of work when labels are ordered by what they say."""
+        """The place of each GPU activity when labels are ordered by their text."""
         texts = [str(label) for label in self.known]
         places = {text: place for place, text in enumerate(sorted(texts))}
         return np.array([places[text] for text in texts], np.int64)[self.of_op]
 
 
+_MEMSET = EntryLabel(f"{COPY}/memset", EntryRank.MOVING)
+_GRAPH = EntryLabel(GRAPH, EntryRank.COMPUTING)
+
+
 def label_work(schedule: GpuSchedule) -> EntryLabels:
-    """Say which entry each piece of work of a schedule counts for."""
+    """Find the entry that each GPU activity of a schedule counts for."""
     numbers: dict[EntryLabel, int] = {}
     of_op = np.zeros(len(schedule.ops), np.int64)
-    for kind, find in _LABELS.items():
+    for kind in OpKind:
         at = np.flatnonzero(schedule.ops.kind == kind)
-        if len(at):
-            codes, labels = find(schedule.trace, schedule.ops.row[at])
-            of_op[at] = np.array([numbers.setdefault(x, len(numbers)) for x in labels])[codes]
+        if not len(at):
+            continue
+        if kind is OpKind.KERNEL:
+            codes, labels = _kernel_labels(schedule.trace, schedule.ops.row[at])
+        elif kind is OpKind.COPY:
+            codes, labels = _copy_labels(schedule.trace, schedule.ops.row[at])
+        else:
+            codes = np.zeros(len(at), np.int64)
+            labels = [_MEMSET if kind is OpKind.FILL else _GRAPH]
+        known = [numbers.setdefault(label, len(numbers)) for label in labels]
+        of_op[at] = np.array(known)[codes]
     return EntryLabels(tuple(numbers), of_op)
 
 
-def _kernels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+def _kernel_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
     names = trace.table(OpKind.KERNEL.table, ["name"])["name"]
     codes = names.to_physical().to_numpy()[rows].astype(np.int64)
     used = np.flatnonzero(np.bincount(codes))
     texts = names_of(names)
-    return np.searchsorted(used, codes), [_of_kernel(texts[code]) for code in used]
+    return np.searchsorted(used, codes), [_kernel_label(texts[code]) for code in used]
 
 
-def _of_kernel(name: str) -> EntryLabel:
+def _kernel_label(name: str) -> EntryLabel:
     kernel = classify(name)
     if kernel.category == COMMUNICATION:
         return EntryLabel(COMMUNICATION, EntryRank.COMMUNICATING)
@@ -137,35 +149,19 @@ def _of_kernel(name: str) -> EntryLabel:
     return EntryLabel(entry, EntryRank.COMPUTING, kernel.precision, kernel.tensor_core)
 
 
-def _copies(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
+def _copy_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
     columns = ["kind", "src_kind", "dst_kind"]
     frame = trace.table(OpKind.COPY.table, columns)
     distinct = frame.unique(maintain_order=True).with_row_index("code")
     codes = frame.join(distinct, on=columns, nulls_equal=True, maintain_order="left")["code"]
-    labels = [_of_copy(*row) for row in distinct.select(columns).iter_rows()]
+    labels = [_copy_label(*row) for row in distinct.select(columns).iter_rows()]
     return codes.to_numpy()[rows].astype(np.int64), labels
 
 
-def _of_copy(kind: str, src_kind: str | None, dst_kind: str | None) -> EntryLabel:
+def _copy_label(kind: str, src_kind: str | None, dst_kind: str | None) -> EntryLabel:
     if kind.startswith("Unified"):
         return EntryLabel(f"{COPY}/unified", EntryRank.MOVING)
     direction = _DIRECTIONS.get(kind, "other")
-    ends = {"h2d": src_kind, "d2h": dst_kind}
-    memory = _HOST_MEMORY.get(ends.get(direction) or "")
+    host_kind = {"h2d": src_kind, "d2h": dst_kind}.get(direction)
+    memory = _HOST_MEMORY.get(host_kind or "")
     return EntryLabel(f"{COPY}/{direction}", EntryRank.MOVING, memory=memory)
-
-
-def _fills(_: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
-    return np.zeros(len(rows), np.int64), [EntryLabel(f"{COPY}/memset", EntryRank.MOVING)]
-
-
-def _graphs(_: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
-    return np.zeros(len(rows), np.int64), [EntryLabel(GRAPH, EntryRank.COMPUTING)]
-
-
-_LABELS = {
-    OpKind.KERNEL: _kernels,
-    OpKind.COPY: _copies,
-    OpKind.FILL: _fills,
-    OpKind.GRAPH: _graphs,
-}

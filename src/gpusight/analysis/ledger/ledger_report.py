@@ -41,16 +41,16 @@ class DeviceOverlap:
     kernels_ns: int
     """Two or more kernels."""
     copy_ns: int
-    """Copies and fills, with or without kernels."""
+    """Copies and memsets, with or without kernels."""
     copy_hidden_ns: int
-    """Copies and fills beside kernels that compute."""
+    """Copies and memsets beside kernels that compute."""
     communication_ns: int
     """Communication, with or without other kernels."""
     communication_hidden_ns: int
     """Communication beside kernels that compute."""
 
     def document(self) -> dict[str, int]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return asdict(self)
 
 
@@ -66,27 +66,22 @@ def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> D
         at = np.flatnonzero(own & (ranks == rank))
         return Intervals.from_arrays(start[at], end[at])
 
-    compute, moving, talking = (running(rank) for rank in EntryRank)
+    compute, copies, communication = (running(rank) for rank in EntryRank)
     kernels = np.flatnonzero(own & np.isin(ops.kind, (OpKind.KERNEL, OpKind.GRAPH)))
+    times, depth = concurrency(start[kernels], end[kernels])
     return DeviceOverlap(
-        kernels_ns=_several_at_once(start[kernels], end[kernels]),
-        copy_ns=moving.length_ns,
-        copy_hidden_ns=intersect(moving, compute).length_ns,
-        communication_ns=talking.length_ns,
-        communication_hidden_ns=intersect(talking, compute).length_ns,
+        kernels_ns=int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0,
+        copy_ns=copies.length_ns,
+        copy_hidden_ns=intersect(copies, compute).length_ns,
+        communication_ns=communication.length_ns,
+        communication_hidden_ns=intersect(communication, compute).length_ns,
     )
 
 
-def _several_at_once(starts: Ints, ends: Ints) -> int:
-    """Measure the time in which two or more spans run."""
-    times, depth = concurrency(starts, ends)
-    return int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0
-
-
 COMMAND = "ledger"
-_WORTH_SAYING = 0.05
+_MIN_NOTED_SHARE = 0.05
 """The least part of the window that is worth a note."""
-_EXPLAINED = {
+_NOTED_CAUSES = {
     IdleCause.UNKNOWN: "for reasons that the capture does not show",
     IdleCause.PROFILER: "because the profiler itself was at work",
 }
@@ -102,7 +97,7 @@ class StepTimes:
     """A row for each step, a column for each entry; rows sum to the part inside the window."""
 
     def median_ns(self, entry: str) -> float | None:
-        """Give what an entry takes in the median step."""
+        """Return what an entry takes in the median step."""
         if not self.steps:
             return None
         return float(np.median(self.ns[:, self.entries.index(entry)]))
@@ -122,7 +117,7 @@ class StepTimes:
         )
 
     def documents(self) -> list[list[dict[str, Any]]]:
-        """Give the entries of each step as plain objects."""
+        """Return the entries of each step as plain objects."""
         rows = self.lines.drop("step").to_dicts()
         bounds = np.cumsum(np.count_nonzero(self.ns, axis=1)).tolist()
         return [rows[first:after] for first, after in pairwise([0, *bounds])]
@@ -130,7 +125,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class DeviceLedgerReport:
-    """Everything that is told about one GPU."""
+    """What is known of one GPU."""
 
     ledger: DeviceLedger
     name: str | None
@@ -139,21 +134,18 @@ class DeviceLedgerReport:
     steps: StepTimes
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
-        entries = [
-            entry.document() | self._contributors(entry.entry) for entry in self.ledger.entries
-        ]
+        """Return it as plain objects."""
+        entries = [entry.document() for entry in self.ledger.entries]
+        for entry in entries:
+            if entry["entry"].startswith(f"{IDLE}/"):
+                contributors = self.contributors.get(entry["entry"], ())
+                entry["contributors"] = [c.document() for c in contributors]
         return {
             "device": self.ledger.device,
             "name": self.name,
             "entries": entries,
             "overlap": self.overlap.document(),
         }
-
-    def _contributors(self, entry: str) -> dict[str, Any]:
-        if not entry.startswith(f"{IDLE}/"):
-            return {}
-        return {"contributors": [c.document() for c in self.contributors.get(entry, ())]}
 
 
 @dataclass(frozen=True)
@@ -168,7 +160,7 @@ class LedgerReport:
     title: str = "Ledger"
 
     def document(self) -> dict[str, Any]:
-        """Give what `--format json` writes, as plain objects."""
+        """Return what `--format json` writes, as plain objects."""
         return {
             **self.ledger.document(),
             "devices": [device.document() for device in self.devices],
@@ -194,22 +186,6 @@ class LedgerReport:
             }
 
 
-class _Chosen(ResolvedSelection):
-    """A selection that can also say which process it is of."""
-
-    @property
-    def process(self) -> int | None:
-        """The process chosen; None for all."""
-        if self.processes is None:
-            return None
-        if len(self.processes) > 1:
-            why = f"{len(self.processes)} processes are called {self.selection.process!r}"
-            raise UsageError(
-                "a ledger is of one process or of all", why=why, hint="give its number"
-            )
-        return self.processes[0]
-
-
 def ledger_report(
     trace: Trace,
     selection: Selection = EVERYTHING,
@@ -219,9 +195,9 @@ def ledger_report(
     warmup: bool = False,
     known: Accounting | None = None,
 ) -> LedgerReport | NotApplicable:
-    """Account for every nanosecond of each GPU: the steps but warm-up, or what is asked for.
+    """Account for every nanosecond of each GPU: the steps without warm-up, or what is selected.
 
-    `known` is taken where it is of that time, rather than worked out again.
+    `known` is used where it is of that time, rather than computed again.
     """
     if not any(trace.has(table) for table in GPU_WORK):
         hint = advice_for(trace.meta).gpu
@@ -231,60 +207,56 @@ def ledger_report(
         return replace(chosen, command=COMMAND)
     made = accounting(trace, selection, chosen).or_known(known)
     schedule = made.schedule
-    accounts = [one for one in made.accounts if selection.device in (None, one.device)]
+    accounts = [a for a in made.accounts if selection.device in (None, a.device)]
     if not accounts:
         return NotApplicable(COMMAND, "no GPU work in what was selected")
     contributors = IdleContributors(schedule, made.hosts)
     names = device_names(trace)
     devices = tuple(
-        _device(one, schedule, chosen, contributors, names.get(one.device)) for one in accounts
+        DeviceLedgerReport(
+            account.ledger,
+            names.get(account.device),
+            device_overlap(schedule, account.labels, account.device),
+            contributors.of(account),
+            _step_times(account, _steps_of(schedule, account.device, chosen.steps)),
+        )
+        for account in accounts
     )
-    whole = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
+    ledger = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
     meta = {"command": COMMAND, "path": trace.meta.path, "steps": len(chosen.steps)}
     meta |= {"steps_left_out": len(chosen.left_out), "steps_found": chosen.how}
-    return LedgerReport(whole, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
+    return LedgerReport(ledger, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
 
 
 def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accounting:
-    """Give what the ledger of a window is made of; nothing of it is worked out yet."""
-    return Accounting(trace, chosen.start_ns, chosen.end_ns, _Chosen(trace, selection).process)
-
-
-def _device(
-    one: DeviceAccount,
-    schedule: GpuSchedule,
-    chosen: StepWindow,
-    contributors: IdleContributors,
-    name: str | None,
-) -> DeviceLedgerReport:
-    return DeviceLedgerReport(
-        one.ledger,
-        name,
-        device_overlap(schedule, one.labels, one.device),
-        contributors.of(one),
-        _step_times(one, _steps_of(schedule, one.device, chosen.steps)),
-    )
+    """Return what the ledger of a window is made of; nothing of it is computed yet."""
+    processes = ResolvedSelection(trace, selection).processes
+    if processes is not None and len(processes) > 1:
+        why = f"{len(processes)} processes are called {selection.process!r}"
+        raise UsageError("a ledger is of one process or of all", why=why, hint="give its number")
+    process = None if processes is None else processes[0]
+    return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 
 
 def _steps_of(schedule: GpuSchedule, device: int, steps: Iterable[TraceStep]) -> list[TraceStep]:
-    """Give the steps of the processes that work on a GPU; all where that is not known."""
+    """Return the steps of the processes that use a GPU; all where that is not known."""
     calls = schedule.ops.call[schedule.ops.device == device]
     used = np.unique(schedule.calls.thread[calls[calls != NONE]])
     processes = {schedule.threads[at][0] for at in used}
     return [s for s in steps if not processes or s.process is None or s.process in processes]
 
 
-def _step_times(one: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
+def _step_times(account: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
     """Split the time of a GPU by step; steps of one thread do not overlap, those of several may."""
-    ns = np.zeros((len(steps), len(one.names)), np.int64)
+    ns = np.zeros((len(steps), len(account.names)), np.int64)
     starts = np.array([step.start_ns for step in steps], np.int64)
     ends = np.array([step.end_ns for step in steps], np.int64)
     threads: dict[tuple[int | None, int | None], list[int]] = {}
     for number, step in enumerate(steps):
         threads.setdefault((step.process, step.thread), []).append(number)
     for at in threads.values():
-        ns[at] = one.between(starts[at], ends[at])
-    return StepTimes(tuple(steps), one.names, ns)
+        ns[at] = account.between(starts[at], ends[at])
+    return StepTimes(tuple(steps), account.names, ns)
 
 
 def _notes(
@@ -300,10 +272,10 @@ def _notes(
 
 
 def _idle_notes(device: DeviceLedgerReport, several: bool) -> Iterable[str]:
-    """Say where idle time is not the program's doing, or cannot be explained."""
-    which = f"GPU {device.ledger.device}" if several else "the GPU"
+    """Note where idle time is not caused by the program, or cannot be explained."""
+    gpu = f"GPU {device.ledger.device}" if several else "the GPU"
     window = max(sum(entry.ns for entry in device.ledger.entries), 1)
-    for cause, why in _EXPLAINED.items():
+    for cause, why in _NOTED_CAUSES.items():
         share = device.ledger.ns(cause.entry) / window
-        if share > _WORTH_SAYING:
-            yield f"{which} was idle for {format_share(share)} of the window {why}"
+        if share > _MIN_NOTED_SHARE:
+            yield f"{gpu} was idle for {format_share(share)} of the window {why}"

@@ -68,11 +68,11 @@ _GROUPS = (
     (COMMUNICATION, "Communicating", "Part in which only communication ran"),
     (IDLE, "Idle", "Part in which nothing ran"),
 )
-_LEAST_SHARE = 0.005
+_MIN_ENTRY_SHARE = 0.005
 """Idle entries below this part of the window are not explained on the screen."""
-_LEAST_PART = 0.05
+_MIN_CONTRIBUTOR_SHARE = 0.05
 """Contributors below this part of their entry are not shown on the screen."""
-_MOST_DEVICES = 4
+_MAX_DEVICES = 4
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 _TYPES = {Fmt.SHARE: pl.Float64(), Fmt.TEXT: pl.String(), Fmt.NAME: pl.String()}
 
@@ -80,54 +80,53 @@ _TYPES = {Fmt.SHARE: pl.Float64(), Fmt.TEXT: pl.String(), Fmt.NAME: pl.String()}
 def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     """Lay a ledger out for a screen."""
     several = len(report.devices) > 1
-    sections = [_table("gpus", "By GPU", _GPU_FIELDS, list(_gpus(report)))] if several else []
-    for device in report.devices[:_MOST_DEVICES]:
+    sections = [_table("gpus", "By GPU", _GPU_FIELDS, _gpus(report))] if several else []
+    for device in report.devices[:_MAX_DEVICES]:
         title = "Where the time went"
         title = f"GPU {device.ledger.device}: where the time went" if several else title
         command = f"entries_{device.ledger.device}" if several else "entries"
         sections.append(_table(command, title, _ENTRY_FIELDS, _entries(report, device)))
-    most = max(report.devices, key=lambda device: device.ledger.ns(IDLE))
-    if idle := list(_contributors(most)):
+    idlest = max(report.devices, key=lambda device: device.ledger.ns(IDLE))
+    if idle := list(_contributors(idlest)):
         title = "Behind the idle time"
-        title += f" of GPU {most.ledger.device}" if several else ""
+        title += f" of GPU {idlest.ledger.device}" if several else ""
         sections.append(_table("idle", title, _IDLE_FIELDS, idle))
     if by_step:
         steps = list(_steps(report))
         sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))
     notes = report.notes
-    if len(report.devices) > _MOST_DEVICES:
-        notes = (*notes, f"only {_MOST_DEVICES} GPUs are shown in full; others: --device N")
+    if len(report.devices) > _MAX_DEVICES:
+        notes = (*notes, f"only {_MAX_DEVICES} GPUs are shown in full; others: --device N")
     return Composite(
         "ledger", "Ledger", _facts(report), tuple(sections), meta=report.meta, notes=notes
     )
 
 
 def ledger_lines_table(report: LedgerReport) -> TableResult:
-    """Give one line for each entry of the window, then of each step."""
+    """Return one line for each entry of the window, then of each step."""
     parts = [_frame(LINE_FIELDS, [])]
     for device in report.devices:
-        whole: dict[str, Any] = {"device": device.ledger.device, "step": None, "number": None}
-        rows = [
-            {**whole, "entry": e.entry, "ns": e.ns, "share": e.share} for e in device.ledger.entries
-        ]
+        window: dict[str, Any] = {"device": device.ledger.device, "step": None, "number": None}
+        entries = device.ledger.entries
+        rows = [{**window, "entry": e.entry, "ns": e.ns, "share": e.share} for e in entries]
         parts += [_frame(LINE_FIELDS, rows), _step_lines(device)]
     return TableResult("ledger", "Ledger", LINE_FIELDS, pl.concat(parts))
 
 
 def _step_lines(device: DeviceLedgerReport) -> pl.DataFrame:
-    steps, found = device.steps.steps, device.steps.lines
+    steps, lines = device.steps.steps, device.steps.lines
     names = pl.Series([step.name for step in steps], dtype=pl.String)
     numbers = pl.Series([step.number for step in steps], dtype=pl.Int64)
-    return found.with_columns(
+    return lines.with_columns(
         device=pl.lit(device.ledger.device, pl.Int64),
-        step=names.gather(found["step"]),
-        number=numbers.gather(found["step"]),
+        step=names.gather(lines["step"]),
+        number=numbers.gather(lines["step"]),
     ).select(field.key for field in LINE_FIELDS)
 
 
 def _facts(report: LedgerReport) -> tuple[Fact, ...]:
-    whole, steps = report.ledger, len(report.focus.steps)
-    window = whole.end_ns - whole.start_ns
+    steps = len(report.focus.steps)
+    window = report.ledger.end_ns - report.ledger.start_ns
     facts = [Fact("window_ns", "Window", window, Fmt.TIME, "Time that the shares refer to")]
     if steps:
         how = f"{steps:,} ({report.focus.how})" if report.focus.how else f"{steps:,}"
@@ -146,25 +145,30 @@ def _device_facts(device: DeviceLedgerReport, window: int) -> list[Fact]:
         for group, label, meaning in _GROUPS
         if window and (device.ledger.ns(group) or group in {COMPUTE, IDLE})
     ]
-    beside = device.overlap
+    overlap = device.overlap
     hidden = (
         ("kernels_ns", "Kernels overlap", "Two or more kernels ran"),
         ("copy_hidden_ns", "Copies hidden", "Copies and fills ran beside kernels that compute"),
         ("communication_hidden_ns", "Comm. hidden", "Communication ran beside kernels"),
     )
     facts += [
-        Fact(key, label, getattr(beside, key), Fmt.TIME, meaning)
+        Fact(key, label, getattr(overlap, key), Fmt.TIME, meaning)
         for key, label, meaning in hidden
-        if getattr(beside, key)
+        if getattr(overlap, key)
     ]
     return facts
 
 
-def _gpus(report: LedgerReport) -> Iterator[dict[str, Any]]:
-    """Give a row for each GPU."""
-    for device in report.devices:
-        entries = {entry.entry: entry.ns for entry in device.ledger.entries}
-        yield {"device": device.ledger.device, "name": device.name, **_groups(entries)}
+def _gpus(report: LedgerReport) -> list[dict[str, Any]]:
+    """Return a row for each GPU."""
+    return [
+        {
+            "device": device.ledger.device,
+            "name": device.name,
+            **_groups({entry.entry: entry.ns for entry in device.ledger.entries}),
+        }
+        for device in report.devices
+    ]
 
 
 def _groups(entries: dict[str, int]) -> dict[str, Any]:
@@ -195,18 +199,19 @@ def _entries(report: LedgerReport, device: DeviceLedgerReport) -> list[dict[str,
 
 
 def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[str]) -> str | None:
-    """Say what an entry mostly is: a precision, a kind of memory, a range other than the step."""
+    """Return what an entry mostly is: a precision, a kind of memory, a range in the step."""
     if entry.parts:
         part = entry.parts[0]
         how = {True: " tensor core", False: " no tensor core", None: ""}[part.tensor_core]
         return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
-    every = device.contributors.get(entry.entry, ())
-    found = [c for c in every if c.name not in steps and c.ns >= _LEAST_PART * entry.ns]
-    telling = [c for c in found if c.kind != "next"] or found
-    if not telling:
+    min_ns = _MIN_CONTRIBUTOR_SHARE * entry.ns
+    contributors = device.contributors.get(entry.entry, ())
+    large = [c for c in contributors if c.name not in steps and c.ns >= min_ns]
+    large = [c for c in large if c.kind != "next"] or large
+    if not large:
         return None
-    best = max(telling, key=lambda c: c.ns)
-    return _with_share(f"{best.kind} {best.name}", best.ns / entry.ns)
+    largest = max(large, key=lambda c: c.ns)
+    return _with_share(f"{largest.kind} {largest.name}", largest.ns / entry.ns)
 
 
 def _with_share(words: str, share: float) -> str:
@@ -214,24 +219,23 @@ def _with_share(words: str, share: float) -> str:
 
 
 def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:
-    """Give the largest contributor of each kind, for the idle entries that matter."""
+    """Return the largest contributor of each kind, for the idle entries that matter."""
     for entry in sorted(device.ledger.entries, key=lambda entry: -entry.ns):
-        if (entry.share or 0) < _LEAST_SHARE:
+        if (entry.share or 0) < _MIN_ENTRY_SHARE:
             continue
-        best: dict[str, IdleContributor] = {}
-        for one in device.contributors.get(entry.entry, ()):
-            best.setdefault(one.kind, one)
-        for one in best.values():
-            share = one.ns / entry.ns
-            if share >= _LEAST_PART:
-                own = {"share": share, "ns": one.ns, "count": one.count}
-                yield {**own, "entry": entry.entry, "kind": one.kind, "name": one.name}
+        by_kind: dict[str, IdleContributor] = {}
+        for contributor in device.contributors.get(entry.entry, ()):
+            by_kind.setdefault(contributor.kind, contributor)
+        for largest in by_kind.values():
+            share = largest.ns / entry.ns
+            if share >= _MIN_CONTRIBUTOR_SHARE:
+                yield {"share": share, "entry": entry.entry, **largest.document()}
 
 
 def _steps(report: LedgerReport) -> Iterator[dict[str, Any]]:
     for device in report.devices:
-        for step, found in zip(device.steps.steps, device.steps.documents(), strict=True):
-            entries = {e["entry"]: e["ns"] for e in found}
+        for step, lines in zip(device.steps.steps, device.steps.documents(), strict=True):
+            entries = {line["entry"]: line["ns"] for line in lines}
             own = {"step": called(step), "duration_ns": sum(entries.values())}
             yield {"device": device.ledger.device, **own, **_groups(entries)}
 
@@ -244,13 +248,12 @@ def _table(
     *,
     device: bool = True,
 ) -> TableResult:
-    """Make a section; columns that say nothing are not shown."""
+    """Make a section; columns without content are hidden."""
     frame = _frame(fields, rows)
-    told = {f.key for f in fields if f.key not in _OPTIONAL or (frame[f.key] > 0).any()}
-    shown = tuple(
-        replace(f, shown=f.shown and f.key in told and (device or f.key != "device"))
-        for f in fields
-    )
+    hidden = {key for key in _OPTIONAL.intersection(frame.columns) if not (frame[key] > 0).any()}
+    if not device:
+        hidden.add("device")
+    shown = tuple(replace(f, shown=f.shown and f.key not in hidden) for f in fields)
     return TableResult(command, title, shown, frame)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpusight.analysis.memory.allocations import COLUMNS, ROW, from_events, from_snapshot, on_gpu
 from gpusight.analysis.selection import ResolvedSelection
-from gpusight.analysis.steps.step_names import find_steps
+from gpusight.analysis.steps.step_list import find_steps
 from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, contains

@@ -21,7 +21,7 @@ from gpusight.analysis.attribution.call_sites import (
 from gpusight.analysis.attribution.framework_operators import FrameworkOperators
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.attribution.work_causes import main_threads
-from gpusight.analysis.steps.step_names import PROFILER_STEP
+from gpusight.analysis.steps.step_list import PROFILER_STEP
 
 if TYPE_CHECKING:
     from gpusight.analysis.attribution.nested_intervals import Mask

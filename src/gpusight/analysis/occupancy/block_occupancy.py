@@ -1,120 +1,316 @@
-"""The occupancy calculator.
-
-SM limits of a GPU and a block shape in; every limit and better shape out.
-"""
+"""The occupancy calculator: the occupancy of a block shape, its limits, and what would raise it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from gpusight.analysis.capture_gpus import listed_gpu, unknown_gpu
-from gpusight.analysis.counters.launch_quantities import LaunchQuantity, metric
-from gpusight.analysis.occupancy.occupancy_changes import changes, detail, limited_by
+import polars as pl
+
+from gpusight.analysis.capture_gpus import unknown_gpu
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import find_gpu
 from gpusight.hardware.sm_limits import SM_LIMITS
-from gpusight.hardware.sm_occupancy import BlockShape, occupancy
-from gpusight.results import Composite, Fact, Fmt
+from gpusight.hardware.sm_occupancy import BlockShape, Occupancy, occupancy, whole_carve_out
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator
 
     from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.hardware.sm_occupancy import Occupancy
-    from gpusight.trace.trace import Trace
 
 
-_ATTRIBUTES = {
-    "max_warps": "max_warps_per_multiprocessor",
-    "max_blocks": "max_blocks_per_multiprocessor",
-    "registers_per_sm": "max_registers_per_multiprocessor",
-    "max_registers_per_block": "max_registers_per_block",
-    "max_registers_per_thread": "max_registers_per_thread",
-    "max_threads_per_block": "max_threads_per_block",
-    "shared_per_sm_bytes": "max_shared_memory_per_multiprocessor",
-    "shared_per_block_bytes": "max_shared_memory_per_block",
-    "shared_per_block_optin_bytes": "max_shared_memory_per_block_optin",
-    "shared_reserved_per_block_bytes": "reserved_shared_memory_per_block",
-    "warp_size": "warp_size",
-}
-"""Device attributes that Nsight Compute records, by the limit that each of them is."""
+# Changes that raise occupancy ---------------------------------------------------------------------
 
-LIMIT_QUANTITIES = tuple(
-    LaunchQuantity(key, "", "Limit of an SM", (metric(f"device__attribute_{name}"),), "LaunchStats")
-    for key, name in _ATTRIBUTES.items()
-)
-
-_DEVICE_COLUMNS = {
-    "max_warps_per_sm": "max_warps",
-    "max_blocks_per_sm": "max_blocks",
-    "max_registers_per_sm": "registers_per_sm",
-    "max_threads_per_block": "max_threads_per_block",
-    "max_shared_per_sm_bytes": "shared_per_sm_bytes",
-    "max_shared_per_block_bytes": "shared_per_block_bytes",
-    "max_shared_optin_bytes": "shared_per_block_optin_bytes",
-}
-_TELLING = ("device", "name", "sm_count", "memory_bytes", "compute_major", "compute_minor")
-_NEEDED = ("max_warps", "max_blocks", "registers_per_sm", "shared_per_sm_bytes")
-"""Without these the limits of a GPU that is not in the table cannot be told."""
-_MAY_BE_ZERO = frozenset(("shared_reserved_per_block_bytes",))
-"""Elsewhere zero is what drivers say of what they do not know."""
+BLOCK_SIZE_CHANGE, REGISTER_CHANGE, SHARED_MEMORY_CHANGE = "block", "registers", "shared"
+_UNITS = {BLOCK_SIZE_CHANGE: "", REGISTER_CHANGE: "", SHARED_MEMORY_CHANGE: " B"}
 
 
-def device_rows(trace: Trace) -> dict[int, dict[str, Any]]:
-    """Say of each GPU of the capture: its compute capability, its SMs, its limits where known."""
-    frame = trace.table("devices", (*_TELLING, *_DEVICE_COLUMNS))
-    return {row["device"]: _described(row) for row in frame.iter_rows(named=True)}
+@dataclass(frozen=True, slots=True)
+class OccupancyStep:
+    """A value of what a block requests, and what fits then."""
+
+    value: int
+    occupancy: Occupancy
 
 
-def _described(row: Mapping[str, Any]) -> dict[str, Any]:
-    listed = listed_gpu(row)
-    compute = (row["compute_major"], row["compute_minor"] or 0)
-    if row["compute_major"] is None and listed is not None:
-        compute = listed.compute_capability or (None, None)
-    known = {limit: row[column] for column, limit in _DEVICE_COLUMNS.items()}
-    return {
-        "name": row["name"],
-        "vendor": None if listed is None else listed.vendor,
-        "compute_major": compute[0],
-        "compute_minor": compute[1],
-        "sm_count": row["sm_count"] or (listed.sm_count if listed is not None else None),
-        **known,
-    }
+@dataclass(frozen=True, slots=True)
+class OccupancyChange:
+    """A change of what a block requests, and the occupancy that follows."""
+
+    moves: tuple[tuple[str, int, int], ...]
+    """What to change (`block`, `registers`, `shared` memory), from which value to which."""
+    share: float
+
+    @property
+    def text(self) -> str:
+        """Short enough for a column: `registers 168 -> 128`."""
+        if len(self.moves) > 1:
+            return ", ".join(f"{knob} {new}{_UNITS[knob]}" for knob, _, new in self.moves)
+        return ", ".join(
+            f"{knob} {old:,} -> {new:,}{_UNITS[knob]}" for knob, old, new in self.moves
+        )
+
+    @property
+    def distance(self) -> float:
+        """How far the values move, as the logarithm of their ratio."""
+        return sum(abs(math.log(new / old)) for _, old, new in self.moves)
 
 
-def limits_of(
-    major: int | None, minor: int | None, known: Mapping[str, float | None]
-) -> SmLimits | None:
-    """Give the limits of an SM; `known` are those that the capture states, by field of SmLimits.
+def block_sizes(limits: SmLimits, shape: BlockShape) -> list[OccupancyStep]:
+    """Try every block size; registers of a thread and shared memory of a block stay."""
+    free = whole_carve_out(shape)
+    sizes = range(limits.warp_size, limits.max_threads_per_block + 1, limits.warp_size)
+    return [
+        OccupancyStep(size, occupancy(limits, replace(free, block_threads=size))) for size in sizes
+    ]
 
-    A compute capability that is not in the table takes the units of the nearest one before it, if
-    the capture states the limits themselves.
+
+def register_steps(limits: SmLimits, shape: BlockShape) -> list[OccupancyStep]:
+    """List the most registers per thread that each number of blocks allows, from many to few."""
+    free = whole_carve_out(shape)
+    most, unit = (
+        limits.max_registers_per_thread,
+        limits.register_allocation_unit // limits.warp_size,
+    )
+    values = (most, *range((most - 1) // unit * unit, 0, -unit))
+    return _where_limits_change(
+        OccupancyStep(value, occupancy(limits, replace(free, registers=value))) for value in values
+    )
+
+
+def shared_steps(limits: SmLimits, shape: BlockShape) -> list[OccupancyStep]:
+    """List the most shared memory per block that each number of blocks allows, from much down."""
+    free = replace(whole_carve_out(shape), static_shared_bytes=0)
+    unit, reserved = limits.shared_allocation_unit_bytes, limits.shared_reserved_per_block_bytes
+    parts = (limits.shared_per_sm_bytes // n for n in range(1, limits.max_blocks + 1))
+    sizes = (
+        min(part // unit * unit - reserved, limits.shared_per_block_optin_bytes) for part in parts
+    )
+    return _where_limits_change(
+        OccupancyStep(size, occupancy(limits, replace(free, dynamic_shared_bytes=size)))
+        for size in sizes
+        if size >= 0
+    )
+
+
+@lru_cache(maxsize=4096)
+def changes(limits: SmLimits, shape: BlockShape) -> tuple[OccupancyChange, ...]:
+    """List the nearest change of each kind that raises the occupancy, the most effective first.
+
+    Effective is what gives much occupancy for a small move. Where no single change helps, because
+    registers and shared memory hold the next block off together, both are moved.
     """
-    stated: dict[str, Any] = {
-        key: int(value)
-        for key, value in known.items()
-        if value is not None and (value >= 1 or (value == 0 and key in _MAY_BE_ZERO))
-    }
-    if major is None:
+    now = occupancy(limits, whole_carve_out(shape))
+    if now.is_full:
+        return ()
+    singles = [
+        _block_change(limits, shape, now),
+        _reduction(REGISTER_CHANGE, shape.registers, register_steps(limits, shape), now),
+        _reduction(SHARED_MEMORY_CHANGE, shape.shared_bytes, shared_steps(limits, shape), now),
+    ]
+    raising = [change for change in singles if change is not None] or _joint(limits, shape, now)
+    return tuple(sorted(raising, key=lambda c: (now.share - c.share) / max(c.distance, 1e-9)))
+
+
+def _block_change(limits: SmLimits, shape: BlockShape, now: Occupancy) -> OccupancyChange | None:
+    """Move to the nearest block size that gives more, a power of two if it gives as much."""
+    better = [s for s in block_sizes(limits, shape) if s.occupancy.share > now.share]
+    if not better or shape.block_threads <= 0:
         return None
-    base = SM_LIMITS.get((major, minor or 0))
-    if base is None:
-        if not all(key in stated for key in _NEEDED):
-            return None
-        base = replace(_nearest(major, minor or 0), major=major, minor=minor or 0)
-    limits = replace(base, **stated)
-    return replace(limits, carve_outs_bytes=_carve_outs(base, limits.shared_per_sm_bytes))
+    near = [s for s in better if 0.5 <= s.value / shape.block_threads <= 2] or better
+    most = max(step.occupancy.share for step in near)
+    best = min(
+        (step for step in near if step.occupancy.share == most),
+        key=lambda s: (s.value & (s.value - 1) != 0, abs(math.log(s.value / shape.block_threads))),
+    )
+    return OccupancyChange(((BLOCK_SIZE_CHANGE, shape.block_threads, best.value),), most)
+
+
+def _reduction(
+    knob: str, current: int | None, steps: Iterable[OccupancyStep], now: Occupancy
+) -> OccupancyChange | None:
+    """Move down to the first value that lets more warps in; steps go from much to little."""
+    if not current:
+        return None
+    for step in steps:
+        if 0 < step.value < current and step.occupancy.share > now.share:
+            return OccupancyChange(((knob, current, step.value),), step.occupancy.share)
+    return None
+
+
+def _joint(limits: SmLimits, shape: BlockShape, now: Occupancy) -> list[OccupancyChange]:
+    """Move registers and shared memory together, each just so far that one more block fits."""
+    if not shape.registers or not shape.shared_bytes or not now.blocks:
+        return []
+    registers, shared = (
+        next((s.value for s in steps if s.occupancy.by_limit[limit] > now.blocks), None)
+        for limit, steps in (
+            ("registers", register_steps(limits, shape)),
+            ("shared_memory", shared_steps(limits, shape)),
+        )
+    )
+    if registers is None or not shared:
+        return []
+    moved = replace(
+        whole_carve_out(shape),
+        registers=min(registers, shape.registers),
+        static_shared_bytes=0,
+        dynamic_shared_bytes=min(shared, shape.shared_bytes),
+    )
+    then = occupancy(limits, moved)
+    if then.share <= now.share:
+        return []
+    moves = (
+        (REGISTER_CHANGE, shape.registers, moved.registers or 0),
+        (SHARED_MEMORY_CHANGE, shape.shared_bytes, moved.shared_bytes),
+    )
+    return [OccupancyChange(tuple(m for m in moves if m[1] != m[2]), then.share)]
+
+
+def _where_limits_change(steps: Iterable[OccupancyStep]) -> list[OccupancyStep]:
+    """Keep the first of each run of values that admit as many blocks."""
+    return [next(run) for _, run in groupby(steps, key=lambda step: step.occupancy.by_limit)]
+
+
+_LIMIT_WORDS = {
+    "warps": "block size",
+    "blocks": "blocks of an SM",
+    "registers": "registers",
+    "shared_memory": "shared memory",
+    "barriers": "barriers",
+}
+"""Limits in words; warps and blocks are both used up by blocks of an unlucky size."""
+
+LIMIT_FIELDS = (
+    Field("limit", "Limit", Fmt.TEXT, "What an SM has only so much of"),
+    Field(
+        "per_block", "A block takes", Fmt.COUNT, "What a block takes, rounded up as the GPU does"
+    ),
+    Field("per_sm", "An SM has", Fmt.COUNT, "What there is of it on an SM"),
+    Field("unit", "Unit", Fmt.TEXT, "What is counted"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that this limit alone would let onto an SM"),
+    Field("limiting", "Limits", Fmt.FLAG, "Whether it keeps the next block off"),
+)
+_STEP = (
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that fit an SM"),
+    Field("warps", "Warps", Fmt.COUNT, "Warps of these blocks"),
+    Field("theoretical", "Occupancy", Fmt.SHARE, "These warps, of those that an SM can hold"),
+    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off"),
+    Field("current", "Now", Fmt.FLAG, "Whether the kernel is at this row"),
+)
+BLOCK_FIELDS = (Field("block_threads", "Block", Fmt.COUNT, "Threads of a block"), *_STEP)
+REGISTER_FIELDS = (
+    Field("registers", "Registers up to", Fmt.COUNT, "Most registers of a thread for this row"),
+    *_STEP,
+)
+SHARED_FIELDS = (
+    Field("shared_bytes", "Shared up to", Fmt.BYTES, "Most shared memory of a block for this row"),
+    *_STEP,
+)
+_TYPES = {
+    Fmt.TEXT: pl.String,
+    Fmt.COUNT: pl.Int64,
+    Fmt.BYTES: pl.Int64,
+    Fmt.SHARE: pl.Float64,
+    Fmt.FLAG: pl.Boolean,
+}
+_USUAL_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024)
+
+
+def limited_by(result: Occupancy) -> str:
+    """Name the limiters in words; nothing limits an SM that is full of warps."""
+    if result.is_full:
+        return "none"
+    return ", ".join(_LIMIT_WORDS[name] for name in result.limiters)
+
+
+def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableResult, ...]:
+    """Return all tables about one shape, which their `meta` holds."""
+    uses = (
+        (_LIMIT_WORDS[name], *_use(name, limits, shape, now), blocks, name in now.limiters)
+        for name, blocks in now.by_limit.items()
+    )
+    current_size = -(-shape.block_threads // limits.warp_size) * limits.warp_size
+    sizes = (_row(step, step.value == current_size) for step in block_sizes(limits, shape))
+    free = occupancy(limits, whole_carve_out(shape))
+    registers = _levels(register_steps(limits, shape), shape.registers, free)
+    shared = _levels(shared_steps(limits, shape), shape.shared_bytes, free)
+    tables = (
+        _table("limits", "Limits", LIMIT_FIELDS, uses),
+        _table("block_sizes", "Other block sizes", BLOCK_FIELDS, sizes),
+        _table("registers", "Registers a thread", REGISTER_FIELDS, registers),
+        _table("shared_memory", "Shared memory a block", SHARED_FIELDS, shared),
+    )
+    about = {
+        "block_threads": shape.block_threads,
+        "registers": shape.registers,
+        "shared_bytes": shape.shared_bytes,
+    }
+    return tuple(replace(table, meta=about) for table in tables)
+
+
+def _use(
+    name: str, limits: SmLimits, shape: BlockShape, now: Occupancy
+) -> tuple[int, int | None, str]:
+    """Return what a block takes of a limit, what an SM has of it, and the unit."""
+    if name == "warps":
+        return now.warps_per_block, limits.max_warps, "warps"
+    if name == "blocks":
+        return 1, limits.max_blocks, "blocks"
+    if name == "registers":
+        per_warp = (now.registers_allocated or 0) * limits.warp_size
+        return per_warp * now.warps_per_block, limits.registers_per_sm, "registers"
+    if name == "shared_memory":
+        size = shape.shared_config_bytes or limits.shared_per_sm_bytes
+        return now.shared_allocated_bytes, size, "bytes"
+    return shape.barriers or 0, limits.barriers_per_sm, "barriers"
+
+
+def usual_sizes(table: TableResult) -> TableResult:
+    """Keep the usual block sizes, and that of the kernel."""
+    kept = pl.col("block_threads").is_in(_USUAL_SIZES) | pl.col("current")
+    return replace(table, frame=table.frame.filter(kept))
+
+
+def _levels(
+    steps: Iterable[OccupancyStep], current: int | None, now: Occupancy
+) -> Iterator[tuple[Any, ...]]:
+    """Keep the largest value of each number of blocks; the current value lies in one level."""
+    kept = [next(run) for _, run in groupby(steps, key=lambda step: step.occupancy.blocks)]
+    lower = [step.value for step in kept[1:]] + [-1]
+    for step, below in zip(kept, lower, strict=True):
+        here = current is not None and below < current <= step.value
+        # What limits at the largest value of a level need not limit at the kernel's own.
+        yield _row(replace(step, occupancy=now) if here else step, here)
+
+
+def _row(step: OccupancyStep, current: bool) -> tuple[Any, ...]:
+    fits = step.occupancy
+    return step.value, fits.blocks, fits.warps, fits.share, limited_by(fits), current
+
+
+def _table(
+    command: str, title: str, fields: tuple[Field, ...], rows: Iterable[tuple[Any, ...]]
+) -> TableResult:
+    schema = {field.key: _TYPES[field.fmt] for field in fields}
+    return TableResult(command, title, fields, pl.DataFrame(list(rows), schema, orient="row"))
+
+
+# The calculator -----------------------------------------------------------------------------------
 
 
 def gpu_limits(name: str) -> SmLimits | None:
-    """Find the limits of a GPU that a person names: a product, `sm_80`, `8.0` or `80`."""
+    """Find the limits of a GPU that the user names: a product, `sm_80`, `8.0` or `80`."""
     digits = name.strip().lower().removeprefix("sm").removeprefix("_").rstrip("af").replace(".", "")
     if digits.isdecimal() and len(digits) >= 2:
-        found = SM_LIMITS.get((int(digits[:-1]), int(digits[-1])))
-        if found is not None:
-            return found
+        limits = SM_LIMITS.get((int(digits[:-1]), int(digits[-1])))
+        if limits is not None:
+            return limits
     gpu = find_gpu(name) if name.strip() else None
     return None if gpu is None else SM_LIMITS.get(gpu.compute_capability or (0, 0))
 
@@ -132,15 +328,6 @@ def named_limits(gpu: str) -> SmLimits:
         why="the calculator knows CUDA's compute capabilities "
         f"{', '.join(f'{major}.{minor}' for major, minor in SM_LIMITS)}",
     )
-
-
-def _nearest(major: int, minor: int) -> SmLimits:
-    earlier = [cc for cc in SM_LIMITS if cc <= (major, minor)]
-    return SM_LIMITS[max(earlier) if earlier else min(SM_LIMITS)]
-
-
-def _carve_outs(base: SmLimits, largest: int) -> tuple[int, ...]:
-    return (*(size for size in base.carve_outs_bytes if size < largest), largest)
 
 
 CALCULATOR_FACTS = tuple(
@@ -168,7 +355,7 @@ def occupancy_of(
     *,
     barriers: int | None = None,
 ) -> Composite:
-    """Work out how many blocks fit an SM of a GPU, what limits that, and what would raise it.
+    """Compute how many blocks fit an SM of a GPU, what limits that, and what would raise it.
 
     `gpu` is a product (`A100`, `RTX 4090`) or an architecture (`sm_80`, `8.0`), `block` the threads
     of a block, `registers` those of a thread, `shared_bytes` a block's, static and dynamic.
@@ -176,55 +363,62 @@ def occupancy_of(
     limits = named_limits(gpu)
     shape = BlockShape(block, registers, 0, shared_bytes, barriers)
     _check(limits, shape)
-    found = occupancy(limits, shape)
-    if found.refusals:
+    result = occupancy(limits, shape)
+    if result.refusals:
         raise UsageError(
             f"such a kernel cannot be launched on {_title(gpu, limits)}",
-            why="; ".join(found.refusals),
+            why="; ".join(result.refusals),
         )
+    notes: tuple[str, ...] = ()
+    if shared_bytes > limits.shared_per_block_bytes:
+        note = (
+            f"more than {limits.shared_per_block_bytes} bytes of shared memory a block must be "
+            "dynamic, and allowed with cudaFuncSetAttribute"
+        )
+        notes = (note,)
     return Composite(
         "occupancy",
         f"Occupancy of blocks of {_many(block, 'thread')} with {_many(registers, 'register')} and "
         f"{shared_bytes:,} B shared memory",
-        _facts(gpu, limits, shape, found),
-        detail(limits, shape, found),
+        _facts(gpu, limits, shape, result),
+        detail(limits, shape, result),
         meta={
             "block_threads": block,
             "registers": registers,
             "shared_bytes": shared_bytes,
             "compute_capability": f"{limits.major}.{limits.minor}",
         },
-        notes=_notes(limits, shape),
+        notes=notes,
     )
 
 
 def _check(limits: SmLimits, shape: BlockShape) -> None:
-    """Refuse what no GPU could be asked for."""
-    given = (
+    """Refuse what no GPU allows."""
+    requests = (
         ("a block", "threads", shape.block_threads, 1, limits.max_threads_per_block),
         ("a thread", "registers", shape.registers, 1, limits.max_registers_per_thread),
         ("a block", "bytes of shared memory", shape.shared_bytes, 0, None),
         ("a block", "barriers", shape.barriers, 0, 16),
     )
-    for whose, what, value, least, most in given:
+    for whose, what, value, least, most in requests:
         if value is None or (least <= value and (most is None or value <= most)):
             continue
         allowed = f"from {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{whose} cannot have {value} {what}", hint=f"give a number {allowed}")
 
 
-def _facts(gpu: str, limits: SmLimits, shape: BlockShape, found: Occupancy) -> tuple[Fact, ...]:
+def _facts(gpu: str, limits: SmLimits, shape: BlockShape, result: Occupancy) -> tuple[Fact, ...]:
     ways = changes(limits, shape)
     values = {
         "gpu": _title(gpu, limits),
-        "theoretical": found.share,
-        "blocks": found.blocks,
-        "warps": found.warps,
-        "limited_by": limited_by(found),
+        "theoretical": result.share,
+        "blocks": result.blocks,
+        "warps": result.warps,
+        "limited_by": limited_by(result),
         "change": f"{ways[0].text}: {format_share(ways[0].share)}" if ways else None,
-        "registers_allocated": found.registers_allocated,
-        "shared_allocated_bytes": found.shared_allocated_bytes,
-        "carve_out_bytes": found.carve_out_bytes,
+        "registers_allocated": result.registers_allocated,
+        "shared_allocated_bytes": result.shared_allocated_bytes,
+        "carve_out_bytes": result.carve_out_bytes,
     }
     facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
     return tuple(fact for fact in facts if fact.value is not None)
@@ -238,13 +432,3 @@ def _title(gpu: str, limits: SmLimits) -> str:
     listed = find_gpu(gpu)
     name = limits.architecture if listed is None else listed.name
     return f"{name} (compute capability {limits.major}.{limits.minor})"
-
-
-def _notes(limits: SmLimits, shape: BlockShape) -> tuple[str, ...]:
-    notes = []
-    if shape.shared_bytes > limits.shared_per_block_bytes:
-        notes.append(
-            f"more than {limits.shared_per_block_bytes} bytes of shared memory a block must be "
-            "dynamic, and allowed with cudaFuncSetAttribute"
-        )
-    return tuple(notes)

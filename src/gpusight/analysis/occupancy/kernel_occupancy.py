@@ -11,16 +11,16 @@ import polars as pl
 from gpusight.analysis.aggregates import share_of, shown_if_filled, weighed_mean
 from gpusight.analysis.capture_gpus import device_names, names_of_used
 from gpusight.analysis.kernel_summary import graph_notes, no_kernels, short_names
-from gpusight.analysis.occupancy.block_occupancy import device_rows, named_limits
+from gpusight.analysis.occupancy.block_occupancy import changes, detail, named_limits
 from gpusight.analysis.occupancy.launch_occupancy import (
     SHAPE,
+    device_rows,
     limits_of_row,
     profiled_launches,
     shape_of,
     timeline_launches,
     with_answers,
 )
-from gpusight.analysis.occupancy.occupancy_changes import changes, detail
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
 from gpusight.hardware.sm_occupancy import occupancy as work_out
@@ -119,53 +119,53 @@ ADVICE_FIELDS = (
 )
 
 
-_FULL = 0.9999
+_FULL_SHARE = 0.9999
 """Profilers print percentages rounded."""
-_GAP = 0.10
-"""Achieved occupancy this far under the theoretical one is worth a word (as in Nsight Compute)."""
-_NEAR = 0.85
+_MIN_GAP = 0.10
+"""Achieved occupancy this far below the theoretical one is remarked (as in Nsight Compute)."""
+_NEAR_SHARE = 0.85
 """Where the theoretical one is low itself, less than this part of it is."""
-_EMPTY_TAIL = 0.85
-_BUSY = 0.80
+_FULL_TAIL = 0.85
+_BUSY_SHARE = 0.80
 """A kernel this near to what its busiest unit can do gains little from more warps."""
 
 
-def remarks(row: Mapping[str, Any]) -> list[str]:
-    """Say what matters about a row of the table of kernels; nothing when there is nothing."""
+def _remarks(row: Mapping[str, Any]) -> list[str]:
+    """Return what matters about a row of the table of kernels."""
     if row["refused"]:
         return [f"cannot be launched: {row['refused']}"]
     if row["theoretical"] is None:
         return []
-    more_would_fit = row["theoretical"] < _FULL
-    found = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None)
-    return list(dict.fromkeys(text for text in found if text))
+    more_would_fit = row["theoretical"] < _FULL_SHARE
+    texts = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None)
+    return list(dict.fromkeys(text for text in texts if text))
 
 
 def _gap(row: Mapping[str, Any]) -> str | None:
     """Explain why an SM held fewer warps than would have fit."""
     theoretical, achieved, waves = row["theoretical"], row["achieved"], row["waves"]
-    if achieved is not None and achieved > max(theoretical - _GAP, theoretical * _NEAR):
+    if achieved is not None and achieved > max(theoretical - _MIN_GAP, theoretical * _NEAR_SHARE):
         return None
     if waves is not None and waves < 1:
         return f"small grid: {format_share(waves)} of a wave"
     if achieved is None:
         return None
-    if waves is not None and waves / math.ceil(waves) < _EMPTY_TAIL:
+    if waves is not None and waves / math.ceil(waves) < _FULL_TAIL:
         return f"tail: {waves:.2f} waves"
     return _busy(row) or "short or uneven blocks"
 
 
 def _busy(row: Mapping[str, Any]) -> str | None:
-    """Say when more warps could not make the kernel much faster."""
+    """Remark that more warps could not make the kernel much faster."""
     units = (("SMs", row["sm_share"]), ("memory", row["memory_share"]))
     name, share = max(units, key=lambda unit: unit[1] or 0)
-    if not share or share < _BUSY:
+    if not share or share < _BUSY_SHARE:
         return None
     return f"{name} {format_share(share)} busy already"
 
 
 def _clusters(row: Mapping[str, Any]) -> str | None:
-    """Say when clusters, which need SMs that lie together, leave places empty."""
+    """Remark that clusters, which need SMs of one GPC, leave room for blocks empty."""
     size, active, sms, blocks = (
         row[key] for key in ("cluster_blocks", "active_clusters", "sm_count", "blocks")
     )
@@ -182,7 +182,7 @@ _OF_SHAPE = (
     *("cluster_blocks", "active_clusters", "sm_count"),
 )
 _SECTIONS_HINT = "measure with: ncu --section LaunchStats --section Occupancy …"
-_SAME = 0.002
+_MAX_ROUNDING = 0.002
 """Printed percentages are rounded."""
 
 
@@ -194,7 +194,7 @@ def occupancy(
     gpu: str | None = None,
     closely: bool = False,
 ) -> Composite | NotApplicable:
-    """Say how many warps the kernels have on an SM, what limits them, and what would raise it.
+    """Compute how many warps the kernels have on an SM, what limits them, and what raises it.
 
     `kernel` keeps the kernels that a glob or a part of the name matches; the tables of the one that
     took longest then follow, as they do with `closely`. `gpu` asks how it would be on another GPU.
@@ -206,13 +206,17 @@ def occupancy(
     launches = take(trace, selection, kernel)
     if other is not None:
         launches = _elsewhere(launches, other)
-    rows = _known(with_answers(launches, other))
+    slots = pl.col("blocks") * pl.col("sm_count")
+    rows = with_answers(launches, other).with_columns(
+        pl.coalesce("computed", "reported").alias("theoretical"),
+        pl.when(slots > 0).then(pl.col("grid_blocks") / slots).alias("waves"),
+    )
     absent = _absent(trace, launches, rows)
     if absent is not None:
         return absent
     frame = _kernels(rows)
     table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
-    looked_at = _closely(launches, frame, other) if kernel is not None or closely else ()
+    details = _details(launches, frame, other) if kernel is not None or closely else ()
     return Composite(
         "occupancy",
         "Occupancy",
@@ -221,7 +225,7 @@ def occupancy(
             _limiters(rows),
             replace(table, fields=shown_if_filled(FIELDS, table.frame)),
             _advice(launches, frame, other),
-            *looked_at,
+            *details,
         ),
         meta={"launches": rows.height, "measured": launches.measured},
         notes=(*launches.notes, *graph_notes(trace), *_notes(launches, rows, gpu)),
@@ -239,23 +243,16 @@ def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunche
     return replace(launches, frame=frame)
 
 
-def _known(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add what follows for each launch from the shape's answer."""
-    places = pl.col("blocks") * pl.col("sm_count")
-    return rows.with_columns(
-        pl.coalesce("computed", "reported").alias("theoretical"),
-        pl.when(places > 0).then(pl.col("grid_blocks") / places).alias("waves"),
-    )
-
-
 def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> NotApplicable | None:
-    """Say why nothing can be told, where that is so."""
+    """Return why nothing is known, where that is so."""
     if rows.is_empty():
         return NotApplicable("occupancy", "no launch is inside the selection")
     if any(rows[key].null_count() < rows.height for key in ("theoretical", "achieved")):
         return None
-    if others := ", ".join(_not_nvidia(trace)):
-        return NotApplicable("occupancy", f"the limits of {others} are not known")
+    others = [row for row in device_rows(trace).values() if row["vendor"] not in (None, "NVIDIA")]
+    if others:
+        gpus = ", ".join(row["name"] or f"GPUs of {row['vendor']}" for row in others)
+        return NotApplicable("occupancy", f"the limits of {gpus} are not known")
     if rows["registers"].null_count() == rows.height:
         what = "the capture does not say how many registers its kernels use"
         return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
@@ -265,12 +262,6 @@ def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> No
         return NotApplicable("occupancy", what, "name a GPU to ask about: --gpu A100, --gpu sm_80")
     what = "the capture does not say what its kernels ask of an SM"
     return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
-
-
-def _not_nvidia(trace: Trace) -> Iterator[str]:
-    for row in device_rows(trace).values():
-        if row["vendor"] not in (None, "NVIDIA"):
-            yield row["name"] or f"GPUs of {row['vendor']}"
 
 
 def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
@@ -313,13 +304,13 @@ def _sums() -> tuple[pl.Expr, pl.Expr]:
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add what is told from the name and from the other columns."""
+    """Add what follows from the name and from the other columns."""
     rows = frame.iter_rows(named=True)
     return frame.with_columns(
         pl.col("name").cast(pl.String),
         short_names(frame["name"]),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
-        pl.Series("remark", ["; ".join(remarks(row)) or None for row in rows], pl.String),
+        pl.Series("remark", ["; ".join(_remarks(row)) or None for row in rows], pl.String),
     ).select([field.key for field in FIELDS])
 
 
@@ -335,25 +326,25 @@ def _advice(
             "short_name": classify(row["name"]).short,
             "name": row["name"],
         }
-        found = _block_of(launches, row, other)
+        block = _block_of(launches, row, other)
         rows += [
             {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for change in (changes(*found) if found else ())
+            for change in (changes(*block) if block else ())
         ]
-        rows += [{**of_kernel, "kind": "remark", "advice": text} for text in remarks(row)]
+        rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
     return TableResult("advice", "What would help", ADVICE_FIELDS, pl.DataFrame(rows, schema))
 
 
-def _closely(
+def _details(
     launches: OccupancyLaunches, frame: pl.DataFrame, other: SmLimits | None
 ) -> tuple[TableResult, ...]:
-    """Give the tables of the first kernel whose shape is known."""
+    """Return the tables of the first kernel whose shape is known."""
     for row in frame.iter_rows(named=True):
-        found = _block_of(launches, row, other)
-        if found is not None:
+        block = _block_of(launches, row, other)
+        if block is not None:
             label = classify(row["name"]).short
-            tables = detail(*found, work_out(*found))
+            tables = detail(*block, work_out(*block))
             achieved = {"achieved": row["achieved"]}
             return tuple(
                 replace(t, title=f"{t.title}: {label}", meta={**t.meta, **achieved}) for t in tables
@@ -364,7 +355,7 @@ def _closely(
 def _block_of(
     launches: OccupancyLaunches, row: dict[str, Any], other: SmLimits | None
 ) -> tuple[SmLimits, BlockShape] | None:
-    """Give the limits and the shape behind a row; None where they are not known."""
+    """Return the limits and the shape behind a row; None where they are not known."""
     limits = other or limits_of_row(launches, row)
     shape = shape_of(row, limits)
     if limits is None or shape is None:
@@ -381,8 +372,8 @@ def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...
         "gpus": gpu or names_of_used(trace, rows["device"].unique()),
         "launches": rows.height,
     }
-    found = (replace(fact, value=values[fact.key]) for fact in FACTS)
-    return tuple(fact for fact in found if fact.value is not None)
+    facts = (replace(fact, value=values[fact.key]) for fact in FACTS)
+    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> Iterator[str]:
@@ -407,8 +398,8 @@ def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> 
 
 
 def _disagreements(rows: pl.DataFrame) -> Iterator[str]:
-    """Own up where the profiler's own theoretical occupancy is another."""
-    differs = rows.filter((pl.col("computed") - pl.col("reported")).abs() > _SAME)
+    """Note where the profiler's own theoretical occupancy is another."""
+    differs = rows.filter((pl.col("computed") - pl.col("reported")).abs() > _MAX_ROUNDING)
     if differs.height:
         first = differs.row(0, named=True)
         yield (

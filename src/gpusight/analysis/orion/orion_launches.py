@@ -27,11 +27,11 @@ from gpusight.analysis.counters.launch_quantities import (
     total,
 )
 from gpusight.analysis.kernel_summary import SHAPE, whole
-from gpusight.analysis.occupancy.block_occupancy import (
+from gpusight.analysis.occupancy.block_occupancy import named_limits
+from gpusight.analysis.occupancy.launch_occupancy import (
     LIMIT_QUANTITIES,
     device_rows,
     limits_of,
-    named_limits,
 )
 from gpusight.analysis.roofline.roofline_points import measure
 from gpusight.hardware.gpu_lookup import find_gpu

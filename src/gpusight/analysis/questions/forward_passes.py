@@ -10,8 +10,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_list import frame_of
-from gpusight.analysis.steps.step_names import WARM_UP, closed_ranges
+from gpusight.analysis.steps.step_list import WARM_UP, closed_ranges, frame_of
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 

@@ -1,4 +1,4 @@
-"""Changes that turn a program into another one: set durations, remove work, fuse kernels."""
+"""Changes that turn a program into another one: set durations, remove or fuse activities."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 Change: TypeAlias = Callable[[ReplayProgram], ReplayProgram]
 
 GRAPH_LAUNCH_NS = 20_000
-"""What one launch of a graph costs the host."""
+"""What one launch of a CUDA graph costs the host."""
 ASYNC_COPY_NS = 8_000
 """What a copy costs the host that it does not wait for."""
 
 
 def set_duration(ops: Ints, duration_ns: Ints) -> Change:
-    """Let work take these durations, where they are shorter than its own."""
+    """Let GPU activities take these durations, where they are shorter than their own."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        # Of work that lies in the window in part, the same part of the new duration does.
-        left = np.where(program.inside[ops] < 1, program.inside[ops] * duration_ns, duration_ns)
-        shorter = np.minimum(program.duration_ns[ops], np.maximum(left.astype(np.int64), 0))
+        # Of an activity that lies in the window in part, the same part of the new duration does.
+        inside = program.inside[ops]
+        new_ns = np.where(inside < 1, inside * duration_ns, duration_ns).astype(np.int64)
+        shorter = np.minimum(program.duration_ns[ops], np.maximum(new_ns, 0))
         return program.changed(duration_ns=put(program.duration_ns, ops, shorter))
 
     return change
@@ -62,10 +63,10 @@ def without_host_time(calls: Ints, ns: Ints) -> Change:
     """Let the host spend so much less time before each of these calls."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        left = np.minimum(program.gap_ns[calls], np.maximum(program.gap_ns[calls] - ns, 0))
+        gap = np.minimum(program.gap_ns[calls], np.maximum(program.gap_ns[calls] - ns, 0))
         return program.changed(
-            gap_ns=put(program.gap_ns, calls, left),
-            movable_ns=put(program.movable_ns, calls, np.minimum(program.movable_ns[calls], left)),
+            gap_ns=put(program.gap_ns, calls, gap),
+            movable_ns=put(program.movable_ns, calls, np.minimum(program.movable_ns[calls], gap)),
         )
 
     return change
@@ -75,59 +76,56 @@ def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS) -> Change:
     """Let everything that the host launches between two waits of a step be one graph launch.
 
     Host work that is not launching stays: input, allocation, what calls take that wait. So do
-    launches of graphs, a stretch with a single launch, and one that costs less than a graph's.
+    launches of graphs, a segment with a single launch, and one that costs less than a graph's.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
         n = len(program.gap_ns)
         plain = (program.wait == CallWait.NOTHING) & program.mergeable
         launches = np.zeros(n, np.bool_)
-        called = (program.bound == LatencyBase.CALL_END) | (program.bound == LatencyBase.CALL_START)
+        called = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
         launches[program.call[called & ~program.gone]] = True
         launches &= plain
-        segment = _segments(program.lane, program.mark | (program.wait != CallWait.NOTHING))
+        segment = _segments(program.host_thread, program.mark | (program.wait != CallWait.NOTHING))
         cost = np.where(plain, program.own_ns, 0) + program.movable_ns
-        spent = np.bincount(segment, cost, minlength=n)
-        merged = (np.bincount(segment, launches, minlength=n) > 1) & (spent > launch_ns)
-        merges = merged[segment]
-        _, first = np.unique(np.where(launches & merges, segment, n), return_index=True)
-        first = first[(launches & merges)[first]]
-        own = np.where(plain & merges, 0, program.own_ns)
-        movable = np.where(merges, np.minimum(program.movable_ns, np.maximum(program.gap_ns, 0)), 0)
+        segment_ns = np.bincount(segment, cost, minlength=n)
+        worth = (np.bincount(segment, launches, minlength=n) > 1) & (segment_ns > launch_ns)
+        merged = worth[segment]
+        _, first = np.unique(np.where(launches & merged, segment, n), return_index=True)
+        first = first[(launches & merged)[first]]
+        own = np.where(plain & merged, 0, program.own_ns)
+        movable = np.where(merged, np.minimum(program.movable_ns, np.maximum(program.gap_ns, 0)), 0)
         return program.changed(
             own_ns=put(own, first, launch_ns),
             gap_ns=program.gap_ns - movable,
-            movable_ns=np.where(merges, 0, program.movable_ns),
+            movable_ns=np.where(merged, 0, program.movable_ns),
         )
 
     return change
 
 
-def _segments(lane: Ints, ends: Flags) -> Ints:
-    """Number the stretches of lanes between calls that wait; such a call is the last of its own."""
-    order = np.argsort(lane, kind="stable")
+def _segments(thread: Ints, ends: Flags) -> Ints:
+    """Number the segments of threads between calls that wait; such a call ends its segment."""
+    order = np.argsort(thread, kind="stable")
     begins = np.ones(len(order), np.bool_)
-    begins[1:] = (lane[order][1:] != lane[order][:-1]) | ends[order][:-1]
+    begins[1:] = (thread[order][1:] != thread[order][:-1]) | ends[order][:-1]
     segment = np.empty(len(order), np.int64)
     segment[order] = np.cumsum(begins) - 1
     return segment
 
 
 def fuse(groups: Ints, duration_ns: Ints) -> Change:
-    """Let each group of work become one piece: the first of it, with a duration of the group.
+    """Let each group of GPU activities become one: its first, with a duration of the group.
 
-    `groups` gives each piece of work the number of its group, counting from 0, or `NONE`. The other
-    pieces, their launches and the host's work for these go.
+    `groups` holds the group of each activity, counting from 0, or `NONE`. The other activities,
+    their launches and the host's work for these go.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        alive = (groups >= 0) & ~program.gone
-        members = np.flatnonzero(alive)
-        members = members[np.argsort(program.call[members], kind="stable")]
+        members = np.flatnonzero((groups >= 0) & ~program.gone)
         if not len(members):
             return program
-        order = np.argsort(groups[members], kind="stable")
-        members = members[order]
+        members = members[np.lexsort((program.call[members], groups[members]))]
         group = groups[members]
         leads = np.concatenate(([True], group[1:] != group[:-1]))
         first, rest = members[leads], members[~leads]
@@ -143,7 +141,7 @@ def fuse(groups: Ints, duration_ns: Ints) -> Change:
 
 
 def remove(ops: Ints) -> Change:
-    """Let work vanish, with its launches and the host's work for these."""
+    """Let GPU activities vanish, with their launches and the host's work for these."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
         return _without_launches(program.changed(gone=marked(program.gone, ops)), ops)
@@ -152,13 +150,13 @@ def remove(ops: Ints) -> Change:
 
 
 def _without_launches(program: ReplayProgram, ops: Ints) -> ReplayProgram:
-    """Take away the calls that only issued work which is gone, and the host's way to them."""
+    """Remove the calls that only issued activities which are gone, and the host's way to them."""
     n = len(program.gap_ns)
-    left = np.zeros(n + 1, np.bool_)
-    left[program.call[~program.gone]] = True
+    used = np.zeros(n + 1, np.bool_)
+    used[program.call[~program.gone]] = True
     calls = np.unique(program.call[ops])
     calls = calls[calls < n]
-    calls = calls[~left[calls] & (program.wait[calls] == CallWait.NOTHING)]
+    calls = calls[~used[calls] & (program.wait[calls] == CallWait.NOTHING)]
     dropped = _leading_to(program, calls)
     saved = np.minimum(program.movable_ns[dropped], np.maximum(program.gap_ns[dropped], 0))
     own = np.where(program.mergeable[dropped], 0, program.own_ns[dropped])
@@ -170,46 +168,40 @@ def _without_launches(program: ReplayProgram, ops: Ints) -> ReplayProgram:
 
 
 def _leading_to(program: ReplayProgram, calls: Ints) -> Ints:
-    """Give calls and the small ones since the last call of their lane that did something."""
+    """Return calls and the small ones since the last call of their thread with an effect."""
     n = len(program.gap_ns)
-    does = np.zeros(n, np.bool_)
-    does[program.call[program.call < n]] = True
-    does |= (program.wait != CallWait.NOTHING) | ~program.mergeable
-    order = np.argsort(program.lane, kind="stable")
-    # Each call belongs to the next one of its lane that does something.
-    at = np.where(does[order], np.arange(n), n)
+    acts = (program.wait != CallWait.NOTHING) | ~program.mergeable
+    acts[program.call[program.call < n]] = True
+    order = np.argsort(program.host_thread, kind="stable")
+    # Each call belongs to the next one of its thread with an effect.
+    at = np.where(acts[order], np.arange(n), n)
     following = np.minimum.accumulate(at[::-1])[::-1]
-    owner = np.where(following < n, order[np.minimum(following, n - 1)], NONE)
-    same = (owner >= 0) & (program.lane[owner] == program.lane[order])
-    wanted = np.zeros(n, np.bool_)
-    wanted[calls] = True
-    found: Ints = order[same & wanted[owner]]
-    return found
+    owner = np.append(order, NONE)[following]
+    same = (owner >= 0) & (program.host_thread[owner] == program.host_thread[order])
+    leading: Ints = order[same & np.isin(owner, calls)]
+    return leading
 
 
 def own_stream(ops: Ints) -> Change:
-    """Let work run beside the rest, without anything waiting for it.
+    """Let GPU activities run beside the rest, without anything waiting for them.
 
-    Copies of one direction still follow each other: a GPU has one engine for them. Other work
-    keeps the order of its stream.
+    Copies of one direction still follow each other: a GPU has one engine for them. Others keep the
+    order of their stream.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        queues = int(program.queue.max(initial=-1)) + 1
-        n = len(program.gap_ns)
-        calls = np.unique(program.call[ops])
-        calls = calls[calls < n]
-        waiting = calls[program.wait[calls] == CallWait.OP]
+        streams = int(program.stream.max(initial=-1)) + 1
         engines = int(program.engine.max(initial=-1)) + 1
         engine = program.engine[ops]
-        own = np.where(engine >= 0, queues + engine, queues + engines + program.queue[ops])
-        moved = put(program.queue, ops, own)
-        freed = np.isin(program.needs, ops)
-        awaited = np.flatnonzero((program.wait == CallWait.OP) & np.isin(program.target, ops))
+        own = np.where(engine >= 0, streams + engine, streams + engines + program.stream[ops])
         free = program.changed(
-            queue=moved,
-            needs=np.where(freed, NONE, program.needs),
+            stream=put(program.stream, ops, own),
+            needs=np.where(np.isin(program.needs, ops), NONE, program.needs),
         )
+        calls = np.unique(program.call[ops])
+        calls = calls[calls < len(program.gap_ns)]
+        waiting = calls[program.wait[calls] == CallWait.OP]
+        awaited = np.flatnonzero((program.wait == CallWait.OP) & np.isin(program.target, ops))
         returned = without_waiting(np.union1d(waiting, awaited))(free)
         cost = np.minimum(returned.own_ns[waiting], ASYNC_COPY_NS)
         return returned.changed(own_ns=put(returned.own_ns, waiting, cost))
@@ -218,7 +210,7 @@ def own_stream(ops: Ints) -> Change:
 
 
 def without_needs(ops: Ints) -> Change:
-    """Let work begin without waiting for work of other streams."""
+    """Let GPU activities start without waiting for other streams."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
         return program.changed(needs=put(program.needs, ops, NONE))
@@ -227,11 +219,11 @@ def without_needs(ops: Ints) -> Change:
 
 
 def set_gap(ops: Ints, gap_ns: int) -> Change:
-    """Let work follow the work before it in its queue after at most this gap."""
+    """Let GPU activities follow the one before them in their stream after at most this gap."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        gap = np.minimum(program.queue_gap_ns[ops], gap_ns)
-        return program.changed(queue_gap_ns=put(program.queue_gap_ns, ops, gap))
+        gap = np.minimum(program.stream_gap_ns[ops], gap_ns)
+        return program.changed(stream_gap_ns=put(program.stream_gap_ns, ops, gap))
 
     return change
 
@@ -246,10 +238,9 @@ def more_launches(calls: Ints, count: Ints | int, *, host_ns: int, gpu_ns: int) 
         added = np.broadcast_to(np.asarray(count, np.int64), calls.shape)
         issued = np.zeros(len(program.gap_ns) + 1, np.int64)
         issued[calls] = added
-        first = np.zeros(len(program.call), np.bool_)
-        _, at = np.unique(program.call, return_index=True)
-        first[at] = True
-        more = np.where(first & ~program.gone, issued[program.call], 0) * gpu_ns
+        _, first = np.unique(program.call, return_index=True)
+        first_of_call = marked(np.zeros(len(program.call), np.bool_), first)
+        more = np.where(first_of_call & ~program.gone, issued[program.call], 0) * gpu_ns
         return program.changed(
             own_ns=put(program.own_ns, calls, program.own_ns[calls] + added * host_ns),
             duration_ns=program.duration_ns + more,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,12 @@ SECTION = "SpeedOfLight_RooflineChart"
 TENSOR_SECTION = "SpeedOfLight_HierarchicalTensorRooflineChart"
 CYCLES = "smsp__cycles_elapsed.avg"
 SECONDS = pl.coalesce(pl.col(DURATION) * 1e-9, pl.lit(1.0))
-"""Time of a launch. Without one, rates are still known: everything is then counted for a second."""
+"""Duration of a launch. Without one, rates are still known: amounts are then those of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticKind:
-    """One kind of arithmetic: a number format, on ordinary lanes or on tensor cores."""
+    """One kind of arithmetic: a number format, on CUDA cores or on Tensor Cores."""
 
     precision: str
     """Number format, as the GPU table names it where that knows it."""
@@ -57,13 +58,13 @@ KINDS = (FP64, FP32, FP16, *(ArithmeticKind(p, tensor=True) for p in TENSOR_PREC
 """Every kind there is a counter for."""
 
 HALF_FMA, HALF_OTHER = "half_fma", "half_other"
-"""FP16 instructions are kept apart: compilers use FMAs of them to load constants."""
+"""FP16 FMAs are counted apart: compilers use them to load constants."""
 
 # Instruction -> operations of one thread. The 2 stands for a pair of numbers in one register.
 FP64_WEIGHTS = {"dadd": 1, "dmul": 1, "dfma": 2}
 FP32_WEIGHTS = {"fadd": 1, "fmul": 1, "ffma": 2, "fadd2": 2, "fmul2": 2, "ffma2": 4}
 _ESSENTIAL = {"fp64": "dfma", "fp32": "ffma"}
-_LANES = {
+_CUDA_CORE_WEIGHTS = {
     FP64.key: FP64_WEIGHTS,
     FP32.key: FP32_WEIGHTS,
     HALF_FMA: {"hfma": 4},
@@ -73,7 +74,7 @@ _LANES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorPath:
-    """What the name of a counter of tensor-core operations says."""
+    """The parts of the name of a counter of Tensor Core operations."""
 
     scope: str
     op: str | None
@@ -84,7 +85,7 @@ class TensorPath:
 
     @property
     def coarseness(self) -> int:
-        """How much is left open: the coarsest counters hold the most."""
+        """How much the name leaves open: the coarsest counters hold the most."""
         return (self.op, self.target, self.sparsity).count(None)
 
     @property
@@ -102,15 +103,11 @@ class TensorPath:
         return next((p for p in ("fp8", "fp16", *TENSOR_PRECISIONS) if p in names), None)
 
     def is_apart(self, other: TensorPath) -> bool:
-        """Tell whether the two can have no operation in common."""
-        if self.source != other.source:
-            return True
-        pairs = (
-            (self.op, other.op),
-            (self.target, other.target),
-            (self.sparsity, other.sparsity),
-        )
-        return any(a is not None and b is not None and a != b for a, b in pairs)
+        """Return whether the two can have no operation in common."""
+        own = (self.op, self.target, self.sparsity)
+        pairs = zip(own, (other.op, other.target, other.sparsity), strict=True)
+        differs = any(a is not None and b is not None and a != b for a, b in pairs)
+        return differs or self.source != other.source
 
 
 _PATH = re.compile(
@@ -119,77 +116,75 @@ _PATH = re.compile(
     r"\.(sum|sum\.per_second|sum\.per_cycle_elapsed|sum\.peak_sustained)"
 )
 PEAK = "sum.peak_sustained"
-"""Form of a counter that says what its GPU does a cycle at best."""
+"""Form of a counter that holds the most its GPU does per cycle."""
 
 
 def paths(present: Iterable[str]) -> list[TensorPath]:
-    """Take the names of tensor-core counters apart; all other names are left out."""
-    found = (_PATH.fullmatch(name) for name in present)
-    return [TensorPath(*match.groups()) for match in found if match is not None]
+    """Parse the names of Tensor Core counters; all other names are left out."""
+    matches = (_PATH.fullmatch(name) for name in present)
+    return [TensorPath(*match.groups()) for match in matches if match is not None]
 
 
-def lane_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
-    """Give what ordinary lanes did, for what this capture counted: FLOPs of each format."""
-    for key, weights in _LANES.items():
+def cuda_core_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
+    """Return the FLOPs of CUDA cores in each format that this capture counted."""
+    for key, weights in _CUDA_CORE_WEIGHTS.items():
         parts = [
             (formula, weight)
             for op, weight in weights.items()
-            if (formula := _counted(f"sass_thread_inst_executed_op_{op}_pred_on", present))
+            if (formula := _instruction_counter(op, present))
         ]
         essential = _ESSENTIAL.get(key)
-        if parts and (essential is None or _is_counted(essential, present)):
+        if parts and (essential is None or _instruction_counter(essential, present)):
             yield LaunchQuantity(key, "", f"FLOPs of {key}", (_weighted(parts),), SECTION)
 
 
 def uncounted(present: Collection[str]) -> list[str]:
-    """Name the FP32 and FP64 instructions that are missing from what was counted."""
+    """Return the FP32 and FP64 instructions that are missing from what was counted."""
     return [
         op
         for weights in (FP64_WEIGHTS, FP32_WEIGHTS)
         for op in weights
         if not op.endswith("2")
-        and any(_is_counted(other, present) for other in weights)
-        and not _is_counted(op, present)
+        and any(_instruction_counter(other, present) for other in weights)
+        and not _instruction_counter(op, present)
     ]
 
 
 def tensor_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
-    """Give what tensor cores did, for what this capture counted; nothing is counted twice."""
+    """Return the operations of Tensor Cores that this capture counted; none is counted twice."""
     chosen = _disjoint([p for p in paths(present) if p.form != PEAK])
     for precision in TENSOR_PRECISIONS:
-        own = [p for p in chosen if p.precision == precision]
-        parts = [(_counter(p.base, p.form), 1) for p in own]
+        parts = [(_counter(p.base, p.form), 1) for p in chosen if p.precision == precision]
         if parts:
             key = ArithmeticKind(precision, tensor=True).key
             meaning = f"Operations of tensor cores on {precision}"
             yield LaunchQuantity(key, "", meaning, (_weighted(parts),), TENSOR_SECTION)
 
 
-def _disjoint(found: list[TensorPath]) -> list[TensorPath]:
+_FORMS = ("sum", "sum.per_second", "sum.per_cycle_elapsed")
+
+
+def _disjoint(candidates: list[TensorPath]) -> list[TensorPath]:
     """Choose counters that overlap nowhere, the coarsest first; of one in two forms the sum."""
-    forms = ("sum", "sum.per_second", "sum.per_cycle_elapsed")
 
     def rank(path: TensorPath) -> tuple[object, ...]:
         of_one_op = path.op is not None
-        return -path.coarseness, of_one_op, path.scope != "sm", forms.index(path.form), path.base
+        return -path.coarseness, of_one_op, path.scope != "sm", _FORMS.index(path.form), path.base
 
     chosen: list[TensorPath] = []
-    for path in sorted(found, key=rank):
+    for path in sorted(candidates, key=rank):
         if all(path.is_apart(other) for other in chosen):
             chosen.append(path)
     return chosen
 
 
-def _is_counted(op: str, present: Collection[str]) -> bool:
-    return _counted(f"sass_thread_inst_executed_op_{op}_pred_on", present) is not None
-
-
-def _counted(name: str, present: Collection[str]) -> QuantityFormula | None:
-    """Find a counter in whichever scope and form the capture has it."""
-    for form in ("sum", "sum.per_second", "sum.per_cycle_elapsed"):
+def _instruction_counter(op: str, present: Collection[str]) -> QuantityFormula | None:
+    """Find the counter of an instruction in whichever scope and form the capture has it."""
+    for form in _FORMS:
         for scope in ("smsp", "sm"):
-            if f"{scope}__{name}.{form}" in present:
-                return _counter(f"{scope}__{name}", form)
+            name = f"{scope}__sass_thread_inst_executed_op_{op}_pred_on"
+            if f"{name}.{form}" in present:
+                return _counter(name, form)
     return None
 
 
@@ -204,13 +199,13 @@ def _counter(base: str, form: str) -> QuantityFormula:
 
 
 def _over_cycles(values: Sequence[pl.Expr]) -> pl.Expr:
-    each, cycles, *clocks = values
-    whole = pl.when(pl.col(DURATION).is_not_null()).then(cycles)
-    return each * pl.coalesce(whole, pl.coalesce(clocks) * SECONDS)
+    per_cycle, cycles, *clocks = values
+    of_launch = pl.when(pl.col(DURATION).is_not_null()).then(cycles)
+    return per_cycle * pl.coalesce(of_launch, pl.coalesce(clocks) * SECONDS)
 
 
 def timed(formula: QuantityFormula) -> QuantityFormula:
-    """Keep an amount from launches without a duration, whose amounts are those of a second."""
+    """Leave an amount out where the launch has no duration: all amounts are then of a second."""
     known = pl.col(DURATION).is_not_null()
     return QuantityFormula(
         formula.metrics, lambda values: pl.when(known).then(formula.compute(values))
@@ -223,22 +218,20 @@ def in_seconds(*rates: str) -> QuantityFormula:
 
 
 def positive(value: pl.Expr | str) -> pl.Expr:
-    """Keep what can be a peak: nothing has a peak of nothing, and reports may say so."""
+    """Return null for a peak of 0, which reports write for what they do not know."""
     value = pl.col(value) if isinstance(value, str) else value
     return pl.when(value > 0).then(value)
 
 
 def _weighted(parts: Sequence[tuple[QuantityFormula, float]]) -> QuantityFormula:
-    """Add formulas up, each so many times."""
+    """Return the weighted sum of formulas."""
     names = tuple(name for formula, _ in parts for name in formula.metrics)
 
     def compute(values: Sequence[pl.Expr]) -> pl.Expr:
         total: pl.Expr = pl.lit(0.0)
-        at = 0
+        own = iter(values)
         for formula, weight in parts:
-            end = at + len(formula.metrics)
-            total = total + formula.compute(values[at:end]) * weight
-            at = end
+            total = total + formula.compute(list(islice(own, len(formula.metrics)))) * weight
         return total
 
     return QuantityFormula(names, compute)
@@ -282,17 +275,17 @@ _COLUMNS = (
 )
 
 
-def lanes_of(opcode: str) -> tuple[str, float] | None:
-    """Say what an instruction of ordinary lanes does: kind, and operations of a thread."""
+def cuda_core_flops(opcode: str) -> tuple[str, float] | None:
+    """Return what an instruction of CUDA cores does: kind, and operations per thread."""
     return _OPCODE_WEIGHTS.get(opcode.partition(".")[0].removesuffix("_32I").removesuffix("32I"))
 
 
-def matrix_of(opcode: str) -> tuple[str, float] | None:
-    """Say what a tensor-core instruction does: kind, and operations of a warp."""
-    found = _MATRIX.match(opcode)
-    if found is None:
+def tensor_core_flops(opcode: str) -> tuple[str, float] | None:
+    """Return what a Tensor Core instruction does: kind, and operations per warp."""
+    match = _MATRIX.match(opcode)
+    if match is None:
         return None
-    letter, group, size, rest = found.groups()
+    letter, group, size, rest = match.groups()
     modifiers = rest.split(".")
     sides = tuple(map(int, size.split("x"))) if "x" in size else _SIZES.get(size)
     if sides is None:
@@ -313,9 +306,9 @@ def _format(letter: str, modifiers: list[str]) -> str:
 
 
 def counted_by_opcode(trace: Trace) -> pl.DataFrame:
-    """Give one row for each launch whose instructions were counted, a column for each kind.
+    """Return one row for each launch whose instructions were counted, a column for each kind.
 
-    `untold` says that it executed tensor-core instructions whose names hold no size.
+    `untold`: it executed Tensor Core instructions whose names hold no size.
     """
     return trace.derive("roofline-opcodes-1", lambda: _count(trace))
 
@@ -324,8 +317,9 @@ def _count(trace: Trace) -> pl.DataFrame:
     rows = trace.table("counter_instances", ("launch", "metric", "key", "value"))
     rows = rows.filter(rows["metric"].cast(pl.String).is_in([WARPS, THREADS]))
     rows = rows.with_columns(pl.col("metric", "key").cast(pl.String)).drop_nulls("key")
+    opcodes = rows.select("metric", "key").unique().rows()
     known = pl.DataFrame(
-        [(metric, key, *_meaning(metric, key)) for metric, key in _kinds_in(rows)],
+        [(metric, opcode, *_meaning(metric, opcode)) for metric, opcode in opcodes],
         schema={"metric": pl.String, "key": pl.String, "kind": pl.String, "each": pl.Float64},
         orient="row",
     )
@@ -340,12 +334,8 @@ def _count(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _kinds_in(rows: pl.DataFrame) -> list[tuple[str, str]]:
-    return rows.select("metric", "key").unique().rows()
-
-
 def _meaning(metric: str, opcode: str) -> tuple[str | None, float | None]:
-    found = lanes_of(opcode) if metric == THREADS else matrix_of(opcode)
-    if found is None and metric == WARPS and _ANY_MATRIX.match(opcode):
-        return UNTOLD, None
-    return found or (None, None)
+    if metric == THREADS:
+        return cuda_core_flops(opcode) or (None, None)
+    unknown = UNTOLD if _ANY_MATRIX.match(opcode) else None
+    return tensor_core_flops(opcode) or (unknown, None)

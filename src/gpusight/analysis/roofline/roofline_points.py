@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -34,8 +33,14 @@ from gpusight.analysis.roofline.arithmetic_counters import (
     positive,
     uncounted,
 )
-from gpusight.analysis.roofline.launch_flops import NO_WORK, count, estimate, total
-from gpusight.analysis.roofline.memory_traffic import traffic
+from gpusight.analysis.roofline.launch_work import (
+    NO_DEVICE,
+    NO_WORK,
+    count_flops,
+    estimate_tensor_flops,
+    memory_traffic,
+    total_flops,
+)
 from gpusight.hardware.gpu_lookup import PRECISIONS, peak_flops
 
 if TYPE_CHECKING:
@@ -47,75 +52,68 @@ if TYPE_CHECKING:
 
 
 _SPARSE_SINCE = 8
-"""Compute capability from which tensor cores can skip zeros, which doubles their rate."""
+"""Compute capability from which Tensor Cores can skip zeros, which doubles their rate."""
 _NEVER_SPARSE = ("fp64", "int1")
-_LANES = ((FP64, "dfma", 2.0), (FP32, "ffma", 2.0), (FP16, "hfma", 4.0))
+_FMAS = ((FP64, "dfma", 2.0), (FP32, "ffma", 2.0), (FP16, "hfma", 4.0))
 """An FMA does two operations; one in FP16 works on a pair of numbers."""
-_NOWHERE = -1
 
 
-def gpus_of(trace: Trace, given: Gpu | None) -> dict[int, Gpu]:
-    """Describe the GPUs that launches ran on; one that a person names stands for all of them."""
+def _gpus_of(trace: Trace, named: Gpu | None) -> dict[int, Gpu]:
+    """Describe the GPUs that launches ran on; one that the user names stands for all of them."""
     devices = trace.table("profiles", ["device"]).get_column("device").unique().sort()
-    numbers = [_NOWHERE if number is None else number for number in devices]
-    if given is not None:
-        return dict.fromkeys(numbers, given)
+    numbers = [NO_DEVICE if number is None else number for number in devices]
+    if named is not None:
+        return dict.fromkeys(numbers, named)
     roofs = roofs_of(trace, numbers, peak=None, bandwidth=None)
     return {number: gpu for number in numbers if (gpu := roofs.of(number).gpu) is not None}
 
 
-def compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) -> pl.DataFrame:
-    """Give for each launch and kind `peak_…` in FLOP/s, and `own_…`: the report told it."""
+def _compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) -> pl.DataFrame:
+    """Return for each launch and kind `peak_…` in FLOP/s, and `own_…`: it is from the report."""
     own = list(_per_cycle(present))
     frame = measured(trace, (*own, SM_CLOCK_HZ), ("device", "compute_major"))
-    frame = frame.with_columns(pl.col("device").fill_null(_NOWHERE))
+    frame = frame.with_columns(pl.col("device").fill_null(NO_DEVICE))
     frame = frame.join(_table(gpus), on="device", how="left", maintain_order="left")
-    told = {quantity.key for quantity in own}
-    return frame.select("launch", *(e for kind in KINDS for e in _peak(kind.key, told)))
+    reported = {quantity.key for quantity in own}
+    return frame.select("launch", *(e for kind in KINDS for e in _peak(kind.key, reported)))
 
 
-def _peak(key: str, told: Collection[str]) -> Iterator[pl.Expr]:
+def _peak(key: str, reported: Collection[str]) -> Iterator[pl.Expr]:
     clock = pl.coalesce(SM_CLOCK_HZ.key, "table_clock")
-    own = positive(pl.col(key) * clock) if key in told else pl.lit(None, pl.Float64)
-    published = pl.col(SM_CLOCK_HZ.key) / pl.col(f"clock_{key}")
-    table = pl.col(f"table_{key}") * published.fill_null(1.0)
+    own = positive(pl.col(key) * clock) if key in reported else pl.lit(None, pl.Float64)
+    clock_ratio = pl.col(SM_CLOCK_HZ.key) / pl.col(f"clock_{key}")
+    table = pl.col(f"table_{key}") * clock_ratio.fill_null(1.0)
     yield pl.coalesce(own, table).alias(f"peak_{key}")
     yield own.is_not_null().alias(f"own_{key}")
 
 
 def _per_cycle(present: Collection[str]) -> Iterator[LaunchQuantity]:
-    """Give what the report says its GPU does a cycle, for each kind it says that of."""
-    for kind, op, flops in _LANES:
+    """Return what the GPU does per cycle, for each kind that the report has this of."""
+    for kind, op, flops in _FMAS:
         name = f"sm__sass_thread_inst_executed_op_{op}_pred_on.{PEAK}"
         if name in present:
             yield LaunchQuantity(
                 kind.key, "", f"FLOPs a cycle in {kind.text}", (metric(name, flops),), SECTION
             )
-    found = [path for path in paths(present) if path.form == PEAK]
+    peaks = [path for path in paths(present) if path.form == PEAK]
     for kind in KINDS:
-        chosen = _dense([p for p in found if kind.tensor and p.precision == kind.precision])
+        chosen = _dense([p for p in peaks if kind.tensor and p.precision == kind.precision])
         if chosen:
             meaning = f"Operations a cycle of {kind.text}, without sparsity"
             yield LaunchQuantity(kind.key, "", meaning, (_largest(chosen),), TENSOR_SECTION)
 
 
-def _dense(found: list[TensorPath]) -> list[TensorPath]:
-    """Choose peaks without sparsity and, where both are given, with sums in FP32."""
-    plain = [path for path in found if path.sparsity == "off"]
-    plain = plain or [path for path in found if path.sparsity is None]
-    chosen: list[TensorPath] = []
-    for _, group in groupby(sorted(plain, key=_op), key=_op):
-        alike = list(group)
-        chosen += [path for path in alike if path.target == "fp32"] or alike
-    return chosen
-
-
-def _op(path: TensorPath) -> str:
-    return path.op or ""
+def _dense(peaks: list[TensorPath]) -> list[TensorPath]:
+    """Choose peaks without sparsity and, where an instruction has both, with sums in FP32."""
+    dense = [path for path in peaks if path.sparsity == "off"]
+    dense = dense or [path for path in peaks if path.sparsity is None]
+    with_fp32_sums = {path.op for path in dense if path.target == "fp32"}
+    chosen = [p for p in dense if p.target == "fp32" or p.op not in with_fp32_sums]
+    return sorted(chosen, key=lambda path: path.op or "")
 
 
 def _largest(chosen: list[TensorPath]) -> QuantityFormula:
-    """Take the largest peak: newer instructions for the same product can be faster."""
+    """Take the largest peak: newer instructions for the same GEMM can be faster."""
     names = tuple(f"{path.base}.{PEAK}" for path in chosen)
     return QuantityFormula(
         names,
@@ -127,7 +125,7 @@ def _largest(chosen: list[TensorPath]) -> QuantityFormula:
 
 
 def _share_without_sparsity(path: TensorPath) -> pl.Expr:
-    """Halve a peak that says nothing of sparsity: it is the highest there is."""
+    """Halve a peak that does not name sparsity: it is the highest there is."""
     if path.sparsity is not None or path.precision in _NEVER_SPARSE:
         return pl.lit(1.0)
     sparse = (pl.col("compute_major") >= _SPARSE_SINCE).fill_null(value=True)
@@ -135,7 +133,7 @@ def _share_without_sparsity(path: TensorPath) -> pl.Expr:
 
 
 def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
-    """Give a row for each GPU: its clock, its peaks, and the clock that each is published for."""
+    """Return a row for each GPU: its clock, its peaks, and the clock each is published for."""
     known = [kind for kind in KINDS if kind.precision in PRECISIONS]
     schema = {"device": pl.Int64, "table_clock": pl.Float64}
     schema |= {f"{what}_{kind.key}": pl.Float64 for what in ("table", "clock") for kind in KINDS}
@@ -152,7 +150,7 @@ def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
 
 
 def _published_clock(gpu: Gpu, kind: ArithmeticKind) -> float | None:
-    """Give the clock of a peak: data sheets of Hopper rate tensor cores at a lower one."""
+    """Return the clock of a peak: data sheets of Hopper rate Tensor Cores at a lower one."""
     lower = gpu.tensor_clock_mhz if kind.tensor and kind.precision != FP64.precision else None
     return _hertz(lower or gpu.boost_clock_mhz)
 
@@ -162,7 +160,7 @@ def _hertz(mhz: float | None) -> float | None:
 
 
 BUSY = 0.6
-"""From this share of a peak on, the peak is what limits; Nsight Compute's own rules say so too."""
+"""From this share of a peak on, the peak is the limit, as in Nsight Compute's own rules."""
 _SURELY_BUSY = 0.8
 """From this share on it limits even if how busy the other side was is not known."""
 _AT_DRAM = 0.9
@@ -204,24 +202,27 @@ class RooflinePoints:
 
 
 def roofline_points(trace: Trace) -> pl.DataFrame:
-    """Give one row for each profiled launch: what it did, its roofs, and how near it came.
+    """Return one row for each profiled launch: what it did, its roofs, and how near it came.
 
-    Shares are fractions of 1, rates a second. What the capture does not tell is null.
+    Shares are fractions of 1, rates per second. What the capture does not hold is null.
     """
     return measure(trace).frame
 
 
 def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
     """Find where every launch stands; `gpu` names the GPU where the capture does not."""
-    present = _metrics(trace)
-    gpus = gpus_of(trace, None if gpu is None else named_gpu(gpu))
-    frame = _joined(
-        count(trace, present),
-        compute_roofs(trace, present, gpus),
-        traffic(trace, gpus),
+    metrics = trace.table("counters", ["metric"]).get_column("metric").dtype
+    assert isinstance(metrics, pl.Enum)
+    present = frozenset(metrics.categories)
+    gpus = _gpus_of(trace, None if gpu is None else named_gpu(gpu))
+    frame = count_flops(trace, present)
+    for other in (
+        _compute_roofs(trace, present, gpus),
+        memory_traffic(trace, gpus),
         measured(trace, (_SM_BUSY,)).drop(DURATION),
-    )
-    frame = estimate(frame).with_columns(total().alias("flops"))
+    ):
+        frame = frame.join(other, on="launch", how="left", maintain_order="left")
+    frame = estimate_tensor_flops(frame).with_columns(total_flops().alias("flops"))
     frame = frame.with_columns(*_rates(), *_arithmetic_shares())
     frame = frame.with_columns(_compute()).with_columns(_uses()).with_columns(_bound())
     frame = frame.with_columns(
@@ -242,19 +243,6 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
         pl.when(pl.col(DURATION).is_not_null()).then(pl.col(key)).alias(key) for key in amounts
     )
     return RooflinePoints(frame, gpus, tuple(uncounted(present)))
-
-
-def _metrics(trace: Trace) -> frozenset[str]:
-    """List the metrics that the capture holds."""
-    dtype = trace.table("counters", ["metric"]).get_column("metric").dtype
-    assert isinstance(dtype, pl.Enum)
-    return frozenset(dtype.categories)
-
-
-def _joined(first: pl.DataFrame, *others: pl.DataFrame) -> pl.DataFrame:
-    for other in others:
-        first = first.join(other, on="launch", how="left", maintain_order="left")
-    return first
 
 
 def _rates() -> list[pl.Expr]:
@@ -315,7 +303,7 @@ def _compute() -> list[pl.Expr]:
 
 
 def _uses() -> list[pl.Expr]:
-    """Say how busy computing and memory were at all, whatever kept them busy."""
+    """Return how busy computing and memory were at all, whatever kept them busy."""
     levels = ("reached_dram", "dram_share", MEMORY_SHARE.key)
     caches = pl.when(pl.col(MEMORY_SHARE.key).is_null()).then(
         pl.max_horizontal("l2_share", "l1_share")
@@ -327,7 +315,7 @@ def _uses() -> list[pl.Expr]:
 
 
 def _bound() -> pl.Expr:
-    """Name what limits; nothing is said when it could be what is not known."""
+    """Name what limits; null when it could be what is not known."""
     computing, moving = pl.col("computing"), pl.col("moving")
     known = computing.is_not_null() & moving.is_not_null()
     busiest = pl.max_horizontal(computing, moving)
@@ -384,7 +372,7 @@ def _roof_share() -> pl.Expr:
 
 
 def _roofs_from() -> pl.Expr:
-    """Say where the roofs come from: what was measured beside the launch, or the GPU table."""
+    """Name where the roofs come from: what was measured with the launch, or the GPU table."""
     own = [
         pl.when(pl.col("arithmetic") == kind.text).then(pl.col(f"own_{kind.key}")) for kind in KINDS
     ]

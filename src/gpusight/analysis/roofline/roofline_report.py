@@ -20,7 +20,7 @@ from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION
 from gpusight.analysis.kernel_summary import SHAPE, shape_texts, short_names
 from gpusight.analysis.roofline.arithmetic_counters import FP32, KINDS, SECTION, TENSOR_SECTION
-from gpusight.analysis.roofline.launch_flops import TENSOR_KEYS
+from gpusight.analysis.roofline.launch_work import TENSOR_KEYS
 from gpusight.analysis.roofline.roofline_points import measure
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.naming.kernel_names import classify
@@ -122,16 +122,16 @@ ROOF_FIELDS = (
 )
 
 
-def by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
+def _by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
     """Sum up launches of one kernel and shape; rates and shares are weighted by time."""
     own = rows.select("launch", pl.col("bound").alias("own_bound"))
     rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
-    # What limits is told by the launches that agree with the group on what they are bound by.
+    # Of what limits, launches decide that agree with the group on what they are bound by.
     agrees = pl.col("own_bound") == pl.col("bound")
     rows = rows.with_columns(pl.when(agrees).then("limit").alias("limit"))
     for column in ("arithmetic", "limit", "roofs_from"):
         rows = prevailing(rows, _GROUP, column)
-    frame = rows.group_by(_GROUP, maintain_order=True).agg(
+    return rows.group_by(_GROUP, maintain_order=True).agg(
         pl.col("launch").first(),
         pl.len().alias("calls"),
         whole_sum(DURATION),
@@ -140,43 +140,22 @@ def by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(column).first() for column in _PREVAILING),
         pl.col("estimated").any(),
     )
-    return _longest_first(frame)
 
 
-def by_launch(rows: pl.DataFrame) -> pl.DataFrame:
-    """Put launches in order of their time."""
-    return _longest_first(rows.with_columns(pl.lit(1).alias("calls")))
-
-
-def kernel_table(frame: pl.DataFrame) -> TableResult:
-    """Show kernels."""
-    shown = frame.rename({DURATION: "total_ns"})
-    return _table("kernels", "Kernels by GPU time", FIELDS, shown, frame)
-
-
-def launch_table(frame: pl.DataFrame) -> TableResult:
-    """Show launches."""
-    return _table("launches", "Launches by GPU time", LAUNCH_FIELDS, frame, frame)
-
-
-def _table(
-    command: str, title: str, fields: tuple[Field, ...], shown: pl.DataFrame, frame: pl.DataFrame
-) -> TableResult:
+def _table(command: str, title: str, fields: tuple[Field, ...], rows: pl.DataFrame) -> TableResult:
+    """Show kernels or launches, the longest first."""
+    share = share_of(pl.col(DURATION), pl.col(DURATION).sum()).alias("share")
+    frame = rows.with_columns(share, pl.col(DURATION).alias("total_ns")).sort(
+        [DURATION, "launch"], descending=[True, False], nulls_last=True
+    )
     labels = short_names(frame["name"]), pl.col("name").cast(pl.String)
-    known = shown.with_columns(*_rates(frame), *labels, *shape_texts())
-    chosen = known.select([field.key for field in fields])
+    frame = frame.with_columns(*_rates(frame), *labels, *shape_texts())
+    chosen = frame.select([field.key for field in fields])
     # Without a roofline, how busy the units were is the next best thing to show.
     busy = ("dram_bytes_per_s", "sm_share", "memory_share")
     instead = () if is_filled(chosen, "roof_share") else busy
     kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
     return TableResult(command, title, shown_if_filled(kept, chosen), chosen)
-
-
-def _longest_first(frame: pl.DataFrame) -> pl.DataFrame:
-    share = share_of(pl.col(DURATION), pl.col(DURATION).sum()).alias("share")
-    return frame.with_columns(share).sort(
-        [DURATION, "launch"], descending=[True, False], nulls_last=True
-    )
 
 
 def _rates(frame: pl.DataFrame) -> Iterator[pl.Series]:
@@ -201,19 +180,19 @@ def _intensity(level: str) -> pl.Expr:
     return pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), f"{level}_intensity")
 
 
-def roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
+def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
     """Show the roofs of each GPU, on average over the time of its launches."""
-    found: list[dict[str, Any]] = []
+    roofs: list[dict[str, Any]] = []
     for (device,), group in rows.group_by("device", maintain_order=True):
         name = None if device is None else names.get(int(str(device)))
-        found += [{**row, "device": device, "gpu": name} for row in _roofs(group)]
+        roofs += [{**roof, "device": device, "gpu": name} for roof in _roofs(group)]
     schema = {
         "roof": pl.String, "kind": pl.String, "tflop_per_s": pl.Float64, "bytes_per_s": pl.Float64,
         "knee": pl.Float64, "device": pl.Int64, "gpu": pl.String,
     }  # fmt: skip
-    if not found:
+    if not roofs:
         return NotApplicable("roofs", NO_ROOFS, NAME_GPU)
-    frame = pl.DataFrame(found, schema=schema)
+    frame = pl.DataFrame(roofs, schema=schema)
     several = frame["device"].n_unique() > 1
     fields = tuple(replace(f, shown=f.shown or (several and f.key == "gpu")) for f in ROOF_FIELDS)
     return TableResult("roofs", "Roofs", fields, frame)
@@ -244,15 +223,23 @@ _ABOVE = 1.02
 """Above a roof by more than rounding and the clocks of several passes explain."""
 
 
-def notes_of(placed: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
-    """Say it, the most important first; `name_gpu` when naming the GPU could give more roofs."""
+def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
+    """Return the caveats, the most important first; `name_gpu`: naming it could give more roofs."""
     if rows.is_empty():
         yield "no launch was measured inside the selection"
         return
     yield from _missing(rows)
     yield from _roof_notes(rows, name_gpu=name_gpu)
-    yield from _partial(placed, rows)
-    yield from _odd(rows)
+    yield from _uncounted(points, rows)
+    above = rows.filter(pl.col("roof_share") > _ABOVE).height
+    if above:
+        yield (
+            f"{_count(above)} above the roof: counters come from several runs of the kernel, "
+            "which differ, or the roof is not that of this GPU"
+        )
+    devices = rows.get_column("device").n_unique()
+    if devices > 1:
+        yield f"launches ran on {devices} GPUs, each with roofs of its own"
 
 
 def _missing(rows: pl.DataFrame) -> Iterator[str]:
@@ -263,8 +250,8 @@ def _missing(rows: pl.DataFrame) -> Iterator[str]:
     ):
         lacking = rows.get_column(column).null_count()
         if lacking:
-            which = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
-            yield f"{which} {what}; collect it with: ncu {sections}"
+            launches = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
+            yield f"{launches} {what}; collect it with: ncu {sections}"
 
 
 def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
@@ -278,13 +265,13 @@ def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
         yield f"{_count(roofless)} in a kind of arithmetic of which no peak is known"
 
 
-def _partial(placed: RooflinePoints, rows: pl.DataFrame) -> Iterator[str]:
-    if placed.uncounted:
-        missing = ", ".join(op.upper() for op in placed.uncounted)
+def _uncounted(points: RooflinePoints, rows: pl.DataFrame) -> Iterator[str]:
+    if points.uncounted:
+        missing = ", ".join(op.upper() for op in points.uncounted)
         yield f"{missing} instructions were not counted, so FLOPs are too few where there are any"
     keys = [f"flops_{key}" for key in TENSOR_KEYS]
-    untold = rows.filter(pl.all_horizontal(pl.col(key).is_null() for key in keys))
-    names = untold.get_column("name").cast(pl.String).unique()
+    no_tensor = rows.filter(pl.all_horizontal(pl.col(key).is_null() for key in keys))
+    names = no_tensor.get_column("name").cast(pl.String).unique()
     if any(classify(name).tensor_core for name in names):
         yield (
             "operations of tensor cores were not counted, and kernels are named after them; "
@@ -302,21 +289,11 @@ def _count(launches: int) -> str:
     return f"{launches:,} launch" + ("" if launches == 1 else "es")
 
 
-def _odd(rows: pl.DataFrame) -> Iterator[str]:
-    above = rows.filter(pl.col("roof_share") > _ABOVE).height
-    if above:
-        yield (
-            f"{_count(above)} above the roof: counters come from several runs of the kernel, "
-            "which differ, or the roof is not that of this GPU"
-        )
-    devices = rows.get_column("device").n_unique()
-    if devices > 1:
-        yield f"launches ran on {devices} GPUs, each with roofs of its own"
-
-
 COLLECT = "ncu --set roofline --section MemoryWorkloadAnalysis --section InstructionStats"
 _MEASURE = f"measure the kernels with: {COLLECT} -o report PROGRAM"
 _SIZES = "; FLOPs from recorded sizes: gpusight flops FILE"
+_NEEDED = ("flop_per_s", "dram_bytes_per_s", "memory_share", "sm_share", "compute_share")
+"""Columns of which one must hold something."""
 _PART = "Part of the time of launches whose bound is known"
 ROOFLINE_FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
@@ -353,46 +330,33 @@ def roofline(
     of a name. `gpu` names the GPU whose roofs are meant where the capture holds none.
     """
     if not trace.has("profiles"):
-        return _absent(trace)
+        has_shapes = trace.has("cpu_ops") and trace.has("cpu_ops", "shapes")
+        reason = "the capture has no hardware counters of kernels"
+        return NotApplicable("roofline", reason, _MEASURE + (_SIZES if has_shapes else ""))
     scope = LaunchSelection(trace, selection, kernel=kernel)
-    placed = measure(trace, gpu)
+    points = measure(trace, gpu)
     columns = ["launch", "name", "device", *SHAPE]
     rows = scope.profiles(columns).join(
-        placed.frame, on="launch", how="left", maintain_order="left"
+        points.frame, on="launch", how="left", maintain_order="left"
     )
-    if _is_empty(rows):
-        return _nothing_known()
-    table = launch_table(by_launch(rows)) if launches else kernel_table(by_kernel(rows))
-    roofs = roof_table(rows, device_names(trace))
-    told = isinstance(roofs, TableResult) and gpu is None
+    if all(rows.get_column(column).null_count() == rows.height for column in _NEEDED):
+        reason = "the report counts neither operations nor bytes, nor how busy the GPU's units were"
+        return NotApplicable("roofline", reason, _MEASURE)
+    if launches:
+        table = _table("launches", "Launches by GPU time", LAUNCH_FIELDS, rows)
+    else:
+        table = _table("kernels", "Kernels by GPU time", FIELDS, _by_kernel(rows))
+    roofs = _roof_table(rows, device_names(trace))
+    gpus = names_of_used(trace, rows["device"].unique()) or (f"{gpu}, as given" if gpu else None)
+    name_gpu = isinstance(roofs, TableResult) and gpu is None
     return Composite(
         "roofline",
         "Roofline",
-        _facts(
-            rows,
-            names_of_used(trace, rows["device"].unique()) or (f"{gpu}, as given" if gpu else None),
-        ),
+        _facts(rows, gpus),
         (table, roofs),
         meta={"path": trace.meta.path, "by": "launch" if launches else "kernel"},
-        notes=(*scope.notes, *notes_of(placed, rows, name_gpu=told)),
+        notes=(*scope.notes, *_notes(points, rows, name_gpu=name_gpu)),
     )
-
-
-def _absent(trace: Trace) -> NotApplicable:
-    """Explain that a capture is no report of single kernels."""
-    sized = trace.has("cpu_ops", "shapes") if trace.has("cpu_ops") else False
-    reason = "the capture has no hardware counters of kernels"
-    return NotApplicable("roofline", reason, _MEASURE + (_SIZES if sized else ""))
-
-
-def _is_empty(rows: pl.DataFrame) -> bool:
-    telling = ("flop_per_s", "dram_bytes_per_s", "memory_share", "sm_share", "compute_share")
-    return all(rows.get_column(column).null_count() == rows.height for column in telling)
-
-
-def _nothing_known() -> NotApplicable:
-    reason = "the report counts neither operations nor bytes, nor how busy the GPU's units were"
-    return NotApplicable("roofline", reason, _MEASURE)
 
 
 def _facts(rows: pl.DataFrame, gpus: str | None) -> tuple[Fact, ...]:
@@ -413,7 +377,7 @@ def _facts(rows: pl.DataFrame, gpus: str | None) -> tuple[Fact, ...]:
 
 
 def _part(rows: pl.DataFrame, kind: str) -> float | None:
-    """Give the part of the time that launches of one class took; None when no class is known."""
+    """Return the part of the time of launches with this bound; None when no bound is known."""
     known = rows.filter(pl.col("bound").is_not_null())
     total = float(known[DURATION].sum())
     own = float(known.filter(pl.col("bound") == kind)[DURATION].sum())

@@ -1,8 +1,7 @@
-"""GPU work of steps in launch order; warm-up steps and steps cut off by the capture."""
+"""GPU work in the order of its launches: what each step launched, and steps by repetition."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,11 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
+from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.analysis.steps.step_names import WARM_UP, closed_ranges, named_like
-from gpusight.trace.intervals import Intervals, contains
+from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
+from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
-    Mask = NDArray[np.bool_]
+    _Columns = dict[str, tuple[str, ...]]
 
 
 _SCHEMA = {
@@ -41,7 +41,7 @@ _SCHEMA = {
 
 
 def launched(trace: Trace) -> pl.DataFrame:
-    """List all GPU work in order of `launch_ns`, when the call that asked for it began.
+    """Return all GPU work in order of `launch_ns`, when the call that issued it started.
 
     Work that names no call counts by its own start and has no thread. `table` is a position in
     `GPU_WORK`, `row` the row there. `process` is that of the call where the work names none.
@@ -58,8 +58,8 @@ def of_process(work: pl.DataFrame, process: int | None) -> pl.DataFrame:
 
 def launches_of(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
     """Count the work that the process of these steps launched during each of them."""
-    mine = of_process(work, steps[0].process if steps else None)
-    return count_in(mine["launch_ns"].to_numpy(), steps)
+    own = of_process(work, steps[0].process if steps else None)
+    return count_in(own["launch_ns"].to_numpy(), steps)
 
 
 def count_in(times: Ints, steps: Sequence[TraceStep]) -> Ints:
@@ -69,33 +69,32 @@ def count_in(times: Ints, steps: Sequence[TraceStep]) -> Ints:
 
 
 def slices(times: Ints, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
-    """Give the first and last-plus-one of these rising times that lie in each step."""
+    """Return the first and last-plus-one of these rising times that lie in each step."""
     first = np.searchsorted(times, np.array([s.start_ns for s in steps], np.int64))
     after = np.searchsorted(times, np.array([s.end_ns for s in steps], np.int64))
     return first.astype(np.int64), np.maximum(first, after).astype(np.int64)
 
 
 def rows_of_steps(work: pl.DataFrame, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
-    """Give the rows of the work that each step launched, one step after the other, and the step."""
+    """Return the rows that each step launched, one step after the other, and the step of each."""
     first, after = slices(work["launch_ns"].to_numpy(), steps)
-    many = after - first
-    before = np.cumsum(many) - many
-    return np.arange(many.sum()) + np.repeat(first - before, many), np.repeat(
-        np.arange(len(steps)), many
-    )
+    count = after - first
+    before = np.cumsum(count) - count
+    rows = np.arange(count.sum()) + np.repeat(first - before, count)
+    return rows, np.repeat(np.arange(len(steps)), count)
 
 
 def done_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
-    """Say when each step and all GPU work that it launched had ended."""
-    mine = of_process(work, steps[0].process if steps else None)
+    """Return when each step and all GPU work that it launched had ended."""
+    own = of_process(work, steps[0].process if steps else None)
     done = np.array([s.end_ns for s in steps], np.int64)
-    first, after = slices(mine["launch_ns"].to_numpy(), steps)
-    some = np.flatnonzero(after > first)
-    if len(some):
-        ends = mine["end_ns"].to_numpy()
-        bounds = np.stack((first[some], after[some]), axis=1).ravel()
+    first, after = slices(own["launch_ns"].to_numpy(), steps)
+    at = np.flatnonzero(after > first)
+    if len(at):
+        ends = own["end_ns"].to_numpy()
+        bounds = np.stack((first[at], after[at]), axis=1).ravel()
         last = np.maximum.reduceat(np.append(ends, ends[-1]), bounds)[::2]
-        done[some] = np.maximum(done[some], last)
+        done[at] = np.maximum(done[at], last)
     return done
 
 
@@ -104,145 +103,315 @@ def _launched(trace: Trace) -> pl.DataFrame:
     index = KeyIndex(api["process"], api["correlation"])
     parts = [pl.DataFrame(schema=_SCHEMA)]
     for table in tables_with_rows(trace, GPU_WORK):
-        columns = ["start_ns", "end_ns", "device", "process", "correlation"]
-        parts.append(_of(trace.table(table, columns), api, index, GPU_WORK.index(table)))
-    return pl.concat(parts).sort("launch_ns", maintain_order=True)
-
-
-def _of(work: pl.DataFrame, api: pl.DataFrame, index: KeyIndex, table: int) -> pl.DataFrame:
-    # A correlation of 0 is none: the driver moved memory on its own account.
-    asked = work["correlation"].set((work["correlation"] == 0).fill_null(value=False), None)
-    call = optional(index.find(work["process"], asked))
-    called = pl.DataFrame(
-        {name: api[name].gather(call).alias(name) for name in ("start_ns", "thread", "process")}
-    )
-    return pl.DataFrame(
-        {
-            "launch_ns": _first(called["start_ns"], work["start_ns"]),
-            "process": _first(work["process"], called["process"]),
-            "thread": called["thread"],
+        work = trace.table(table, ["start_ns", "end_ns", "device", "process", "correlation"])
+        # A correlation of 0 is none: the driver moved memory on its own account.
+        correlation = work["correlation"]
+        correlation = correlation.set((correlation == 0).fill_null(value=False), None)
+        call = optional(index.find(work["process"], correlation))
+        start, thread, process = (api[c].gather(call) for c in ("start_ns", "thread", "process"))
+        columns = {
+            "launch_ns": start.zip_with(start.is_not_null(), work["start_ns"]),
+            "process": work["process"].zip_with(work["process"].is_not_null(), process),
+            "thread": thread,
             "start_ns": work["start_ns"],
             "end_ns": work["end_ns"],
             "device": work["device"],
-            "table": pl.Series(np.full(work.height, table, dtype=np.int8)),
-            "row": pl.Series(np.arange(work.height, dtype=np.int64)),
-        },
-        schema=_SCHEMA,
-    )
-
-
-def _first(known: pl.Series, otherwise: pl.Series) -> pl.Series:
-    return known.zip_with(known.is_not_null(), otherwise)
-
-
-_PREPARES = re.compile(
-    r"(?:cu|cuda|hip)(?:Module|Library)\w*(?:Load|GetFunction|GetKernel)|"
-    r"(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost)(?!Async)|cuMemCreate|cu\w*Link"
-)
-"""Calls that a program makes until it has run once."""
-_LONG = 1.25
-_LONGER = 1.1
-"""Times the median of later steps: what is long, and long for a step that also prepares."""
-_DEVIATIONS = 5 * 1.4826
-"""Median absolute deviations that are out of the ordinary: five standard deviations."""
-_OFTEN = 0.9
-_CUT_LAUNCHES = 0.5
-_CUT_TIME = 0.8
-_LEAST = 3
-"""Steps needed to tell which of them are unlike the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnrepresentativeSteps:
-    """How many steps at either end do not stand for the rest, and why."""
-
-    warm_up: int
-    """Steps at the beginning."""
-    cut_first: bool
-    cut_last: bool
-    why: str
-    """Of the warm-up, in a few words; empty where there is none."""
-
-
-def unrepresentative_steps(trace: Trace, steps: Sequence[TraceStep]) -> UnrepresentativeSteps:
-    """Find the steps at either end that do not stand for the rest."""
-    named = _named(trace, steps)
-    if len(steps) < _LEAST:
-        return UnrepresentativeSteps(named, False, False, "named so" if named else "")
-    work = launched(trace)
-    took = took_ns(work, steps)
-    first, last = _cut(launches_of(work, steps), took)
-    measured = _measured(took, _prepares(trace, steps)) if not first else 0
-    count = max(named, min(measured, len(steps) // 2))
-    why = "" if not count else "named so" if named >= measured else "longer than later ones"
-    return UnrepresentativeSteps(count, first and not count, last, why)
+            "table": np.full(work.height, GPU_WORK.index(table), dtype=np.int8),
+            "row": np.arange(work.height, dtype=np.int64),
+        }
+        parts.append(pl.DataFrame(columns, schema=_SCHEMA))
+    return pl.concat(parts).sort("launch_ns", maintain_order=True)
 
 
 def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
-    """Say how long each step took until its GPU work was done, what the one before left apart."""
+    """Return how long each step took until its GPU work was done, after that of the one before."""
     done = np.maximum.accumulate(done_ns(work, steps))
     starts = np.array([s.start_ns for s in steps], np.int64)
     took: Ints = done - np.maximum(starts, np.append(starts[:1], done[:-1]))
     return took
 
 
-def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:
-    """Count the leading steps that a range around them, or their own name, calls warm-up."""
-    starts = np.array([s.start_ns for s in steps], np.int64)
-    said = np.array([bool(re.search(WARM_UP, s.name)) for s in steps], np.bool_)
-    if trace.has("ranges"):
-        around = named_like(closed_ranges(trace), WARM_UP)
-        inside = Intervals.from_arrays(around["start_ns"].to_numpy(), around["end_ns"].to_numpy())
-        said |= contains(inside, starts)
-    return 0 if said.all() else int(np.argmin(said))
+# Repetition ---------------------------------------------------------------------------------------
+
+_MAX_CODES = 1 << 18
+"""Codes in the middle of a long sequence that the length of the period is found from."""
+_MAX_EXACT = 1 << 11
+"""Up to here every lag is tried; beyond, those that a spectrum suggests."""
+_SUGGESTED_LAGS = 200
+_SPECTRA = 4
+_NEIGHBORS = (-1, 1, -2)
+"""Offsets of the codes by which a place is recognized."""
+_TOLERANCE = 0.25
+"""Part of a period by which the distance of two may differ from its length."""
+_WHOLE = 0.9
+"""Part of a period that must follow its start for the last to be whole."""
+_MIN_EQUAL_SHARE = 0.85
+"""Part of the codes that a period must share with a typical one."""
+_MAX_COMPARED = 256
+_SAME = 0.002
+_UNSURE = 0.05
+"""Parts of the codes that may differ: without a reason to prefer another lag, and to try on."""
 
 
-def outliers(took: Ints, kept: Mask) -> Mask:
-    """Tell which steps take much longer, or shorter, than the kept ones usually do."""
-    if kept.sum() < _LEAST:
-        return np.zeros(len(took), np.bool_)
-    median, limit = _usual(took[kept])
-    far: Mask = (took > np.maximum(_LONG * median, median + limit)) | (
-        took < np.minimum(median / _LONG, median - limit)
+@dataclass(frozen=True, slots=True)
+class LaunchPeriod:
+    """Where the periods of a sequence begin."""
+
+    starts: Ints
+    """Position of the first code of each whole period."""
+    end: int
+    """Position after the last code of the last one."""
+    length: int
+    """Codes of a typical one."""
+
+
+def find_period(codes: Ints, weights: Ints, opens: NDArray[np.bool_]) -> LaunchPeriod | None:
+    """Find the periods of a sequence; None where it does not repeat itself.
+
+    `opens` says which codes may begin one; where several could, the one with most `weights` does
+    (the time before it, for launches).
+    """
+    if len(codes) < 2:
+        return None
+    # The middle of a long sequence is enough, unless periods are longer than half of that.
+    spare = max(0, len(codes) - _MAX_CODES) // 2
+    length, difference = _best_lag(codes[spare : spare + _MAX_CODES])
+    if spare and difference > _UNSURE:
+        length, _ = _best_lag(codes)
+    period = _best_period(codes, length, weights, opens)
+    return period if period is not None and _repeats(codes, period) else None
+
+
+def _best_lag(codes: Ints) -> tuple[int, float]:
+    """Return the lag at which a sequence agrees with itself best, and the part that differs."""
+    lags = np.arange(1, len(codes) // 2 + 1)
+    if len(codes) > _MAX_EXACT:
+        lags = _suggested_lags(codes)
+    differences = np.array([np.mean(codes[lag:] != codes[:-lag]) for lag in lags])
+    least = float(differences.min())
+    near = differences <= max(1.5 * least, least + _SAME)
+    return int(lags[near].min()), least
+
+
+def _suggested_lags(codes: Ints) -> Ints:
+    """Return the lags at which a long sequence agrees with itself most, by its spectrum.
+
+    Codes become random numbers on the unit circle: their products add up where codes are equal
+    and cancel out elsewhere.
+    """
+    random = np.random.default_rng(0)
+    size = 1 << (2 * len(codes) - 1).bit_length()
+    power = np.zeros(size)
+    for _ in range(_SPECTRA):
+        angles = random.uniform(0, 2 * np.pi, int(codes.max()) + 1)
+        power += np.abs(np.fft.fft(np.exp(1j * angles[codes]), size)) ** 2
+    lags = np.arange(1, len(codes) // 2 + 1)
+    agree = np.fft.ifft(power).real[lags] / (len(codes) - lags)
+    best = np.argpartition(-agree, min(_SUGGESTED_LAGS, len(agree) - 1))[:_SUGGESTED_LAGS]
+    return np.sort(lags[best])
+
+
+def _best_period(
+    codes: Ints, length: int, weights: Ints, opens: NDArray[np.bool_]
+) -> LaunchPeriod | None:
+    """Choose the run of codes that starts periods: the one that gives most whole ones."""
+    runs = _runs(codes, length)
+    places = np.argsort(runs, kind="stable")
+    places = places[opens[places]]
+    if not len(places):
+        return None
+    kind = runs[places]
+    first = np.flatnonzero(np.diff(kind, prepend=-1))
+    count = np.diff(np.append(first, len(kind)))
+    whole, wrong = _fitting(places, kind, length, len(codes))
+    periods = np.add.reduceat(whole, first) + _earlier(codes, places[first], length)
+    periods[np.add.reduceat(wrong, first) > _TOLERANCE * count] = 0
+    if periods.max() < 2:
+        return None
+    weight = np.add.reduceat(weights[places], first) / count
+    chosen = int(np.argmax(np.where(periods == periods.max(), weight, -1)))
+    own = slice(int(first[chosen]), int(first[chosen] + count[chosen]))
+    starts = places[own][whole[own] > 0]
+    return _cut_at(starts, codes, length) if len(starts) else None
+
+
+def _runs(codes: Ints, length: int) -> Ints:
+    """Number the runs of codes around each place, within the reach of a period."""
+    runs, base, size = codes, int(codes.max()) + 2, len(codes)
+    for offset in _NEIGHBORS:
+        if abs(offset) < length:
+            pad = np.full(min(abs(offset), size), -1)
+            beside = np.append(codes[offset:], pad) if offset > 0 else np.append(pad, codes)[:size]
+            runs = np.unique(runs * base + beside + 1, return_inverse=True)[1].astype(np.int64)
+    return runs
+
+
+def _fitting(places: Ints, kind: Ints, length: int, count: int) -> tuple[Ints, Ints]:
+    """Return which places start a whole period, and which come again at a wrong distance."""
+    after = np.append(places[1:], count)
+    same = np.append(kind[1:] == kind[:-1], False)
+    distance = np.where(same, after - places, count - places)
+    fits = np.abs(distance - length) <= _TOLERANCE * length
+    whole = np.where(same, fits, distance >= _WHOLE * length)
+    return whole.astype(np.int64), (same & ~fits).astype(np.int64)
+
+
+def _cut_at(starts: Ints, codes: Ints, length: int) -> LaunchPeriod:
+    """Keep the longest stretch of periods that follow one another."""
+    apart = np.flatnonzero(np.diff(starts) > (1 + _TOLERANCE) * length) + 1
+    kept = max(np.split(starts, apart), key=len)
+    after = starts[np.searchsorted(starts, kept[-1], "right") :]
+    end = min(int(kept[-1]) + length, len(codes), *after[:1].tolist())
+    if _earlier(codes, kept[:1], length)[0]:
+        kept = np.append(kept[0] - length, kept)
+    return LaunchPeriod(kept, end, length)
+
+
+def _earlier(codes: Ints, firsts: Ints, length: int) -> NDArray[np.bool_]:
+    """Return before which places a whole period ends that no other place starts.
+
+    Nothing is before the first code of all: a period that starts there is recognized so.
+    """
+    same = np.append(0, np.cumsum(codes[length:] == codes[:-length]))
+    can = (firsts >= length) & (firsts < len(same))
+    at = np.where(can, firsts, length)
+    agree: NDArray[np.bool_] = (same[at] - same[at - length]) >= _WHOLE * length
+    return can & agree
+
+
+def _repeats(codes: Ints, period: LaunchPeriod) -> bool:
+    """Return whether periods hold the same codes, by and large; of many, some are compared."""
+    count = len(period.starts)
+    if count < 2:
+        return False
+    ends = np.append(period.starts[1:], period.end)
+    compared = np.unique(np.linspace(0, count - 1, min(count, _MAX_COMPARED)).astype(np.int64))
+    kinds, numbers = np.unique(codes, return_inverse=True)
+    counts = np.stack(
+        [np.bincount(numbers[period.starts[i] : ends[i]], minlength=len(kinds)) for i in compared]
     )
-    return far
+    typical = np.median(counts, axis=0)
+    shared = np.minimum(counts, typical).sum(axis=1)
+    alike = shared / np.maximum(counts.sum(axis=1), typical.sum())
+    return bool(np.mean(alike >= _MIN_EQUAL_SHARE) >= _MIN_EQUAL_SHARE)
 
 
-def _usual(took: Ints) -> tuple[float, float]:
-    """Give the median, and how far from it is out of the ordinary."""
-    median = float(np.median(took))
-    return median, _DEVIATIONS * float(np.median(np.abs(took - median)))
+_MIN_STEP_NS = 100_000
+"""What repeats faster than this is a loop inside a step rather than a step."""
+_MOST = 0.5
+_NEARLY_ALL = 0.8
+"""Part of the GPU work that steps must hold, with and without a wait in them."""
+_MIN_REPETITIONS = 3
+_LONG = 20
+"""Repetitions that are enough, unless what repeats is this long."""
+_SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
+_CODE: _Columns = {
+    "kernels": ("name", *_SHAPE),
+    "copies": ("kind", "bytes"),
+    "graph_launches": ("graph",),
+}
+_VAGUE: _Columns = {"kernels": ("name",), "copies": ("kind",), "graph_launches": ("graph",)}
 
 
-def _measured(took: Ints, prepares: Mask) -> int:
-    """Count the leading steps that are out of the ordinary among the later ones."""
-    later = took[max(1, len(took) // 2) :]
-    median, limit = _usual(later)
-    # What later steps often take as well is no sign of a beginning.
-    often = float(np.quantile(later, _OFTEN, method="higher"))
-    needed = np.where(prepares, _LONGER, _LONG) * median
-    usual = took <= np.maximum(needed, max(median + limit, often))
-    return int(np.argmax(usual)) if usual.any() else 0
+def periodic_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
+    """Find steps by the order in which a process launches work and waits for it.
+
+    `work` is what `launched` gives of that process and, where it uses several, one GPU.
+    """
+    if work.height < 2:
+        return None
+    for columns in (_CODE, _VAGUE):
+        steps = _steps(_launches(trace, work, columns), work["process"][0])
+        if steps is not None:
+            return steps
+    return None
 
 
-def _prepares(trace: Trace, steps: Sequence[TraceStep]) -> Mask:
-    """Tell which steps make calls that prepare, where most of the later steps make none."""
-    if not trace.has("api_calls"):
-        return np.zeros(len(steps), np.bool_)
-    calls = trace.table("api_calls", ["start_ns", "name", "process"])
-    names = names_of(calls["name"])
-    codes = [code for code, name in enumerate(names) if _PREPARES.match(name)]
-    wanted = pl.col("name").to_physical().is_in(codes)
-    if steps[0].process is not None:
-        wanted &= pl.col("process") == steps[0].process
-    counts = count_in(calls.filter(wanted)["start_ns"].to_numpy(), steps)
-    usually = float(np.median(counts[len(counts) // 2 :]))
-    prepares: Mask = (counts > 0) & (usually == 0)
-    return prepares
+def _launches(trace: Trace, work: pl.DataFrame, columns: _Columns) -> pl.DataFrame:
+    """List launches and waits in order, each with a code of what it is."""
+    parts = [_waits(trace, work)]
+    for number, table in enumerate(GPU_WORK):
+        if table not in tables_with_rows(trace, GPU_WORK):
+            continue
+        own = work.filter(pl.col("table") == number)
+        shape = trace.table(table, list(columns.get(table, ())) or ["device"])
+        key = shape[own["row"]].hash_rows(seed=number).alias("key")
+        parts.append(own.select("launch_ns", "end_ns", "thread", *_flags(table), key))
+    launches = pl.concat(parts).sort("launch_ns", maintain_order=True)
+    return launches.with_columns((pl.col("key").rank("dense").cast(pl.Int64) - 1).alias("code"))
 
 
-def _cut(launches: Ints, took: Ints) -> tuple[bool, bool]:
-    """Tell whether the first and the last step are only parts of steps."""
-    few = launches < _CUT_LAUNCHES * np.median(launches)
-    parts = few & (took < _CUT_TIME * np.median(took))
-    return bool(parts[0]), bool(parts[-1])
+def _flags(table: str | None) -> list[pl.Expr]:
+    """Return whether it may open a step, computes, is a graph; None for a wait."""
+    flags = {
+        "opens": table is not None,
+        "computes": table in {"kernels", "graph_launches"},
+        "graph": table in {None, "graph_launches"},
+    }
+    return [pl.lit(value).alias(name) for name, value in flags.items()]
+
+
+def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """List the calls of the process that wait for the GPU."""
+    calls = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "name"])
+    waits = [n for n, name in enumerate(names_of(calls["name"])) if kind_of(name) is CallKind.SYNC]
+    processes = work["process"].unique().implode()
+    return calls.filter(
+        pl.col("name").to_physical().is_in(waits), pl.col("process").is_in(processes)
+    ).select(
+        pl.col("start_ns").alias("launch_ns"),
+        "end_ns",
+        "thread",
+        *_flags(None),
+        pl.col("name").to_physical().cast(pl.UInt64).alias("key"),
+    )
+
+
+def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
+    times = launches["launch_ns"].to_numpy()
+    before = np.diff(times, prepend=times[0])
+    period = find_period(launches["code"].to_numpy(), before, launches["opens"].to_numpy())
+    if period is None:
+        return None
+    ends = _ends(launches, period)
+    took = ends - times[period.starts]
+    if np.median(took) < _MIN_STEP_NS or not _plausible(launches, period):
+        return None
+    # Of the last step the end was not seen: what the host did before the next.
+    unended = len(took) > _MIN_REPETITIONS and took[-1] < _NEARLY_ALL * np.median(took[:-1])
+    count = len(ends) - int(unended)
+    frame = launches[period.starts].select(
+        pl.lit(UNNAMED).alias("name"),
+        pl.int_range(pl.len()).alias("number"),
+        pl.col("launch_ns").alias("start_ns"),
+        pl.Series("end_ns", ends),
+        pl.lit(process, pl.Int64).alias("process"),
+        "thread",
+    )
+    inside = launches[int(period.starts[0]) : period.end]
+    if inside["graph"].all():
+        how = "launches of CUDA graphs, which repeat"
+        return TraceSteps.of(frame[:count], how, StepEvidence.GRAPHS)
+    each = round(int(inside["opens"].sum()) / len(period.starts))
+    what = "one kernel" if each == 1 else f"the same {format_count(each)} pieces of GPU work"
+    how = f"{what}, launched over and over"
+    return TraceSteps.of(frame[:count], how, StepEvidence.PERIODIC)
+
+
+def _plausible(launches: pl.DataFrame, period: LaunchPeriod) -> bool:
+    """Distinguish steps from a loop in one: they hold most work, and kernels, often enough."""
+    inside = launches[int(period.starts[0]) : period.end]
+    total, inside_steps = int(launches["opens"].sum()), int(inside["opens"].sum())
+    # Layers follow each other without a wait, and what is around them is part of the step too.
+    least = _MOST if inside_steps < inside.height else _NEARLY_ALL
+    often = len(period.starts) >= _MIN_REPETITIONS or period.length >= _LONG
+    return often and inside_steps >= least * total and bool(inside["computes"].any())
+
+
+def _ends(launches: pl.DataFrame, period: LaunchPeriod) -> Ints:
+    """Return when periods end: where the next starts, the last with the work that it launched."""
+    times = launches["launch_ns"].to_numpy()
+    done = int(launches["end_ns"][int(period.starts[-1]) : period.end].max())  # type: ignore[arg-type]
+    if period.end < len(times):
+        done = min(done, int(times[period.end]))
+    return np.append(times[period.starts[1:]], max(done, int(times[period.end - 1]) + 1))

@@ -14,7 +14,7 @@ from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_launches import launched
-from gpusight.analysis.steps.step_names import PHASES, closed_ranges, phase_of
+from gpusight.analysis.steps.step_list import PHASES, closed_ranges, phase_of
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 
@@ -38,7 +38,7 @@ NO_PHASES = NotApplicable(
 _CODES = {phase: code for code, phase in enumerate(PHASES)}
 _FORWARD, _BACKWARD, _OPTIMIZER, _DATA, _, _OTHER = range(len(PHASES))
 _COPIES = GPU_WORK.index("copies")
-_TELLING_OPS = re.compile(r"autograd::engine::|Optimizer\.|enumerate\(DataLoader\)|\w+Backward\d*$")
+_PHASE_OPS = re.compile(r"autograd::engine::|Optimizer\.|enumerate\(DataLoader\)|\w+Backward\d*$")
 _ANY_NAME = re.compile("")
 _ZEROES = r"(?i)zero[ _]?grad"
 _NUMBERED = r", (?:seq|op_id) = \d.*$|[\s_#:-]+\d+$"
@@ -47,36 +47,34 @@ _SPAN = {**_PLACE, "turn": pl.Boolean()}
 
 
 def phases(trace: Trace, schedule: GpuSchedule) -> pl.Series:
-    """Give the phase of each piece of work of a schedule; null where the capture cannot tell."""
-    known = phases_of(trace)
-    at = np.full(len(schedule.ops), NONE, np.int64)
-    for table, codes in enumerate(known):
-        mine = np.flatnonzero(schedule.ops.kind == table)
-        at[mine] = codes[schedule.ops.row[mine]]
-    return as_phases(at)
+    """Return the phase of each GPU activity of a schedule; null where it is not known."""
+    phase = np.full(len(schedule.ops), NONE, np.int64)
+    for table, codes in enumerate(phases_of(trace)):
+        at = np.flatnonzero(schedule.ops.kind == table)
+        phase[at] = codes[schedule.ops.row[at]]
+    return as_phases(phase)
 
 
 def as_phases(codes: Codes | Ints) -> pl.Series:
-    """Give positions in `PHASES` as a column, null where they are below 0."""
+    """Return positions in `PHASES` as a column, null where they are below 0."""
     column = pl.Series("phase", codes, pl.Int64)
     return pl.Series("phase", PHASES, PHASE).gather(column.set(column < 0, None))
 
 
 def phases_of(trace: Trace) -> tuple[Codes, ...]:
-    """Give the phase of every row of the tables of GPU work, as positions in `PHASES`."""
+    """Return the phase of every row of the tables of GPU work, as positions in `PHASES`."""
     frame = trace.derive("phases-5", lambda: _phases_of(trace))
     codes, table = frame["phase"].to_numpy(), frame["table"].to_numpy()
     return tuple(codes[table == number] for number in range(len(GPU_WORK)))
 
 
 def phases_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """Name the phase of some rows of `launched`, `unknown` where nothing tells."""
-    known = phases_of(trace)
-    codes = np.empty(work.height, np.int64)
+    """Return the phase of rows of `launched`, `unknown` where it is not known."""
+    phase = np.empty(work.height, np.int64)
     table, row = work["table"].to_numpy(), work["row"].to_numpy()
-    for number in range(len(GPU_WORK)):
-        codes[table == number] = known[number][row[table == number]]
-    return as_phases(codes).cast(pl.String).fill_null(UNKNOWN)
+    for number, codes in enumerate(phases_of(trace)):
+        phase[table == number] = codes[row[table == number]]
+    return as_phases(phase).cast(pl.String).fill_null(UNKNOWN)
 
 
 def _phases_of(trace: Trace) -> pl.DataFrame:
@@ -90,42 +88,42 @@ def _phases_of(trace: Trace) -> pl.DataFrame:
     if trace.has("cpu_ops") and (named.codes == _BACKWARD).any():
         ways.append(_numbered(trace).at(work, work["thread"], "thread"))
         ways.append(_before_backward(named, work))
-    found = np.full(work.height, NONE, np.int8)
+    phase = np.full(work.height, NONE, np.int8)
     for way in ways:
-        found = np.where(found >= 0, found, way)
+        phase = np.where(phase >= 0, phase, way)
     if ((own >= 0) | (beside >= 0)).any():
-        found[found < 0] = _OTHER
-    frame = work.select("table", "thread").with_columns(pl.Series("phase", found, pl.Int8))
+        phase[phase < 0] = _OTHER
+    frame = work.select("table", "thread").with_columns(pl.Series("phase", phase, pl.Int8))
     return frame.select("table", _of_autograd(pl.col("phase")).alias("phase"))
 
 
 def _of_autograd(phase: pl.Expr) -> pl.Expr:
-    """Call backward whatever autograd's threads launch, such as a forward pass done once more.
+    """Count as backward whatever autograd's threads launch, such as a recomputed forward pass.
 
     They launch more backward than forward work, and less forward work than some other thread.
     """
     forward, backward = ((phase == part).sum().over("thread") for part in (_FORWARD, _BACKWARD))
-    theirs = (backward > forward) & (forward < forward.max())
-    return pl.when(theirs & (phase == _FORWARD)).then(pl.lit(_BACKWARD, pl.Int8)).otherwise(phase)
+    autograd = (backward > forward) & (forward < forward.max())
+    return pl.when(autograd & (phase == _FORWARD)).then(pl.lit(_BACKWARD, pl.Int8)).otherwise(phase)
 
 
 def _by_kernel(trace: Trace, work: pl.DataFrame, phase: str) -> Codes:
-    """Give this phase to kernels of the category of the same name."""
+    """Return this phase for kernels of the category of the same name."""
     codes = np.full(work.height, NONE, np.int8)
     if trace.has("kernels"):
         names = trace.table("kernels", ["name"])["name"]
-        tells = np.array([classify(name).category == phase for name in names_of(names)], np.bool_)
+        fits = np.array([classify(name).category == phase for name in names_of(names)], np.bool_)
         at = np.flatnonzero(work["table"].to_numpy() == 0)
-        codes[at[tells[names.to_physical().to_numpy()]]] = _CODES[phase]
+        codes[at[fits[names.to_physical().to_numpy()]]] = _CODES[phase]
     return codes
 
 
-# Ranges that speak of phases ------------------------------------------------------------------
+# Ranges that mean phases -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Spans:
-    """Stretches of time on threads, each of one phase."""
+    """Spans of time on threads, each of one phase."""
 
     frame: pl.DataFrame
     """`start_ns`, `end_ns`, `thread`, `process`; `turn` where what follows is another phase."""
@@ -135,7 +133,7 @@ class _Spans:
         return _Spans(self.frame.filter(pl.Series(mask)), self.codes[mask])
 
     def at(self, work: pl.DataFrame, keys: pl.Series, by: str) -> Codes:
-        """Give the phase of the innermost one open at each launch, by thread or process."""
+        """Return the phase of the innermost one open at each launch, by thread or process."""
         if not len(self.codes):
             return np.full(work.height, NONE, np.int8)
         start, end = (self.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
@@ -145,32 +143,26 @@ class _Spans:
 
 
 def _named(trace: Trace) -> _Spans:
-    """Collect the ranges, and the operators, whose names speak of a phase."""
-    parts, codes = [pl.DataFrame(schema=_SPAN)], [np.empty(0, np.int8)]
+    """Collect the ranges, and the operators, whose names mean a phase."""
+    parts = [_Spans(pl.DataFrame(schema=_SPAN), np.empty(0, np.int8))]
     if trace.has("ranges"):
-        frame, phase = _telling(closed_ranges(trace), _ANY_NAME)
-        parts.append(frame)
-        codes.append(phase)
+        parts.append(_spans_of(closed_ranges(trace), _ANY_NAME))
     if trace.has("cpu_ops"):
-        ops = trace.table("cpu_ops", [*_PLACE, "name"])
-        frame, phase = _telling(ops, _TELLING_OPS)
-        parts.append(frame)
-        codes.append(phase)
-    return _Spans(pl.concat(parts), np.concatenate(codes))
+        parts.append(_spans_of(trace.table("cpu_ops", [*_PLACE, "name"]), _PHASE_OPS))
+    return _Spans(pl.concat([p.frame for p in parts]), np.concatenate([p.codes for p in parts]))
 
 
-def _telling(frame: pl.DataFrame, looked_at: re.Pattern[str]) -> tuple[pl.DataFrame, Codes]:
+def _spans_of(frame: pl.DataFrame, candidates: re.Pattern[str]) -> _Spans:
     names = pl.Series(names_of(frame["name"]), dtype=pl.String)
-    # Numbers at the end tell ranges apart, but not their phases: of a million names few remain.
+    # Numbers at the end distinguish ranges, but not their phases: of a million names few remain.
     plain = names.str.replace(_NUMBERED, "")
-    read = {name: phase_of(name) for name in plain.unique() if looked_at.match(name)}
-    known = {name: NONE if phase is None else _CODES[phase] for name, phase in read.items()}
-    phase = plain.replace_strict(known, default=NONE, return_dtype=pl.Int8).to_numpy()
-    codes = phase[frame["name"].to_physical().to_numpy()]
-    tells = codes >= 0
-    kept = frame.filter(pl.Series(tells))
+    phases = {name: phase_of(name) for name in plain.unique() if candidates.match(name)}
+    known = {name: NONE if phase is None else _CODES[phase] for name, phase in phases.items()}
+    by_name = plain.replace_strict(known, default=NONE, return_dtype=pl.Int8).to_numpy()
+    codes = by_name[frame["name"].to_physical().to_numpy()]
+    kept = frame.filter(pl.Series(codes >= 0))
     turn = ~names.str.contains(_ZEROES).gather(kept["name"].to_physical())
-    return kept.select(*_PLACE).with_columns(turn.alias("turn")), codes[tells]
+    return _Spans(kept.select(*_PLACE).with_columns(turn.alias("turn")), codes[codes >= 0])
 
 
 def _numbered(trace: Trace) -> _Spans:
@@ -183,35 +175,32 @@ def _numbered(trace: Trace) -> _Spans:
 
 
 def _before_backward(named: _Spans, work: pl.DataFrame) -> Codes:
-    """Give the forward phase to launches that a backward follows, before any optimizer."""
+    """Return the forward phase for launches that a backward follows, before any optimizer."""
     codes = np.full(work.height, NONE, np.int8)
     turns = named.keep(
         np.isin(named.codes, (_BACKWARD, _OPTIMIZER)) & named.frame["turn"].to_numpy()
     )
     called = ((work["table"] != _COPIES) & work["thread"].is_not_null()).to_numpy()
     for process in turns.frame["process"].unique():
-        mine = turns.keep(turns.frame["process"].eq_missing(process).to_numpy())
-        order = np.argsort(mine.frame["start_ns"].to_numpy(), kind="stable")
-        starts, after = mine.frame["start_ns"].to_numpy()[order], mine.codes[order]
+        own = turns.keep(turns.frame["process"].eq_missing(process).to_numpy())
+        starts = own.frame["start_ns"].to_numpy()
+        order = np.argsort(starts, kind="stable")
         at = np.flatnonzero(called & work["process"].eq_missing(process).to_numpy())
-        follows = np.searchsorted(starts, work["launch_ns"].to_numpy()[at], "right")
-        known = np.append(after, np.int8(NONE))[follows]
-        codes[at[known == _BACKWARD]] = _FORWARD
+        following = np.searchsorted(starts[order], work["launch_ns"].to_numpy()[at], "right")
+        next_phase = np.append(own.codes[order], np.int8(NONE))[following]
+        codes[at[next_phase == _BACKWARD]] = _FORWARD
     return codes
 
 
 def _main_thread_phase(trace: Trace, named: _Spans, work: pl.DataFrame) -> Codes:
-    """Give the phase open on the main thread, or elsewhere in a process whose main has none."""
+    """Return the phase open on the main thread, or elsewhere where the main thread has none."""
     threads = main_threads(trace)
-    launched_by = work["thread"].is_not_null()
     main = work["process"].replace_strict(threads, default=None, return_dtype=pl.Int64)
     on_main = named.at(work, main, "thread")
-    speaking = named.frame.filter(pl.col("thread").is_in(list(threads.values())))["process"]
+    with_main = named.frame.filter(pl.col("thread").is_in(list(threads.values())))["process"]
+    by_main = named.frame["process"].is_in(with_main.unique().implode()).fill_null(value=False)
     # A loader's thread has its range open all the time, whatever the others do.
-    elsewhere = named.keep(
-        ~named.frame["process"].is_in(speaking.unique().implode()).fill_null(value=False).to_numpy()
-        & (named.codes != _DATA)
-    )
+    elsewhere = named.keep(~by_main.to_numpy() & (named.codes != _DATA))
     anywhere = elsewhere.at(work, work["process"], "process")
     beside = np.where(on_main >= 0, on_main, anywhere)
-    return np.where(launched_by.to_numpy(), beside, np.int8(NONE))
+    return np.where(work["thread"].is_not_null().to_numpy(), beside, np.int8(NONE))

@@ -11,18 +11,16 @@ import polars as pl
 from gpusight.analysis.aggregates import share_of, shown_if_filled
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_launches import (
+    count_in,
     done_ns,
     launched,
     of_process,
-    outliers,
     rows_of_steps,
-    slices,
     took_ns,
 )
-from gpusight.analysis.steps.step_list import TraceStep, frame_of
-from gpusight.analysis.steps.step_names import absent
+from gpusight.analysis.steps.step_list import TraceStep, absent, frame_of
 from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
-from gpusight.analysis.steps.step_window import NO_STEPS, StepWindow, step_window
+from gpusight.analysis.steps.step_window import NO_STEPS, StepWindow, outliers, step_window
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals
 
@@ -84,38 +82,38 @@ def steps(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> Composite | NotApplicable:
-    """Describe the steps of a capture; the keywords choose which are kept, as in `focus`."""
-    looked_at = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
-    if isinstance(looked_at, NotApplicable):
-        return replace(looked_at, command="steps")
-    if not looked_at.steps:
-        told = (n.removeprefix(NO_STEPS) for n in looked_at.notes if n.startswith(NO_STEPS))
-        return absent(trace, next(told, "no whole step lies in the window"))
-    table = _table(trace, looked_at)
+    """Describe the steps of a capture; the keywords choose which are kept, as in `step_window`."""
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return replace(chosen, command="steps")
+    if not chosen.steps:
+        reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
+        return absent(trace, next(reasons, "no whole step lies in the window"))
+    table = _table(trace, chosen)
     return Composite(
         "steps",
         "Steps" + (f" of {selection.within}" if selection.within else ""),
-        _facts(looked_at, table.frame),
-        (table, _phases(trace, looked_at)),
-        meta={"start_ns": looked_at.start_ns, "end_ns": looked_at.end_ns},
-        notes=looked_at.notes,
+        _facts(chosen, table.frame),
+        (table, _phases(trace, chosen)),
+        meta={"start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
+        notes=chosen.notes,
     )
 
 
-def _table(trace: Trace, looked_at: StepWindow) -> TableResult:
-    every = sorted((*looked_at.steps, *looked_at.left_out), key=lambda step: step.start_ns)
-    work = of_process(launched(trace), every[0].process)
-    kept = np.isin([s.start_ns for s in every], [s.start_ns for s in looked_at.steps])
-    took = took_ns(work, every)
-    busy = _busy_ns(work, every)
+def _table(trace: Trace, chosen: StepWindow) -> TableResult:
+    all_steps = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
+    work = of_process(launched(trace), all_steps[0].process)
+    launch_ns, kernels = work["launch_ns"].to_numpy(), (work["table"] == 0).to_numpy()
+    kept = np.isin([s.start_ns for s in all_steps], [s.start_ns for s in chosen.steps])
+    took = took_ns(work, all_steps)
     start, end = pl.col("start_ns"), pl.col("end_ns")
-    frame = frame_of(tuple(every)).with_columns(
+    frame = frame_of(tuple(all_steps)).with_columns(
         (end - start).alias("duration_ns"),
         pl.Series("took_ns", took),
-        pl.Series("gpu_busy_ns", busy),
-        pl.Series("lag_ns", done_ns(work, every)) - end,
-        pl.Series("kernels", _count(work.filter(pl.col("table") == 0), every)),
-        pl.Series("gpu_ops", _count(work, every)),
+        pl.Series("gpu_busy_ns", _busy_ns(work, all_steps)),
+        pl.Series("lag_ns", done_ns(work, all_steps)) - end,
+        pl.Series("kernels", count_in(launch_ns[kernels], all_steps)),
+        pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
         (start.shift(-1) - end).alias("pause_ns"),
         pl.Series("outlier", outliers(took, kept)),
         pl.Series("kept", kept),
@@ -132,18 +130,13 @@ def _table(trace: Trace, looked_at: StepWindow) -> TableResult:
     return TableResult("steps", "Steps", shown_if_filled(STEP_FIELDS, frame), frame)
 
 
-def _count(work: pl.DataFrame, steps: list[TraceStep]) -> Ints:
-    first, after = slices(work["launch_ns"].to_numpy(), steps)
-    return after - first
-
-
 def _busy_ns(work: pl.DataFrame, steps: list[TraceStep]) -> Ints:
     """Measure the time in which any GPU work that each step launched ran."""
     rows, owner = rows_of_steps(work, steps)
     start, end = (work[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
     if not len(rows):
         return np.zeros(len(steps), np.int64)
-    # Every step gets a stretch of time of its own, so that one union serves them all.
+    # Every step gets a span of time of its own, so that one union serves them all.
     low = int(start.min())
     span = int(end.max()) - low + 1
     union = Intervals.from_arrays(owner * span + start - low, owner * span + end - low)
@@ -152,14 +145,14 @@ def _busy_ns(work: pl.DataFrame, steps: list[TraceStep]) -> Ints:
     return busy
 
 
-def _facts(looked_at: StepWindow, frame: pl.DataFrame) -> tuple[Fact, ...]:
+def _facts(chosen: StepWindow, frame: pl.DataFrame) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
     took = kept["took_ns"]
     spread, total = took.std(), int(took.sum())
     values = {
         "steps": frame.height,
         "kept": kept.height,
-        "how": looked_at.how,
+        "how": chosen.how,
         "median_ns": took.median(),
         "min_ns": took.min(),
         "max_ns": took.max(),
@@ -167,15 +160,15 @@ def _facts(looked_at: StepWindow, frame: pl.DataFrame) -> tuple[Fact, ...]:
         "variation": spread / took.mean() if spread is not None and total else None,  # type: ignore[operator]
         "gpu_share": int(kept["gpu_busy_ns"].sum()) / total if total else None,
         "outliers": int(kept["outlier"].sum()),
-        "window_ns": looked_at.length_ns,
+        "window_ns": chosen.length_ns,
     }
     return tuple(Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in FACTS)
 
 
-def _phases(trace: Trace, looked_at: StepWindow) -> TableResult | NotApplicable:
-    """Sum the GPU work that the kept steps launched up by phase."""
-    work = of_process(launched(trace), looked_at.steps[0].process)
-    work = work[rows_of_steps(work, looked_at.steps)[0]]
+def _phases(trace: Trace, chosen: StepWindow) -> TableResult | NotApplicable:
+    """Sum up by phase the GPU work that the kept steps launched."""
+    work = of_process(launched(trace), chosen.steps[0].process)
+    work = work[rows_of_steps(work, chosen.steps)[0]]
     if work.is_empty():
         return NotApplicable("phases", "the steps launch no GPU work")
     took = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("gpu_ns")
@@ -185,7 +178,7 @@ def _phases(trace: Trace, looked_at: StepWindow) -> TableResult | NotApplicable:
         .agg(took, pl.len().cast(pl.Int64).alias("gpu_ops"))
         .with_columns(
             share_of(pl.col("gpu_ns"), pl.col("gpu_ns").sum()).alias("share"),
-            (pl.col("gpu_ns") / len(looked_at.steps)).alias("step_ns"),
+            (pl.col("gpu_ns") / len(chosen.steps)).alias("step_ns"),
         )
         .sort(["gpu_ns", "phase"], descending=[True, False])
         .select(f.key for f in PHASE_FIELDS)

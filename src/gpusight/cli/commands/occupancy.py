@@ -129,7 +129,7 @@ def _brief(result: Page) -> Page:
     """Show people the block sizes that they choose from; documents hold all of them."""
     from dataclasses import replace
 
-    from gpusight.analysis.occupancy.occupancy_changes import usual_sizes
+    from gpusight.analysis.occupancy.block_occupancy import usual_sizes
     from gpusight.results import TableResult
 
     sections = (

@@ -17,7 +17,7 @@ from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.simulation import put
-from gpusight.analysis.steps.step_names import phase_of
+from gpusight.analysis.steps.step_list import phase_of
 from gpusight.rules.context import memoize
 from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP

@@ -260,10 +260,10 @@ def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
         return waited_ns
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        gap, latency = program.queue_gap_ns[ops], program.latency_ns[ops]
-        called = program.bound[ops] == LatencyBase.CALL_END
+        gap, latency = program.stream_gap_ns[ops], program.latency_ns[ops]
+        called = program.latency_base[ops] == LatencyBase.CALL_END
         return program.changed(
-            queue_gap_ns=put(program.queue_gap_ns, ops, gap - waited(gap)),
+            stream_gap_ns=put(program.stream_gap_ns, ops, gap - waited(gap)),
             latency_ns=put(
                 program.latency_ns, ops, np.where(called, latency - waited(latency), latency)
             ),

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger.input_detection import is_compiling
+from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.steps.step_launches import launched
 from gpusight.rules.rule import Threshold
 from gpusight.trace.intervals import Intervals, coverage, union

@@ -17,8 +17,8 @@ from gpusight.analysis.gpu_schedule import NONE
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_needs
+from gpusight.analysis.replay.schedule_waits import queues_of_streams
 from gpusight.analysis.replay.simulation import LatencyBase, put
-from gpusight.analysis.replay.stream_dependencies import queues_of_streams
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
@@ -189,14 +189,14 @@ def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
 
 def _without_function(context: RuleContext, ops: Ints) -> Change:
     """Let activities follow their launch and the activity before with typical latencies."""
-    latency_ns, gap_ns = context.replay.launch_latency_ns, context.replay.queue_gap_ns
+    latency_ns, gap_ns = context.replay.launch_latency_ns, context.replay.stream_gap_ns
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        called = ops[program.bound[ops] == LatencyBase.CALL_END]
-        gap = np.minimum(program.queue_gap_ns[ops], gap_ns)
+        called = ops[program.latency_base[ops] == LatencyBase.CALL_END]
+        gap = np.minimum(program.stream_gap_ns[ops], gap_ns)
         latency = np.minimum(program.latency_ns[called], latency_ns)
         return program.changed(
-            queue_gap_ns=put(program.queue_gap_ns, ops, gap),
+            stream_gap_ns=put(program.stream_gap_ns, ops, gap),
             latency_ns=put(program.latency_ns, called, latency),
         )
 

@@ -133,7 +133,7 @@ def _match(
             Evidence("kernel_ns", median_ns, "ns", "A kernel takes, median"),
             Evidence(
                 "gap_ns",
-                float(context.replay.queue_gap_ns),
+                float(context.replay.stream_gap_ns),
                 "ns",
                 "Between two kernels of a stream, median",
             ),

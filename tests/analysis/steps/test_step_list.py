@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.analysis.steps.step_list import TraceSteps
-from gpusight.analysis.steps.step_names import find_steps, read_name
+from gpusight.analysis.steps.step_list import TraceSteps, find_steps, read_name
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from tests.shared import DATA

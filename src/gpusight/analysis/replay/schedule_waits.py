@@ -1,0 +1,455 @@
+"""What calls and GPU activities of a schedule waited for, and what calls cost themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.gpu_schedule import HOST_FUNCTION, NONE, CallKind, OpKind
+from gpusight.analysis.launch_index import KeyIndex
+from gpusight.analysis.replay.simulation import CallWait
+from gpusight.analysis.schedule_builder import QUEUE
+
+if TYPE_CHECKING:
+    from gpusight.analysis.gpu_schedule import GpuOps, GpuSchedule
+    from gpusight.analysis.replay.simulation import Flags
+    from gpusight.trace.intervals import Ints
+
+
+NEVER = -(1 << 60)
+"""Stands for an end before any time."""
+_ONE_STREAM = re.compile(r"Stream|Event")
+_ONE_EVENT = re.compile(r"Event")
+_WAITING_FREE = re.compile(r"Free(?!Host|Async)")
+_OWN_NS = 3_000
+"""What a synchronizing call costs that need not wait, where the capture shows none."""
+_TAIL_NS = 5_000
+_LAST_CHUNK_NS = 50_000
+_LOOK_BACK = 32
+"""Activities that are looked at for the one that a call waited for."""
+_WIDE = 1 << 32
+_FULL_QUEUE = 256
+"""Launches wait for room in the queue of the driver, which holds some hundreds of them."""
+_BLOCKED_LAUNCH_NS = 100_000
+_SILENT_NS = 20_000
+_RETURNS_WITHIN_NS = 200_000
+_AT_ONCE_NS = 5_000
+"""An activity that started within this time after the end of another started because of it."""
+_DRAINING_NS = 50_000
+"""How long the last blocks of a kernel may run while blocks of another one have started."""
+
+
+class CallWaits:
+    """Which calls wait for the GPU and for what; their time split into waiting and their own.
+
+    Arrays by position in `GpuSchedule.calls`, but for `inside`, by position in `GpuSchedule.ops`.
+    """
+
+    def __init__(self, schedule: GpuSchedule) -> None:
+        self._schedule = schedule
+        self._calls, self._ops = schedule.calls, schedule.ops
+        count = len(self._calls)
+        self.own_ns = self._calls.end_ns - self._calls.start_ns
+        self.wait = np.full(count, int(CallWait.NOTHING), np.int64)
+        self.target = np.full(count, NONE, np.int64)
+        self.tail_ns = np.zeros(count, np.int64)
+        self.after_op = np.full(count, NONE, np.int64)
+        self.after_ns = np.zeros(count, np.int64)
+        self.silent_ns = np.zeros(count, np.int64)
+        """Part of the time before a call in which the host waited for the GPU, without any call."""
+        self.inside = np.zeros(len(self._ops), np.bool_)
+        """Activities that ran while their call did: copies that the call waits for."""
+        self._waited = np.zeros(count, np.bool_)
+        """Calls that found what they wait for not yet done."""
+        names = schedule.trace.table("api_calls", ["name"])["name"]
+        self._names = names_of(names)
+        codes = names.to_physical().to_numpy().astype(np.int64)
+        self._code = np.append(codes, NONE)[self._calls.row]
+        self._find_blocking_copies()
+        if len(self._ops):
+            self._find_synchronizations()
+            self._find_full_queues()
+            self._find_silent_waits()
+
+    def _named(self, pattern: re.Pattern[str]) -> Flags:
+        """Return which calls have a name that matches."""
+        matching = [code for code, name in enumerate(self._names) if pattern.search(name)]
+        return np.isin(self._code, matching)
+
+    def typical_tail_ns(self) -> Ints:
+        """Return the tails, of calls that waited the median of those of the same name."""
+        typical = self.tail_ns.copy()
+        for code in np.unique(self._code[self._waited]):
+            same = self._waited & (self._code == code)
+            typical[same] = int(np.median(self.tail_ns[same]))
+        return typical
+
+    # Copies that block ------------------------------------------------------------------------
+
+    def _find_blocking_copies(self) -> None:
+        """A copy that ran while its call did, to the end: the call waited for it.
+
+        Of pageable memory the call hands out the last chunk, and may return just before it is done.
+        """
+        ops, calls = self._ops, self._calls
+        copies = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.FILL)) & (ops.call >= 0))
+        call = ops.call[copies]
+        early_ns = np.where(self._pageable()[copies], _LAST_CHUNK_NS, 0)
+        ran = (ops.start_ns[copies] >= calls.start_ns[call]) & (
+            ops.end_ns[copies] <= calls.end_ns[call] + early_ns
+        )
+        copies, call = copies[ran], call[ran]
+        self.wait[call], self.target[call] = CallWait.OP, copies
+        self.inside[self.target[call]] = np.isin(calls.kind[call], (CallKind.COPY, CallKind.FILL))
+        self.tail_ns[call] = calls.end_ns[call] - ops.end_ns[copies]
+        self._waited[call] = True
+        # Beside the wait the call only sets the copy up; until the activity before the copy is done
+        # it waits, too.
+        set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[copies])
+        self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[copies] - set_up_from)
+
+    def _pageable(self) -> Flags:
+        """Return which activities copy from or to pageable memory of the host."""
+        ops = self._ops
+        pageable = np.zeros(len(ops), np.bool_)
+        copies = np.flatnonzero(ops.kind == OpKind.COPY)
+        if len(copies):
+            table = self._schedule.trace.table("copies", ["src_kind", "dst_kind"])
+            either = pl.any_horizontal(pl.all().cast(pl.String) == "Pageable")
+            kinds = table[ops.row[copies]].select(either.fill_null(value=False))
+            pageable[copies] = kinds.to_series().to_numpy()
+        return pageable
+
+    def _before_in_stream(self) -> Ints:
+        """Return the end of the activity that ran before each in its stream."""
+        ops = self._ops
+        order = np.lexsort((ops.start_ns, ops.queue))
+        before, after = order[:-1], order[1:]
+        ends = np.full(len(ops), NEVER, np.int64)
+        follows = ops.queue[before] == ops.queue[after]
+        before, after = before[follows], after[follows]
+        ends[after] = np.minimum(ops.end_ns[before], ops.start_ns[after])
+        return ends
+
+    # Synchronizing calls ----------------------------------------------------------------------
+
+    def _find_synchronizations(self) -> None:
+        """Synchronizing calls, and frees that find the device busy."""
+        kind = self._calls.kind
+        sync = kind == CallKind.SYNC
+        frees = (kind == CallKind.FREE) & self._named(_WAITING_FREE)
+        one_stream = sync & self._named(_ONE_STREAM)
+        self._wait_for_device(np.flatnonzero((sync & ~one_stream) | frees))
+        self._wait_for_stream(np.flatnonzero(one_stream))
+        idle = sync & ~self._waited
+        usual_ns = int(np.median(self.own_ns[idle])) if idle.any() else _OWN_NS
+        waited = sync & self._waited
+        self.own_ns[waited] = np.minimum(self.own_ns[waited], usual_ns)
+        # A free that waited does its own work afterwards: that is its tail.
+        freed = frees & self._waited
+        self.own_ns[freed] = self.tail_ns[freed]
+        # Calls that need not wait get the usual time to return, should they come to wait.
+        rows = np.flatnonzero(idle & (self.wait != CallWait.NOTHING))
+        usual_ns = int(np.median(self.tail_ns[waited])) if waited.any() else _TAIL_NS
+        self.tail_ns[rows] = np.minimum(self.tail_ns[rows], usual_ns)
+
+    def _wait_for_device(self, rows: Ints) -> None:
+        """Wait for the GPU whose activities issued so far ended last before the call did."""
+        best = np.full(len(rows), NONE, np.int64)
+        done_ns = np.full(len(rows), NEVER, np.int64)
+        for device in np.unique(self._ops.device):
+            end_ns = self._latest_end(self._ops.device, np.full(len(rows), device), rows)
+            fits = (end_ns <= self._calls.end_ns[rows]) & (end_ns >= done_ns)
+            best[fits], done_ns[fits] = device, end_ns[fits]
+        known = best >= 0
+        self._set_waits(rows[known], CallWait.DEVICE, best[known], done_ns[known])
+        self._wait_for_op(rows[~known], np.full(np.count_nonzero(~known), NONE))
+
+    def _wait_for_stream(self, rows: Ints) -> None:
+        """Wait for the stream that the capture names, else for the one that ended last in time.
+
+        An event may have been recorded long before, and a stream that is not done when the call
+        returns was not waited for: then it waited for an activity that was done.
+        """
+        recorded = self._recorded_streams(rows)
+        op = _recorded_before(self._schedule, rows)
+        op = np.where(op >= 0, op, self._last_ended(rows, recorded))
+        likely = np.where(op >= 0, self._ops.queue[op], NONE)
+        stream = np.where(recorded >= 0, recorded, likely)
+        done_ns = self._latest_end(self._ops.queue, stream, rows)
+        all_of_it = ~self._named(_ONE_EVENT)[rows] & (stream >= 0)
+        all_of_it &= done_ns <= self._calls.end_ns[rows]
+        self._set_waits(rows[all_of_it], CallWait.STREAM, stream[all_of_it], done_ns[all_of_it])
+        self._wait_for_op(rows[~all_of_it], op[~all_of_it])
+
+    def _wait_for_op(self, rows: Ints, op: Ints) -> None:
+        """Wait for an activity, else for the last that had ended when the call returned."""
+        op = np.where(op >= 0, op, self._last_ended(rows, np.full(len(rows), NONE)))
+        rows, op = rows[op >= 0], op[op >= 0]
+        self._set_waits(rows, CallWait.OP, op, self._ops.end_ns[op])
+
+    def _set_waits(self, rows: Ints, wait: CallWait, target: Ints, done_ns: Ints) -> None:
+        """Note what calls wait for; `done_ns` is when that had ended, as measured."""
+        # What ended after the call returned was not waited for.
+        fits = done_ns <= self._calls.end_ns[rows]
+        rows, target, done_ns = rows[fits], target[fits], done_ns[fits]
+        start, end = self._calls.start_ns[rows], self._calls.end_ns[rows]
+        self.wait[rows], self.target[rows] = wait, target
+        self._waited[rows] = done_ns > start
+        self.tail_ns[rows] = np.minimum(end - done_ns, end - start)
+
+    def _latest_end(self, group: Ints, wanted: Ints, rows: Ints) -> Ints:
+        """Return the latest end of what a group (stream, GPU) was issued before each call."""
+        ops = self._ops
+        order = np.lexsort((ops.call, group))
+        issued = np.where(ops.call >= 0, ops.call + 1, 0)[order]
+        keys = group[order] * _WIDE + issued
+        at = np.searchsorted(keys, np.maximum(wanted, 0) * _WIDE + rows, side="right") - 1
+        ends = _running_maximum(group[order], ops.end_ns[order])
+        fits = (at >= 0) & (group[order][at] == wanted)
+        return np.where(fits, ends[at], NEVER)
+
+    def _last_ended(self, rows: Ints, stream: Ints) -> Ints:
+        """Return the activity that ended last before each call returned, of those issued before."""
+        ops, last = self._ops, np.full(len(rows), NONE, np.int64)
+        by_end = np.argsort(ops.end_ns, kind="stable")
+        at = np.searchsorted(ops.end_ns[by_end], self._calls.end_ns[rows], side="right") - 1
+        for _ in range(_LOOK_BACK):
+            open_ = np.flatnonzero((last == NONE) & (at >= 0))
+            if not len(open_):
+                break
+            op = by_end[at[open_]]
+            fits = ops.call[op] < rows[open_]
+            fits &= (stream[open_] == NONE) | (ops.queue[op] == stream[open_])
+            last[open_[fits]] = op[fits]
+            at[open_] -= 1
+        return last
+
+    def _recorded_streams(self, rows: Ints) -> Ints:
+        """Return the stream that each call waited for, as the capture recorded it."""
+        trace = self._schedule.trace
+        streams = np.full(len(rows), NONE, np.int64)
+        if not trace.has("syncs") or not len(rows):
+            return streams
+        syncs = trace.table("syncs", ["correlation", *QUEUE])
+        of_call = trace.table("api_calls", ["process", "correlation"])[self._calls.row[rows]]
+        index = KeyIndex(syncs["process"], syncs["correlation"])
+        at = index.find(of_call["process"], of_call["correlation"])
+        known = np.flatnonzero(at >= 0)
+        numbers = (
+            syncs[at[known]]
+            .select(QUEUE)
+            .join(queues_of_streams(self._schedule), on=QUEUE, how="left", maintain_order="left")
+        )
+        streams[known] = numbers["queue"].fill_null(NONE).to_numpy()
+        return streams
+
+    # Waits that no synchronizing call shows ---------------------------------------------------
+
+    def _find_full_queues(self) -> None:
+        """Launches that took long with hundreds of others ahead of them waited for room."""
+        ops, calls = self._ops, self._calls
+        launch = np.isin(calls.kind, (CallKind.LAUNCH, CallKind.GRAPH)) & (self.wait == 0)
+        rows = np.flatnonzero(launch & (self.own_ns > _BLOCKED_LAUNCH_NS))
+        if not len(rows):
+            return
+        issued = np.searchsorted(np.sort(ops.call), rows)
+        by_end = np.argsort(ops.end_ns, kind="stable")
+        ends = ops.end_ns[by_end]
+        pending = issued - np.searchsorted(ends, calls.start_ns[rows])
+        last = np.searchsorted(ends, calls.end_ns[rows], side="right") - 1
+        done = by_end[np.maximum(last, 0)]
+        fits = (pending >= _FULL_QUEUE) & (last >= 0) & (ops.end_ns[done] > calls.start_ns[rows])
+        fits &= ops.call[done] < rows
+        rows, done = rows[fits], done[fits]
+        usual_ns = int(np.median(self.own_ns[launch]))
+        self.wait[rows], self.target[rows] = CallWait.OP, done
+        self.tail_ns[rows] = calls.end_ns[rows] - ops.end_ns[done]
+        self._waited[rows] = True
+        self.own_ns[rows] = usual_ns
+
+    def _find_silent_waits(self) -> None:
+        """Silence after a host function (JAX), until what was issued is done."""
+        calls = self._calls
+        if not self._named(HOST_FUNCTION).any():
+            return
+        order = np.argsort(calls.lane, kind="stable")
+        before, after = order[:-1], order[1:]
+        silence_ns = calls.start_ns[after] - calls.end_ns[before]
+        quiet = (calls.lane[before] == calls.lane[after]) & (silence_ns >= _SILENT_NS)
+        before, after, silence_ns = before[quiet], after[quiet], silence_ns[quiet]
+        done_ns, op = self._last_to_end(after)
+        since_ns = calls.start_ns[after] - done_ns
+        fits = (since_ns < silence_ns) & (since_ns >= 0) & (since_ns <= _RETURNS_WITHIN_NS)
+        after = after[fits]
+        self.after_op[after] = op[fits]
+        self.after_ns[after] = since_ns[fits]
+        self.silent_ns[after] = silence_ns[fits]
+
+    def _last_to_end(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the latest end of what was issued before each call, and that activity."""
+        ops = self._ops
+        order = np.lexsort((ops.end_ns, ops.call))
+        running = np.maximum.accumulate(ops.end_ns[order])
+        leads = np.where(ops.end_ns[order] == running, np.arange(len(order)), 0)
+        leader = order[np.maximum.accumulate(leads)]
+        at = np.searchsorted(ops.call[order], rows) - 1
+        return np.where(at >= 0, running[at], NEVER), np.where(at >= 0, leader[at], NONE)
+
+
+def _running_maximum(group: Ints, values: Ints) -> Ints:
+    """Return the largest value so far within each group; rows of a group lie together."""
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    number = np.cumsum(np.diff(group, prepend=group[0]) != 0)
+    # Each group is lifted above the one before it, so that its maximum begins anew.
+    lifted = np.maximum.accumulate(values - low + number * span)
+    running: Ints = lifted - number * span + low
+    return running
+
+
+# Waits between streams ----------------------------------------------------------------------------
+
+
+def waits_between_streams(schedule: GpuSchedule, late: Flags) -> tuple[Ints, Ints]:
+    """Return for each GPU activity the one of another stream it depends on, and the time since."""
+    ops = schedule.ops
+    gap_ns = np.zeros(len(ops), np.int64)
+    if len(np.unique(ops.queue)) < 2:
+        return np.full(len(ops), NONE, np.int64), gap_ns
+    by_event, by_time = _by_events(schedule), _by_end_time(schedule, late)
+    # What started before the other ended did not wait for it, whatever the events seem to say.
+    by_event[(by_event >= 0) & (ops.start_ns < ops.end_ns[by_event])] = NONE
+    needs = np.where(by_time >= 0, by_time, by_event)
+    known = needs >= 0
+    gap_ns[known] = ops.start_ns[known] - ops.end_ns[needs[known]]
+    return needs, np.where(late, gap_ns, np.minimum(gap_ns, _AT_ONCE_NS))
+
+
+def _by_end_time(schedule: GpuSchedule, late: Flags) -> Ints:
+    """Find the activity of another stream of the GPU whose end let late ones start.
+
+    It ended just before; or its last blocks were still running, when room was made by its others.
+    """
+    ops = schedule.ops
+    needs = np.full(len(ops), NONE, np.int64)
+    rows = np.flatnonzero(late)
+    by_end = np.argsort(ops.end_ns, kind="stable")
+    at = np.searchsorted(ops.end_ns[by_end], ops.start_ns[rows], side="right")
+    # The nearest end may be of the same stream or of another GPU: look a little further.
+    for step in (-1, -2, -3, -4, 0, 1, 2, 3):
+        near = np.clip(at + step, 0, len(by_end) - 1)
+        other = by_end[near]
+        since_ns = ops.start_ns[rows] - ops.end_ns[other]
+        both_kernels = (ops.kind[other] == OpKind.KERNEL) & (ops.kind[rows] == OpKind.KERNEL)
+        fits = (
+            (near == at + step)
+            & (needs[rows] == NONE)
+            & (ops.queue[other] != ops.queue[rows])
+            & (ops.device[other] == ops.device[rows])
+            & (since_ns <= _AT_ONCE_NS)
+            & (since_ns >= np.where(both_kernels, -_DRAINING_NS, 0))
+            & (ops.start_ns[other] < ops.start_ns[rows])
+            # Only what was issued before can be waited for.
+            & (ops.call[other] >= 0)
+            & (ops.call[other] < ops.call[rows])
+        )
+        needs[rows[fits]] = other[fits]
+    return needs
+
+
+def _by_events(schedule: GpuSchedule) -> Ints:
+    """Follow events from where they were recorded to the stream that was made to wait."""
+    ops = schedule.ops
+    needs = np.full(len(ops), NONE, np.int64)
+    if _has_events(schedule):
+        calls = np.flatnonzero(schedule.calls.kind == CallKind.WAIT_EVENT)
+        pairs = _event_pairs(schedule, calls)
+        recorded = _issued_before(ops, pairs["queue_recorded"], pairs["call"])
+        waiting = _issued_after(ops, pairs["queue"], pairs["call"])
+        both = (recorded >= 0) & (waiting >= 0)
+        needs[waiting[both]] = recorded[both]
+    return needs
+
+
+def _recorded_before(schedule: GpuSchedule, calls: Ints) -> Ints:
+    """Return the last activity of the stream whose event each call waits for, or `NONE`."""
+    op = np.full(len(calls), NONE, np.int64)
+    if _has_events(schedule):
+        pairs = _event_pairs(schedule, calls)
+        at = np.searchsorted(calls, pairs["call"].to_numpy())
+        op[at] = _issued_before(schedule.ops, pairs["queue_recorded"], pairs["call"])
+    return op
+
+
+def _has_events(schedule: GpuSchedule) -> bool:
+    trace = schedule.trace
+    return trace.has("event_records") and trace.has("syncs") and trace.has("syncs", "event")
+
+
+def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
+    """Join calls that wait for an event to the last record of that event before them."""
+    rows = schedule.trace.table("api_calls", ["process", "correlation"])
+    index = KeyIndex(rows["process"], rows["correlation"])
+    position = np.full(rows.height + 1, NONE, np.int64)
+    called = schedule.calls.row >= 0
+    position[schedule.calls.row[called]] = np.flatnonzero(called)
+    streams = queues_of_streams(schedule)
+    columns = ["device", "process", "context", "stream", "correlation", "event"]
+
+    def events(table: str) -> pl.DataFrame:
+        """Events with the call that recorded or awaited them and the number of their stream."""
+        frame = schedule.trace.table(table, columns)
+        call = position[index.find(frame["process"], frame["correlation"])]
+        frame = frame.with_columns(pl.Series("call", call))
+        frame = frame.filter(pl.col("call") >= 0).drop_nulls("event")
+        return frame.join(streams, on=QUEUE, how="left")
+
+    waits = events("syncs").filter(pl.col("call").is_in(pl.Series(calls).implode()))
+    pairs = waits.sort("call").join_asof(
+        events("event_records").sort("call"),
+        on="call",
+        by=["process", "event"],
+        suffix="_recorded",
+        check_sortedness=False,
+    )
+    return pairs.drop_nulls("queue_recorded").unique("call", keep="last", maintain_order=True)
+
+
+def queues_of_streams(schedule: GpuSchedule) -> pl.DataFrame:
+    """Return the number (`queue`) of each stream that did anything."""
+    ops, trace = schedule.ops, schedule.trace
+    parts = []
+    for kind in OpKind:
+        of_kind = ops.kind == kind
+        if of_kind.any():
+            frame = trace.table(kind.table, QUEUE)[ops.row[of_kind]]
+            parts.append(frame.with_columns(pl.Series("queue", ops.queue[of_kind])))
+    streams: pl.DataFrame = pl.concat(parts).unique()
+    return streams
+
+
+def _issued_before(ops: GpuOps, streams: pl.Series, calls: pl.Series) -> Ints:
+    """Return the last activity issued on a stream before a call, or `NONE`."""
+    return _issued_next_to(ops, streams, calls, "left", -1)
+
+
+def _issued_after(ops: GpuOps, streams: pl.Series, calls: pl.Series) -> Ints:
+    """Return the first activity issued on a stream after a call, or `NONE`."""
+    return _issued_next_to(ops, streams, calls, "right", 0)
+
+
+def _issued_next_to(
+    ops: GpuOps, streams: pl.Series, calls: pl.Series, side: Literal["left", "right"], offset: int
+) -> Ints:
+    stream = streams.fill_null(NONE).to_numpy().astype(np.int64)
+    order = np.lexsort((ops.call, ops.queue))
+    keys = ops.queue[order] * _WIDE + ops.call[order]
+    at = np.searchsorted(keys, stream * _WIDE + calls.to_numpy(), side=side) + offset
+    # `NONE` stands behind the last, which is also where -1 leads.
+    op = np.append(order, NONE)[at]
+    return np.where((op >= 0) & (ops.queue[op] == stream), op, NONE)
