@@ -20,8 +20,7 @@ import gpusight as gs
 from gpusight.errors import GpusightError, RecordError, UsageError
 from gpusight.recording import choose_tool, record_program
 from gpusight.recording.capture_names import name_lock
-from gpusight.recording.inside.environment import VARIABLE, RecorderPlan
-from gpusight.recording.inside.processes import STARTED_VARIABLE
+from gpusight.recording.inside.environment import STARTED_VARIABLE, VARIABLE, RecorderPlan
 from gpusight.recording.launch_program import ProgramExit
 from gpusight.recording.parse_request import kernel_regex, make_request
 from gpusight.recording.programs import InterpreterInfo, options_of

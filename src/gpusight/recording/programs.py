@@ -34,7 +34,7 @@ _ASK = (
     "print(json.dumps([list(sys.version_info[:2]),"
     "[m for m in ('torch',) if u.find_spec(m)]]))"
 )
-_ASK_CUPTI = Path(__file__).parent / "doctor" / "probes" / "ask_cupti.py"
+_PROBES = Path(__file__).parent / "doctor" / "probes.py"
 _INTERPRETER = re.compile(r"(python\d?(\.\d+)?[a-z]?|pythonw|py)(\.exe)?", re.IGNORECASE)
 _SHEBANG = re.compile(
     r"^(?:#!\s*|'''exec'\s+['\"]?)(?P<path>[^\s'\"]+)(?:[ \t]+(?P<next>\S+))?", re.M
@@ -122,21 +122,21 @@ def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramI
 
 def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
     """Ask a Python what it has; None where it does not answer."""
-    told = _answer([interpreter, "-c", _ASK], environ)
-    if not isinstance(told, list):
+    answer = _ask([interpreter, "-c", _ASK], environ)
+    if not isinstance(answer, list):
         return None
-    version, packages = told
+    version, packages = answer
     return InterpreterInfo((int(version[0]), int(version[1])), frozenset(packages))
 
 
 def find_cupti(interpreter: str, environ: Mapping[str, str]) -> str | None:
-    """Say where the libcupti is that a recorder in this Python would load; None for none."""
-    told = _answer([interpreter, str(_ASK_CUPTI)], environ)
-    return told["library"] if isinstance(told, dict) else None
+    """Return the libcupti that a recorder in this Python would load; None for none."""
+    answer = _ask([interpreter, str(_PROBES), "ask_cupti"], environ)
+    return answer["library"] if isinstance(answer, dict) else None
 
 
-def _answer(argv: list[str], environ: Mapping[str, str]) -> Any:
-    """Give the last line that a program prints, which is JSON; None where it does not answer."""
+def _ask(argv: list[str], environ: Mapping[str, str]) -> Any:
+    """Return the last line that a program prints, read as JSON; None where it does not answer."""
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that the user is about to run
             argv,

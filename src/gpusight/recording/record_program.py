@@ -18,12 +18,16 @@ from gpusight.errors import RecordError
 from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
 from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
 from gpusight.recording.doctor.machine import ThisMachine
-from gpusight.recording.doctor.permission_checks import CounterAccess, counters
-from gpusight.recording.inside.environment import CUPTI, PROFILER_API, TORCH, VARIABLE, RecorderPlan
-from gpusight.recording.inside.processes import (
+from gpusight.recording.inside.environment import (
+    CUPTI,
+    PROFILER_API,
     STARTED_VARIABLE,
+    TORCH,
+    VARIABLE,
     ProcessRank,
+    RecorderPlan,
     current_rank,
     disagreement,
 )

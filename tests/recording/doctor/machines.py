@@ -55,8 +55,8 @@ class Described:
         return next((path for path in paths if path in self.programs), None)
 
     def run(self, argv: Sequence[str], timeout_s: float = 20.0) -> CommandResult | None:  # noqa: ARG002
-        probe = next((Path(word).stem for word in argv[1:] if word.endswith(".py")), None)
-        return self.programs.get(probe or argv[0])
+        is_probe = len(argv) > 1 and argv[1].endswith("probes.py")
+        return self.programs.get(argv[2] if is_probe else argv[0])
 
     def free_bytes(self, folder: str) -> int | None:
         return self.shared if folder == "/dev/shm" else self.free

@@ -253,8 +253,9 @@ def test_an_interrupt_that_the_program_caught_changes_nothing(tmp_path: Path) ->
 
 def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path) -> None:
     code = (
-        "import torch, os, signal\nfrom gpusight.recording.inside import run_files\n"
-        "run_files.write_trace = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())\n"
+        "import torch, os, signal\nfrom gpusight.recording.inside import torch_recorder\n"
+        "own = os.getpid()\n"
+        "torch_recorder.write_trace = lambda *_: (os.kill(own, signal.SIGINT), signal.pause())\n"
         "torch.ones(2) + 1\nos.kill(os.getpid(), signal.SIGINT)\n"
     )
     done = run(tmp_path, "-c", code)
