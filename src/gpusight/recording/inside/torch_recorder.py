@@ -99,7 +99,7 @@ def _refuse_partial(trace: Path) -> None:
     if trace.exists():
         with trace.open("rb") as file:
             file.seek(max(0, trace.stat().st_size - _TAIL))
-            if file.read().rstrip().endswith((b"}", b"]")):
+            if file.read(_TAIL).rstrip().endswith((b"}", b"]")):
                 return
     with trace.open("ab") as file:  # whatever kept torch from it, such as a full disk, raises here
         file.write(bytes(1 << 20))
