@@ -39,21 +39,17 @@ _FACTS = (
 
 
 def facts(cuda_version: int | None) -> dict[str, str]:
-    """Give driver, CUDA, system and processor, under the names that nsys has for them."""
-    known = {name: _first_match(Path(path), pattern) for name, path, pattern in _FACTS}
-    known["CudaDriverVersion"] = str(cuda_version) if cuda_version else None
+    """Return driver, CUDA, system and processor, under the names that nsys has for them."""
+    matches = {name: pattern.search(_read(Path(path)) or "") for name, path, pattern in _FACTS}
+    known = {name: match[1].strip() for name, match in matches.items() if match}
+    known["CudaDriverVersion"] = str(cuda_version or "")
     return {name: value for name, value in known.items() if value}
-
-
-def process_name() -> str:
-    """Name this process as a profiler outside would: by its executable."""
-    return Path(sys.executable or "python").name
 
 
 def thread_names() -> dict[int, str]:
     """Name the threads that live now, by their system id.
 
-    Where the system only knows the process's name, Python's name for a thread says more.
+    Where a thread has only the process's name, Python's name for it says more.
     """
     names: dict[int, str] = {}
     for folder in Path("/proc/self/task").glob("*"):
@@ -69,17 +65,12 @@ def thread_names() -> dict[int, str]:
 
 
 def python_thread_ids() -> dict[int, int]:
-    """Give the system ids of Python's threads by the low 32 bits of their POSIX ids."""
+    """Map the low 32 bits of the POSIX ids of Python's threads to their system ids."""
     return {
         thread.ident & 0xFFFFFFFF: thread.native_id
         for thread in threading.enumerate()
         if thread.ident is not None and thread.native_id is not None
     }
-
-
-def _first_match(path: Path, pattern: re.Pattern[str]) -> str | None:
-    found = pattern.search(_read(path) or "")
-    return found.group(1).strip() if found else None
 
 
 def _read(path: Path) -> str | None:
@@ -134,7 +125,7 @@ class CuptiRecorder:
         self._unwanted: list[tuple[int, int]] = []
         self._threads: dict[int, str] = {}
         self._warnings: list[str] = []
-        self._lead_nvtx()
+        self._attach_nvtx()
 
     def prepare(self) -> None:
         """Register buffers; devices, contexts and streams are recorded from here on."""
@@ -165,7 +156,7 @@ class CuptiRecorder:
             self._cupti.switch_off(domain, function)
 
     def step_began(self, number: int) -> None:
-        """Do nothing: steps are told through NVTX."""
+        """Do nothing: steps are marked through NVTX."""
 
     def step_ended(self, number: int) -> None:
         """Do nothing."""
@@ -180,11 +171,11 @@ class CuptiRecorder:
             self.cancel()
 
     def is_empty(self) -> bool:
-        """Tell whether the process did nothing with CUDA while it was recorded."""
+        """Return whether the process did nothing with CUDA while it was recorded."""
         return not any(self._buffers.counts[kind] for kind in _WORK)
 
     def why_empty(self) -> str:
-        """Say what did not happen."""
+        """Return what did not happen."""
         return "it did nothing with CUDA meanwhile"
 
     def write(self, path: Path) -> None:
@@ -202,7 +193,7 @@ class CuptiRecorder:
                 end_ns=self._end_ns,
                 start_utc_ns=self._start_utc_ns,
                 facts=facts(driver_version()),
-                process_name=process_name(),
+                process_name=Path(sys.executable or "python").name,
                 thread_names=self._threads,
                 thread_ids=None if self._system_ids else python_thread_ids(),
                 warnings=self._warnings,
@@ -234,15 +225,14 @@ class CuptiRecorder:
         for kind in (*self._kinds(), *_ALWAYS):
             self._cupti.disable(kind)
 
-    def _lead_nvtx(self) -> None:
-        """Have NVTX, when the program first uses it, tell its ranges to our copy of CUPTI."""
+    def _attach_nvtx(self) -> None:
+        """Have NVTX, when the program first uses it, pass its ranges to our copy of CUPTI."""
         if self._cupti.path is None:
             return
-        taken = os.environ.setdefault(nvtx_backend.PATH_VARIABLE, str(self._cupti.path))
+        library = os.environ.setdefault(nvtx_backend.PATH_VARIABLE, str(self._cupti.path))
         nvtx_backend.choose_again()
-        if taken != str(self._cupti.path):
+        if library != str(self._cupti.path):
             self._warnings.append(
                 f"{nvtx_backend.PATH_VARIABLE} already led NVTX to another tool: ranges may "
-                "be missing, "
-                "and CUPTI serves one tool at a time"
+                "be missing, and CUPTI serves one tool at a time"
             )
