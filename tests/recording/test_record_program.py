@@ -401,7 +401,7 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "met no kernel")):
         limits = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
         machine = Described(files={**limits, "/proc/self/status": status(able)})
-        monkeypatch.setattr(record_program, "ThisMachine", lambda machine=machine: machine)
+        monkeypatch.setattr(record_program, "Machine", lambda machine=machine: machine)
         with pytest.raises(RecordError) as error:
             gs.record(program, tool="ncu")
         assert message in str(error.value)

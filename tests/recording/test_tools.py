@@ -11,7 +11,7 @@ import pytest
 
 from gpusight.errors import RecordError
 from gpusight.recording import ncu_command, nsys_command, tools
-from gpusight.recording.doctor.machine import ThisMachine
+from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import (
     BrokenTool,
@@ -140,7 +140,7 @@ def test_a_tool_in_the_current_folder_is_not_run(
     monkeypatch.setenv("PATH", entries)
     monkeypatch.setenv("CUDA_HOME", ".")
     assert every_tool(Tool.NSYS) == []
-    assert ThisMachine().which("nsys") is None
+    assert Machine().which("nsys") is None
     assert on_path("./nsys") == "./nsys"  # who names the place means it
     assert not (root / "ran").exists()
 

@@ -16,7 +16,7 @@ from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
 from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
 from gpusight.recording.doctor.environment_checks import CounterAccess, counters
-from gpusight.recording.doctor.machine import ThisMachine
+from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
     PROFILER_API,
@@ -77,7 +77,7 @@ def why_nothing(
         return never_came
     if ended.code != 0:
         return _why_failed(tool, ended)
-    if tool is Tool.NCU and counters(ThisMachine()) is CounterAccess.CLOSED:
+    if tool is Tool.NCU and counters(Machine()) is CounterAccess.CLOSED:
         return (
             "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
             "see how to allow it: gpusight doctor",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from gpusight.recording.doctor.machine import CommandResult
+from gpusight.recording.doctor.machine import CommandResult, Machine
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import BrokenTool, InstalledTool, ToolVersion
 
@@ -19,7 +19,7 @@ CUPTI_13 = "/opt/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcupti.so.1
 
 
 @dataclass
-class Described:
+class Described(Machine):
     """A machine made of files, programs by their name, and variables."""
 
     system: str = "Linux"

@@ -17,8 +17,8 @@ from gpusight.recording.doctor.machine import (
     Ability,
     CheckState,
     Checkup,
+    Machine,
     MachineCheck,
-    ThisMachine,
     ToolVerdict,
 )
 from gpusight.recording.doctor.tool_checks import python_checks, tool_checks
@@ -28,7 +28,7 @@ from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.recording.doctor.machine import CheckEffect, Machine
+    from gpusight.recording.doctor.machine import CheckEffect
 
 
 _RECORD_ORDER = (Tool.NSYS, Tool.CUPTI, Tool.TORCH)
@@ -44,7 +44,7 @@ def examine(
     `python` is the interpreter that programs are run with, else the one that `python` starts;
     `folder` is where captures would go, else the current one.
     """
-    machine = machine or ThisMachine()
+    machine = machine or Machine()
     hardware = survey(machine)
     checks = (
         *gpu_checks(machine, hardware),

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpusight.recording.tools import every_tool, on_path
 
@@ -38,67 +38,13 @@ class CommandResult:
         return self.code == 0
 
 
-class Machine(Protocol):
-    """What the checks use of a machine; tests describe machines of their own."""
-
-    @property
-    def system(self) -> str:
-        """Name the operating system: `Linux`, `Windows` or `Darwin`."""
-        ...
-
-    @property
-    def kernel(self) -> str:
-        """Return the release of its kernel."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Return the environment of this process."""
-        ...
-
-    def read(self, path: str) -> str | None:
-        """Return the text of a small file; None where it cannot be read."""
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """List a folder; nothing where there is none."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is such a file or folder."""
-        ...
-
-    def writable(self, path: str) -> bool:
-        """Return whether this user may write there."""
-        ...
-
-    def real_path(self, path: str) -> str:
-        """Follow links."""
-        ...
-
-    def which(self, name: str) -> str | None:
-        """Find a program on the PATH."""
-
-    def run(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> CommandResult | None:
-        """Run a program and wait; None where it cannot be started."""
-
-    def free_bytes(self, folder: str) -> int | None:
-        """Return the free space of the disk that a folder lies on."""
-
-    def tools(self, tool: Tool) -> Sequence[InstalledTool | BrokenTool]:
-        """Find every nsys or ncu, the one that would be used first."""
-        ...
-
-
-class ThisMachine:
-    """The machine that this process runs on."""
+class Machine:
+    """The machine that this process runs on, as far as the checks use it; tests describe others."""
 
     system = platform.system()
+    """`Linux`, `Windows` or `Darwin`."""
     kernel = platform.release()
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Return the environment of this process."""
-        return os.environ
+    environment: Mapping[str, str] = os.environ
 
     def read(self, path: str) -> str | None:
         """Return the text of a small file; None where it cannot be read."""

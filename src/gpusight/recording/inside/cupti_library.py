@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.errors import RecordError
 from gpusight.recording.inside.cuda_driver import driver_version, mapped_libraries
@@ -247,52 +247,14 @@ _CALLED_FROM_C: list[Any] = []
 """What CUPTI may call until the process ends must not be collected before."""
 
 
-class Cupti(Protocol):
-    """What recording asks of libcupti."""
-
-    version: str
-    path: Path | None
-    """Where the library lies, for NVTX to load it too."""
-    dropped: int
-    """Records that CUPTI had no room for, as far as it has said."""
-
-    def register(self, requested: Requested, completed: Completed) -> None:
-        """Have buffers asked for and given back through these."""
-
-    def enable(self, kind: int) -> str:
-        """Record this kind from now on; returns why not, or nothing.
-
-        Devices, contexts and streams that exist already are recorded too.
-        """
-
-    def disable(self, kind: int) -> None:
-        """Record this kind no more."""
-
-    def switch_off(self, domain: int, function: int) -> bool:
-        """Leave one function out of the calls recorded; returns whether it could."""
-
-    def flush(self, *, forced: bool) -> None:
-        """Have buffers returned: those that are complete, or all."""
-
-    def time_ns(self) -> int:
-        """Return the time as records have it."""
-
-    def use_system_thread_ids(self) -> bool:
-        """Have records name threads as the operating system does."""
-
-    def function_name(self, domain: int, function: int) -> str | None:
-        """Name a function of the CUDA API; None where there is none of that number."""
-
-    def record_size(self, address: int, valid: int, at: int) -> int | None:
-        """Return the size of the record at this offset of a buffer; None where it is unknown."""
-
-
-class LoadedCupti:
-    """libcupti as it is on this machine."""
+class Cupti:
+    """The functions of libcupti that recording needs; tests stand in for it."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path | None = path
+        """Where the library lies, for NVTX to load it too."""
         self.dropped = 0
+        """Records that CUPTI had no room for, as far as it has reported."""
         self._library = ctypes.CDLL(str(path))
         self.version = self._version()
 
@@ -317,7 +279,10 @@ class LoadedCupti:
         self._check(self._library.cuptiActivityRegisterCallbacks(*callbacks), "register buffers")
 
     def enable(self, kind: int) -> str:
-        """Record this kind from now on; returns why not, or nothing."""
+        """Record this kind from now on; returns why not, or nothing.
+
+        Devices, contexts and streams that exist already are recorded too.
+        """
         enable = self._library.cuptiActivityEnable
         if kind in _OBJECT_KINDS:
             enable = getattr(self._library, "cuptiActivityEnableAndDump", enable)
@@ -397,7 +362,7 @@ def load_cupti() -> Cupti:
         why = f"there is no libcupti for CUDA {version // 1000} or earlier"
         raise RecordError("CUPTI cannot record here", why=why, hint=HINT)
     try:
-        return LoadedCupti(path)
+        return Cupti(path)
     except OSError as error:
         why = f"{path} cannot be loaded: {error}"
         raise RecordError("CUPTI cannot record here", why=why, hint=HINT) from error

@@ -205,7 +205,8 @@ class DirectBackend:
         return known
 
     def _attributes(self, event: NvtxEvent) -> tuple[int | None, Any]:
-        name, payload = event.name, event.payload
+        name = event.name
+        payload: Any = event.payload
         domain = self._domain(event.domain)
         known = domain.strings
         can_register = name in known or len(known) < _MAX_REGISTERED
