@@ -11,10 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cupti_library, nvtx_backend
+from gpusight.recording.inside import nvtx_backend
 from gpusight.recording.inside.cuda_driver import driver_version, wait_for_gpus
 from gpusight.recording.inside.cupti_buffers import BufferWalker, CuptiBuffers, StringIds
-from gpusight.recording.inside.cupti_library import load_cupti
+from gpusight.recording.inside.cupti_library import (
+    CONTEXT,
+    CUDA_EVENT,
+    DEVICE,
+    DRIVER,
+    KERNEL,
+    KIND_NAMES,
+    MARKER,
+    MARKER_DATA,
+    MEMCPY,
+    MEMCPY_PEER,
+    MEMORY,
+    MEMSET,
+    NAME,
+    OVERHEAD,
+    RUNTIME,
+    STREAM,
+    SYNCHRONIZATION,
+    load_cupti,
+)
 from gpusight.recording.inside.cupti_write import (
     RecordedActivity,
     unwanted_functions,
@@ -28,12 +47,12 @@ if TYPE_CHECKING:
     from gpusight.recording.inside.environment import RecorderPlan
 
 
-_DRIVER = re.compile(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)")
-_QUOTED = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
+_DRIVER_VERSION = re.compile(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)")
+_SYSTEM = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _CPU = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
 _FACTS = (
-    ("NvDriverVersion", "/proc/driver/nvidia/version", _DRIVER),
-    ("OsDescription", "/etc/os-release", _QUOTED),
+    ("NvDriverVersion", "/proc/driver/nvidia/version", _DRIVER_VERSION),
+    ("OsDescription", "/etc/os-release", _SYSTEM),
     ("CpuDescription", "/proc/cpuinfo", _CPU),
 )
 
@@ -80,25 +99,10 @@ def _read(path: Path) -> str | None:
         return None
 
 
-_ALWAYS = (cupti_library.DEVICE, cupti_library.CONTEXT, cupti_library.STREAM, cupti_library.NAME)
-_NEEDED = (cupti_library.KERNEL, cupti_library.MEMCPY, cupti_library.MEMSET, cupti_library.RUNTIME)
-_OPTIONAL = (
-    cupti_library.DRIVER,
-    cupti_library.MEMCPY_PEER,
-    cupti_library.SYNCHRONIZATION,
-    cupti_library.MARKER,
-    cupti_library.MARKER_DATA,
-    cupti_library.OVERHEAD,
-    cupti_library.CUDA_EVENT,
-)
-_WORK = (
-    cupti_library.KERNEL,
-    cupti_library.MEMCPY,
-    cupti_library.MEMCPY_PEER,
-    cupti_library.MEMSET,
-    cupti_library.RUNTIME,
-    cupti_library.DRIVER,
-)
+_ALWAYS = (DEVICE, CONTEXT, STREAM, NAME)
+_NEEDED = (KERNEL, MEMCPY, MEMSET, RUNTIME)
+_OPTIONAL = (DRIVER, MEMCPY_PEER, SYNCHRONIZATION, MARKER, MARKER_DATA, OVERHEAD, CUDA_EVENT)
+_WORK = (KERNEL, MEMCPY, MEMCPY_PEER, MEMSET, RUNTIME, DRIVER)
 
 
 class CuptiRecorder:
@@ -207,14 +211,14 @@ class CuptiRecorder:
         self._buffers.forget()
 
     def _kinds(self) -> tuple[int, ...]:
-        return (*_NEEDED, *_OPTIONAL, *((cupti_library.MEMORY,) if self._plan.memory else ()))
+        return (*_NEEDED, *_OPTIONAL, *((MEMORY,) if self._plan.memory else ()))
 
     def _enable(self, kind: int) -> None:
         """Have a kind recorded; without some there is no capture worth having."""
         why = self._cupti.enable(kind)
         if not why:
             return
-        what = cupti_library.KIND_NAMES[kind]
+        what = KIND_NAMES[kind]
         if kind in _NEEDED:
             raise RecordError(
                 f"CUPTI cannot record {what}", why=why, hint="another profiler may be in its place"

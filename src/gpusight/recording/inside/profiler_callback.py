@@ -97,13 +97,12 @@ class ProfilerCallback:
             total_steps=state.max_steps - first if state.max_steps > 0 else None,
         )
 
-    def on_epoch_begin(self, *_args: object, **_more: object) -> None:
-        """Begin a step here: the epoch's first batch is loaded next."""
-        self._step_begins()
-
     def on_step_begin(self, *_args: object, **_more: object) -> None:
-        """Begin a step, if nothing before did."""
-        self._step_begins()
+        """Begin a step, if nothing before did: an epoch begins by loading its first batch."""
+        if self._session is not None:
+            self._session.begin_step()
+
+    on_epoch_begin = on_train_epoch_start = on_train_batch_start = on_step_begin
 
     def on_step_end(
         self,
@@ -133,14 +132,6 @@ class ProfilerCallback:
             total_steps=None if total is None else max(0, total - first),
         )
 
-    def on_train_epoch_start(self, *_args: object) -> None:
-        """Begin a step here: the epoch's first batch is loaded next."""
-        self._step_begins()
-
-    def on_train_batch_start(self, *_args: object) -> None:
-        """Begin a step, if nothing before did."""
-        self._step_begins()
-
     def on_train_batch_end(
         self, trainer: Any, module: Any, _outputs: Any, _batch: Any, batch: int, *_more: Any
     ) -> None:
@@ -151,19 +142,13 @@ class ProfilerCallback:
         self._stepped_before = stepped
         self._step_ends(another_follows=not _lightning_pauses(trainer, batch))
 
-    def on_exception(self, *_args: object) -> None:
-        """Write what there is."""
+    def teardown(self, *_args: object, **_more: object) -> None:
+        """Write what there is, whatever way the run ended."""
         self._end(failed=True)
 
-    def teardown(self, *_args: object, **_more: object) -> None:
-        """Close up whatever way the run ended."""
-        self._end(failed=True)
+    on_exception = teardown
 
     # Both -----------------------------------------------------------------------------------------
-
-    def _step_begins(self) -> None:
-        if self._session is not None:
-            self._session.begin_step()
 
     def _step_ends(self, *, another_follows: bool) -> None:
         if self._session is not None:
