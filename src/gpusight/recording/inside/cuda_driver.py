@@ -251,7 +251,7 @@ def _find() -> _Profiler:
 
 
 def _torch_profiler() -> _Profiler | None:
-    """Take PyTorch's own runtime where the program has imported it and it has a GPU."""
+    """Use PyTorch's own runtime where the program has imported it and it has a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None

@@ -125,7 +125,7 @@ class CuptiBuffers:
         self.counts.clear()
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         if self._file is not None:
             self._file.close()
         self._recent.clear()

@@ -259,7 +259,7 @@ class Cupti:
         self.version = self._version()
 
     def register(self, requested: Requested, completed: Completed) -> None:
-        """Have buffers asked for and given back through these."""
+        """Let CUPTI request and return buffers through these functions."""
 
         def ask(buffer: Any, size: Any, most: Any) -> None:
             buffer[0] = None  # without one CUPTI drops records; we may fail
@@ -300,7 +300,7 @@ class Cupti:
         return switch is not None and switch(function, 0) == 0
 
     def flush(self, *, forced: bool) -> None:
-        """Have buffers given back: those that are complete, or all."""
+        """Have CUPTI return buffers: those that are complete, or all."""
         self._library.cuptiActivityFlushAll(1 if forced else 0)
 
     def time_ns(self) -> int:

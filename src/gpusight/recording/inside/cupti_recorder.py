@@ -141,7 +141,7 @@ class CuptiRecorder:
         self._unwanted = unwanted_functions(self._cupti)
 
     def cancel(self) -> None:
-        """Have all buffers back: CUPTI must not call us after Python has ended."""
+        """Get all buffers back: CUPTI must not call us after Python has ended."""
         self._disable()
         self._cupti.flush(forced=True)
 
@@ -214,7 +214,7 @@ class CuptiRecorder:
         return (*_NEEDED, *_OPTIONAL, *((MEMORY,) if self._plan.memory else ()))
 
     def _enable(self, kind: int) -> None:
-        """Have a kind recorded; without some there is no capture worth having."""
+        """Enable a kind of record; without some there is no capture worth having."""
         why = self._cupti.enable(kind)
         if not why:
             return

@@ -56,7 +56,7 @@ class TableInsert:
 
     @property
     def is_work(self) -> bool:
-        """Tell whether a row left out is work that had not ended."""
+        """Return whether a row that is left out is GPU activity that had not ended."""
         return self.only == _COMPLETE and self.table != "calls"
 
     def statement(self, kind: int, constants: Mapping[str, str]) -> str:

@@ -306,7 +306,7 @@ class ModelRanges:
         self.remove()
 
     def remove(self) -> None:
-        """Take all hooks away again."""
+        """Remove all hooks."""
         while self._hooks:
             self._hooks.pop().remove()
         if self._operations is not None:

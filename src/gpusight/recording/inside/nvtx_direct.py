@@ -91,7 +91,7 @@ _OLD_SIGNATURES: dict[int, Any] = {
 
 
 class _Offer:
-    """The tables that a tool asks for while it is initialised, and fills in."""
+    """The tables that a tool asks for while it is initialized, and fills in."""
 
     def __init__(self) -> None:
         self.slots = (ctypes.c_void_p * _SLOTS)()
@@ -167,10 +167,10 @@ class DirectBackend:
     def load(cls, path: str) -> DirectBackend:
         """Load the tool's library and let it fill in its functions."""
         library = ctypes.CDLL(path)
-        initialise = library.InitializeInjectionNvtx2
-        initialise.argtypes, initialise.restype = [_Export], ctypes.c_int
+        initialize = library.InitializeInjectionNvtx2
+        initialize.argtypes, initialize.restype = [_Export], ctypes.c_int
         offer = _Offer()
-        if not initialise(offer.export):
+        if not initialize(offer.export):
             raise RuntimeError("it refuses")
         return cls(offer, library, old=hasattr(library, "cuptiGetVersion"))
 

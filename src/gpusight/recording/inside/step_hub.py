@@ -139,7 +139,7 @@ class OptimizerSteps:
                 self._wrap(scaler, "step", self._scaled)
 
     def remove(self) -> None:
-        """Take every hook away. A range stays open: what follows the last step is none."""
+        """Remove every hook. A range stays open: what follows the last step is none."""
         while self._undo:
             self._undo.pop()()
 

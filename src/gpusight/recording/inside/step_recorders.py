@@ -36,7 +36,7 @@ TIMELINE = "memory-timeline.html"
 _STARTED_S = time.time()
 """When this process began to use the profiler; files of its own run are younger."""
 _NAME_WIDTH = 120
-"""Of names in the table: room for the part of a kernel's name that tells it from others."""
+"""Of names in the table: room for the part in which names of kernels differ."""
 _HELPER_TIMEOUT_S = 600
 _OURS = ("gpusight.", "contextlib")
 
@@ -80,7 +80,7 @@ class RunFolder:
 
 
 def _placed(part: Path, final: Path) -> bool:
-    """Give a finished file its name, unless something has that name."""
+    """Move a finished file to its name, unless that is taken."""
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(part, final)
@@ -368,7 +368,7 @@ class NoStepRecorder:
         """Do nothing."""
 
     def finish(self, cycle: str) -> list[Path]:  # noqa: ARG002 - nothing is written
-        """Have nothing."""
+        """Write nothing."""
         return []
 
 
