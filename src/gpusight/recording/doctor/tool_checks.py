@@ -187,7 +187,7 @@ def python_checks(
     machine: Machine, hardware: InstalledHardware, python: str | None
 ) -> Iterator[MachineCheck]:
     """Look at a Python, by default the one that `python` starts, and at the packages in it."""
-    path = machine.which(python or "python")
+    path = machine.which("python" if python is None else python)
     if path is None and python is not None:
         raise UsageError(f"no Python at {python}", hint="--python takes the path of an interpreter")
     path = path or machine.which("python3") or sys.executable
